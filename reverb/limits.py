@@ -33,7 +33,9 @@ class Limits:
         this package end a message after the item that makes it exceed 4 MiB; those of dm-reverb at
         40 MiB.
       call_bytes: Size of a message of any other call, below 4 GiB. `None`: 64 MiB, which is room
-        for 3.5 million priority updates in one call.
+        for 3.5 million priority updates in one call. Calls that name a table have a limit of
+        their own below that, 64 KiB and 1 KiB for each table of the server; those with lists of
+        tables, 1 MiB and as much; health checks, 4 KiB.
       stream_bytes: Bytes of the chunks that a writer's stream may refer to in later items, encoded,
         with 128 bytes more for each chunk. `None`: 1 GiB. A writer keeps chunks for
         `num_keep_alive_refs` steps.

@@ -10,7 +10,10 @@ from typing import BinaryIO
 
 from reverb.core import native
 
-__all__ = ["append_to_file", "open_file", "read_file"]
+__all__ = ["MAX_BYTES", "append_to_file", "open_file", "read_file"]
+
+# What is read whole has some thousand bytes; the core reads as much of its own files.
+MAX_BYTES = 16 * 2**20
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
@@ -31,7 +34,7 @@ def append_to_file(path: str | os.PathLike[str]) -> RawIOBase:
     return os.fdopen(native.open_file(path, True), "ab", buffering=0)
 
 
-def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
+def read_file(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes:
     """Returns the content of a file.
 
     Raises:

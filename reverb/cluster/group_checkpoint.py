@@ -31,7 +31,6 @@ from typing import Any, Protocol
 from reverb.cluster.group_manifest import (
     DONE,
     MANIFEST,
-    MAX_BYTES,
     GroupCheckpoint,
     Part,
     read,
@@ -269,7 +268,7 @@ def _add_part(directory: pathlib.Path, index: int, checkpoint: pathlib.Path) -> 
         _link_or_copy(file, path / file.name)
     _sync(path)
     _sync(path.parent)
-    done = read_file(path / DONE, MAX_BYTES)
+    done = read_file(path / DONE)
     return Part(index, path.relative_to(directory).as_posix(), len(done), zlib.crc32(done))
 
 

@@ -13,12 +13,10 @@ from typing import Any
 from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from reverb.plain_files import read_file
 
-__all__ = ["DONE", "MANIFEST", "MAX_BYTES", "GroupCheckpoint", "Part", "read", "to_text"]
+__all__ = ["DONE", "MANIFEST", "GroupCheckpoint", "Part", "read", "to_text"]
 
 MANIFEST = "GROUP"
 DONE = "DONE"
-# Both files are read whole; theirs are some thousand bytes.
-MAX_BYTES = 16 * 2**20
 _MAX_VALUES = 2**20
 _FORMAT = "reverb-group 1"
 
@@ -96,7 +94,7 @@ def read(path: str | os.PathLike[str]) -> GroupCheckpoint:
     """
     directory = pathlib.Path(path)
     try:
-        text = read_file(directory / MANIFEST, MAX_BYTES)
+        text = read_file(directory / MANIFEST)
     except (FileNotFoundError, NotADirectoryError):
         raise FailedPreconditionError(
             f"{directory} has no file {MANIFEST}: it is no complete checkpoint of a group"
@@ -187,7 +185,7 @@ def _check_part(directory: pathlib.Path, part: Part) -> None:
     path = directory / part.path
     who = f"group checkpoint {directory}: shard {part.index}"
     try:
-        done = read_file(path / DONE, MAX_BYTES)
+        done = read_file(path / DONE)
     except (FileNotFoundError, NotADirectoryError):
         raise DataLossError(
             f"{who}: its checkpoint {path} is missing. To start from an older checkpoint, move "

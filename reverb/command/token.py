@@ -17,8 +17,6 @@ from reverb.errors import InvalidArgumentError
 from reverb.plain_files import append_to_file, read_file
 
 _ALL = "*"
-# As a server reads it.
-_MAX_FILE_BYTES = 16 * 2**20
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 # Characters of a table's name that stand in a line as they are, beside letters and digits.
 _PLAIN = "!\"$&'()+-./:;<=>?@[\\]^_`{|}~"
@@ -156,7 +154,7 @@ def _append(path: pathlib.Path, line: str) -> None:
       OSError: If it cannot be written.
     """
     end = ""
-    if path.exists() and (before := read_file(path, _MAX_FILE_BYTES)):
+    if path.exists() and (before := read_file(path)):
         native.check_tokens_file(str(path))
         end = "" if before.endswith(b"\n") else "\n"
     data = f"{end}{line}\n".encode()
@@ -169,7 +167,7 @@ def _append(path: pathlib.Path, line: str) -> None:
 
 def _check(arguments: argparse.Namespace) -> None:
     native.check_tokens_file(str(arguments.file))
-    lines = read_file(arguments.file, _MAX_FILE_BYTES).decode("utf-8-sig").splitlines()
+    lines = read_file(arguments.file).decode("utf-8-sig").splitlines()
     callers = [fields for line in lines if (fields := _fields(line))]
     for name, rights, tables, key, *until in callers:
         kind = "certificate" if key.startswith("cert:") else "token"

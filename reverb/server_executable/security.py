@@ -22,10 +22,6 @@ __all__ = [
 ]
 
 
-# As the server reads it.
-_MAX_TOKENS_BYTES = 16 * 2**20
-
-
 def has_security(settings: Settings) -> bool:
     """Whether there are files of certificates or tokens."""
     return settings["tls_cert"] is not None or settings["tokens"] is not None
@@ -61,7 +57,7 @@ def security_text(settings: Settings) -> str:
 
 def _num_tokens(path: str) -> int:
     """Counts lines of a file that the server has read."""
-    text = read_file(path, _MAX_TOKENS_BYTES).decode()
+    text = read_file(path).decode()
     lines = map(str.strip, text.splitlines())
     return sum(bool(line) and not line.startswith("#") for line in lines)
 

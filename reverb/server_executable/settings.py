@@ -8,13 +8,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from reverb.plain_files import read_file
+from reverb.plain_files import MAX_BYTES, read_file
 from reverb.server_executable.options import OPTIONS, Option, option_named
 from reverb.server_executable.server_config import ParsedConfig, read_config
 
 __all__ = ["ConfigSource", "Given", "Setting", "Settings", "read_settings"]
-
-_MAX_CONFIG_BYTES = 16 * 2**20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +46,13 @@ class ConfigSource:
         if self.path is None:
             return self.text
         if self.is_read_again:
-            content = read_file(self.path, _MAX_CONFIG_BYTES)
+            content = read_file(self.path)
         else:
             # A pipe is fine: `--config-file <(make-config)` in a shell.
             with self.path.open("rb") as file:
-                content = file.read(_MAX_CONFIG_BYTES + 1)
-        if len(content) > _MAX_CONFIG_BYTES:
-            raise OSError(errno.EFBIG, f"is larger than {_MAX_CONFIG_BYTES} bytes", str(self.path))
+                content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise OSError(errno.EFBIG, f"is larger than {MAX_BYTES} bytes", str(self.path))
         # As text files are read: other ends of lines become the usual one.
         return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
 

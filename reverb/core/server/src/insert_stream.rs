@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use crate::caller::Caller;
 use crate::held_chunks::{HeldChunks, HoldingStream};
 use crate::memory::InsertGate;
-use crate::sample_stream::wait_for_answer_room;
+use crate::reader_room::wait_for_answer_room;
 use crate::service::Service;
 use crate::streams::{OpenStream, WaitsFor};
 

@@ -27,6 +27,7 @@ mod metrics;
 mod page;
 mod process_memory;
 mod process_status;
+mod reader_room;
 mod reflection;
 mod rotation;
 mod router;

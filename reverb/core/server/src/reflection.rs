@@ -13,7 +13,7 @@ use reverb_data::Result;
 use reverb_data::error::cut;
 use reverb_rpc::Message;
 use reverb_rpc::frames::MessageReader;
-use reverb_rpc::server::{Kind, PASS_BYTES, Responder, decode};
+use reverb_rpc::server::{Responder, decode};
 use reverb_rpc::status::Code;
 use reverb_wire::DESCRIPTORS;
 use reverb_wire::generated::grpc::reflection::server_reflection_request::MessageRequest;
@@ -23,7 +23,7 @@ use reverb_wire::generated::grpc::reflection::{
     ServerReflectionResponse, ServiceResponse,
 };
 
-use crate::sample_stream::wait_for_answer_room;
+use crate::reader_room::room_for_answer;
 use crate::service::Service;
 
 static DIRECTORY: LazyLock<Directory> = LazyLock::new(Directory::new);
@@ -46,14 +46,7 @@ pub(crate) async fn run(
             message_response: Some(DIRECTORY.answer(request.message_request.as_ref())),
             original_request: Some(request),
         };
-        let bytes = response.encoded_len();
-        let outbox = responder.outbox();
-        let room = if bytes <= PASS_BYTES {
-            wait_for_answer_room(service, responder, outbox.room_or_pass(Kind::Answer, bytes))
-                .await?
-        } else {
-            wait_for_answer_room(service, responder, outbox.room(Kind::Answer, bytes)).await?
-        };
+        let room = room_for_answer(service, responder, response.encoded_len()).await?;
         let message = Message::encode(&response).with_room(room);
         service.stop.or(responder.send(message)).await??;
     }

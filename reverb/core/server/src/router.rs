@@ -10,7 +10,7 @@ use reverb_engine::SetBy;
 use reverb_rpc::Message;
 use reverb_rpc::frames::{MessageLimit, MessageReader};
 use reverb_rpc::server::{
-    Handler, Kind, PASS_BYTES, Peer, Responder, Room, read_single_encoded, read_single_message,
+    Handler, Peer, Responder, Room, read_single_encoded, read_single_message,
 };
 use reverb_rpc::status::Status;
 use reverb_wire::codec::mutate::{Mutation, parse_mutation};
@@ -29,7 +29,7 @@ use reverb_wire::{Capabilities, decoded_size};
 use crate::blocking::blocking;
 use crate::caller::{Admission, Caller, Identity};
 use crate::insert_stream::InsertStream;
-use crate::sample_stream::wait_for_answer_room;
+use crate::reader_room::room_for_answer;
 use crate::service::Service;
 use crate::streams::{OpenStream, StreamKind};
 use crate::{
@@ -175,29 +175,14 @@ async fn mutate_priorities(
 
 /// Does what a request asks for. Returns the keys of which there are no items.
 async fn mutate(service: &Service, caller: &Caller, message: Bytes) -> Result<Vec<u64>> {
-    if message.len() <= MAX_SHORT_MUTATION_BYTES {
-        let Mutation { table, updates, deletes } = parse_mutation(&message)?;
-        service.table_for(caller, Right::Update, &table)?;
-        return service.mutate(&table, &updates, &deletes);
-    }
-    let Mutation { table, updates, deletes } = blocking(move || parse_mutation(&message)).await?;
+    let is_short = message.len() <= MAX_SHORT_MUTATION_BYTES;
+    let parse = move || parse_mutation(&message);
+    let Mutation { table, updates, deletes } =
+        if is_short { parse()? } else { blocking(parse).await? };
     let table = Arc::clone(service.table_for(caller, Right::Update, &table)?.1);
-    let done = blocking(move || table.mutate(&updates, &deletes)).await;
+    let mutate = move || table.mutate(&updates, &deletes);
+    let done = if is_short { mutate() } else { blocking(mutate).await };
     done.map_err(|error| service.stop.explain(error))
-}
-
-/// Room for an answer of `bytes`. A small one does not wait for others.
-async fn room_for_answer(
-    service: &Service,
-    responder: &mut Responder,
-    bytes: usize,
-) -> Result<Room> {
-    let outbox = responder.outbox();
-    if bytes <= PASS_BYTES {
-        let room = outbox.room_or_pass(Kind::Answer, bytes);
-        return wait_for_answer_room(service, responder, room).await;
-    }
-    wait_for_answer_room(service, responder, outbox.room(Kind::Answer, bytes)).await
 }
 
 /// Room for an answer that describes all tables.
@@ -283,7 +268,7 @@ async fn server_status(
     responder: &mut Responder,
 ) -> Result<()> {
     let request: StatusRequest = read_single_message(&service.stop, &mut reader).await?;
-    let of_streams = if request.with_streams { service.streams.all().len() } else { 0 };
+    let of_streams = if request.with_streams { service.streams.num_open() } else { 0 };
     let bytes = service.tables.all().len() * TABLE_BYTES + of_streams * STREAM_BYTES;
     let room = room_for_answer(service, responder, bytes).await?;
     answer(responder, room, &service.status(request, caller))
@@ -358,7 +343,8 @@ async fn update_priorities(
     responder: &mut Responder,
 ) -> Result<()> {
     let message = read_single_encoded(&service.stop, &mut reader).await?;
-    // Each key may be missing, in a list and in the answer. An update takes more than that.
+    // Each key may be missing: then it is in a list and in the answer, about as large as in the
+    // request.
     let room = room_for_answer(service, responder, message.len()).await?;
     let missing_keys = mutate(service, caller, message).await?;
     let epoch = service.group.epoch();

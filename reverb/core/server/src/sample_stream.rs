@@ -2,20 +2,19 @@
 //! The sample stream: receives requests and sends exactly the requested number of samples, in
 //! order.
 
-use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use futures_util::FutureExt;
 use reverb_auth::Right;
 use reverb_data::{Error, Result, Sampled, keep_samples};
 use reverb_engine::MAX_SAMPLE_ITEMS;
 use reverb_rpc::frames::MessageReader;
-use reverb_rpc::server::{Kind, PASS_BYTES, Responder, Room, decode, stopping};
+use reverb_rpc::server::{Kind, PASS_BYTES, Responder, decode};
 use reverb_wire::codec::sample::{self, MAX_MESSAGE_CHUNK_BYTES, SampleEncoder};
 use reverb_wire::generated::SampleStreamRequest;
 
 use crate::caller::Caller;
+use crate::reader_room::wait_for_room;
 use crate::selection::Selection;
 use crate::service::Service;
 use crate::status::explain_timeout;
@@ -174,36 +173,6 @@ fn message_bytes(samples: &[Sampled]) -> usize {
         }
     }
     bytes.min(MAX_MESSAGE_CHUNK_BYTES)
-}
-
-/// Waits for the room of what will be made for a reader.
-pub(crate) async fn wait_for_room(
-    service: &Service,
-    stream: &Stream,
-    responder: &mut Responder,
-    room: impl Future<Output = Room>,
-) -> Result<Room> {
-    let mut room = pin!(room);
-    // Nearly always there is room.
-    if let Some(room) = room.as_mut().now_or_never() {
-        return Ok(room);
-    }
-    let room = wait_for_answer_room(service, responder, room);
-    stream.waiting(WaitsFor::Peer, room).await
-}
-
-/// Likewise, for a call that is not listed among the streams.
-pub(crate) async fn wait_for_answer_room(
-    service: &Service,
-    responder: &mut Responder,
-    room: impl Future<Output = Room>,
-) -> Result<Room> {
-    tokio::select! {
-        biased;
-        room = room => Ok(room),
-        () = service.stop.stopped() => Err(stopping()),
-        () = responder.closed() => Err(Error::cancelled("The reader cancelled the call.")),
-    }
 }
 
 async fn wait_for_samples(

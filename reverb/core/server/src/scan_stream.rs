@@ -13,7 +13,8 @@ use reverb_wire::generated::reverb::ScanRequest;
 
 use crate::blocking::blocking;
 use crate::caller::Caller;
-use crate::sample_stream::{send_samples, wait_for_room};
+use crate::reader_room::wait_for_room;
+use crate::sample_stream::send_samples;
 use crate::service::Service;
 use crate::streams::Stream;
 
@@ -54,7 +55,7 @@ pub(crate) async fn run(
             let most = if room.is_pass() { FEW_LISTED_ITEMS } else { LISTED_ITEMS };
             scan = service.stop.or(list(table, scan, most)).await??;
             if !room.is_pass() {
-                room.use_for(most.min(table.len()) * Scan::LISTED_BYTES);
+                room.use_for(scan.listed_bytes());
                 _list = Some(room);
             }
         }

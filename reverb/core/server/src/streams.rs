@@ -112,6 +112,11 @@ impl Streams {
         self.counts[kind as usize].load(Ordering::Relaxed)
     }
 
+    /// Number of open streams.
+    pub(crate) fn num_open(&self) -> usize {
+        self.open.lock().len()
+    }
+
     /// Number of open streams of clients over the network.
     pub(crate) fn num_remote(&self) -> usize {
         self.open.lock().values().filter(|stream| stream.peer != THIS_PROCESS).count()

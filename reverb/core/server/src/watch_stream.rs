@@ -14,7 +14,7 @@ use reverb_wire::generated::reverb::{WatchRequest, WatchResponse, WatchedTable};
 use tokio::time::{Instant, sleep_until};
 
 use crate::caller::Caller;
-use crate::sample_stream::wait_for_answer_room;
+use crate::reader_room::wait_for_answer_room;
 use crate::service::Service;
 
 /// Changes are told at most this often, unless they are urgent.

@@ -151,12 +151,15 @@ fn keep_first(places: &mut Vec<Place>, most: usize) -> bool {
 }
 
 impl Scan {
-    /// What a listed item takes.
-    pub const LISTED_BYTES: usize = size_of::<Handle>();
     /// What it takes while the list is made.
     pub const LISTING_BYTES: usize = 3 * size_of::<Place>();
     /// The most items that are read at a time.
     pub const MAX_ITEMS: usize = VISITED_SLOTS;
+
+    /// What its list takes.
+    pub fn listed_bytes(&self) -> usize {
+        self.handles.len() * size_of::<Handle>()
+    }
 
     /// Whether all that was listed is visited, and there may be more items.
     pub fn needs_list(&self) -> bool {

@@ -375,8 +375,7 @@ impl MessageLimit {
                 "{what} a message of {name} may be ({bytes} bytes). Send less at once."
             )),
             Whose::Client => Error::resource_exhausted(format!(
-                "{what} a client reads ({bytes} bytes); the server is damaged, or not one of this \
-                 kind."
+                "{what} an answer to a client may be ({bytes} bytes): no server of this kind sends one."
             )),
         })
     }
@@ -400,6 +399,18 @@ mod tests {
             error.message(),
             "A message of 1,234,567 bytes is larger than the limit of 1,000 bytes (Limits.call_bytes). \
              Send less at once, or raise the limit of the server."
+        );
+    }
+
+    #[test]
+    fn an_answer_over_the_limit_of_clients_is_refused() {
+        let mut assembler = Assembler::new(Compression::Identity);
+        assembler.limit = MessageLimit::of_answers(1000);
+        assembler.put(Bytes::from_static(&[0, 0, 0, 7, 0xd0]));
+        assert_eq!(
+            assembler.take().unwrap_err().message(),
+            "A message of 2,000 bytes is larger than an answer to a client may be (1,000 bytes): no \
+             server of this kind sends one."
         );
     }
 
@@ -501,6 +512,11 @@ mod tests {
         assembler.put(Bytes::from(framed(1, &[1, 2, 3])));
         let error = assembler.take().unwrap_err();
         assert_eq!(error.kind(), reverb_data::ErrorKind::Unimplemented);
+        assert_eq!(
+            error.message(),
+            "The message is compressed, which this server takes only from callers with a token or a \
+             certificate; send it uncompressed."
+        );
         let mut assembler = Assembler::new(Compression::Gzip);
         assembler.compression = None;
         assembler.put(Bytes::from(framed(0, b"plain")));

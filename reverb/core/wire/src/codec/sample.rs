@@ -127,16 +127,6 @@ impl SampleEncoder {
         self
     }
 
-    /// Adds a sample of `table`. Passes full messages to `emit`.
-    pub fn push(&mut self, table: &str, sample: &Sampled, mut emit: impl FnMut(Message)) {
-        if self.is_full() {
-            emit(self.take());
-        }
-        while !self.write(table, sample, MAX_MESSAGE_CHUNK_BYTES) {
-            emit(self.take());
-        }
-    }
-
     /// Whether the message should be taken before a sample is added.
     pub fn is_full(&self) -> bool {
         self.chunk_bytes > MAX_MESSAGE_CHUNK_BYTES
@@ -200,11 +190,6 @@ impl SampleEncoder {
         }
         self.put_entry(&chunks[begin..end], end == chunks.len());
         end
-    }
-
-    /// The last message, if it is not empty.
-    pub fn finish(&mut self) -> Option<Message> {
-        (self.builder.body_len() > 0).then(|| self.take())
     }
 
     /// The message that was written. The next one begins.

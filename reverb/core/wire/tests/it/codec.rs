@@ -27,6 +27,8 @@ use reverb_wire::convert::table_config::{from_selector, to_selector};
 use reverb_wire::generated as proto;
 use reverb_wire::transport::{InsertBatch, SampleRequest};
 
+use crate::encoding::{finish, push};
+
 macro_rules! capture {
     ($name:literal) => {
         Bytes::from_static(include_bytes!(concat!("../captures/", $name, ".bin")))
@@ -122,8 +124,8 @@ fn a_captured_sample_is_read_and_written() {
     assert!(!sample.rate_limited);
 
     let mut encoder = SampleEncoder::new();
-    encoder.push("lifo", sample, |_| panic!("this is no large sample"));
-    let written = body_bytes(encoder.finish().unwrap());
+    push(&mut encoder, "lifo", sample, |_| panic!("this is no large sample"));
+    let written = body_bytes(finish(&mut encoder).unwrap());
     let mut expected = proto::SampleStreamResponse::decode(bytes).unwrap();
     expected.entries[0].data.iter_mut().for_each(without_sizes);
     assert_eq!(proto::SampleStreamResponse::decode(written).unwrap(), expected);
@@ -310,9 +312,9 @@ fn large_samples_are_split_as_in_dm_reverb() {
     let mut encoder = SampleEncoder::new();
     let mut messages = Vec::new();
     for key in 0..3 {
-        encoder.push("t", &sample(key, &chunks), |message| messages.push(message));
+        push(&mut encoder, "t", &sample(key, &chunks), |message| messages.push(message));
     }
-    messages.extend(encoder.finish());
+    messages.extend(finish(&mut encoder));
     // For each entry: number of chunks, whether it has information, whether it is the last of its
     // sample.
     let layout: Vec<Vec<(usize, bool, bool)>> = messages
@@ -340,9 +342,9 @@ fn large_samples_are_split_as_in_dm_reverb() {
 fn a_chunk_larger_than_a_message_is_not_split() {
     let mut encoder = SampleEncoder::new();
     let chunks = [chunk(1, 5 << 20)];
-    encoder.push("t", &sample(1, &chunks), |_| panic!("nothing to cut"));
+    push(&mut encoder, "t", &sample(1, &chunks), |_| panic!("nothing to cut"));
     let mut next = 0;
-    encoder.push("t", &sample(2, &chunks), |_| next += 1);
+    push(&mut encoder, "t", &sample(2, &chunks), |_| next += 1);
     assert_eq!(next, 1);
     assert!(chunks[0].payload().len() > MAX_MESSAGE_CHUNK_BYTES);
 }
@@ -350,8 +352,8 @@ fn a_chunk_larger_than_a_message_is_not_split() {
 fn entry(info: Option<&Sampled>, data: &[&Chunk], end: bool) -> proto::SampleStreamResponse {
     let info = info.map(|sample| {
         let mut encoder = SampleEncoder::new();
-        encoder.push("t", sample, |_| {});
-        let message = body_bytes(encoder.finish().unwrap());
+        push(&mut encoder, "t", sample, |_| {});
+        let message = body_bytes(finish(&mut encoder).unwrap());
         proto::SampleStreamResponse::decode(message).unwrap().entries[0].info.clone().unwrap()
     });
     let data = data.iter().map(|chunk| proto::ChunkData {
@@ -427,9 +429,9 @@ fn a_reader_that_keeps_at_least_what_its_writer_counts_on_finds_every_chunk() {
         let mut decoder = SampleDecoder::new().with_kept_chunks(reader);
         let (mut messages, mut samples) = (Vec::new(), Vec::new());
         for sample in &wanted {
-            encoder.push("t", sample, |message| messages.push(message));
+            push(&mut encoder, "t", sample, |message| messages.push(message));
         }
-        messages.extend(encoder.finish());
+        messages.extend(finish(&mut encoder));
         let messages: Vec<Bytes> = messages.into_iter().map(body_bytes).collect();
         lengths.push(messages.iter().map(Bytes::len).sum::<usize>());
         for message in &messages {

@@ -17,6 +17,8 @@ use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
 use reverb_wire::generated as proto;
 use reverb_wire::transport::InsertBatch;
 
+use crate::encoding::{finish, push};
+
 /// What the ends of a stream remember of its messages.
 #[derive(Default)]
 struct Memory {
@@ -147,7 +149,7 @@ proptest! {
             prop_assert_eq!(message.encode_to_vec(), written);
             for item in &batch.items {
                 let trajectory = item.trajectory.clone();
-                encoder.push("t", &Sampled {
+                push(&mut encoder, "t", &Sampled {
                     key: item.key,
                     priority: item.priority,
                     times_sampled: item.times_sampled,
@@ -161,7 +163,7 @@ proptest! {
                     trajectory,
                 }, |_| {});
             }
-            let Some(message) = encoder.finish() else { continue };
+            let Some(message) = finish(&mut encoder) else { continue };
             let written = body_bytes(message);
             let message = proto::SampleStreamResponse::decode(written.clone()).unwrap();
             prop_assert_eq!(message.entries.len(), batch.items.len());

@@ -4,5 +4,6 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests may")]
 
 mod codec;
+mod encoding;
 mod hostile;
 mod scripted_server;
