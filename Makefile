@@ -109,7 +109,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 # Installing packages is for the administrator.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax lint check fix proto bench \
+.PHONY: help setup build release test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax lint check docs-rust fix proto bench \
 	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments
 
@@ -191,8 +191,9 @@ lint: setup ## the fast part of `make check`: formatting and ruff; .pre-commit-c
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 
-check: lint build ## formatting, lints, types, stubs, generated code, architecture
+check: lint build ## formatting, lints, types, stubs, generated code, links of the Rust docs, architecture
 	cargo clippy --workspace --all-targets -- -D warnings
+	$(MAKE) docs-rust
 	$(PY) -m pyright --pythonpath $(PY)
 	$(PY) -m mypy.stubtest $(STUBTEST_OPTIONS) reverb.core._native
 	$(MAKE) proto
@@ -255,9 +256,7 @@ notebooks-in-acme: $(ACME_ENV)/.wheel-done
 notebooks-quick: $(NOTEBOOK_DONE) $(NOTEBOOK_ENV)/.wheel-done $(TF_AGENTS_ENV)/.wheel-done $(ACME_ENV)/.wheel-done ## run notebooks/ with small settings, for CI
 	REVERB_NOTEBOOK_QUICK=1 $(MAKE) --jobs=2 notebooks
 
-docs: docs-pages ## build the documentation into site/ (EXECUTED=1: run the notebooks first, for their output)
-	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \
-		cargo doc --workspace --no-deps --document-private-items
+docs: docs-pages docs-rust ## build the documentation into site/ (EXECUTED=1: run the notebooks first, for their output)
 	cp -R target/doc site/rust
 	$(PY) tools/check_site.py site
 
@@ -267,6 +266,11 @@ docs-pages: build $(DOCS_DONE) $(if $(EXECUTED),notebooks)
 	PYTHONPATH=. $(DOCS_ENV)/bin/python -m sphinx --fail-on-warning --keep-going --nitpicky --fresh-env \
 		--quiet --builder html --doctree-dir target/doctrees docs site
 	rm -rf jupyter_execute
+
+# A part of `check` too: a name that goes may leave a link to it in a comment.
+docs-rust:
+	RUSTDOCFLAGS='-D warnings -A rustdoc::private-intra-doc-links' \
+		cargo doc --workspace --no-deps --document-private-items
 
 wheel: $(WHEEL_DONE) ## build the wheel into dist/ and check what it holds
 	$(PYTEST) --noconftest -m 'not slow' tests/package/test_wheel.py

@@ -64,7 +64,7 @@ impl Table {
     /// Lists the next items of a scan, `most` at most, when those that were listed are visited.
     ///
     /// Looks at all slots of the table, and takes up to [`Scan::LISTING_BYTES`] for each listed
-    /// item meanwhile, [`Scan::LISTED_BYTES`] afterwards.
+    /// item meanwhile; the scan keeps a handle for each.
     ///
     /// # Errors
     ///
