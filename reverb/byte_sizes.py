@@ -72,7 +72,11 @@ def _parse(argument: str, value: Any, forms: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        return _checked(argument, operator.index(value), value)
+        try:
+            return _checked(argument, operator.index(value), value)
+        except TypeError:
+            text = f"{argument} must be {forms}, got {value!r} of type {type(value).__name__}"
+            raise TypeError(text) from None
     match = _SIZE.fullmatch(value.strip())
     if match is None or match[2] not in _UNITS:
         raise InvalidArgumentError(f'{argument} must be {forms}, got "{value}"')

@@ -13,7 +13,7 @@ import tempfile
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import shown
-from reverb.stored_checkpoint import Checkpoint, TableStatistics, read
+from reverb.stored_checkpoint import Checkpoint, TableStatistics, absolute_path, read
 
 __all__ = [
     "Checkpoint",
@@ -109,11 +109,12 @@ class DefaultCheckpointer(CheckpointerBase):
 
         Args:
           path: Directory of checkpoints. The first save makes it, or the start of a server that has
-            a name.
+            a name. It is that of now if the program changes its working directory later; `~` is
+            the home directory.
           group: Accepted for callers of dm-reverb. Groups are not supported: saving fails unless it
             is empty.
           fallback_checkpoint_path: A checkpoint, not a directory of them, to load if `path` holds
-            none. Nothing is saved to it.
+            none. Nothing is saved to it. As `path` otherwise.
           keep_latest: Number of checkpoints to keep, at least 1. A save deletes older checkpoints
             that this package wrote for a server of the same name. Other files are never touched.
           restore_settings: If True, loading a checkpoint replaces the tables' selectors, sizes,
@@ -133,9 +134,10 @@ class DefaultCheckpointer(CheckpointerBase):
             raise InvalidArgumentError(f"keep_latest must be at least 1, got {keep_latest}")
         if name is not None:
             native.check_server_name(name)
-        self.path = path
+        self.path = absolute_path(path)
         self.group = group
-        self.fallback_checkpoint_path = fallback_checkpoint_path
+        fallback = fallback_checkpoint_path
+        self.fallback_checkpoint_path = absolute_path(fallback) if fallback else None
         self.keep_latest = operator.index(keep_latest)
         self.restore_settings = bool(restore_settings)
         self.name = name
@@ -143,7 +145,7 @@ class DefaultCheckpointer(CheckpointerBase):
     def internal_checkpointer(self) -> CheckpointerOptions:
         """Returns the options for the server."""
         return CheckpointerOptions(
-            os.fspath(self.path),
+            self.path,
             self.group,
             self.fallback_checkpoint_path,
             self.keep_latest,

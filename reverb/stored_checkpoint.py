@@ -3,6 +3,7 @@
 
 import dataclasses
 import os
+import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.reverb_types import TableInfo
 from reverb.shown_text import hidden, shown
 
-__all__ = ["Checkpoint", "TableStatistics", "read"]
+__all__ = ["Checkpoint", "TableStatistics", "absolute_path", "read"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,11 +132,17 @@ class Checkpoint:
         return f"Checkpoint(path={self.path!r}, tables={sorted(self.tables)})"
 
 
+def absolute_path(path: str | bytes | os.PathLike[str]) -> str:
+    """Returns a path from the root, with the home directory for `~`."""
+    found = pathlib.Path(os.fsdecode(path)).expanduser().absolute()
+    return hidden(os.path.normpath(found))
+
+
 def read(path: str | os.PathLike[str], *, server_name: str | None = None) -> Checkpoint:
     """Opens a checkpoint, or the latest complete one in a directory of checkpoints.
 
     Args:
-      path: A checkpoint, or a directory of checkpoints.
+      path: A checkpoint, or a directory of checkpoints; `~` is the home directory.
       server_name: In a directory, opens the latest checkpoint that a server of this name saved;
         `None`: the latest of all.
 
@@ -143,7 +150,7 @@ def read(path: str | os.PathLike[str], *, server_name: str | None = None) -> Che
       FailedPreconditionError: If there is no checkpoint.
       DataLossError: If its tables are damaged; names the file and the position.
     """
-    path = hidden(path)
+    path = absolute_path(path)
     return Checkpoint(path, server_name)
 
 

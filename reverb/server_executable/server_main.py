@@ -5,6 +5,7 @@ import dataclasses
 import os
 import pathlib
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 
 from reverb.checkpointers import DefaultCheckpointer
@@ -25,6 +26,7 @@ from reverb.server_executable.server_life import print_start, run_until_signalle
 from reverb.server_executable.server_log import print_notice
 from reverb.server_executable.settings import Given, Settings, read_settings
 from reverb.shown_text import without_tokens
+from reverb.stored_checkpoint import absolute_path
 
 __all__ = ["app_run_main", "main"]
 
@@ -58,8 +60,9 @@ def _run(command: CommandLine) -> int:
     settings = read_settings(given)
     server_log.configure(settings["log_format"])
     problems = list(settings.problems)
-    if command.action == Action.CHECK:
+    if command.action != Action.PRINT_CONFIG:
         problems += _checkpoint_dir_problems(settings)
+    if command.action == Action.CHECK:
         problems += security_problems(settings)
     problems = problems or shard_problems(settings, given)
     for line in command.notes:
@@ -155,18 +158,24 @@ def _tell(lines: Sequence[str], is_refused: bool) -> None:
 
 
 def _checkpoint_dir_problems(settings: Settings) -> list[str]:
-    """Why a server could not save to the directory of checkpoints, as far as looking can tell."""
+    """Why a server could not save to the directory of checkpoints. Leaves nothing there."""
     setting = settings.options["checkpoint_dir"]
     if setting.value is None:
         return []
-    path = nearest = pathlib.Path(setting.value).absolute()
-    while not nearest.exists() and nearest != nearest.parent:
+    path = nearest = pathlib.Path(absolute_path(setting.value))
+    while not os.path.lexists(nearest) and nearest != nearest.parent:
         nearest = nearest.parent
+    reason = None
     if not nearest.is_dir():
         reason = f"{nearest} is not a directory"
     elif not os.access(nearest, os.R_OK | os.W_OK | os.X_OK):
         reason = f"{nearest} cannot be read and written by this user"
     else:
+        try:
+            tempfile.TemporaryFile(dir=nearest).close()
+        except OSError as error:
+            reason = f"no file can be made in {nearest}: {error.strerror}"
+    if reason is None:
         return []
     return [f"{setting.origin}: the directory of checkpoints {path} cannot be used: {reason}"]
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers that do not read: what is prepared for them is bounded, and others go on."""
 
-import threading
 import time
 
 import grpc
@@ -10,6 +9,7 @@ import pytest
 
 import reverb
 from reverb.core import protos
+from support.good_client import GoodClient
 from support.programs import Program, resident_bytes
 from support.waiting import PATIENCE, wait_until
 from support.wire.raw_http2 import Http2
@@ -83,34 +83,6 @@ def silent_reader(port, method, request, streams):
     for _ in range(streams):
         connection.send(connection.open(method), message, end=method.endswith(WITH_ONE_MESSAGE))
     return connection
-
-
-class GoodClient:
-    """Inserts and samples all the time, and knows how long that took."""
-
-    def __init__(self, client):
-        self._client = client
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.slowest = 0.0
-        self.rounds = 0
-
-    def _run(self):
-        while not self._stop.is_set():
-            begin = time.monotonic()
-            self._client.insert([np.int64(self.rounds)], {"queue": 1.0})
-            assert self._client.sample_batch("queue", 1).data == [self.rounds]
-            self.slowest = max(self.slowest, time.monotonic() - begin)
-            self.rounds += 1
-            time.sleep(0.005)
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._stop.set()
-        self._thread.join()
 
 
 @pytest.mark.parametrize(

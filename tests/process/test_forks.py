@@ -6,6 +6,8 @@ import textwrap
 
 import pytest
 
+import reverb
+from reverb import testing
 from support.hosts import on_both_hosts
 from support.programs import FreshProgram as Program
 
@@ -232,3 +234,42 @@ def test_clients_work_in_processes_of_multiprocessing(method, tmp_path):
     with Program(source.replace("METHOD", method), PYTHONPATH=path) as program:
         assert program.line() == "end"
         assert (program.ended(), program.errors) == (0, "")
+
+
+def test_a_child_keeps_no_port_of_its_parent(tmp_path):
+    """Not while the parent lives, and not when it was killed."""
+    source = """
+path = sys.argv[2]
+
+def work():
+    os.closerange(0, 3)  # The test waits until nobody has them.
+    time.sleep(60)
+
+children = [in_child(work)]
+port, http_port = server.port, server.http_port
+server.stop()
+
+def start(port, http_port):
+    return reverb.Server([testing.table()], port=port, http_port=http_port, unix_path=path)
+
+server = start(port, 0)
+port, http_port = server.port, server.http_port
+children.append(in_child(work))
+server.stop()
+server = start(port, http_port)
+assert reverb.Client(f"unix:{path}").server_info()
+children.append(in_child(work))
+print(server.port, server.http_port, *children)
+sys.stdin.readline()
+"""
+    path = tmp_path / "socket"
+    with Program(PREPARE + source, "127.0.0.1", path) as program:
+        port, http_port, *children = map(int, program.line().split())
+    try:
+        # It was killed.
+        options = {"port": port, "http_port": http_port, "unix_path": path}
+        with reverb.Server([testing.table()], **options):
+            assert reverb.Client(f"127.0.0.1:{port}").server_info()
+    finally:
+        for child in children:
+            os.kill(child, 9)

@@ -339,6 +339,9 @@ assert levels[-1] < levels[1] + 15 * MEGABYTE, levels
             pytest.param(work, marks=pytest.mark.slow)
             for work in (
                 "fill(client, transition, 100_000)",
+                # Less than the table takes for them.
+                "client.insert_batch({'a': np.zeros((1000, 33), np.uint8)}, {'table': 1})",
+                "fill(client, lambda i: {'a': np.zeros(33, np.uint8)}, 100_000)",
                 # Windows of 20 that share their chunks.
                 "windows(client, transition, 40_000, 20)",
                 # Noise and sparse frames of Atari.

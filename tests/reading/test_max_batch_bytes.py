@@ -88,9 +88,25 @@ def test_batches_of_a_sampler_have_the_limit(serve):
         next(batches)
 
 
+def test_parts_of_several_tables_have_the_limit_together(serve):
+    client = serve(testing.table("t"), testing.table("u"))
+    client.insert([np.zeros(10, np.uint8)], {"t": 1.0, "u": 1.0})
+    with reverb.batches(client, {"t": 1, "u": 1}, 4, max_batch_bytes=40) as batches:
+        next(batches)
+    too_much = reverb.batches(client, {"t": 1, "u": 1}, 4, max_batch_bytes=39)
+    with too_much, pytest.raises(ResourceExhaustedError, match="takes 40 bytes"):
+        next(too_much)
+
+
 @pytest.mark.parametrize("value", [0, -1, "no size", "101%"])
 def test_limits_that_are_none(client, value):
     with pytest.raises(InvalidArgumentError, match="max_batch_bytes must be"):
+        client.sample_batch("t", 1, max_batch_bytes=value)
+
+
+@pytest.mark.parametrize("value", [1e9, [4096]])
+def test_limits_of_another_type(client, value):
+    with pytest.raises(TypeError, match="max_batch_bytes must be a number of bytes, a size such"):
         client.sample_batch("t", 1, max_batch_bytes=value)
 
 

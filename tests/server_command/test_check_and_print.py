@@ -2,6 +2,7 @@
 """`reverb_server --check` and `--print-config`, which start no server."""
 
 import os
+import pathlib
 import stat
 
 import pytest
@@ -63,6 +64,19 @@ def test_a_check_finds_all_problems_and_starts_nothing(ends, tmp_path, monkeypat
         f"ERROR server: {path}, line 9: the directory of checkpoints {root} cannot be used: "
         f"{tmp_path / 'file'} is not a directory",
     ]
+
+
+@pytest.mark.parametrize("action", [["--check"], []])
+def test_a_directory_of_checkpoints_that_cannot_be_made_is_refused_at_once(ends, tmp_path, action):
+    (tmp_path / "file").touch()
+    (tmp_path / "nowhere").symlink_to(tmp_path / "nothing")
+    # Not even root may make a file there.
+    read_only = ["/proc/saved"] if pathlib.Path("/proc/self").is_dir() else []
+    for root in (tmp_path / "file" / "saved", tmp_path / "nowhere", *read_only):
+        options = ["--port=0", "--checkpoint-dir", root]
+        code, out, errors = ends(*action, f"--config={CONFIG}", *options)
+        assert (code, out) == (2, "")
+        assert f"flag --checkpoint-dir: the directory of checkpoints {root} cannot be" in errors
 
 
 def test_a_check_makes_no_directory_of_checkpoints(ends, tmp_path):

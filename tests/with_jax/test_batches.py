@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import reverb
 from reverb.adapters import jax as reverb_jax
-from reverb.errors import InvalidArgumentError, TableNotFoundError
+from reverb.errors import InvalidArgumentError, ResourceExhaustedError, TableNotFoundError
 
 SIGNATURE = {"x": np.zeros([1, 3], np.float32), "y": np.zeros([1], np.int32)}
 
@@ -166,6 +166,15 @@ def test_padded_lengths_bound_the_number_of_shapes(ragged):
         batch = next(batches)
     assert batch.data[0].shape == (6, 4)
     assert set(np.asarray(batch.lengths[0]).tolist()) <= {1, 2, 3}
+
+
+def test_a_batch_above_its_limit_is_an_error(ragged):
+    options = {"ragged": "pad", "pad_to_multiple_of": 4}
+    with reverb_jax.batches(ragged, "t", 6, max_batch_bytes=96, **options) as batches:
+        assert next(batches).data[0].shape == (6, 4)
+    too_much = reverb_jax.batches(ragged, "t", 6, max_batch_bytes=95, **options)
+    with too_much, pytest.raises(ResourceExhaustedError, match="takes 96 bytes, more than"):
+        next(too_much)
 
 
 def test_packed_items_cannot_be_divided(ragged, mesh):

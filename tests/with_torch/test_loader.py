@@ -15,7 +15,12 @@ from tensordict import TensorDict
 import reverb
 from reverb.adapters.torch import Loader, SampleDataset
 from reverb.adapters.torch.pinned_ring import PinnedRing
-from reverb.errors import InvalidArgumentError, TableNotFoundError, UnavailableError
+from reverb.errors import (
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    TableNotFoundError,
+    UnavailableError,
+)
 
 SIGNATURE = {"x": np.zeros([1, 3], np.float32), "y": np.zeros([1], np.int64)}
 
@@ -43,6 +48,14 @@ def test_tensors_are_the_memory_of_the_batch(client):
             assert info.probability.dtype == info.priority.dtype == torch.float64
             assert (info.table_size.dtype, info.times_sampled.dtype) == (torch.int64, torch.int32)
         assert loader.stats().num_returned == 4
+
+
+def test_a_batch_above_its_limit_is_an_error(client):
+    with Loader(client, "t", 32, max_batch_bytes=32 * 20) as loader:
+        next(loader)
+    too_much = Loader(client, "t", 32, max_batch_bytes=32 * 20 - 1)
+    with too_much, pytest.raises(ResourceExhaustedError, match="takes 640 bytes, more than"):
+        next(too_much)
 
 
 def test_keys_are_the_bits_of_the_keys(client):

@@ -53,11 +53,13 @@ pub struct Layout(SmallVec<[ColumnLayout; 4]>);
 
 /// Dtype and shape of one column.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct ColumnLayout {
-    dtype: DType,
+pub struct ColumnLayout {
+    /// Type of the elements.
+    pub dtype: DType,
     /// Before squeezing, `[T, ...]`.
-    shape: Shape,
-    squeeze: bool,
+    pub shape: Shape,
+    /// Whether the time dimension, which is 1, is left out.
+    pub squeeze: bool,
 }
 
 impl Layout {
@@ -91,7 +93,7 @@ impl Layout {
             None => Ok(()),
             Some(i) => {
                 let (one, another) = (&self.0[i], &other.0[i]);
-                Err(different_shapes(i, (one.dtype, &one.shape), (another.dtype, &another.shape)))
+                Err(different_shapes(i, one, another))
             }
         }
     }
@@ -125,20 +127,30 @@ pub fn different_columns(one: usize, another: usize) -> Error {
     ))
 }
 
-/// A column has another dtype or shape in one item of a batch than in another.
-pub fn different_shapes(
-    column: usize,
-    one: (DType, &[usize]),
-    another: (DType, &[usize]),
-) -> Error {
+/// A column has another dtype or shape in one item of a batch than in another, or is of one step
+/// here and of a sequence there.
+pub fn different_shapes(column: usize, one: &ColumnLayout, another: &ColumnLayout) -> Error {
+    let (mut this, mut that) = (one.told(), another.told());
+    if this == that {
+        this.push_str(one.kind());
+        that.push_str(another.kind());
+    }
     Error::invalid_argument(format!(
-        "The items of a batch must have the same shapes, but column {column} is {} {} in one and {} {} in another. \
+        "The items of a batch must have the same shapes, but column {column} is {this} in one and {that} in another. \
          Sample such tables item by item, or store sequences of equal length.",
-        one.0.name(),
-        shape_text(one.1),
-        another.0.name(),
-        shape_text(another.1),
     ))
+}
+
+impl ColumnLayout {
+    /// Dtype and shape of the column in an item that is sampled by itself.
+    fn told(&self) -> String {
+        let shape = &self.shape[usize::from(self.squeeze)..];
+        format!("{} {}", self.dtype.name(), shape_text(shape))
+    }
+
+    fn kind(&self) -> &'static str {
+        if self.squeeze { " (one step)" } else { " (a sequence of steps)" }
+    }
 }
 
 #[cfg(test)]
@@ -173,7 +185,24 @@ mod tests {
         let floats = layout.check(&item(DType::Float32, 3, false)).unwrap_err();
         assert!(floats.message().contains("float [3,2] in another"), "{floats}");
         let single = Layout::from_trajectory(&item(DType::Int32, 1, false)).unwrap();
-        assert!(single.check(&item(DType::Int32, 1, true)).is_err());
+        let step = single.check(&item(DType::Int32, 1, true)).unwrap_err();
+        assert!(
+            step.message().contains("is int32 [1,2] in one and int32 [2] in another"),
+            "{step}"
+        );
+    }
+
+    #[test]
+    fn two_texts_of_different_columns_differ() {
+        let layout = |dims: &[usize], squeeze| ColumnLayout {
+            dtype: DType::Int32,
+            shape: Shape::from_slice(dims),
+            squeeze,
+        };
+        let error = different_shapes(2, &layout(&[3, 2], false), &layout(&[1, 3, 2], true));
+        let text =
+            "column 2 is int32 [3,2] (a sequence of steps) in one and int32 [3,2] (one step)";
+        assert!(error.message().contains(text), "{error}");
     }
 
     #[test]

@@ -3,14 +3,18 @@
 
 mod accepted;
 mod authority;
+mod begun;
 mod by_age;
 mod call;
 mod connection;
 mod files;
 mod first_bytes;
 mod handshakes;
+mod huffman;
 mod last_words;
 mod listener;
+#[cfg(unix)]
+mod listening;
 mod outgoing;
 mod peer;
 mod refused_connections;
@@ -27,6 +31,8 @@ mod unix_socket;
 pub use call::Handler;
 pub use files::{max_files, reserved_files};
 pub use listener::{ConnectionLimits, Listeners, PortOptions, PortTls, bind, serve};
+#[cfg(unix)]
+pub use listening::{SocketIdentity, listening};
 pub use outgoing::{Kind, Outbox, Outgoing, PASS_BYTES, Room};
 pub use peer::{Link, Peer};
 pub use responder::Responder;

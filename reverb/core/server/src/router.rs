@@ -245,9 +245,7 @@ async fn checkpoint(
 ) -> Result<()> {
     let CheckpointRequest {} = read_single_message(&service.stop, &mut reader).await?;
     responder.announce();
-    let saved = service.checkpoint().await;
-    // The caller is another program, which may not tell anybody.
-    let checkpoint_path = saved.inspect_err(|error| tracing::error!("{error}"))?;
+    let checkpoint_path = service.checkpoint().await?;
     responder.send_now(Message::encode(&CheckpointResponse { checkpoint_path }))
 }
 

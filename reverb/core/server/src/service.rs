@@ -105,7 +105,9 @@ impl Service {
 
     /// Saves all tables; returns the path. The save continues if the caller disconnects.
     pub(crate) async fn checkpoint(&self) -> Result<String> {
-        self.stop.or(self.checkpoints.save(self.tables.all())).await?
+        let saved = self.stop.or(self.checkpoints.save(self.tables.all())).await?;
+        // Who runs the server may not be who asked, and would not hear of it.
+        saved.inspect_err(|error| tracing::error!("{error}"))
     }
 
     /// Keeps the memory within its limit, and tells once what a table will take.

@@ -5,6 +5,7 @@
 use std::sync::{Arc, OnceLock};
 
 use reverb_client::{ColumnPlan, CopyPlans, fetched_ahead};
+use reverb_data::stacking::different_columns;
 use reverb_data::tensor::shape_text;
 use reverb_data::trajectory::Column;
 use reverb_data::{DType, Error, Result, Sampled, Shape, Signature, Tensor, Trajectory};
@@ -239,10 +240,12 @@ impl Rows {
     /// from the first; with `exact` that is an error.
     pub(crate) fn of_items(samples: &[Sampled], specs: &RowSpecs, exact: bool) -> Outcome<Self> {
         let Some(first) = samples.first() else { return Self::none(specs) };
-        let mut columns = Columns::new(&first.trajectory, specs, samples.len())?;
-        let mut infos = Infos::with_capacity(samples.len());
+        let plans = column_plans(&first.trajectory, specs)?;
+        let rows = num_checked(&plans, samples, exact)?;
+        let mut columns = Columns::new(plans, rows)?;
+        let mut infos = Infos::with_capacity(rows);
         let mut plans = CopyPlans::default();
-        for (row, sampled) in fetched_ahead(samples).enumerate() {
+        for (row, sampled) in fetched_ahead(&samples[..rows]).enumerate() {
             let trajectory = &sampled.trajectory;
             if !plans.copy(trajectory, |i, at, values| columns.put_values(i, row, at, values)) {
                 if let Some(misfit) = columns.put(row, trajectory)? {
@@ -260,6 +263,45 @@ impl Rows {
     }
 }
 
+/// The plans of the columns of items like this one.
+fn column_plans(trajectory: &Trajectory, specs: &RowSpecs) -> Outcome<Plans> {
+    specs.check_num_columns(trajectory)?;
+    let mut plans = Plans::new();
+    for (i, column) in trajectory.columns().enumerate() {
+        let plan = ColumnPlan::new(trajectory, &column)?;
+        specs.check_row(i, plan.dtype, &plan.item_shape[usize::from(plan.squeeze)..])?;
+        plans.push(plan);
+    }
+    Ok(plans)
+}
+
+/// How many of the items memory may be taken for: where it is much, those before the first one
+/// that is not like the plans, or not what it claims to be; with `exact` that is an error.
+fn num_checked(plans: &Plans, samples: &[Sampled], exact: bool) -> Result<usize> {
+    let item_bytes = plans.iter().map(|plan| plan.item_bytes).fold(0, usize::saturating_add);
+    if item_bytes.saturating_mul(samples.len()) <= ColumnPlan::MAX_UNCHECKED_BYTES {
+        return Ok(samples.len());
+    }
+    for (row, Sampled { trajectory, .. }) in samples.iter().enumerate() {
+        match check_item(plans, trajectory) {
+            Err(error) if exact || row == 0 => return Err(error),
+            Err(_) => return Ok(row),
+            Ok(()) => {}
+        }
+    }
+    Ok(samples.len())
+}
+
+fn check_item(plans: &Plans, trajectory: &Trajectory) -> Result<()> {
+    if trajectory.num_columns() != plans.len() {
+        return Err(different_columns(plans.len(), trajectory.num_columns()));
+    }
+    let mut columns = plans.iter().zip(trajectory.columns()).enumerate();
+    columns.try_for_each(|(i, (plan, column))| plan.check(i, trajectory, &column))
+}
+
+type Plans = SmallVec<[ColumnPlan; 8]>;
+
 /// The columns of an unfinished batch of items.
 struct Columns(SmallVec<[(ColumnPlan, ColumnData); 8]>);
 
@@ -269,13 +311,10 @@ enum ColumnData {
 }
 
 impl Columns {
-    /// Allocates `rows` rows for items like this one.
-    fn new(trajectory: &Trajectory, specs: &RowSpecs, rows: usize) -> Outcome<Self> {
-        specs.check_num_columns(trajectory)?;
+    /// Allocates so many rows.
+    fn new(plans: Plans, rows: usize) -> Outcome<Self> {
         let mut columns = SmallVec::new();
-        for (i, column) in trajectory.columns().enumerate() {
-            let plan = ColumnPlan::new(trajectory, &column)?;
-            specs.check_row(i, plan.dtype, &plan.item_shape[usize::from(plan.squeeze)..])?;
+        for plan in plans {
             let data = match plan.dtype {
                 DType::String => ColumnData::Strings(Vec::new()),
                 dtype => ColumnData::Bytes(Output::new(dtype, plan.batch_shape(rows))?),
@@ -288,11 +327,7 @@ impl Columns {
     /// Writes an item. Returns an error if its shapes differ from the first.
     fn put(&mut self, row: usize, trajectory: &Trajectory) -> Result<Option<Error>> {
         if trajectory.num_columns() != self.0.len() {
-            return Ok(Some(Error::invalid_argument(format!(
-                "The items of a batch must have the same columns, but one has {} and another {}.",
-                self.0.len(),
-                trajectory.num_columns(),
-            ))));
+            return Ok(Some(different_columns(self.0.len(), trajectory.num_columns())));
         }
         for (i, ((plan, data), column)) in self.0.iter_mut().zip(trajectory.columns()).enumerate() {
             if !data.write(plan, row, trajectory, &column)? {

@@ -29,9 +29,6 @@ pub(crate) struct BatchBuilder<'m> {
     failure: Option<Error>,
 }
 
-/// Batches that would take more are not stacked before it is known how many items there are.
-const MAX_EARLY_BYTES: usize = 64 << 20;
-
 impl<'m> BatchBuilder<'m> {
     /// A builder for a batch of at most `batch_size` items, in memory of the caller if it is given.
     pub(crate) fn new(
@@ -69,7 +66,8 @@ impl<'m> BatchBuilder<'m> {
         Ok(self.columns.into_iter().map(|column| column.finish(samples.len())).collect())
     }
 
-    /// Whether there is room for the whole batch if all items are like the first.
+    /// Whether the whole batch may take memory before all of its items are there and checked, if
+    /// all are like the first.
     fn is_small(&self, samples: &[Sampled]) -> bool {
         if !self.columns.is_empty() || self.given.is_some() {
             return true;
@@ -78,9 +76,9 @@ impl<'m> BatchBuilder<'m> {
         let item_bytes = first.trajectory.columns().try_fold(0usize, |bytes, column| {
             bytes.checked_add(ColumnPlan::new(&first.trajectory, &column).ok()?.item_bytes)
         });
-        item_bytes
-            .and_then(|bytes| bytes.checked_mul(self.bounds.batch_size))
-            .is_some_and(|bytes| bytes <= MAX_EARLY_BYTES.min(self.bounds.max_bytes))
+        item_bytes.and_then(|bytes| bytes.checked_mul(self.bounds.batch_size)).is_some_and(
+            |bytes| bytes <= ColumnPlan::MAX_UNCHECKED_BYTES.min(self.bounds.max_bytes),
+        )
     }
 
     /// Adds the rest of `samples`. The first ones make room for `capacity` items.
@@ -149,8 +147,7 @@ impl<'m> BatchBuilder<'m> {
             let total = plans.iter().map(of_column).fold(0, usize::saturating_add);
             *num_bytes = Some(total);
             self.room = self.room.checked_sub(total).ok_or_else(no_room)?;
-            if total > MAX_EARLY_BYTES {
-                // Much memory is taken for items that fit, all of them.
+            if total > ColumnPlan::MAX_UNCHECKED_BYTES {
                 check_all(&plans, samples)?;
             }
         }
@@ -172,7 +169,7 @@ fn check_all(plans: &[ColumnPlan], samples: &[Sampled]) -> Result<()> {
             return Err(different_columns(plans.len(), trajectory.num_columns()));
         }
         for (i, (plan, column)) in plans.iter().zip(trajectory.columns()).enumerate() {
-            ColumnRows::check(plan, i, trajectory, &column)?;
+            plan.check(i, trajectory, &column)?;
         }
     }
     Ok(())

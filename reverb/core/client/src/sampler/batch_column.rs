@@ -198,20 +198,6 @@ impl<'m> ColumnRows<'m> {
         Ok(Self { plan, target, num_rows: 0 })
     }
 
-    /// Checks an item before there is memory for it.
-    pub(crate) fn check(
-        plan: &ColumnPlan,
-        index: usize,
-        trajectory: &Trajectory,
-        column: &Column<'_>,
-    ) -> Result<()> {
-        if plan.fits(trajectory, column)? {
-            trajectory.checked_column(column).map(drop)
-        } else {
-            Err(plan.mismatch(index, trajectory, column))
-        }
-    }
-
     /// Adds an item. What strings take is subtracted from `room`.
     pub(crate) fn put(
         &mut self,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the rows of a column of a batch have in common.
 
-use reverb_data::stacking::different_shapes;
+use reverb_data::stacking::{ColumnLayout, different_shapes};
 use reverb_data::trajectory::{Column, ColumnSize};
 use reverb_data::{DType, Error, Result, Shape, Trajectory};
 
@@ -19,6 +19,9 @@ pub struct ColumnPlan {
 }
 
 impl ColumnPlan {
+    /// A batch that takes more than this takes it for items that were checked, all of them.
+    pub const MAX_UNCHECKED_BYTES: usize = 64 << 20;
+
     /// The plan for items of the same dtypes and shapes as this one.
     ///
     /// # Errors
@@ -27,6 +30,20 @@ impl ColumnPlan {
     pub fn new(trajectory: &Trajectory, column: &Column<'_>) -> Result<Self> {
         let ColumnSize { dtype, shape, num_bytes } = trajectory.checked_column(column)?;
         Ok(Self { dtype, item_shape: shape, squeeze: column.squeeze, item_bytes: num_bytes })
+    }
+
+    /// Checks an item before there is memory for it.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if it has not the planned shape; `DataLoss` if its chunks are not what
+    /// they claim to be.
+    pub fn check(&self, index: usize, trajectory: &Trajectory, column: &Column<'_>) -> Result<()> {
+        if self.fits(trajectory, column)? {
+            trajectory.checked_column(column).map(drop)
+        } else {
+            Err(self.mismatch(index, trajectory, column))
+        }
     }
 
     /// Shape of the column in a batch: `[B, T, ...]`, or `[B, ...]` if it is squeezed.
@@ -83,7 +100,14 @@ impl ColumnPlan {
         match trajectory.column_spec(column) {
             Err(error) => error,
             Ok((dtype, shape)) => {
-                different_shapes(index, (self.dtype, &self.item_shape), (dtype, &shape))
+                let Self { item_shape, squeeze, .. } = self;
+                let planned = ColumnLayout {
+                    dtype: self.dtype,
+                    shape: item_shape.clone(),
+                    squeeze: *squeeze,
+                };
+                let found = ColumnLayout { dtype, shape, squeeze: column.squeeze };
+                different_shapes(index, &planned, &found)
             }
         }
     }

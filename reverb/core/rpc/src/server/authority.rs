@@ -3,17 +3,11 @@
 //!
 //! Newer libraries of gRPC send the path of the socket there, percent-encoded: `run%2Freverb`. The
 //! `http` crate takes no host with a `%`, so h2 would reset each of their calls. Nothing here uses
-//! the value. So each `%` in it becomes a `-` before h2 sees it, in place: lengths stay as they
-//! are, and with them frames and the tables of header compression.
+//! the value. So each `%` in it becomes a `-` (in Huffman code a `.`) before h2 sees it, in place:
+//! lengths stay as they are, and with them frames and the tables of header compression.
 
-use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-
-/// Bytes of the preface of HTTP/2, before the first frame.
-const PREFACE_BYTES: usize = 24;
+use super::begun::PREFACE;
+use super::huffman::HuffmanText;
 
 /// Bytes of the head of a frame.
 const HEAD_BYTES: usize = 9;
@@ -27,17 +21,10 @@ const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
 const AUTHORITY: &[u8] = b":authority";
+const AUTHORITY_IN_HUFFMAN_CODE: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 
 /// The number of `:authority` in the static table (RFC 7541, appendix A).
 const AUTHORITY_INDEX: u8 = 1;
-
-/// A socket whose peer may send such a header.
-#[derive(Debug)]
-pub(super) struct PlainAuthority<S> {
-    socket: S,
-    /// Absent where no address is a path.
-    frames: Option<Box<Frames>>,
-}
 
 /// What the next byte of a connection is.
 #[derive(Debug)]
@@ -52,9 +39,9 @@ enum Next {
     Block,
 }
 
-/// The frames of a connection.
+/// The frames of a connection, in which each such header is made plain.
 #[derive(Debug)]
-struct Frames {
+pub(super) struct PlainAuthority {
     next: Next,
     head: Vec<u8>,
     /// Bytes of headers that are left in this frame.
@@ -64,10 +51,10 @@ struct Frames {
     fields: Fields,
 }
 
-impl Frames {
-    fn new() -> Self {
+impl PlainAuthority {
+    pub(super) fn new() -> Self {
         Self {
-            next: Next::Skipped(PREFACE_BYTES),
+            next: Next::Skipped(PREFACE.len()),
             head: Vec::with_capacity(HEAD_BYTES),
             block: 0,
             padding: 0,
@@ -75,7 +62,8 @@ impl Frames {
         }
     }
 
-    fn pass(&mut self, mut bytes: &mut [u8]) {
+    /// Passes the next bytes that the peer sent.
+    pub(super) fn pass(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             let passed = self.pass_some(bytes);
             bytes = &mut bytes[passed..];
@@ -170,8 +158,9 @@ struct Fields {
     /// Whether the text is the name of a field, not its value.
     is_name: bool,
     is_authority: bool,
-    /// Whether the bytes of the text are its characters.
+    /// Whether the bytes of the text are its characters. Else they are Huffman code.
     is_plain: bool,
+    huffman: HuffmanText,
     /// Bytes of the text that are left.
     left: usize,
     /// Bytes of the name so far.
@@ -185,6 +174,7 @@ impl Fields {
             is_name: false,
             is_authority: false,
             is_plain: false,
+            huffman: HuffmanText::default(),
             left: 0,
             name: Vec::new(),
         }
@@ -221,7 +211,9 @@ impl Fields {
                     if self.name.len() <= AUTHORITY.len() {
                         self.name.push(*byte);
                     }
-                } else if self.is_authority && self.is_plain && *byte == b'%' {
+                } else if self.is_authority && !self.is_plain {
+                    self.huffman.replace_percent(byte);
+                } else if self.is_authority && *byte == b'%' {
                     *byte = b'-';
                 }
                 self.left -= 1;
@@ -255,6 +247,7 @@ impl Fields {
     fn begin_text(&mut self) {
         self.next = Part::Text;
         self.name.clear();
+        self.huffman = HuffmanText::default();
         if self.left == 0 {
             self.end_text();
         }
@@ -262,7 +255,8 @@ impl Fields {
 
     fn end_text(&mut self) {
         if self.is_name {
-            self.is_authority = self.is_plain && self.name == AUTHORITY;
+            let name = if self.is_plain { AUTHORITY } else { AUTHORITY_IN_HUFFMAN_CODE };
+            self.is_authority = self.name == name;
             self.next = Part::Length;
         } else {
             self.next = Part::Field;
@@ -271,67 +265,25 @@ impl Fields {
     }
 }
 
-impl<S> PlainAuthority<S> {
-    /// `is_unix` says whether the socket is a Unix socket. Others pass as they are.
-    pub(super) fn new(socket: S, is_unix: bool) -> Self {
-        Self { socket, frames: is_unix.then(|| Box::new(Frames::new())) }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for PlainAuthority<S> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let Self { socket, frames } = self.get_mut();
-        let before = buffer.filled().len();
-        let read = Pin::new(socket).poll_read(context, buffer);
-        if let Some(frames) = frames {
-            frames.pass(&mut buffer.filled_mut()[before..]);
-        }
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for PlainAuthority<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.socket).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.socket.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.socket).poll_shutdown(context)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::huffman::tests::in_huffman_code;
     use super::*;
 
+    type TextOf = fn(&[u8]) -> Vec<u8>;
+
     fn text(bytes: &[u8]) -> Vec<u8> {
-        let mut text = vec![bytes.len().min(127) as u8];
+        marked_text(bytes, 0)
+    }
+
+    fn huffman_text(bytes: &[u8]) -> Vec<u8> {
+        marked_text(&in_huffman_code(bytes), 0x80)
+    }
+
+    fn marked_text(bytes: &[u8], mark: u8) -> Vec<u8> {
+        let mut text = vec![mark | bytes.len().min(127) as u8];
         if bytes.len() >= 127 {
             let mut rest = bytes.len() - 127;
             while rest >= 128 {
@@ -350,15 +302,15 @@ mod tests {
     }
 
     /// The block of a request, with fields before and behind the authority.
-    fn block(authority: &[u8], is_named: bool) -> Vec<u8> {
-        let name = if is_named { [&[0x40][..], &text(AUTHORITY)].concat() } else { vec![0x41] };
+    fn block(authority: &[u8], is_named: bool, text_of: TextOf) -> Vec<u8> {
+        let name = if is_named { [&[0x40][..], &text_of(AUTHORITY)].concat() } else { vec![0x41] };
         let long = [b'%'; 300];
         [
             &[0x83, 0x86, 0x3f, 0xe1, 0x1f, 0xff, 0x01, 0x40][..],
             &text(b":path"),
             &text(b"/a%20b"),
             &name,
-            &text(authority),
+            &text_of(authority),
             // Number 62 of the tables, and a text that is not plain.
             &[0x7f, 0x00, 0x83, b'%', b'%', b'%', 0x10],
             &text(b"x-long"),
@@ -370,12 +322,12 @@ mod tests {
         .concat()
     }
 
-    fn connection(authority: &[u8], is_named: bool) -> Vec<u8> {
-        let block = block(authority, is_named);
+    fn connection(authority: &[u8], is_named: bool, text_of: TextOf) -> Vec<u8> {
+        let block = block(authority, is_named, text_of);
         let (first, rest) = block.split_at(30);
         let padded = [&[3][..], &[0; 5], &block, b"%%%"].concat();
         [
-            &b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..],
+            PREFACE,
             &frame(4, 0, b"%%%%%%"),
             &frame(HEADERS, 4, &block),
             &frame(0, 0, b"\x41\x02%%%%%"),
@@ -392,13 +344,17 @@ mod tests {
     proptest! {
         #[test]
         fn only_the_authority_is_changed_however_the_bytes_arrive(
-            authority in "[a-z%]{0,200}",
+            authority in "[a-z0-9%./_~-]{0,200}",
             is_named: bool,
+            is_plain: bool,
             reads in prop::collection::vec(1_usize..40, 1..40),
         ) {
-            let mut bytes = connection(authority.as_bytes(), is_named);
-            let expected = connection(authority.replace('%', "-").as_bytes(), is_named);
-            let mut frames = Frames::new();
+            let (text_of, replaced): (TextOf, _) =
+                if is_plain { (text, "-") } else { (huffman_text, ".") };
+            let mut bytes = connection(authority.as_bytes(), is_named, text_of);
+            let expected =
+                connection(authority.replace('%', replaced).as_bytes(), is_named, text_of);
+            let mut frames = PlainAuthority::new();
             let mut rest = &mut bytes[..];
             for read in reads.iter().cycle() {
                 let (now, later) = rest.split_at_mut((*read).min(rest.len()));
@@ -413,7 +369,7 @@ mod tests {
 
         #[test]
         fn nothing_that_a_peer_sends_is_too_much(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
-            let mut frames = Frames::new();
+            let mut frames = PlainAuthority::new();
             frames.next = Next::Head;
             let length = bytes.len();
             let mut passed = bytes;

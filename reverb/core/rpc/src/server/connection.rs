@@ -16,7 +16,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::accepted::{Accepted, PeerAddress};
-use super::authority::PlainAuthority;
+use super::begun::{self, Begun};
 use super::by_age::{ByAge, Place};
 use super::call::{self, Handler};
 use super::files::{Files, OpenFile};
@@ -116,7 +116,7 @@ struct Open {
     _room: OwnedSemaphorePermit,
 }
 
-type Connection = h2::server::Connection<WatchedSocket<PlainAuthority<Socket>>, Message>;
+type Connection = h2::server::Connection<WatchedSocket<Begun<Socket>>, Message>;
 
 /// Serves a connection until it ends. Then its file is closed before it stops to count.
 pub(super) async fn serve<H: Handler>(
@@ -152,15 +152,14 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
         shared.refused.lock().refuse(Socket::from(accepted), address);
         return None;
     }
-    let spoken = tokio::time::timeout(HANDSHAKE_TIMEOUT, Spoken::recognize(&accepted));
+    let timeout = Instant::now() + HANDSHAKE_TIMEOUT;
+    let spoken = tokio::time::timeout_at(timeout, Spoken::recognize(&accepted));
     let Ok(protocol) = spoken.await else {
         // What begins TLS is no word of HTTP/2.
-        let words = goaway(h2::Reason::NO_ERROR, "Nothing was said.");
-        let saying = async { last_words::say(Socket::from(accepted), &words).await };
-        return if tls.is_none() { say(Box::pin(saying)).await } else { None };
+        return if tls.is_none() { dismiss(accepted.into()).await } else { None };
     };
     let protocol = protocol.ok()?;
-    let (socket, link) = match (protocol, tls, accepted) {
+    let (mut socket, link) = match (protocol, tls, accepted) {
         (Spoken::Http1, _, accepted) => {
             let answer = first_bytes::answer_http1(accepted.into(), &shared.options.hint);
             return say(Box::pin(answer)).await;
@@ -187,6 +186,12 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
         }
         (Spoken::Http2, _, accepted) => (accepted.into(), Link::Cleartext),
     };
+    let mut first_words = Vec::new();
+    let preface = begun::read_preface(&mut socket, &mut first_words);
+    match tokio::time::timeout_at(timeout, preface).await {
+        Ok(read) => read.ok()?,
+        Err(_) => return dismiss(socket).await,
+    }
     let Some(room) = shared.take_room().await else {
         shared.refused.lock().refuse(socket, address);
         return None;
@@ -195,7 +200,7 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
     let lacks_tls = tls.is_some() && link == Link::Cleartext;
     let liveness = Arc::new(Liveness::counted(&shared.options.traffic));
     let limits = shared.options.limits;
-    let socket = PlainAuthority::new(socket, is_unix);
+    let socket = Begun::new(socket, first_words, is_unix);
     // Whose calls are not admitted cannot leave more than that unread.
     let is_stranger = shared.options.wants_tokens || lacks_tls;
     let (window, frame) = if is_stranger {
@@ -225,6 +230,12 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
             None
         }
     }
+}
+
+/// Tells a peer to go that has not begun.
+async fn dismiss<T>(socket: Socket) -> Option<T> {
+    let words = goaway(h2::Reason::NO_ERROR, "Nothing was said.");
+    say(Box::pin(async { last_words::say(socket, &words).await })).await
 }
 
 /// Says last words. Whether the peer hears them is up to the peer.

@@ -138,6 +138,8 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
+    #[cfg(unix)]
+    super::listening::remember(&socket);
     Ok(socket.into())
 }
 

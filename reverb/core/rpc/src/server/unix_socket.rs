@@ -196,6 +196,7 @@ fn open(path: &Path) -> io::Result<UnixListener> {
         let _ = fs::remove_file(path);
         return Err(error);
     }
+    super::listening::remember(&socket);
     UnixListener::from_std(std::os::fd::OwnedFd::from(socket).into())
 }
 

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A connection whose peer has begun HTTP/2.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+
+use super::authority::PlainAuthority;
+
+/// What a client of HTTP/2 says first (RFC 9113, section 3.4).
+pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A socket from which the first words of its peer are read once more.
+#[derive(Debug)]
+pub(super) struct Begun<S> {
+    socket: S,
+    first_words: Vec<u8>,
+    num_read: usize,
+    /// Absent where no address is a path.
+    authority: Option<Box<PlainAuthority>>,
+}
+
+/// Reads the preface of HTTP/2, or as much as there is of it. What is wrong with it is told later.
+/// Cancel safe: what was read is in `words`.
+pub(super) async fn read_preface<S: AsyncRead + Unpin>(
+    socket: &mut S,
+    words: &mut Vec<u8>,
+) -> io::Result<()> {
+    while words.len() < PREFACE.len() && PREFACE.starts_with(words) {
+        let missing = (PREFACE.len() - words.len()) as u64;
+        if socket.take(missing).read_buf(words).await? == 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+impl<S> Begun<S> {
+    /// `is_unix` says whether the socket is a Unix socket.
+    pub(super) fn new(socket: S, first_words: Vec<u8>, is_unix: bool) -> Self {
+        let authority = is_unix.then(|| Box::new(PlainAuthority::new()));
+        Self { socket, first_words, num_read: 0, authority }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Self { socket, first_words, num_read, authority } = self.get_mut();
+        let before = buffer.filled().len();
+        let read = if *num_read < first_words.len() {
+            let rest = &first_words[*num_read..];
+            let now = rest.len().min(buffer.remaining());
+            buffer.put_slice(&rest[..now]);
+            *num_read += now;
+            Poll::Ready(Ok(()))
+        } else {
+            Pin::new(socket).poll_read(context, buffer)
+        };
+        if let Some(authority) = authority {
+            authority.pass(&mut buffer.filled_mut()[before..]);
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Begun<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_words_are_read_once_more_and_no_more_than_them() {
+        let said = [PREFACE, b"and so on"].concat();
+        for step in [1, 5, 24, 100] {
+            let (mut near, mut far) = tokio::io::duplex(step);
+            let theirs = said.clone();
+            let say = tokio::spawn(async move {
+                tokio::io::AsyncWriteExt::write_all(&mut near, &theirs).await.unwrap();
+            });
+            let mut words = Vec::new();
+            read_preface(&mut far, &mut words).await.unwrap();
+            assert_eq!(words, PREFACE);
+            let mut heard = Vec::new();
+            Begun::new(far, words, true).read_to_end(&mut heard).await.unwrap();
+            assert_eq!(heard, said);
+            say.await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn other_words_are_not_waited_for() {
+        for said in [&b"PRI * HTTP/1.1"[..], b"", b"what is this?", b"PRI * HT"] {
+            let mut words = Vec::new();
+            read_preface(&mut &said[..], &mut words).await.unwrap();
+            assert!(said.starts_with(&words) && (words == said || !PREFACE.starts_with(&words)));
+        }
+        let (_near, mut far) = tokio::io::duplex(10);
+        let brief = std::time::Duration::from_millis(10);
+        let waited = tokio::time::timeout(brief, read_preface(&mut far, &mut Vec::new())).await;
+        assert!(waited.is_err(), "a peer that says nothing is waited for");
+    }
+}
