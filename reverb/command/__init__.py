@@ -60,7 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
       3 or 4 if `why` finds that somebody waits, 3 if `drain` leaves streams open. An invalid
       command line raises `SystemExit` with code 2.
     """
+    if sys.stdout is None:
+        # The shell has closed it (`>&-`).
+        sys.stdout = pathlib.Path(os.devnull).open("w")  # noqa: SIM115
     arguments = _parser().parse_args(argv)
+    _read_names_as_utf8(arguments)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names may have characters that the encoding of the output lacks.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -73,11 +77,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of the output has closed it. Without this, Python's flush at exit would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILURE
-    except (ReverbError, OSError) as error:
+    except (ReverbError, OSError, UnicodeEncodeError) as error:
         told = text.plain(without_tokens(" ".join(str(error).split())))
         print(f"reverb: error: {told}", file=sys.stderr)
         return _FAILURE
     return code or 0
+
+
+def _read_names_as_utf8(arguments: argparse.Namespace) -> None:
+    """Makes text of names that came byte by byte, as where the locale knows ASCII alone.
+
+    Paths stay as they came: the system takes them so.
+    """
+    for argument in ("table", "tables", "name"):
+        value = getattr(arguments, argument, None)
+        if isinstance(value, str):
+            setattr(arguments, argument, os.fsencode(value).decode("utf-8", "surrogateescape"))
 
 
 class _Parser(argparse.ArgumentParser):

@@ -157,10 +157,21 @@ SAMPLE = {
     "a timeout": (
         lambda c: next(c.sample("table", timeout_ms=0)),
         errors.DeadlineExceededError,
-        "Rate Limiter: Timeout exceeded before the right to insert was acquired. Rate limiter of "
+        "The sample timed out. Rate limiter of "
         "table table: A sample waits for 1 more insert(s): 0 item(s), min_size_to_sample 1, 0 "
         "insert(s), 0 sample(s), 0 delete(s), samples_per_insert 1, inserts * samples_per_insert - "
-        "samples = 0, min_diff none, max_diff none.",
+        "samples = 0, min_diff none, max_diff none. (Rate Limiter: Timeout exceeded before the right "
+        "to insert was acquired.)",
+    ),
+    "a timeout below 0": (
+        lambda c: next(c.sample("table", timeout_ms=-5)),
+        errors.InvalidArgumentError,
+        "timeout_ms must be a number of milliseconds of at least 0, or None for no limit, got -5",
+    ),
+    "a batch with a timeout below 0": (
+        lambda c: c.sample_batch("table", 1, timeout_ms=-5),
+        errors.InvalidArgumentError,
+        "timeout_ms must be a number of milliseconds of at least 0, or None for no limit, got -5",
     ),
     "an empty batch": (
         lambda c: c.sample_batch("table", 0),

@@ -37,7 +37,7 @@ use crate::security::ClientSecurity;
 use crate::sequence_writer::SequenceWriter;
 use crate::structured_writer::StructuredWriter;
 use crate::trajectory_writer::TrajectoryWriter;
-use crate::wait::{timeout_ms as timeout, wait};
+use crate::wait::{sample_timeout_ms, wait};
 
 /// Calls a server at one address. Connects on first use.
 #[pyclass(frozen, module = "reverb.core._native")]
@@ -426,9 +426,11 @@ impl Client {
         info_type: Py<PyAny>,
         sample_type: Py<PyAny>,
         unflatten: Option<Py<PyAny>>,
-    ) -> Sampler {
-        let cursor = SampleCursor::new(&self.core(), table, max_samples, timeout(timeout_ms));
-        Sampler::new(Cursor::Sample(cursor), emit_timesteps, info_type, sample_type, unflatten)
+    ) -> PyResult<Sampler> {
+        let timeout = sample_timeout_ms(timeout_ms).or_raise()?;
+        let cursor = SampleCursor::new(&self.core(), table, max_samples, timeout);
+        let cursor = Cursor::Sample(cursor);
+        Ok(Sampler::new(cursor, emit_timesteps, info_type, sample_type, unflatten))
     }
 
     #[pyo3(signature = (table, with_inserted_at, info_type, sample_type, unflatten))]
@@ -468,7 +470,7 @@ impl Client {
         let request = BatchRequest {
             table,
             batch_size,
-            timeout: timeout(timeout_ms),
+            timeout: sample_timeout_ms(timeout_ms).or_raise()?,
             partial,
             distinct,
             ragged: ragged_form(ragged, multiple_of)?,
@@ -490,9 +492,11 @@ impl Client {
 /// A time of at least 0.
 pub(crate) fn seconds(argument: &str, value: f64) -> PyResult<Duration> {
     let seconds = Duration::try_from_secs_f64(value).map_err(|_| {
-        Error::invalid_argument(format!(
-            "{argument} must be a number of seconds of at least 0, got {value}"
-        ))
+        Error::invalid_argument(if value >= 0.0 {
+            format!("{argument} must be at most 1e19 s, got {value:e}")
+        } else {
+            format!("{argument} must be a number of seconds of at least 0, got {value}")
+        })
     });
     seconds.or_raise()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use reverb_client::ItemQueue;
-use reverb_data::Result;
+use reverb_data::{Error, Result};
 
 use crate::error::OrRaise;
 use crate::exit::{self, GracePeriod};
@@ -59,7 +59,23 @@ pub(crate) fn throttle(py: Python<'_>, queue: &ItemQueue) -> PyResult<()> {
     }
 }
 
-/// A timeout in milliseconds, as Python passes it: `None` and negative values mean no limit.
+/// A timeout of a sample in milliseconds, as Python passes it: `None` and -1 mean no limit.
+///
+/// # Errors
+///
+/// `InvalidArgument` below -1.
+pub(crate) fn sample_timeout_ms(given: Option<i64>) -> Result<Option<Duration>> {
+    match given {
+        Some(below @ ..-1) => Err(Error::invalid_argument(format!(
+            "timeout_ms must be a number of milliseconds of at least 0, or None for no limit, got \
+             {below}"
+        ))),
+        given => Ok(timeout_ms(given)),
+    }
+}
+
+/// A timeout of a writer in milliseconds, as Python passes it: `None` and negative values mean no
+/// limit, as for dm-reverb.
 pub(crate) fn timeout_ms(timeout_ms: Option<i64>) -> Option<Duration> {
     timeout_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis)
 }

@@ -106,7 +106,10 @@ impl Error {
     /// The rate limiter of a table did not let a call through; `waiting_for` describes its
     /// counters.
     pub fn rate_limiter_timeout(waiting_for: &str) -> Self {
-        Self::new(ErrorKind::RateLimiterTimeout, format!("{RATE_LIMITER_TIMEOUT} {waiting_for}"))
+        Self::new(
+            ErrorKind::RateLimiterTimeout,
+            format!("The sample timed out. {waiting_for} ({RATE_LIMITER_TIMEOUT})"),
+        )
     }
 
     /// The object's state does not allow the call.

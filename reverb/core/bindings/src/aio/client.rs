@@ -32,7 +32,7 @@ use crate::limiter_hold::RateLimiterHold;
 use crate::process::{Local, Origin};
 use crate::sampler::Sampler;
 use crate::trajectory_writer::TrajectoryWriter;
-use crate::wait::timeout_ms as timeout;
+use crate::wait::{sample_timeout_ms, timeout_ms as timeout};
 
 /// A loop gets its turn after calls that were ready at once have taken this long together...
 const MAX_READY_TIME: Duration = Duration::from_millis(1);
@@ -380,11 +380,11 @@ impl AsyncClient {
         let ragged = ragged_form(ragged, multiple_of)?;
         let are_packed = ragged == RaggedForm::Packed;
         let max_bytes = batch::max_batch_bytes(max_batch_bytes);
+        let timeout = sample_timeout_ms(timeout_ms).or_raise()?;
         let kept = Kept::default();
         let mut taken = Taken::new(&kept);
         let sampling = async move {
             let sampled = async {
-                let timeout = timeout(timeout_ms);
                 let (table, columns) = (&*table, &*columns);
                 let request = BatchRequest {
                     table,

@@ -39,10 +39,10 @@ async fn a_timeout_of_zero_is_one_attempt() {
     assert_eq!(error.kind(), ErrorKind::RateLimiterTimeout);
     assert_eq!(
         error.message(),
-        "Rate Limiter: Timeout exceeded before the right to insert was acquired. Rate limiter of \
-         table t: A sample waits for 1 more insert(s): 0 item(s), min_size_to_sample 1, 0 \
+        "The sample timed out. Rate limiter of table t: A sample waits for 1 more insert(s): 0 item(s), min_size_to_sample 1, 0 \
          insert(s), 0 sample(s), 0 delete(s), samples_per_insert 1, inserts * samples_per_insert \
-         - samples = 0, min_diff 0, max_diff 5."
+         - samples = 0, min_diff 0, max_diff 5. (Rate Limiter: Timeout exceeded before the right \
+         to insert was acquired.)"
     );
     assert_eq!(table.info().waiting_samples, 0);
     insert_all(&table, &[1.0; 3]);

@@ -10,6 +10,7 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use http::{Request, header};
 use parking_lot::Mutex;
+use reverb_data::error::grouped;
 use reverb_tls::{Protocol, Socket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
@@ -19,7 +20,7 @@ use super::accepted::{Accepted, PeerAddress};
 use super::begun::{self, Begun};
 use super::by_age::{ByAge, Place};
 use super::call::{self, Handler};
-use super::files::{Files, OpenFile};
+use super::files::{Files, OpenFile, max_files};
 use super::first_bytes::{self, Spoken};
 use super::handshakes::{Handshake, Handshakes};
 use super::last_words;
@@ -91,6 +92,11 @@ impl<H> Shared<H> {
     /// was opened last.
     pub(super) async fn keep_files(&self, mut newest: Option<usize>) {
         while self.files.are_scarce(newest.take()) && self.end_oldest() {
+            tracing::warn!(
+                "few open files are left of {} (ulimit -n): the oldest connection without a call \
+                 made room",
+                grouped(max_files())
+            );
             let _ = tokio::time::timeout(ROOM_TIMEOUT, self.files.closed()).await;
         }
     }
@@ -99,6 +105,12 @@ impl<H> Shared<H> {
     async fn take_room(&self) -> Option<OwnedSemaphorePermit> {
         let room = Arc::clone(&self.room);
         if room.available_permits() == 0 && self.newcomers.end_oldest(KEPT_NEWCOMERS) {
+            tracing::warn!(
+                "there are {} connections, which is the limit (Limits.connections; at most {} open \
+                 files, ulimit -n): the oldest one without a call made room",
+                grouped(self.options.limits.connections),
+                grouped(max_files())
+            );
             return tokio::time::timeout(ROOM_TIMEOUT, room.acquire_owned()).await.ok()?.ok();
         }
         room.try_acquire_owned().ok()
