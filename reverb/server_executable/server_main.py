@@ -75,6 +75,8 @@ def _run(command: CommandLine) -> int:
         print_notice(line, "warn")
     names = [it.table_name for it in settings.tables]
     if command.action == Action.CHECK:
+        for line in _prospects(settings):
+            print_notice(line, "warn")
         print(f"{without_tokens(given.source.name)} is good: tables {', '.join(names)}")
         return _GOOD
     if command.action == Action.PRINT_CONFIG:
@@ -90,6 +92,18 @@ def _run(command: CommandLine) -> int:
         security=lambda: security_text(settings),
         http_scheme="https" if settings["http_tls"] else "http",
     )
+
+
+def _prospects(settings: Settings) -> list[str]:
+    """Which tables will come to a stop by their settings, and why; a server tells it at its start.
+
+    The tables of a shard go by the bounds of their group.
+    """
+    if shard_of(settings) is not None:
+        return []
+    tables = server_from_proto.tables_from_proto(settings.tables)
+    whys = ((table.name, table.internal_table.why_never()) for table in tables)
+    return [f"table {name}: {why}" for name, why in whys if why is not None]
 
 
 def _start(settings: Settings) -> Server:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import reverb
 from reverb.server_executable import server_main
 from reverb.server_executable.config_printer import config_text
 from reverb.server_executable.options import OPTIONS
@@ -77,6 +78,55 @@ def test_a_directory_of_checkpoints_that_cannot_be_made_is_refused_at_once(ends,
         code, out, errors = ends(*action, f"--config={CONFIG}", *options)
         assert (code, out) == (2, "")
         assert f"flag --checkpoint-dir: the directory of checkpoints {root} cannot be" in errors
+
+
+OPEN = "min_size_to_sample: 1 samples_per_insert: 1 min_diff: -1e300 max_diff: 1e300"
+HOPELESS = {
+    "too small": (
+        OPEN.replace("sample: 1", "sample: 21"),
+        "It will never hold the 21 items that sampling needs",
+    ),
+    "too narrow": (
+        "min_size_to_sample: 1 samples_per_insert: 1 min_diff: 0 max_diff: 0.5",
+        "It can come to a stop for good: with inserts * samples_per_insert - samples = 0, an "
+        "insert would go above max_diff 0.5, and a sample below min_diff 0.",
+    ),
+}
+
+
+@pytest.mark.parametrize("limiter", HOPELESS)
+def test_a_table_that_can_never_go_on_is_told(ends, limiter):
+    numbers, why = HOPELESS[limiter]
+    config = CONFIG.replace(OPEN, numbers)
+    code, out, errors = ends("--check", f"--config={config}")
+    assert (code, out) == (0, "--config is good: tables t\n")
+    (message,) = messages(errors)
+    assert message.startswith(f"WARN server: table t: {why}")
+    # Of a group, no shard knows the bounds.
+    group = ["--group=g", "--shard-index=0", "--num-shards=1"]
+    assert ends("--check", f"--config={config}", *group)[2] == ""
+
+
+@given(
+    st.integers(1, 30),
+    st.integers(1, 40).map(lambda it: it / 8),
+    st.integers(-20, 20).map(lambda it: it / 4),
+    st.integers(0, 40).map(lambda it: it / 8),
+)
+def test_a_table_that_stops_was_told_of(min_size, ratio, min_diff, width):
+    """A table that is written and read in turns comes to a stop only if its config says so."""
+    limiter = reverb.rate_limiters.RateLimiter(ratio, min_size, min_diff, min_diff + width)
+    uniform, fifo = reverb.selectors.Uniform(), reverb.selectors.Fifo()
+    table = reverb.Table("t", uniform, fifo, 20, limiter)
+    if table.internal_table.why_never() is not None:
+        return
+    inserts = samples = 0
+    for _ in range(200):
+        cursor = inserts * ratio - samples
+        can_insert = inserts < min_size or cursor + ratio <= min_diff + width
+        can_sample = inserts >= min_size and cursor - 1 >= min_diff
+        assert can_insert or can_sample
+        inserts, samples = inserts + can_insert, samples + (can_sample and not can_insert)
 
 
 def test_a_check_makes_no_directory_of_checkpoints(ends, tmp_path):

@@ -359,6 +359,11 @@ impl Table {
         Ok(PyBytes::new(py, &info.encode_to_vec()))
     }
 
+    /// Why samples can never begin, or why it can come to a stop for good.
+    fn why_never(&self) -> Option<String> {
+        self.current().config().why_never()
+    }
+
     fn max_bytes(&self) -> Option<u64> {
         self.current().config().memory.max_bytes
     }

@@ -28,6 +28,7 @@ mod known_layout;
 mod literal;
 mod max_priority;
 mod payload_layout;
+mod prospects;
 pub mod proto_bytes;
 pub mod sample_options;
 pub mod signature;

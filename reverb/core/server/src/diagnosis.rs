@@ -231,13 +231,8 @@ impl<'a> Case<'a> {
         }
         let min_size = self.limiter.min_size_to_sample;
         let config = &self.table.info.config;
-        if config.max_size < min_size {
-            return Some(format!(
-                "It will never hold the {} items that sampling needs (min_size_to_sample): \
-                 max_size is {}. Raise max_size, or lower min_size_to_sample.",
-                count(min_size),
-                count(config.max_size)
-            ));
+        if let Some(why) = config.why_too_small() {
+            return Some(why);
         }
         let max_bytes = config.memory.max_bytes?;
         let item_bytes = self.table.info.bytes.checked_div(self.size as u64)?;

@@ -157,6 +157,10 @@ impl Server {
             service.join_group(shard)?;
         }
         service.memory.make_room();
+        // The tables of a shard go by the bounds of their group.
+        if options.shard.is_none() {
+            service.tables.warn_of_prospects();
+        }
         let window = service.memory.stream_window_bytes();
         let hint = match options.http_port {
             Some(port) => format!("Metrics and probes are on port {port}."),

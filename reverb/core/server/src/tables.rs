@@ -43,6 +43,15 @@ impl Tables {
         Ok(Self { by_name, in_order: tables, state_id: (rand::random(), rand::random()) })
     }
 
+    /// Tells of tables that will come to a stop by their settings.
+    pub(crate) fn warn_of_prospects(&self) {
+        for table in &self.in_order {
+            if let Some(why) = table.info().config.why_never() {
+                tracing::warn!(table = table.name(), "{why}");
+            }
+        }
+    }
+
     /// The table and its name, as items refer to it.
     ///
     /// # Errors
