@@ -121,8 +121,8 @@ class Client:
         Args:
           server_address: `host:port`, several of them separated by commas, or a gRPC target
             (`dns:///name:port`, `ipv4:127.0.0.1:1,127.0.0.1:2`). A name with several addresses also
-            means several servers. With several servers, calls and streams go to them in turn
-            (round-robin). Names are resolved again when a server cannot be reached. With
+            means several servers. With several servers, calls of each kind go to them in turn,
+            from a random one on. Names are resolved again when a server cannot be reached. With
             `grpcs://` in front (`grpcs://host:port`, `grpcs://a:1,b:2`) the servers are reached by
             TLS; with `REVERB_TLS=1` in the environment every address is, unless it has `grpc://`.
             Or else `unix:///path/of/socket` (`unix:path` for a relative path) for a server on this

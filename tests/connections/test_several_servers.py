@@ -8,7 +8,7 @@ import pytest
 
 import reverb
 from reverb import testing
-from reverb.errors import InvalidArgumentError
+from reverb.errors import DeadlineExceededError, InvalidArgumentError
 from support.log_lines import messages
 
 
@@ -48,6 +48,44 @@ def test_writers_take_turns(client, tables):
             writer.append([i])
             writer.create_item("queue", 1.0, [writer.history[0][:]])
     assert sizes(tables) == [2, 2]
+
+
+def test_writers_take_turns_whatever_is_called_between(client, tables):
+    for i in range(4):
+        client.server_info()
+        with client.trajectory_writer(1) as writer:
+            writer.append([i])
+            writer.create_item("queue", 1.0, [writer.history[0][:]])
+    assert sizes(tables) == [2, 2]
+
+
+def test_clients_begin_with_different_servers(start):
+    tables = [reverb.Table.queue("queue", 100) for _ in range(2)]
+    address = ",".join(f"127.0.0.1:{start(table).port}" for table in tables)
+    for i in range(100):
+        with reverb.Client(address).trajectory_writer(1) as writer:
+            writer.append([i])
+            writer.create_item("queue", 1.0, [writer.history[0][:]])
+    # Some 5 more or less are one standard deviation.
+    assert min(sizes(tables)) >= 25
+
+
+def test_a_wait_at_an_empty_server_tells_of_the_others(start):
+    ports = [start(reverb.Table.queue("queue", 100)).port for _ in range(2)]
+    places = [f"127.0.0.1:{port}" for port in ports]
+    client = reverb.Client(",".join(places))
+    told = set()
+    for _ in range(2):
+        with pytest.raises(DeadlineExceededError, match="table queue") as raised:
+            client.sample_batch("queue", 1, timeout_ms=1)
+        text = str(raised.value)
+        assert f"A client of shards:///{','.join(places)} samples from all of them." in text
+        told.add(text.partition("It waited at ")[2].partition(",")[0])
+    assert told == set(places)
+    alone = reverb.Client(f"127.1:{ports[0]}")
+    with pytest.raises(DeadlineExceededError) as raised:
+        alone.sample_batch("queue", 1, timeout_ms=1)
+    assert "shards:///" not in str(raised.value)
 
 
 def test_samples_come_from_all(client, tables, start, until):

@@ -7,6 +7,7 @@ mod credentials;
 mod driver;
 mod pool;
 mod token;
+mod turns;
 mod unix_socket;
 
 pub use channel::{AnswerRules, Call, Channel, Reply, own_name};

@@ -93,7 +93,10 @@ impl Transport for GrpcTransport {
 
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
         Box::pin(async {
-            let stream = sample::GrpcSampleStream::new(self.0.open(methods::SAMPLE_STREAM).await?);
+            let call = self.0.open(methods::SAMPLE_STREAM).await?;
+            // A name is resolved by now.
+            let several = (self.0.num_servers() > 1).then(|| sample::Several::of(&self.0));
+            let stream = sample::GrpcSampleStream::new(call, several);
             Ok(Box::new(stream) as Box<dyn SampleStream>)
         })
     }

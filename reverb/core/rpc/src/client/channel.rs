@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls to one server, or to several in round-robin order.
+//! Calls to one server, or to several in turn.
 
 use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
@@ -25,7 +25,7 @@ use crate::target::Target;
 /// The connections to the servers of a target. It connects at the first call, and reconnects at the
 /// next call after a connection was lost.
 ///
-/// Calls and streams go to the servers in round-robin order, and unreachable servers are skipped.
+/// Calls of each path go to the servers in turn, and unreachable servers are skipped.
 /// All futures must be polled on a tokio runtime with I/O and time.
 pub struct Channel {
     target: String,
@@ -97,6 +97,11 @@ impl Channel {
         &self.target
     }
 
+    /// The servers of the target, as the caller wrote them.
+    pub fn servers(&self) -> &Target {
+        self.pool.target()
+    }
+
     /// Number of servers of the target, as far as known by now.
     pub fn num_servers(&self) -> usize {
         self.pool.num_servers()
@@ -155,9 +160,10 @@ impl Channel {
     }
 
     /// A connection to a server that has answered, with room for one more stream.
-    async fn connection(&self) -> Result<Connection> {
+    async fn connection(&self, path: &str) -> Result<Connection> {
         let limit = self.connect_timeout;
-        let connection = match tokio::time::timeout(limit, self.pool.connection(limit)).await {
+        let connection = match tokio::time::timeout(limit, self.pool.connection(path, limit)).await
+        {
             Ok(connection) => connection?,
             Err(_) => {
                 return Err(Error::unavailable(format!(
@@ -175,13 +181,13 @@ impl Channel {
     /// Opens a stream. Waits for a connection, but not for the server's answer: that may come only
     /// after a message was sent.
     pub async fn open(&self, path: &str) -> Result<Call> {
-        let connection = self.connection().await?;
+        let connection = self.connection(path).await?;
         self.start(connection, path)
     }
 
     /// Opens a stream and sends its only message.
     async fn ask(&self, path: &str, request: Message) -> Result<Reply> {
-        let connection = self.connection().await?;
+        let connection = self.connection(path).await?;
         let driver = connection.driver.clone();
         driver.send_now(|| {
             let mut call = self.start(connection, path)?;

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -13,6 +12,7 @@ use reverb_data::{Error, Result};
 use tokio::time::Instant;
 
 use super::connection::{Connection, ConnectionOptions, Failure, Server};
+use super::turns::Turns;
 use crate::BoxFuture;
 use crate::target::{HostPort, Place, Target};
 
@@ -33,7 +33,7 @@ pub(super) struct Pool {
     names: Mutex<Names>,
     /// Held while names are resolved, so that concurrent calls share one resolution.
     resolving: tokio::sync::Mutex<()>,
-    next_server: AtomicUsize,
+    turns: Turns,
 }
 
 #[derive(Default)]
@@ -65,7 +65,7 @@ impl Pool {
             resolver,
             names: Mutex::default(),
             resolving: tokio::sync::Mutex::new(()),
-            next_server: AtomicUsize::new(0),
+            turns: Turns::new(),
         })
     }
 
@@ -82,17 +82,21 @@ impl Pool {
         self.names.lock().servers.len().max(self.target.places.len())
     }
 
-    /// A connection for the next call.
+    /// A connection for the next call with this path.
     ///
     /// # Errors
     ///
     /// `Unavailable` that names every server and why it could not be reached. It is lasting if TLS
     /// has failed with all of them.
-    pub(super) async fn connection(self: &Arc<Self>, limit: Duration) -> Result<Connection> {
+    pub(super) async fn connection(
+        self: &Arc<Self>,
+        path: &str,
+        limit: Duration,
+    ) -> Result<Connection> {
         let servers = self.servers().await?;
         // A server that does not answer must leave time for the others.
         let each = limit.div_f64(servers.len() as f64).min(CONNECT_TIMEOUT);
-        let first = self.next_server.fetch_add(1, Ordering::Relaxed) % servers.len();
+        let first = self.turns.next(path, servers.len());
         let rotated = || servers[first..].iter().chain(&servers[..first]);
         let (tried_last, tried_first): (Vec<_>, Vec<_>) =
             rotated().partition(|server| servers.len() > 1 && server.is_backing_off());

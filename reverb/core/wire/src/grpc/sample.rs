@@ -8,8 +8,9 @@ use reverb_data::{Error, ErrorKind, Result, Sampled, spare_samples};
 
 use crate::codec::sample::{SampleDecoder, request as encode_request};
 use crate::transport::{BoxFuture, SampleRequest, SampleStream, stream_ended};
-use reverb_rpc::client::Call;
+use reverb_rpc::client::{Call, Channel};
 use reverb_rpc::message::Message;
+use reverb_rpc::target::{Place, Scheme, Target};
 
 /// The most samples for which room is made before they arrive.
 const MAX_CAPACITY: usize = 256;
@@ -24,11 +25,53 @@ pub(super) struct GrpcSampleStream {
     outstanding: usize,
     /// The timeout of the last request.
     timeout: Option<Duration>,
+    several: Option<Several>,
+}
+
+/// The servers behind an address with several, of which a stream samples one.
+pub(super) struct Several {
+    number: usize,
+    target: String,
+    /// The address of all of them as a group.
+    as_group: String,
+}
+
+impl Several {
+    pub(super) fn of(channel: &Channel) -> Self {
+        Self {
+            number: channel.num_servers(),
+            target: channel.target().to_owned(),
+            as_group: as_group(channel.servers()),
+        }
+    }
+
+    /// Says which server did not let a sample through, and where others may have items.
+    fn explain(&self, error: Error, peer: &str) -> Error {
+        if error.kind() != ErrorKind::RateLimiterTimeout {
+            return error;
+        }
+        let Self { number, target, as_group } = self;
+        error.followed_by(&format!(
+            "It waited at {peer}, one of the {number} servers behind {target}: a sample stream asks one \
+             of them only. A client of {as_group} samples from all of them."
+        ))
+    }
+}
+
+/// The address of a group of these servers.
+fn as_group(target: &Target) -> String {
+    let scheme = match target.scheme {
+        Scheme::Unsaid => "shards",
+        Scheme::Cleartext => "shards+grpc",
+        Scheme::Tls => "shards+grpcs",
+    };
+    let places: Vec<String> = target.places.iter().map(Place::authority).collect();
+    format!("{scheme}:///{}", places.join(","))
 }
 
 impl GrpcSampleStream {
-    pub(super) fn new(call: Call) -> Self {
-        Self { call, decoder: SampleDecoder::new(), outstanding: 0, timeout: None }
+    pub(super) fn new(call: Call, several: Option<Several>) -> Self {
+        Self { call, decoder: SampleDecoder::new(), outstanding: 0, timeout: None, several }
     }
 
     async fn next_samples(&mut self) -> Result<Vec<Sampled>> {
@@ -101,6 +144,29 @@ impl SampleStream for GrpcSampleStream {
     }
 
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>> {
-        Box::pin(self.next_samples())
+        Box::pin(async {
+            let samples = self.next_samples().await;
+            samples.map_err(|error| match &self.several {
+                Some(several) => several.explain(error, self.call.reply.peer()),
+                None => error,
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_servers_of_an_address_are_a_group_as_well() {
+        for (target, group) in [
+            ("a:1,b:2", "shards:///a:1,b:2"),
+            ("dns:///replay:80", "shards:///replay:80"),
+            ("grpc://a:1, [::1]:2", "shards+grpc:///a:1,[::1]:2"),
+            ("grpcs://a:1,b:2", "shards+grpcs:///a:1,b:2"),
+        ] {
+            assert_eq!(as_group(&Target::parse(target).unwrap()), group);
+        }
     }
 }

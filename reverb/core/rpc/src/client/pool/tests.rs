@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
@@ -8,6 +8,7 @@ use tokio::task::AbortHandle;
 use super::*;
 
 const LIMIT: Duration = Duration::from_secs(10);
+const PATH: &str = "/test/Call";
 
 /// The addresses of a name. A test can change them while a pool uses them.
 #[derive(Default)]
@@ -87,7 +88,7 @@ impl Host {
 async fn reached(pool: &Arc<Pool>, count: usize) -> Vec<String> {
     let mut peers = Vec::new();
     for _ in 0..count {
-        peers.push(pool.connection(LIMIT).await.unwrap().peer);
+        peers.push(pool.connection(PATH, LIMIT).await.unwrap().peer);
     }
     peers.sort();
     peers
@@ -180,7 +181,7 @@ async fn without_a_name_server_the_known_servers_stay() {
     assert!(zone.resolutions() > 1);
     assert_eq!(pool.num_servers(), 2);
     hosts[0].stop().await;
-    let error = pool.connection(LIMIT).await.err().unwrap();
+    let error = pool.connection(PATH, LIMIT).await.err().unwrap();
     for host in ["replay:80 (127.0.0.1)", "replay:80 (127.0.0.2)"] {
         assert!(error.message().contains(host), "{error}");
     }
@@ -195,6 +196,6 @@ async fn without_a_name_server_the_known_servers_stay() {
 #[tokio::test]
 async fn an_unknown_name_is_reported() {
     let zone = Arc::new(Zone::default());
-    let error = zone.pool("replay:80").connection(LIMIT).await.err().unwrap();
+    let error = zone.pool("replay:80").connection(PATH, LIMIT).await.err().unwrap();
     assert!(error.message().contains("replay:80: the name has no address"), "{error}");
 }
