@@ -19,7 +19,7 @@ use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment, Security};
 use reverb_shards::group::Group;
 use reverb_wire::generated::reverb::{
-    DirectoryResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest,
+    DirectoryRequest, DirectoryResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest,
 };
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::BoxFuture;
@@ -109,7 +109,7 @@ impl Client {
             }
             Reach::Servers(_) => {
                 let shard = self.shard("its map")?;
-                Box::pin(async move { shard.directory().await })
+                Box::pin(async move { shard.directory(DirectoryRequest::default()).await })
             }
         })
     }

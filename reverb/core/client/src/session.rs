@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use reverb_data::{Error, NewItem, Result, Signature, is_max_priority};
 use reverb_wire::convert::signature::flatten_signature;
 use reverb_wire::transport::{
-    InsertStream, LostStream, SampleStream, ScanStream, ServerInfo, Transport,
+    InsertStream, NextStream, SampleStream, ScanStream, ServerInfo, Transport,
 };
 use reverb_wire::{Capabilities, Capability};
 use tokio::runtime::Handle;
@@ -123,17 +123,11 @@ impl Session {
         Ok(info)
     }
 
-    /// Opens an insert stream once, without retries; maybe instead of one that was lost. Also
-    /// returns whether the server is in this process.
-    pub(crate) async fn open_insert(
-        &self,
-        lost: Option<LostStream<'_>>,
-    ) -> Result<(InsertStream, bool)> {
+    /// Opens an insert stream once, without retries. Also returns whether the server is in this
+    /// process.
+    pub(crate) async fn open_insert(&self, next: NextStream<'_>) -> Result<(InsertStream, bool)> {
         let transport = self.transport()?;
-        let stream = match lost {
-            Some(lost) => transport.open_insert_again(lost).await?,
-            None => transport.open_insert().await?,
-        };
+        let stream = transport.open_next_insert(next).await?;
         Ok((stream, transport.is_local()))
     }
 

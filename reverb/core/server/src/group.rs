@@ -5,17 +5,21 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use reverb_auth::Right;
 use reverb_data::{Error, NUM_SLOTS, Result};
 use reverb_engine::{SetBy, SlotSet, Table, TableChanges};
-use reverb_wire::generated::reverb::{DirectoryResponse, SetDirectoryRequest, ShardMap};
+use reverb_wire::generated::reverb::{
+    DirectoryRequest, DirectoryResponse, SetDirectoryRequest, ShardMap, TableFill,
+};
 
 use crate::blocking::blocking;
 use crate::caller::Caller;
 use crate::server::ShardOptions;
 use crate::service::Service;
+use crate::streams::StreamKind;
 
 /// What a server knows of the group that it is a shard of.
 #[derive(Debug, Default)]
@@ -117,9 +121,14 @@ impl Service {
 
     /// The map of the group, with the tables that the caller may see; without the place of its
     /// checkpoints for a caller of some tables.
-    pub(crate) fn directory(&self, caller: &Caller) -> DirectoryResponse {
+    pub(crate) fn directory(
+        &self,
+        request: &DirectoryRequest,
+        caller: &Caller,
+    ) -> DirectoryResponse {
         let place = self.group.place();
-        let map = place.as_ref().map(|place| {
+        let is_new = |place: &&Arc<Place>| place.map.epoch != request.known_epoch;
+        let map = place.as_ref().filter(is_new).map(|place| {
             let mut map = place.map.clone();
             map.tables.retain(|table| caller.may_see(&table.name));
             if !caller.may_everywhere(Right::Sample) {
@@ -128,7 +137,27 @@ impl Service {
             map
         });
         let index = place.map(|place| place.index);
-        DirectoryResponse { map, index, server_id: self.server_id() }
+        let fills = self.fills(&request.tables, caller);
+        let writer_place = self.writer_places.choose(Instant::now(), &request.writer_places);
+        DirectoryResponse {
+            map,
+            index,
+            server_id: self.server_id(),
+            fills,
+            writer_place,
+            num_writers: self.streams.count(StreamKind::Insert) as i64,
+        }
+    }
+
+    /// How full these tables are, as far as the caller may see them.
+    fn fills(&self, tables: &[String], caller: &Caller) -> Vec<TableFill> {
+        // Callers may send very many names.
+        let asked: BTreeSet<&str> = tables.iter().map(String::as_str).collect();
+        let is_told =
+            |table: &&Arc<Table>| asked.contains(table.name()) && caller.may_see(table.name());
+        let fill =
+            |table: &Arc<Table>| TableFill { name: table.name().to_owned(), share: share(table) };
+        self.tables.all().iter().filter(is_told).map(fill).collect()
     }
 
     /// Takes a new map.
@@ -267,4 +296,12 @@ fn check_slots(map: &ShardMap, indices: &BTreeSet<i32>) -> Result<()> {
         )));
     }
     Ok(())
+}
+/// The part of its `max_size` that a table has, or of its `max_bytes` if that is more.
+fn share(table: &Table) -> f64 {
+    let config = table.config();
+    let of_items = table.len() as f64 / config.max_size.max(1) as f64;
+    let max_bytes = config.memory.max_bytes;
+    let of_bytes = max_bytes.map_or(0.0, |most| table.bytes() as f64 / most.max(1) as f64);
+    of_items.max(of_bytes)
 }

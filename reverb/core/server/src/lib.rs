@@ -41,6 +41,7 @@ mod streams;
 mod tables;
 mod transfer;
 mod watch_stream;
+mod writer_places;
 
 pub use checkpoints::CheckpointOptions;
 pub use http_port::HttpPort;

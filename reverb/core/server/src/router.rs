@@ -317,9 +317,9 @@ async fn directory(
     mut reader: MessageReader,
     responder: &mut Responder,
 ) -> Result<()> {
-    let DirectoryRequest {} = read_single_message(&service.stop, &mut reader).await?;
+    let request: DirectoryRequest = read_single_message(&service.stop, &mut reader).await?;
     let room = room_for_tables(service, responder).await?;
-    answer(responder, room, &service.directory(caller))
+    answer(responder, room, &service.directory(&request, caller))
 }
 
 async fn set_directory(

@@ -34,6 +34,7 @@ use crate::memory::{CallGate, Memory};
 use crate::rotation::Rotation;
 use crate::service::Service;
 use crate::tables::Tables;
+use crate::writer_places::WriterPlaces;
 use reverb_rpc::server::{
     self as rpc, Listeners, PortOptions, PortTls, StopSender, Traffic, stop_signal,
 };
@@ -133,6 +134,7 @@ impl Server {
             history: History::new(runtime),
             long_waits: LongWaits::default(),
             group: Group::default(),
+            writer_places: WriterPlaces::default(),
             changes: Arc::default(),
             call_gate,
         };

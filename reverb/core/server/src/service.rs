@@ -29,6 +29,7 @@ use crate::status;
 use crate::streams::Streams;
 use crate::tables::Tables;
 use crate::watch_stream::to_message;
+use crate::writer_places::WriterPlaces;
 
 /// What a server offers, over any transport.
 #[derive(Debug)]
@@ -51,6 +52,8 @@ pub(crate) struct Service {
     pub(crate) long_waits: LongWaits,
     /// The group that it is a shard of.
     pub(crate) group: Group,
+    /// Where writers of the group have begun.
+    pub(crate) writer_places: WriterPlaces,
     /// Wakes the watchers of its tables.
     pub(crate) changes: Arc<TableChanges>,
     /// What calls other than insert streams are read through.

@@ -14,6 +14,8 @@ const FAILOVER_AFTER: Duration = Duration::from_secs(10);
 /// Which shard a writer begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writers {
+    /// The shard whose tables are the emptiest; later another one, when that is much emptier.
+    Even,
     /// Shards in turn.
     RoundRobin,
     /// A shard on this machine, if there is one; else shards in turn.
@@ -90,7 +92,7 @@ impl GroupAddress {
         let mut address = Self {
             scheme,
             seeds,
-            writers: Writers::RoundRobin,
+            writers: Writers::Even,
             sample_from: SampleFrom::All,
             max_shards_per_batch: MAX_SHARDS_PER_BATCH,
             failover_after: FAILOVER_AFTER,
@@ -107,10 +109,11 @@ impl GroupAddress {
         match name {
             "writers" => {
                 self.writers = match value {
+                    "even" => Writers::Even,
                     "round_robin" => Writers::RoundRobin,
                     "local" => Writers::Local,
                     "least_loaded" => Writers::LeastLoaded,
-                    _ => return Err(bad("round_robin, local or least_loaded")),
+                    _ => return Err(bad("even, round_robin, local or least_loaded")),
                 };
             }
             "sample_from" => {
@@ -170,6 +173,7 @@ mod tests {
         let address = GroupAddress::parse("shards:///a:1, b:2").unwrap();
         assert_eq!((address.scheme, address.seeds.len()), ("", 2));
         assert_eq!(address.shard("b:2"), "b:2");
+        assert_eq!(address.writers, Writers::Even);
         let address = GroupAddress::parse(
             "shards+grpcs:///a:1?writers=least_loaded&max_shards_per_batch=4&failover_after_s=0.5",
         )
@@ -191,7 +195,7 @@ mod tests {
             ("shards:///", "an empty host:port"),
             ("shards:///a:1,b:1,a:1", "names a:1 twice"),
             ("shards:///a:1,grpcs://b:2", "a scheme in its middle"),
-            ("shards:///a:1?writers=all", "round_robin, local or least_loaded"),
+            ("shards:///a:1?writers=all", "even, round_robin, local or least_loaded"),
             ("shards:///a:1?max_shards_per_batch=0", "at least 1"),
             ("shards:///a:1?failover_after_s=-1", "at least 0"),
             ("shards:///a:1?shards=3", "the option \"shards\""),

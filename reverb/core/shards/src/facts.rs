@@ -53,6 +53,8 @@ impl Number {
 #[derive(Debug)]
 pub struct TableFacts {
     size: AtomicI64,
+    /// The part of `max_size` that it has; NaN: not known.
+    share: Number,
     /// NaN: not known.
     mass: Number,
     /// NaN: not known.
@@ -74,6 +76,7 @@ impl Default for TableFacts {
     fn default() -> Self {
         Self {
             size: AtomicI64::new(0),
+            share: Number::new(f64::NAN),
             mass: Number::new(f64::NAN),
             max_priority: Number::new(f64::NAN),
             min_probability: Number::new(0.0),
@@ -103,8 +106,14 @@ impl TableFacts {
         self.is_heard.store(true, Ordering::Release);
     }
 
+    /// Takes the part of its `max_size` or `max_bytes` that the table has.
+    pub fn filled(&self, share: f64) {
+        self.share.set(share);
+    }
+
     /// Takes the size that a server without watches tells.
-    pub fn polled(&self, size: i64) {
+    pub fn polled(&self, size: i64, max_size: i64) {
+        self.filled(size as f64 / max_size.max(1) as f64);
         self.size.store(size, Ordering::Relaxed);
         if size == 0 {
             self.mass.set(0.0);
@@ -139,6 +148,7 @@ impl TableFacts {
         self.is_heard.store(false, Ordering::Relaxed);
         self.has_no_foreign_keys.store(false, Ordering::Relaxed);
         self.size.store(0, Ordering::Relaxed);
+        self.share.set(f64::NAN);
         self.mass.set(f64::NAN);
         self.max_priority.set(f64::NAN);
         self.min_probability.set(0.0);
@@ -147,6 +157,11 @@ impl TableFacts {
     /// Number of items.
     pub fn size(&self) -> i64 {
         self.size.load(Ordering::Relaxed)
+    }
+
+    /// The part of its `max_size` or `max_bytes` that the table has, if it is known.
+    pub fn share(&self) -> Option<f64> {
+        Some(self.share.get()).filter(|share| share.is_finite())
     }
 
     /// The sum of the weights of all items, if it is known.

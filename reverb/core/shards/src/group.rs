@@ -7,13 +7,13 @@ mod tend;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use rand::Rng;
 use reverb_data::{Error, KeyGenerator, Result};
 use reverb_wire::generated::deepmind::reverb::TableInfo;
-use reverb_wire::generated::reverb::ShardMap;
+use reverb_wire::generated::reverb::{DirectoryRequest, ShardMap};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
@@ -25,9 +25,13 @@ use crate::slot_map::SlotMap;
 use crate::turns::Turns;
 
 pub(crate) use find::within;
+pub(crate) use tend::take;
 
 /// How long a shard may take for what it answers at once.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+/// So long after its last message a writer counts as one that writes.
+const WRITING: Duration = Duration::from_secs(3);
 
 /// The group as it is now. A change makes a new view.
 #[derive(Debug)]
@@ -82,6 +86,11 @@ pub struct Group {
     finding: tokio::sync::Mutex<()>,
     /// The tables whose sizes and masses somebody needs.
     interest: Mutex<BTreeSet<String>>,
+    /// The tables that writers of this client write to, if these are to fill evenly.
+    written: Mutex<BTreeSet<String>>,
+    /// When one of them has sent something, in milliseconds since `began`; 0: never.
+    written_at: AtomicU64,
+    began: Instant,
     /// Changes with everything that is heard.
     news: watch::Sender<u64>,
     turns: Mutex<Turns>,
@@ -107,6 +116,9 @@ impl Group {
             view: RwLock::new(None),
             finding: tokio::sync::Mutex::new(()),
             interest: Mutex::default(),
+            written: Mutex::default(),
+            written_at: AtomicU64::new(0),
+            began: Instant::now(),
             news: watch::Sender::new(0),
             turns: Mutex::new(Turns::new(random())),
             missed_updates: AtomicU64::new(0),
@@ -203,6 +215,42 @@ impl Group {
         self.interest.lock().iter().cloned().collect()
     }
 
+    /// From now on the shards are asked how full these tables are, while somebody writes.
+    pub(crate) fn fills<'a>(&self, tables: impl Iterator<Item = &'a str>) {
+        let mut written = self.written.lock();
+        for table in tables {
+            if !written.contains(table) {
+                written.insert(table.to_owned());
+            }
+        }
+    }
+
+    /// A writer sends something.
+    pub(crate) fn writes(&self) {
+        let now = self.began.elapsed().as_millis() as u64;
+        self.written_at.store(now.max(1), Ordering::Relaxed);
+    }
+
+    /// Whether shards are to be asked how full they are: somebody writes, and goes on at another
+    /// one if that is emptier.
+    pub(crate) fn is_writing(&self) -> bool {
+        let at = Duration::from_millis(self.written_at.load(Ordering::Relaxed));
+        let is_even = self.address.writers == Writers::Even;
+        is_even && !at.is_zero() && self.began.elapsed() < at + WRITING
+    }
+
+    /// What a shard is asked for: a newer map, and how full it is.
+    pub(crate) fn directory_request(&self) -> DirectoryRequest {
+        let is_writing = self.is_writing();
+        let tables =
+            if is_writing { self.written.lock().iter().cloned().collect() } else { Vec::new() };
+        DirectoryRequest {
+            known_epoch: self.found().map_or(0, |view| view.epoch()),
+            tables,
+            writer_places: Vec::new(),
+        }
+    }
+
     /// An item was sampled at a shard that does not own the slot of its key.
     pub(crate) fn remember(&self, key: u64, shard: i32) {
         self.foreign.lock().remember(key, shard);
@@ -222,9 +270,9 @@ impl Group {
         self.missed_updates.load(Ordering::Relaxed)
     }
 
-    /// The shards that take the next `count` writers or rows.
-    pub(crate) fn writers(&self, view: &View, count: usize) -> Result<Vec<Arc<Member>>> {
-        let usable = |is_strict: bool| -> Vec<&Arc<Member>> {
+    /// The shards that take items: those that answer, if there are any.
+    pub(crate) fn takers<'a>(&self, view: &'a View) -> Result<Vec<&'a Arc<Member>>> {
+        let usable = |is_strict: bool| -> Vec<&'a Arc<Member>> {
             let members = view.members.iter().filter(|it| it.route.is_some() && !it.is_draining);
             members.filter(|it| !is_strict || !it.is_down()).collect()
         };
@@ -238,8 +286,14 @@ impl Group {
                 self.text
             )));
         }
+        Ok(members)
+    }
+
+    /// The shards that take the next `count` writers or rows, without a look at how full they are.
+    pub(crate) fn writers(&self, view: &View, count: usize) -> Result<Vec<Arc<Member>>> {
+        let mut members = self.takers(view)?;
         match self.address.writers {
-            Writers::RoundRobin => {}
+            Writers::Even | Writers::RoundRobin => {}
             Writers::Local => {
                 let near: Vec<&Arc<Member>> =
                     members.iter().copied().filter(|it| is_near(it)).collect();

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use reverb_data::Result;
-use reverb_wire::generated::reverb::{DirectoryResponse, Shard as Entry, ShardMap, WatchResponse};
+use reverb_wire::generated::reverb::{
+    DirectoryRequest, DirectoryResponse, Shard as Entry, ShardMap, WatchResponse,
+};
 
 use crate::group::{Group, View, within};
 use crate::member::{Member, State};
@@ -66,14 +68,14 @@ impl Group {
             ..ShardMap::default()
         };
         let map = view.map.clone().unwrap_or_else(of_list);
-        Ok(DirectoryResponse { map: Some(map), index: None, server_id: 0 })
+        Ok(DirectoryResponse { map: Some(map), ..DirectoryResponse::default() })
     }
 }
 
 async fn row(view: &View, member: &Member) -> ShardRow {
     let asked = async {
         let shard = member.shard()?;
-        let directory = within(shard.directory()).await?;
+        let directory = within(shard.directory(DirectoryRequest::default())).await?;
         member.came_up(Some(directory.server_id));
         let mut watch = within(shard.watch(&[])).await?;
         Ok(within(watch.receive()).await?.unwrap_or_default())

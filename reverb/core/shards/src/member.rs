@@ -3,11 +3,12 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use reverb_data::{Error, KeySlots, Result};
+use reverb_wire::generated::reverb::DirectoryRequest;
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::ShardRoute;
 use tokio::sync::Notify;
@@ -73,6 +74,8 @@ pub struct Member {
     is_ours: AtomicBool,
     /// Whether a watch tells of its tables as they change.
     pub(crate) is_watched: AtomicBool,
+    /// Insert streams of all clients that lead to it, as it has told last.
+    pub(crate) told_writers: AtomicI64,
     /// Insert streams of this client that lead to it.
     pub(crate) num_writers: AtomicUsize,
     /// Wakes the task that looks after it.
@@ -107,6 +110,7 @@ impl Member {
             tables: RwLock::default(),
             is_ours: AtomicBool::new(true),
             is_watched: AtomicBool::new(false),
+            told_writers: AtomicI64::new(0),
             num_writers: AtomicUsize::new(0),
             look: Notify::new(),
             task: Mutex::new(None),
@@ -131,7 +135,7 @@ impl Member {
     /// the server with the right id may be used.
     pub(crate) async fn prove_socket(&self, server_id: u64) {
         let Some(socket) = &self.socket else { return };
-        let asked = async { socket.shard()?.directory().await };
+        let asked = async { socket.shard()?.directory(DirectoryRequest::default()).await };
         let answer = tokio::time::timeout(SOCKET_PATIENCE, asked).await;
         let is_right = matches!(answer, Ok(Ok(answer)) if answer.server_id == server_id);
         self.is_socket_proved.store(is_right, Ordering::Relaxed);
@@ -204,6 +208,11 @@ impl Member {
             return Arc::clone(facts);
         }
         Arc::clone(self.tables.write().entry(table.to_owned()).or_default())
+    }
+
+    /// How full these tables are together, if that is known of all.
+    pub(crate) fn share<'a>(&self, mut tables: impl Iterator<Item = &'a str>) -> Option<f64> {
+        tables.try_fold(0.0, |sum, table| Some(sum + self.facts(table).share()?))
     }
 
     /// Nobody looks after it any more.

@@ -2,6 +2,7 @@
 //! The calls of a server, made of those of its shards.
 
 mod all;
+mod even;
 mod scan;
 mod updates;
 mod writers;
@@ -15,7 +16,7 @@ use reverb_wire::generated::reverb::{
 };
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::{
-    BoxFuture, InsertGroup, InsertStream, LostStream, RateLimiterHold, SampleStream, ScanStream,
+    BoxFuture, InsertGroup, InsertStream, NextStream, RateLimiterHold, SampleStream, ScanStream,
     ServerInfo, Transport,
 };
 
@@ -63,14 +64,11 @@ impl std::fmt::Debug for GroupTransport {
 
 impl Transport for GroupTransport {
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
-        Box::pin(writers::open_any(&self.group))
+        Box::pin(writers::open_any(&self.group, &[]))
     }
 
-    fn open_insert_again<'a>(
-        &'a self,
-        lost: LostStream<'a>,
-    ) -> BoxFuture<'a, Result<InsertStream>> {
-        Box::pin(writers::open_again(&self.group, lost))
+    fn open_next_insert<'a>(&'a self, next: NextStream<'a>) -> BoxFuture<'a, Result<InsertStream>> {
+        Box::pin(writers::open_next(&self.group, next))
     }
 
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
@@ -235,6 +233,10 @@ impl InsertGroup for GroupTransport {
         route: &'a reverb_wire::transport::ShardRoute,
     ) -> BoxFuture<'a, Result<InsertStream>> {
         Box::pin(writers::open_at(&self.group, route))
+    }
+
+    fn has_better_place(&self, shard: i32, tables: &[Arc<str>]) -> bool {
+        even::has_better_place(&self.group, shard, tables)
     }
 }
 

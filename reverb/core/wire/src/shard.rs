@@ -6,8 +6,8 @@ use std::sync::Arc;
 use reverb_data::{Result, StoredItem};
 
 use crate::generated::reverb::{
-    DirectoryResponse, SetDirectoryRequest, SetRateLimiterRequest, SetRateLimiterResponse,
-    TransferResponse, UpdatePrioritiesResponse, WatchResponse,
+    DirectoryRequest, DirectoryResponse, SetDirectoryRequest, SetRateLimiterRequest,
+    SetRateLimiterResponse, TransferResponse, UpdatePrioritiesResponse, WatchResponse,
 };
 use crate::transport::{BoxFuture, Transport};
 
@@ -33,8 +33,8 @@ pub trait TransferSink: Send {
 /// A server that may be a shard of a group. Calls of servers that do not have them fail with
 /// `Unimplemented`.
 pub trait Shard: Transport {
-    /// The map of its group, its place in it, and the id of the server.
-    fn directory(&self) -> BoxFuture<'_, Result<DirectoryResponse>>;
+    /// The map of its group, its place in it, the id of the server, and what else is asked.
+    fn directory(&self, request: DirectoryRequest) -> BoxFuture<'_, Result<DirectoryResponse>>;
 
     /// Gives it a new map.
     fn set_directory(&self, request: SetDirectoryRequest) -> BoxFuture<'_, Result<()>>;

@@ -63,6 +63,15 @@ pub struct ShardRoute {
     pub slots: Arc<KeySlots>,
 }
 
+/// What a writer needs its next insert stream for.
+#[derive(Debug, Default)]
+pub struct NextStream<'a> {
+    /// The tables of the items that wait for it.
+    pub tables: &'a [String],
+    /// The stream that it replaces.
+    pub lost: Option<LostStream<'a>>,
+}
+
 /// An insert stream that was lost.
 #[derive(Debug)]
 pub struct LostStream<'a> {
@@ -145,6 +154,10 @@ pub trait InsertGroup: Send + Sync {
 
     /// Opens an insert stream to one of these shards, or to another if it cannot be reached.
     fn open_insert_at<'a>(&'a self, route: &'a ShardRoute) -> BoxFuture<'a, Result<InsertStream>>;
+
+    /// Whether a writer of these tables shall leave its shard: another one is emptier, or as full
+    /// with fewer writers. Never waits.
+    fn has_better_place(&self, shard: i32, tables: &[Arc<str>]) -> bool;
 }
 
 /// The calls of a server.
@@ -152,13 +165,11 @@ pub trait Transport: Send + Sync {
     /// Opens an insert stream.
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>>;
 
-    /// Opens an insert stream instead of one that was lost. In a group it leads to the same shard,
-    /// until that has been away for long.
-    fn open_insert_again<'a>(
-        &'a self,
-        lost: LostStream<'a>,
-    ) -> BoxFuture<'a, Result<InsertStream>> {
-        let _ = lost;
+    /// Opens the next insert stream of a writer. In a group it leads to the shard that has the most
+    /// room in these tables; instead of a stream that was lost, to the same shard as that one, until
+    /// that shard has been away for long.
+    fn open_next_insert<'a>(&'a self, next: NextStream<'a>) -> BoxFuture<'a, Result<InsertStream>> {
+        let _ = next;
         self.open_insert()
     }
 

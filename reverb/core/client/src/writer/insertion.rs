@@ -15,7 +15,7 @@ use reverb_data::{
     ChunkMaker, DType, Error, ItemPriority, KeyGenerator, NewItem, Result, SequenceRange,
     Trajectory,
 };
-use reverb_wire::transport::{InsertBatch, InsertStream, stream_ended};
+use reverb_wire::transport::{InsertBatch, InsertStream, NextStream, stream_ended};
 
 use self::shards::ShardStreams;
 use super::cell::CellValue;
@@ -254,7 +254,7 @@ impl Insertion {
         let stream = match &mut self.inserter.stream {
             Some(stream) => stream,
             empty => {
-                let (stream, is_local) = self.session.open_insert(None).await?;
+                let (stream, is_local) = self.session.open_insert(NextStream::default()).await?;
                 self.inserter.is_local = is_local;
                 empty.insert(stream)
             }

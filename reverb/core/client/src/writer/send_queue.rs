@@ -6,10 +6,11 @@
 
 mod in_flight;
 mod send_task;
+mod stay;
 
-use std::collections::{BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use tokio::sync::{Notify, watch};
 
 use self::in_flight::{InFlight, Sent};
 use super::MESSAGE_ITEMS;
+use super::block::Block;
 use super::item::PendingItem;
 use crate::session::Session;
 
@@ -83,7 +85,7 @@ pub(crate) struct SendQueue {
     over_limit: AtomicBool,
     /// What may be unconfirmed, whether confirmations arrive or not.
     max_pending_bytes: AtomicUsize,
-    /// Whether an episode has ended since the stream was opened, or since the last look.
+    /// Whether an episode has ended since the last message.
     has_ended_episode: AtomicBool,
 }
 
@@ -461,6 +463,16 @@ impl SendQueue {
         for (item, _) in &mut self.state.lock().resend {
             item.key = keys.next_key_of(slots);
         }
+    }
+
+    /// Whether the next item refers to blocks whose chunks were sent before.
+    fn continues(&self, streamed: &HashMap<u64, Weak<Block>>) -> bool {
+        let state = self.state.lock();
+        let Some((item, _)) = state.queue.front() else { return false };
+        let is_sent = |block: &Arc<Block>| {
+            streamed.values().any(|sent| std::ptr::eq(sent.as_ptr(), Arc::as_ptr(block)))
+        };
+        item.blocks().iter().any(is_sent)
     }
 
     /// Waits until there is an item to send; `false` once the writer is closed.

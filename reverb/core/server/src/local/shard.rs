@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use reverb_data::{Error, Result, StoredItem};
 use reverb_wire::generated::reverb::{
-    DirectoryResponse, SetDirectoryRequest, SetRateLimiterRequest, SetRateLimiterResponse,
-    TransferResponse, UpdatePrioritiesResponse, WatchResponse,
+    DirectoryRequest, DirectoryResponse, SetDirectoryRequest, SetRateLimiterRequest,
+    SetRateLimiterResponse, TransferResponse, UpdatePrioritiesResponse, WatchResponse,
 };
 use reverb_wire::shard::{Shard, TransferSink, WatchStream};
 use reverb_wire::transport::BoxFuture;
@@ -16,8 +16,8 @@ use crate::caller::Caller;
 use crate::watch_stream::Watch;
 
 impl Shard for LocalTransport {
-    fn directory(&self) -> BoxFuture<'_, Result<DirectoryResponse>> {
-        Box::pin(async { Ok(self.service.get()?.directory(&Caller::default())) })
+    fn directory(&self, request: DirectoryRequest) -> BoxFuture<'_, Result<DirectoryResponse>> {
+        Box::pin(async move { Ok(self.service.get()?.directory(&request, &Caller::default())) })
     }
 
     fn set_directory(&self, request: SetDirectoryRequest) -> BoxFuture<'_, Result<()>> {

@@ -81,25 +81,34 @@ async fn a_server_without_a_group_tells_its_id() {
     let server = start(vec![table(config("t"))]);
     let other = start(vec![table(config("t"))]);
     let [remote, local] = both(&server);
-    let told = remote.directory().await.unwrap();
+    let told = remote.directory(own::DirectoryRequest::default()).await.unwrap();
     assert_eq!((&told.map, told.index), (&None, None));
     assert_ne!(told.server_id, 0);
-    assert_eq!(local.directory().await.unwrap(), told);
+    assert_eq!(local.directory(own::DirectoryRequest::default()).await.unwrap(), told);
     assert_eq!(remote.server_info().await.unwrap().tables_state_id.0, told.server_id);
-    assert_ne!(client(&other).directory().await.unwrap().server_id, told.server_id);
+    assert_ne!(
+        client(&other).directory(own::DirectoryRequest::default()).await.unwrap().server_id,
+        told.server_id
+    );
 }
 
 #[tokio::test]
 async fn a_newer_map_of_the_same_group_replaces_the_map() {
     let server = start(vec![table(config("t"))]);
     for shard in both(&server) {
-        let epoch = shard.directory().await.unwrap().map.map_or(0, |map| map.epoch) + 2;
+        let epoch = shard
+            .directory(own::DirectoryRequest::default())
+            .await
+            .unwrap()
+            .map
+            .map_or(0, |map| map.epoch)
+            + 2;
         let set = |map: own::ShardMap| {
             let request = own::SetDirectoryRequest { map: Some(map), index: 1 };
             shard.set_directory(request)
         };
         set(two_shards(epoch)).await.unwrap();
-        let told = shard.directory().await.unwrap();
+        let told = shard.directory(own::DirectoryRequest::default()).await.unwrap();
         assert_eq!((told.map, told.index), (Some(two_shards(epoch)), Some(1)));
         // The same once more changes nothing.
         set(two_shards(epoch)).await.unwrap();
@@ -121,7 +130,10 @@ async fn a_newer_map_of_the_same_group_replaces_the_map() {
         let error = set(elsewhere).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
         assert!(error.message().contains("meant for another server"), "{error}");
-        assert_eq!(shard.directory().await.unwrap().map, Some(two_shards(epoch)));
+        assert_eq!(
+            shard.directory(own::DirectoryRequest::default()).await.unwrap().map,
+            Some(two_shards(epoch))
+        );
     }
 }
 
@@ -157,7 +169,7 @@ async fn a_map_with_a_fault_is_refused() {
     }
     let none = own::SetDirectoryRequest { map: None, index: 0 };
     assert_eq!(shard.set_directory(none).await.unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert_eq!(shard.directory().await.unwrap().map, None);
+    assert_eq!(shard.directory(own::DirectoryRequest::default()).await.unwrap().map, None);
 }
 
 #[tokio::test]
@@ -349,7 +361,10 @@ async fn a_map_names_its_tables() {
     let map = own::ShardMap { tables: vec![info.clone()], ..two_shards(1) };
     let request = own::SetDirectoryRequest { map: Some(map), index: 0 };
     shard.set_directory(request).await.unwrap();
-    assert_eq!(shard.directory().await.unwrap().map.unwrap().tables, [info]);
+    assert_eq!(
+        shard.directory(own::DirectoryRequest::default()).await.unwrap().map.unwrap().tables,
+        [info]
+    );
 }
 
 #[tokio::test]
@@ -570,7 +585,10 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
         let text = format!("The server at {address} does not {what}: it is a server of dm-reverb,");
         assert!(error.message().starts_with(&text), "{error}");
     };
-    told(soon(old.directory()).await.unwrap_err(), "tell the map of a group of shards");
+    told(
+        soon(old.directory(own::DirectoryRequest::default())).await.unwrap_err(),
+        "tell the map of a group of shards",
+    );
     let request = own::SetDirectoryRequest::default();
     told(soon(old.set_directory(request)).await.unwrap_err(), "take the map of a group of shards");
     let mut watch = soon(old.watch(&[])).await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use reverb_data::{Error, ErrorKind, Result};
-use reverb_wire::generated::reverb::{DirectoryResponse, ShardMap};
+use reverb_wire::generated::reverb::{DirectoryRequest, DirectoryResponse, ShardMap};
 use reverb_wire::transport::ServerInfo;
 
 use super::{Group, PATIENCE, View};
@@ -272,7 +272,7 @@ pub(crate) async fn within<T>(answer: impl Future<Output = Result<T>>) -> Result
 /// What a server says of its group.
 pub(super) async fn ask(line: &dyn Line) -> Result<Option<DirectoryResponse>> {
     let shard = line.shard()?;
-    match within(shard.directory()).await {
+    match within(shard.directory(DirectoryRequest::default())).await {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if error.kind() == ErrorKind::Unimplemented => Ok(None),
         Err(error) => Err(error),

@@ -8,12 +8,16 @@ use std::time::Duration;
 use reverb_data::{Error, ErrorKind, Result};
 use reverb_wire::generated::reverb::DirectoryResponse;
 
+use tokio::time::{Instant, MissedTickBehavior};
+
 use super::find::within;
 use super::{Group, PATIENCE};
 use crate::member::Member;
 
 /// How often a member that nobody samples is asked for its map.
 const IDLE_INTERVAL: Duration = Duration::from_secs(5);
+/// How often a member is asked how full it is, while this client writes.
+const FILL_INTERVAL: Duration = Duration::from_secs(1);
 /// How often a server without watches is asked for its sizes.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How often a member that is down is tried again.
@@ -46,7 +50,8 @@ pub(super) async fn tend(group: Weak<Group>, member: Weak<Member>) {
 /// Looks once, or as long as a watch lasts. Returns when to look again.
 async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duration>> {
     let shard = member.shard()?;
-    match within(shard.directory()).await {
+    let writes = group.is_writing();
+    match within(shard.directory(group.directory_request())).await {
         Ok(answer) => {
             let id = answer.server_id;
             take(group, member, &answer)?;
@@ -57,32 +62,46 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
             let info = within(shard.server_info()).await?;
             member.came_up(Some(info.tables_state_id.0 ^ info.tables_state_id.1));
             for table in &info.tables {
-                member.facts(&table.name).polled(table.current_size);
+                member.facts(&table.name).polled(table.current_size, table.max_size);
             }
             group.tell();
             let is_needed = !group.needed_tables().is_empty();
-            return Ok(Some(if is_needed { POLL_INTERVAL } else { IDLE_INTERVAL }));
+            return Ok(Some(match (is_needed, writes) {
+                (true, _) => POLL_INTERVAL,
+                (false, true) => FILL_INTERVAL,
+                (false, false) => IDLE_INTERVAL,
+            }));
         }
         Err(error) => return Err(error),
     }
     let tables = group.needed_tables();
     if tables.is_empty() {
         group.tell();
-        return Ok(Some(IDLE_INTERVAL));
+        return Ok(Some(if writes { FILL_INTERVAL } else { IDLE_INTERVAL }));
     }
     let mut watch = within(shard.watch(&tables)).await?;
     // One that says nothing for long may have nothing to say.
     let mut has_heard = false;
+    let patience_ends = Instant::now() + PATIENCE;
+    let mut fills = tokio::time::interval_at(Instant::now() + FILL_INTERVAL, FILL_INTERVAL);
+    fills.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let news = tokio::select! {
             news = watch.receive() => news?,
+            _ = fills.tick() => {
+                if group.is_writing() {
+                    let answer = within(shard.directory(group.directory_request())).await?;
+                    take(group, member, &answer)?;
+                }
+                continue;
+            }
             () = member.look.notified() => {
                 if group.needed_tables() == tables && !member.is_down() {
                     continue;
                 }
                 return Ok(None);
             }
-            () = tokio::time::sleep(PATIENCE), if !has_heard => {
+            () = tokio::time::sleep_until(patience_ends), if !has_heard => {
                 return Err(Error::unavailable("it told nothing of its tables"));
             }
         };
@@ -96,16 +115,23 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
         group.tell();
         let is_old = group.found().is_some_and(|view| view.epoch() < news.epoch);
         if is_old {
-            let answer = within(shard.directory()).await?;
+            let answer = within(shard.directory(group.directory_request())).await?;
             take(group, member, &answer)?;
         }
     }
 }
 
-fn take(group: &Arc<Group>, member: &Arc<Member>, answer: &DirectoryResponse) -> Result<()> {
+/// Takes what a member says of itself and of the group.
+pub(crate) fn take(
+    group: &Arc<Group>,
+    member: &Arc<Member>,
+    answer: &DirectoryResponse,
+) -> Result<()> {
     member.set_ours(true);
     let place = answer.index;
-    if answer.map.is_some() && place.is_some_and(|index| index != member.index) {
+    // It leaves out the map that this client has.
+    let has_map = answer.map.is_some() || group.found().is_some_and(|view| view.map.is_some());
+    if has_map && place.is_some_and(|index| index != member.index) {
         return Err(Error::failed_precondition(format!(
             "the server at {} is shard {} now",
             member.address,
@@ -113,6 +139,10 @@ fn take(group: &Arc<Group>, member: &Arc<Member>, answer: &DirectoryResponse) ->
         )));
     }
     member.came_up(Some(answer.server_id));
+    member.told_writers.store(answer.num_writers, Ordering::Relaxed);
+    for fill in &answer.fills {
+        member.facts(&fill.name).filled(fill.share);
+    }
     if let Some(map) = &answer.map
         && let Err(error) = group.adopt(map)
     {

@@ -14,8 +14,8 @@ use reverb_wire::generated::deepmind::reverb::key_distribution_options::{
 };
 use reverb_wire::generated::reverb::{
     ChangedSetting, CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse,
-    DrainRequest, DrainResponse, HoldRateLimiterRequest, SetDirectoryRequest, SetPausedRequest,
-    ShardMap, ShardStatus, StatusRequest, StatusResponse, TableChange,
+    DirectoryRequest, DrainRequest, DrainResponse, HoldRateLimiterRequest, SetDirectoryRequest,
+    SetPausedRequest, ShardMap, ShardStatus, StatusRequest, StatusResponse, TableChange,
 };
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::{BoxFuture, RateLimiterHold, ServerInfo};
@@ -227,7 +227,9 @@ async fn tell_map(view: &View, map: &ShardMap) -> Result<()> {
 }
 
 async fn newest_map(view: &View) -> Result<Option<ShardMap>> {
-    let answers = every(view, |shard| async move { shard.directory().await }).await?;
+    let answers =
+        every(view, |shard| async move { shard.directory(DirectoryRequest::default()).await })
+            .await?;
     Ok(answers.into_iter().filter_map(|answer| answer.map).max_by_key(|map| map.epoch))
 }
 

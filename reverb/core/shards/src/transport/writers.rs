@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use reverb_data::{Error, Result, is_max_priority};
 use reverb_wire::transport::{
-    BoxFuture, InsertBatch, InsertSink, InsertStream, LostStream, ShardRoute,
+    BoxFuture, InsertBatch, InsertSink, InsertStream, NextStream, ShardRoute,
 };
 
+use super::even;
 use crate::group::{Group, View, within};
 use crate::member::Member;
 
@@ -18,13 +19,13 @@ const MIN_ROWS: usize = 1024;
 /// How long the first item with the largest priority waits for the shards to tell what that is.
 const HEARING: Duration = Duration::from_secs(1);
 
-/// A stream to the next shard.
-pub(super) async fn open_any(group: &Arc<Group>) -> Result<InsertStream> {
+/// A stream to the next shard, for items of these tables.
+pub(super) async fn open_any(group: &Arc<Group>, tables: &[String]) -> Result<InsertStream> {
     let view = group.view().await?;
     let mut failure = None;
     // A shard that does not answer is down after its first try.
     for _ in 0..view.members.len() {
-        let Some(member) = group.writers(&view, 1)?.pop() else { break };
+        let Some(member) = even::next(group, &view, tables).await? else { break };
         match open(group, &view, &member).await {
             Ok(stream) => return Ok(stream),
             Err(error) if error.is_transient() => failure = Some(error),
@@ -34,14 +35,16 @@ pub(super) async fn open_any(group: &Arc<Group>) -> Result<InsertStream> {
     Err(failure.unwrap_or_else(|| Error::unavailable(format!("No shard of {}", group.text()))))
 }
 
-/// A stream in place of a lost one.
-pub(super) async fn open_again(group: &Arc<Group>, lost: LostStream<'_>) -> Result<InsertStream> {
+/// The next stream of a writer, maybe in place of a lost one.
+pub(super) async fn open_next(group: &Arc<Group>, next: NextStream<'_>) -> Result<InsertStream> {
+    let NextStream { tables, lost } = next;
+    let Some(lost) = lost else { return open_any(group, tables).await };
     let view = group.view().await?;
     let is_patient = lost.since.elapsed() < group.address.failover_after;
     let same = view.member(lost.shard.index).filter(|it| !it.is_draining && it.route.is_some());
     match same {
         Some(member) if is_patient || view.only().is_some() => open(group, &view, member).await,
-        _ => open_any(group).await,
+        _ => open_any(group, tables).await,
     }
 }
 
@@ -69,7 +72,7 @@ pub(super) async fn open_at(group: &Arc<Group>, route: &ShardRoute) -> Result<In
             result => return result,
         }
     }
-    open_any(group).await
+    open_any(group, &[]).await
 }
 
 async fn open(group: &Arc<Group>, view: &View, member: &Arc<Member>) -> Result<InsertStream> {
@@ -135,6 +138,7 @@ impl CountedSink {
 
 impl InsertSink for CountedSink {
     fn send(&mut self, mut batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
+        self.group.writes();
         if !batch.items.iter().any(|item| is_max_priority(item.priority)) {
             return self.sink.send(batch);
         }

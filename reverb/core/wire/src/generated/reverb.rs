@@ -58,8 +58,41 @@ pub struct ShardMap {
     #[prost(string, tag = "6")]
     pub checkpoint_directory: ::prost::alloc::string::String,
 }
-#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct DirectoryRequest {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DirectoryRequest {
+    /// The epoch of the map that the caller has: the answer has no map if it is still the one. 0: it
+    /// has none.
+    #[prost(int64, tag = "1")]
+    pub known_epoch: i64,
+    /// How full these tables are is told.
+    #[prost(string, repeated, tag = "2")]
+    pub tables: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// The shards at which a writer may begin: the answer names one of them. Writers that ask the same
+    /// shard within a second are kept apart.
+    #[prost(message, repeated, tag = "3")]
+    pub writer_places: ::prost::alloc::vec::Vec<WriterPlace>,
+}
+/// A shard at which a writer may begin.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct WriterPlace {
+    #[prost(int32, tag = "1")]
+    pub index: i32,
+    /// How full it is, as far as the writer knows.
+    #[prost(double, tag = "2")]
+    pub share: f64,
+    /// How many insert streams it has; of shards that are as full as each other, the one with the
+    /// fewest is chosen.
+    #[prost(int64, tag = "3")]
+    pub num_writers: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TableFill {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    /// The part of its `max_size` that a table has, or of its `max_bytes` if that is more.
+    #[prost(double, tag = "2")]
+    pub share: f64,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DirectoryResponse {
     /// Absent at a server that is no shard of a group.
@@ -71,6 +104,15 @@ pub struct DirectoryResponse {
     /// The id of this server.
     #[prost(fixed64, tag = "3")]
     pub server_id: u64,
+    /// Those of the request that there are.
+    #[prost(message, repeated, tag = "4")]
+    pub fills: ::prost::alloc::vec::Vec<TableFill>,
+    /// Where the writer shall begin; absent without `writer_places`.
+    #[prost(int32, optional, tag = "5")]
+    pub writer_place: ::core::option::Option<i32>,
+    /// Number of open insert streams.
+    #[prost(int64, tag = "6")]
+    pub num_writers: i64,
 }
 /// Gives a shard the map of its group. A map with an older epoch than its own, or of another group,
 /// is refused (FAILED_PRECONDITION).

@@ -22,9 +22,9 @@ use crate::shard::{Shard, TransferSink, WatchStream};
 use crate::transport::{BoxFuture, stream_ended};
 
 impl Shard for GrpcTransport {
-    fn directory(&self) -> BoxFuture<'_, Result<DirectoryResponse>> {
-        Box::pin(async {
-            let answer = self.0.unary(methods::DIRECTORY, &DirectoryRequest {}).await;
+    fn directory(&self, request: DirectoryRequest) -> BoxFuture<'_, Result<DirectoryResponse>> {
+        Box::pin(async move {
+            let answer = self.0.unary(methods::DIRECTORY, &request).await;
             answer.map_err(|error| self.explain(error, "tell the map of a group of shards"))
         })
     }

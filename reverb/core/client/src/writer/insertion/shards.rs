@@ -8,7 +8,7 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use reverb_data::{KeyGenerator, NewItem, Result};
-use reverb_wire::transport::{InsertStream, LostStream, ShardRoute};
+use reverb_wire::transport::{InsertStream, LostStream, NextStream, ShardRoute};
 
 use super::{MAX_IDLE, send_items};
 use crate::retry::Backoff;
@@ -151,7 +151,8 @@ async fn open(
     let transport = session.transport()?;
     match (transport.insert_group(), route, drawn.zip(lost)) {
         (_, _, Some((shard, since))) => {
-            transport.open_insert_again(LostStream { shard, since }).await
+            let lost = Some(LostStream { shard, since });
+            transport.open_next_insert(NextStream { tables: &[], lost }).await
         }
         (Some(group), Some(route), None) => group.open_insert_at(route).await,
         _ => transport.open_insert().await,

@@ -9,13 +9,16 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use reverb_data::{Chunk, KeyGenerator, KeySlots, NewItem, Result};
-use reverb_wire::transport::{Confirmations, InsertBatch, InsertSink, LostStream, ShardRoute};
+use reverb_data::{Chunk, KeyGenerator, NewItem, Result};
+use reverb_wire::transport::{
+    Confirmations, InsertBatch, InsertSink, LostStream, NextStream, ShardRoute,
+};
 use smallvec::SmallVec;
 
 use super::SendQueue;
+use super::stay::Stay;
 use crate::retry::Backoff;
 use crate::session::Session;
 use crate::writer::block::Block;
@@ -25,10 +28,6 @@ use crate::writer::{MESSAGE_BYTES, MESSAGE_ITEMS};
 
 /// Number of items that are taken from the queue, and encoded, at a time.
 const TAKEN_TOGETHER: usize = 32;
-
-/// A stream to a shard of a group ends after the first episode that ends when it is this old, and
-/// the next one leads to another shard: so all shards get items of all writers.
-const MAX_SHARD_TIME: Duration = Duration::from_secs(60);
 
 /// The task: connects when there is something to send, and reconnects when the stream is lost.
 pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
@@ -41,7 +40,8 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
         let lost_since = queue.state.lock().lost.as_ref().map(|lost| lost.since);
         let lost = shard.as_ref().zip(lost_since);
         let lost = lost.map(|(shard, since)| LostStream { shard, since });
-        let error = match session.open_insert(lost).await {
+        let tables = queue.waiting_tables();
+        let error = match session.open_insert(NextStream { tables: &tables, lost }).await {
             Ok((mut stream, is_local)) => {
                 backoff.connected();
                 queue.state.lock().lost = None;
@@ -51,13 +51,11 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
                 {
                     queue.redraw_keys(&mut keys, &now.slots);
                 }
-                queue.has_ended_episode.store(false, Ordering::Relaxed);
                 let mut task = SendTask {
                     session: &session,
                     sink: stream.sink,
                     is_local,
-                    slots: shard.as_ref().map(|shard| Arc::clone(&shard.slots)),
-                    opened: Instant::now(),
+                    stay: shard.clone().map(Stay::begin),
                     streamed: HashMap::new(),
                     keys: &mut keys,
                     resolver: Resolver::default(),
@@ -116,9 +114,8 @@ struct SendTask<'k> {
     sink: Box<dyn InsertSink>,
     /// Local items carry their chunks, so the server holds no chunks for the stream.
     is_local: bool,
-    /// Keys of items are drawn from these; `None` without a group: from all.
-    slots: Option<Arc<KeySlots>>,
-    opened: Instant,
+    /// In a group: the shard that it leads to, from whose slots the keys of items are drawn.
+    stay: Option<Stay>,
     /// Chunks that the server holds for this stream, each until its block is freed.
     streamed: HashMap<u64, Weak<Block>>,
     keys: &'k mut KeyGenerator,
@@ -132,7 +129,7 @@ impl SendTask<'_> {
             if !queue.wait_for_work().await {
                 return Ok(Sent::Closed);
             }
-            if self.is_to_move(queue) {
+            if self.moves(queue) {
                 queue.wait_until(|state| state.num_sent() == 0).await?;
                 return Ok(Sent::Moves);
             }
@@ -147,6 +144,9 @@ impl SendTask<'_> {
             if batch.items.is_empty() {
                 continue;
             }
+            if let Some(stay) = &mut self.stay {
+                stay.writes(&batch.items);
+            }
             self.session.check_priorities(&batch.items).await?;
             if !self.is_local {
                 self.streamed.retain(|_, block| block.strong_count() > 0);
@@ -156,17 +156,23 @@ impl SendTask<'_> {
         }
     }
 
-    /// Whether a group has other shards whose turn it is, and an episode has ended.
-    fn is_to_move(&self, queue: &SendQueue) -> bool {
-        self.slots.is_some()
-            && self.opened.elapsed() >= MAX_SHARD_TIME
-            && queue.has_ended_episode.swap(false, Ordering::Relaxed)
+    /// Whether the next item goes to another shard of the group.
+    fn moves(&mut self, queue: &SendQueue) -> bool {
+        let Some(stay) = &mut self.stay else { return false };
+        let has_ended_episode = queue.has_ended_episode.swap(false, Ordering::Relaxed);
+        let has_better_place = |index: i32, tables: &[Arc<str>]| {
+            let transport = self.session.transport();
+            let group = transport.as_ref().ok().and_then(|it| it.insert_group());
+            group.is_some_and(|group| group.has_better_place(index, tables))
+        };
+        let streamed = &self.streamed;
+        stay.ends(Instant::now(), has_ended_episode, has_better_place, || queue.continues(streamed))
     }
 
     fn next_key(&mut self) -> u64 {
-        match &self.slots {
+        match &self.stay {
             None => self.keys.next_key(),
-            Some(slots) => self.keys.next_key_of(slots),
+            Some(stay) => self.keys.next_key_of(&stay.shard.slots),
         }
     }
 

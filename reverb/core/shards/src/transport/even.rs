@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! `writers=even`: writers begin at the emptiest shard, and leave one that is much fuller, or that
+//! is as full and has more writers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use reverb_data::{Error, Result};
+use reverb_wire::generated::reverb::{DirectoryRequest, WriterPlace};
+
+use crate::address::Writers;
+use crate::group::{Group, View, random, take};
+use crate::member::Member;
+
+/// A writer goes on elsewhere if the tables of its shard are fuller than those of the emptiest one
+/// by more than this part of their `max_size`.
+const TOLERANCE: f64 = 0.05;
+/// How long a shard may take to tell how full it is, before the writer begins at another one.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The shard at which a writer of these tables begins, or goes on.
+pub(super) async fn next(
+    group: &Arc<Group>,
+    view: &View,
+    tables: &[String],
+) -> Result<Option<Arc<Member>>> {
+    if group.address.writers == Writers::Even && !tables.is_empty() && view.only().is_none() {
+        group.fills(tables.iter().map(String::as_str));
+        group.writes();
+        if let Some(index) = emptiest(group, view, tables).await? {
+            return Ok(view.member(index).cloned());
+        }
+    }
+    Ok(group.writers(view, 1)?.pop())
+}
+
+/// Asks the shards how full they are, and the first of them which one is this writer's: it keeps
+/// writers apart that begin at the same time. `None` if a shard does not tell how full it is.
+async fn emptiest(group: &Arc<Group>, view: &View, tables: &[String]) -> Result<Option<i32>> {
+    let takers = group.takers(view)?;
+    let asked = takers.into_iter().map(|member| async move {
+        // What is known of a server without that call is half a second old at most.
+        if member.is_ours() {
+            let request = group.directory_request();
+            take(group, member, &ask(member, request).await?)?;
+        }
+        Ok::<_, Error>(member)
+    });
+    let answered: Vec<&Arc<Member>> = join_all(asked).await.into_iter().flatten().collect();
+    let place = |member: &&Arc<Member>| {
+        let share = member.share(tables.iter().map(String::as_str))?;
+        let num_writers = member.told_writers.load(Ordering::Relaxed);
+        Some(WriterPlace { index: member.index, share, num_writers })
+    };
+    let Some(places) = answered.iter().map(place).collect::<Option<Vec<_>>>() else {
+        return Ok(None);
+    };
+    let least = places.iter().min_by(|a, b| a.share.total_cmp(&b.share)).map(|it| it.index);
+    let Some(first) = answered.iter().find(|it| it.is_ours()) else { return Ok(least) };
+    let request = DirectoryRequest { writer_places: places, ..group.directory_request() };
+    let chosen = ask(first, request).await.ok().and_then(|answer| answer.writer_place);
+    Ok(chosen.or(least))
+}
+
+async fn ask(
+    member: &Member,
+    request: DirectoryRequest,
+) -> Result<reverb_wire::generated::reverb::DirectoryResponse> {
+    match tokio::time::timeout(PATIENCE, member.shard()?.directory(request)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Error::unavailable("it did not tell in time how full it is")),
+    }
+}
+
+/// Whether a writer of these tables shall leave its shard, as far as the shards have told. Never
+/// waits.
+pub(super) fn has_better_place(group: &Group, shard: i32, tables: &[Arc<str>]) -> bool {
+    if group.address.writers != Writers::Even {
+        return false;
+    }
+    let tables = || tables.iter().map(|table| &**table);
+    group.fills(tables());
+    let Some(view) = group.found() else { return false };
+    let Some(own) = view.member(shard) else { return true };
+    let Ok(takers) = group.takers(&view) else { return false };
+    let load = |member: &Arc<Member>| Load {
+        share: member.share(tables()),
+        num_writers: member.told_writers.load(Ordering::Relaxed),
+    };
+    let others = takers.into_iter().filter(|it| it.index != shard && !it.is_down());
+    let others: Vec<Load> = others.map(load).collect();
+    if own.is_draining {
+        return !others.is_empty();
+    }
+    random() < leaves(load(own), &others)
+}
+
+/// What a shard has told.
+#[derive(Debug, Clone, Copy)]
+struct Load {
+    /// How full it is, if that is known.
+    share: Option<f64>,
+    num_writers: i64,
+}
+
+/// How probable it is that a writer leaves a shard with this load.
+///
+/// It leaves one that is too full for certain. Of the writers of a shard that is as full as others,
+/// and has more of them, only as many leave as there are too many: a shard that came back empty
+/// drew all of them.
+fn leaves(own: Load, others: &[Load]) -> f64 {
+    let known = |it: &Load| Some((it.share?, it.num_writers));
+    let Some((share, num_writers)) = known(&own) else { return 0.0 };
+    let others: Vec<(f64, i64)> = others.iter().filter_map(known).collect();
+    if others.iter().any(|(other, _)| share > other + TOLERANCE) {
+        return 1.0;
+    }
+    let alike = others.iter().filter(|(other, _)| *other <= share + TOLERANCE);
+    let alike: Vec<i64> = alike.map(|(_, writers)| *writers).collect();
+    let least = alike.iter().copied().min().unwrap_or(num_writers);
+    if num_writers <= least + 1 {
+        return 0.0;
+    }
+    let all = num_writers + alike.iter().sum::<i64>();
+    let part = all as f64 / (alike.len() + 1) as f64;
+    1.0 - part / num_writers as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(share: f64, num_writers: i64) -> Load {
+        Load { share: Some(share), num_writers }
+    }
+
+    /// In thousandths.
+    fn leaves(own: Load, others: &[Load]) -> i64 {
+        (1000.0 * super::leaves(own, others)).round() as i64
+    }
+
+    #[test]
+    fn a_writer_leaves_a_shard_that_is_much_fuller_than_the_emptiest() {
+        let unknown = Load { share: None, num_writers: 0 };
+        let others = [load(0.9, 1), load(0.30, 1), unknown];
+        assert_eq!(leaves(load(0.36, 1), &others), 1000);
+        assert_eq!(leaves(load(0.34, 1), &others), 0);
+        assert_eq!(leaves(load(0.1, 1), &others), 0);
+        assert_eq!(leaves(load(1.0, 1), &[unknown]), 0);
+        assert_eq!(leaves(load(1.0, 1), &[]), 0);
+        assert_eq!(leaves(unknown, &others), 0);
+    }
+
+    #[test]
+    fn as_many_writers_leave_as_there_are_too_many() {
+        let full = |writers: [i64; 3]| writers.map(|it| load(1.0, it));
+        // Of 16 writers, 4 stay.
+        assert_eq!(leaves(load(1.0, 16), &full([0, 0, 0])), 750);
+        assert_eq!(leaves(load(1.0, 2), &full([2, 1, 0])), 375);
+        assert_eq!(leaves(load(1.0, 2), &full([1, 1, 1])), 0);
+        assert_eq!(leaves(load(1.0, 1), &full([16, 0, 0])), 0);
+        // They do not leave for shards that are fuller.
+        assert_eq!(leaves(load(0.2, 16), &full([0, 0, 0])), 0);
+    }
+}
