@@ -120,7 +120,7 @@ def test_a_group_without_all_its_addresses_is_refused(start):
         ("shards:///a:1,a:1", "names a:1 twice"),
         ("shards:///a:1,grpcs://b:1", "a scheme in its middle"),
         ("shards:///a", "has no port"),
-        ("shards:///a:1?writers=fastest", "round_robin, local or least_loaded"),
+        ("shards:///a:1?writers=fastest", "even, round_robin, local or least_loaded"),
         ("shards:///a:1?nothing=1", "there are writers, sample_from"),
     ],
 )

@@ -337,6 +337,12 @@ async fn watchers_and_directories_see_the_tables_on_which_they_have_a_right() {
         let answer = call(&raw, methods::DIRECTORY, headers(&callers, name), &()).await.unwrap();
         let map = own::DirectoryResponse::decode(&answer[..]).unwrap().map.unwrap();
         assert_eq!(map.tables.iter().map(|it| &it.name[..]).collect::<Vec<_>>(), expected);
+        let tables = ["a", "b"].map(str::to_owned).to_vec();
+        let request = own::DirectoryRequest { tables, ..Default::default() };
+        let answer =
+            call(&raw, methods::DIRECTORY, headers(&callers, name), &request).await.unwrap();
+        let fills = own::DirectoryResponse::decode(&answer[..]).unwrap().fills;
+        assert_eq!(fills.iter().map(|it| &it.name[..]).collect::<Vec<_>>(), expected);
     }
 
     let items = insert_request(1, "b");

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::support::*;
-use reverb_data::{ErrorKind, NewItem, SelectorConfig, StoredItem, TableConfig};
+use reverb_data::{ErrorKind, MemoryConfig, NewItem, SelectorConfig, StoredItem, TableConfig};
 use reverb_engine::Table;
 use reverb_rpc::target::Loopback;
 use reverb_server::{Server, local_shard};
 use reverb_wire::generated::TableInfo;
 use reverb_wire::generated::reverb as own;
 use reverb_wire::shard::{Shard, WatchStream};
+use reverb_wire::transport::Transport as _;
 
 /// The server over the network, and directly.
 fn both(server: &Server) -> [Arc<dyn Shard>; 2] {
@@ -60,6 +61,10 @@ fn two_shards(epoch: i64) -> own::ShardMap {
     }
 }
 
+fn ask() -> own::DirectoryRequest {
+    own::DirectoryRequest::default()
+}
+
 async fn next(watch: &mut Box<dyn WatchStream>) -> own::WatchResponse {
     soon(watch.receive()).await.unwrap().unwrap()
 }
@@ -81,34 +86,71 @@ async fn a_server_without_a_group_tells_its_id() {
     let server = start(vec![table(config("t"))]);
     let other = start(vec![table(config("t"))]);
     let [remote, local] = both(&server);
-    let told = remote.directory(own::DirectoryRequest::default()).await.unwrap();
+    let told = remote.directory(ask()).await.unwrap();
     assert_eq!((&told.map, told.index), (&None, None));
     assert_ne!(told.server_id, 0);
-    assert_eq!(local.directory(own::DirectoryRequest::default()).await.unwrap(), told);
+    assert_eq!(local.directory(ask()).await.unwrap(), told);
     assert_eq!(remote.server_info().await.unwrap().tables_state_id.0, told.server_id);
-    assert_ne!(
-        client(&other).directory(own::DirectoryRequest::default()).await.unwrap().server_id,
-        told.server_id
-    );
+    assert_ne!(client(&other).directory(ask()).await.unwrap().server_id, told.server_id);
+}
+
+#[tokio::test]
+async fn a_shard_tells_how_full_its_tables_are_and_where_a_writer_begins() {
+    let by_size = table(TableConfig { max_size: 8, ..config("t") });
+    let by_bytes = TableConfig { max_size: 1000, ..config("u") };
+    let by_bytes = table(TableConfig {
+        memory: MemoryConfig { max_bytes: Some(1000), ..MemoryConfig::default() },
+        ..by_bytes
+    });
+    add(&by_size, vec![some(1, 1.0), some(2, 1.0)]);
+    add(&by_bytes, vec![item(3, "u", 1.0, &[chunk(3, &[1])])]);
+    let bytes = by_bytes.bytes();
+    let server = start(vec![by_size, by_bytes]);
+    for shard in both(&server) {
+        let tables = ["u", "t", "gone"].map(str::to_owned).to_vec();
+        let told = shard.directory(own::DirectoryRequest { tables, ..ask() }).await.unwrap();
+        let shares: Vec<_> = told.fills.iter().map(|it| (&it.name[..], it.share)).collect();
+        assert_eq!(shares, [("t", 0.25), ("u", bytes as f64 / 1000.0)]);
+        assert_eq!((told.num_writers, told.writer_place), (0, None));
+
+        let place = |index, share| own::WriterPlace { index, share, num_writers: 1 };
+        let writer_places = vec![place(4, 0.5), place(7, 0.2)];
+        let told = shard.directory(own::DirectoryRequest { writer_places, ..ask() }).await.unwrap();
+        assert_eq!((told.fills, told.writer_place), (vec![], Some(7)));
+    }
+    let writer = client(&server).open_insert().await.unwrap();
+    let shard = client(&server);
+    while shard.directory(ask()).await.unwrap().num_writers == 0 {
+        tokio::task::yield_now().await;
+    }
+    drop(writer);
+}
+
+#[tokio::test]
+async fn a_map_that_the_caller_has_is_left_out() {
+    let server = start(vec![table(config("t"))]);
+    for (shard, epoch) in both(&server).into_iter().zip(1..) {
+        let request = own::SetDirectoryRequest { map: Some(two_shards(epoch)), index: 1 };
+        shard.set_directory(request).await.unwrap();
+        for (known_epoch, is_told) in [(epoch, false), (epoch - 1, true), (epoch + 1, true)] {
+            let request = own::DirectoryRequest { known_epoch, ..ask() };
+            let told = shard.directory(request).await.unwrap();
+            assert_eq!((told.map.is_some(), told.index), (is_told, Some(1)));
+        }
+    }
 }
 
 #[tokio::test]
 async fn a_newer_map_of_the_same_group_replaces_the_map() {
     let server = start(vec![table(config("t"))]);
     for shard in both(&server) {
-        let epoch = shard
-            .directory(own::DirectoryRequest::default())
-            .await
-            .unwrap()
-            .map
-            .map_or(0, |map| map.epoch)
-            + 2;
+        let epoch = shard.directory(ask()).await.unwrap().map.map_or(0, |map| map.epoch) + 2;
         let set = |map: own::ShardMap| {
             let request = own::SetDirectoryRequest { map: Some(map), index: 1 };
             shard.set_directory(request)
         };
         set(two_shards(epoch)).await.unwrap();
-        let told = shard.directory(own::DirectoryRequest::default()).await.unwrap();
+        let told = shard.directory(ask()).await.unwrap();
         assert_eq!((told.map, told.index), (Some(two_shards(epoch)), Some(1)));
         // The same once more changes nothing.
         set(two_shards(epoch)).await.unwrap();
@@ -130,10 +172,7 @@ async fn a_newer_map_of_the_same_group_replaces_the_map() {
         let error = set(elsewhere).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
         assert!(error.message().contains("meant for another server"), "{error}");
-        assert_eq!(
-            shard.directory(own::DirectoryRequest::default()).await.unwrap().map,
-            Some(two_shards(epoch))
-        );
+        assert_eq!(shard.directory(ask()).await.unwrap().map, Some(two_shards(epoch)));
     }
 }
 
@@ -169,7 +208,7 @@ async fn a_map_with_a_fault_is_refused() {
     }
     let none = own::SetDirectoryRequest { map: None, index: 0 };
     assert_eq!(shard.set_directory(none).await.unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert_eq!(shard.directory(own::DirectoryRequest::default()).await.unwrap().map, None);
+    assert_eq!(shard.directory(ask()).await.unwrap().map, None);
 }
 
 #[tokio::test]
@@ -361,10 +400,7 @@ async fn a_map_names_its_tables() {
     let map = own::ShardMap { tables: vec![info.clone()], ..two_shards(1) };
     let request = own::SetDirectoryRequest { map: Some(map), index: 0 };
     shard.set_directory(request).await.unwrap();
-    assert_eq!(
-        shard.directory(own::DirectoryRequest::default()).await.unwrap().map.unwrap().tables,
-        [info]
-    );
+    assert_eq!(shard.directory(ask()).await.unwrap().map.unwrap().tables, [info]);
 }
 
 #[tokio::test]
@@ -585,10 +621,7 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
         let text = format!("The server at {address} does not {what}: it is a server of dm-reverb,");
         assert!(error.message().starts_with(&text), "{error}");
     };
-    told(
-        soon(old.directory(own::DirectoryRequest::default())).await.unwrap_err(),
-        "tell the map of a group of shards",
-    );
+    told(soon(old.directory(ask())).await.unwrap_err(), "tell the map of a group of shards");
     let request = own::SetDirectoryRequest::default();
     told(soon(old.set_directory(request)).await.unwrap_err(), "take the map of a group of shards");
     let mut watch = soon(old.watch(&[])).await.unwrap();

@@ -92,11 +92,8 @@ mod tests {
     fn it_ends_between_chunks_when_there_is_a_better_place() {
         let mut stay = stay();
         let at = |seconds: u32| stay_at(&stay, seconds);
-        let (now, later) = (at(1), at(2));
-        assert!(
-            !stay.ends(now - SECOND / 2, true, |_, _| true, || false),
-            "it looks once a second"
-        );
+        let (early, now, later) = (at(0), at(1), at(2));
+        assert!(!stay.ends(early, true, |_, _| true, || false), "it looks once a second");
         assert!(!stay.ends(now, false, |_, _| true, || true), "a chunk would be cut");
         assert!(stay.ends(now, false, |_, _| unreachable!(), || false));
         assert!(stay.ends(now, true, |_, _| unreachable!(), || true), "an episode has ended");
