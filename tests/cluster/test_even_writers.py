@@ -132,6 +132,21 @@ def test_other_writers_begin_at_shards_in_turn(group):
     assert made.sizes() == [10, 9, 1, 9]
 
 
+def test_a_wait_of_a_writer_names_its_shard(start):
+    servers = [start(reverb.Table.queue("t", 1)) for _ in range(2)]
+    places = [f"127.1:{server.port}" for server in servers]
+    writer = reverb.Client(f"shards:///{','.join(places)}").trajectory_writer(1)
+    for i in range(2):
+        writer.append([np.int64(i)])
+        writer.create_item("t", 1.0, [writer.history[0][-1:]])
+    writer.flush(block_until_num_items=1)
+    shards = "|".join(rf"shard {i} \({place}\)" for i, place in enumerate(places))
+    with pytest.raises(
+        reverb.errors.DeadlineExceededError, match=rf"1 items sent to ({shards}) of shards:///"
+    ):
+        writer.flush(timeout_ms=1_000)
+
+
 @pytest.mark.parametrize("window", [1, 3])
 def test_one_writer_fills_the_group_and_a_shard_that_came_back_empty(group, window):
     made = group(max_size=400)

@@ -88,6 +88,25 @@ def test_a_wait_at_an_empty_server_tells_of_the_others(start):
     assert "shards:///" not in str(raised.value)
 
 
+def test_a_wait_of_a_writer_names_its_server(start):
+    ports = [start(reverb.Table.queue("queue", 1)).port for _ in range(2)]
+    places = [f"127.0.0.1:{port}" for port in ports]
+    client = reverb.Client(",".join(places))
+    told = set()
+    for _ in range(2):
+        writer = client.trajectory_writer(1)
+        for i in range(2):
+            writer.append([i])
+            writer.create_item("queue", 1.0, [writer.history[0][-1:]])
+        writer.flush(block_until_num_items=1)
+        with pytest.raises(DeadlineExceededError, match="1 items sent to") as raised:
+            writer.flush(timeout_ms=1_000)
+        text = str(raised.value)
+        told.add(text.partition("sent to ")[2].partition(f" of {','.join(places)} but")[0])
+        assert "insert(s)" not in text, "the numbers of another server"
+    assert told == set(places)
+
+
 def test_samples_come_from_all(client, tables, start, until):
     for i in range(20):
         client.insert([i], {"queue": 1.0})

@@ -212,7 +212,7 @@ impl Transport for LocalTransport {
             let confirm: Arc<dyn Confirm> = Arc::new(Confirmer { sender });
             let service = self.service.clone();
             let sink = LocalInsertSink { service, confirm, last_table: None, open };
-            Ok(InsertStream { sink: Box::new(sink), confirmations, shard: None })
+            Ok(InsertStream { sink: Box::new(sink), confirmations, shard: None, server: None })
         })
     }
 

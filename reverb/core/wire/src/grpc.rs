@@ -88,7 +88,11 @@ fn explain(error: Error, target: &str, what: &str) -> Error {
 
 impl Transport for GrpcTransport {
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
-        Box::pin(async { Ok(insert::stream(self.0.open(methods::INSERT_STREAM).await?)) })
+        Box::pin(async {
+            let call = self.0.open(methods::INSERT_STREAM).await?;
+            // A name is resolved by now.
+            Ok(insert::stream(call, self.0.num_servers() > 1))
+        })
     }
 
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {

@@ -52,6 +52,8 @@ pub struct InsertStream {
     pub confirmations: Confirmations,
     /// The shard that it leads to; `None` if the server is no shard of a group.
     pub shard: Option<ShardRoute>,
+    /// Which of several servers it leads to, for people; `None` if there is one.
+    pub server: Option<String>,
 }
 
 /// The shard that a stream leads to.

@@ -434,7 +434,7 @@ mod tests {
         fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
             let (sender, confirmations) = mpsc::unbounded_channel();
             let sink = Box::new(Sink(self.clone(), sender));
-            Box::pin(async { Ok(InsertStream { sink, confirmations, shard: None }) })
+            Box::pin(async { Ok(InsertStream { sink, confirmations, shard: None, server: None }) })
         }
 
         fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {

@@ -187,6 +187,10 @@ impl ItemQueue {
         if tables.is_empty() {
             return waiting;
         }
+        if self.session.has_several_servers() {
+            // A call about the limiters would reach the next one.
+            return format!("{waiting}. A table confirms an item once its rate limiter lets it in");
+        }
         let limiters = async {
             let info = self.session.transport()?.server_info().await?;
             Ok::<_, Error>(describe_limiters(&info.tables, &tables))

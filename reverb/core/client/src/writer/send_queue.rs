@@ -115,6 +115,8 @@ struct State {
     closed: bool,
     warn_at: usize,
     address: String,
+    /// Which of several servers the stream leads to.
+    server: Option<String>,
 }
 
 /// The state between two streams.
@@ -380,7 +382,7 @@ impl SendQueue {
             return format!(
                 "{} items sent to {} but not confirmed and {} items not sent yet (tables: {tables})",
                 state.num_sent(),
-                state.address,
+                state.peer(),
                 state.queue.len(),
             );
         };
@@ -555,6 +557,14 @@ impl State {
         );
         while self.num_pending() >= self.warn_at {
             self.warn_at *= 2;
+        }
+    }
+
+    /// Whom its items are sent to, for people.
+    fn peer(&self) -> String {
+        match &self.server {
+            Some(server) => format!("{server} of {}", self.address),
+            None => self.address.clone(),
         }
     }
 

@@ -86,6 +86,7 @@ async fn open(group: &Arc<Group>, view: &View, member: &Arc<Member>) -> Result<I
         }
     };
     stream.shard.clone_from(&member.route);
+    stream.server = view.only().is_none().then(|| member.name());
     member.num_writers.fetch_add(1, Ordering::Relaxed);
     stream.sink = Box::new(CountedSink {
         sink: stream.sink,

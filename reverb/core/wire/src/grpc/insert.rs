@@ -10,8 +10,10 @@ use crate::transport::{BoxFuture, InsertBatch, InsertSink, InsertStream, stream_
 use reverb_rpc::client::{Call, Reply};
 use reverb_rpc::frames::MessageSender;
 
-/// Makes an insert stream from an open call. A separate task reads the confirmations.
-pub(super) fn stream(call: Call) -> InsertStream {
+/// Makes an insert stream from an open call to the only server, or to one of several. A separate
+/// task reads the confirmations.
+pub(super) fn stream(call: Call, is_one_of_several: bool) -> InsertStream {
+    let server = is_one_of_several.then(|| call.reply.peer().to_owned());
     let (confirmations, receiver) = mpsc::unbounded_channel();
     let (ended, end) = watch::channel(None);
     tokio::spawn(read_confirmations(call.reply, confirmations, ended));
@@ -23,6 +25,7 @@ pub(super) fn stream(call: Call) -> InsertStream {
         }),
         confirmations: receiver,
         shard: None,
+        server,
     }
 }
 

@@ -44,7 +44,10 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
         let error = match session.open_insert(NextStream { tables: &tables, lost }).await {
             Ok((mut stream, is_local)) => {
                 backoff.connected();
-                queue.state.lock().lost = None;
+                {
+                    let mut state = queue.state.lock();
+                    (state.lost, state.server) = (None, stream.server.take());
+                }
                 let before = std::mem::replace(&mut shard, stream.shard.take());
                 if let (Some(before), Some(now)) = (before, &shard)
                     && before.index != now.index
