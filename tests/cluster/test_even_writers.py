@@ -123,6 +123,15 @@ def test_a_shard_is_as_full_as_its_part_of_max_size_says(group):
     assert made.sizes() == [20, 31, 30, 30]
 
 
+@pytest.mark.parametrize("num_rows", [300, 4_096])
+def test_batches_of_many_programs_are_spread(group, num_rows):
+    made = group(max_size=4 * num_rows)
+    for _ in range(NUM_SHARDS):
+        rows, priorities = np.arange(num_rows), np.ones(num_rows)
+        made.client().insert_batch([rows], {"t": priorities})
+    assert made.sizes() == [num_rows] * NUM_SHARDS
+
+
 def test_other_writers_begin_at_shards_in_turn(group):
     made = group()
     made.fill([9, 8, 0, 8])

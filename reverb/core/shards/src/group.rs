@@ -6,7 +6,7 @@ mod tend;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -94,6 +94,8 @@ pub struct Group {
     /// Changes with everything that is heard.
     news: watch::Sender<u64>,
     turns: Mutex<Turns>,
+    /// Whether rows were sent, whose shards come in turn.
+    has_rows: AtomicBool,
     /// Keys whose priority nobody could set, or that nobody had to delete.
     missed_updates: AtomicU64,
     /// Where items with keys of other shards' slots were sampled.
@@ -121,6 +123,7 @@ impl Group {
             began: Instant::now(),
             news: watch::Sender::new(0),
             turns: Mutex::new(Turns::new(random())),
+            has_rows: AtomicBool::new(false),
             missed_updates: AtomicU64::new(0),
             foreign: Mutex::default(),
         })
@@ -312,9 +315,20 @@ impl Group {
                 return Ok(chosen);
             }
         }
-        let weights: Vec<(i32, f64)> = members.iter().map(|it| (it.index, it.weight)).collect();
+        let weights = weights(&members);
         let mut turns = self.turns.lock();
         Ok((0..count).map(|_| Arc::clone(members[turns.next(&weights)])).collect())
+    }
+
+    /// Whether the next rows are the first ones; asked once.
+    pub(crate) fn begins_rows(&self) -> bool {
+        !self.has_rows.load(Ordering::Relaxed) && !self.has_rows.swap(true, Ordering::Relaxed)
+    }
+
+    /// Lets turns pass until the next one is that of this shard.
+    pub(crate) fn pass_turns_before(&self, view: &View, index: i32) -> Result<()> {
+        self.turns.lock().pass_before(index, &weights(&self.takers(view)?));
+        Ok(())
     }
 
     /// The members that are sampled.
@@ -335,6 +349,10 @@ impl std::fmt::Debug for Group {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Group").field("address", &self.text).finish_non_exhaustive()
     }
+}
+
+fn weights(members: &[&Arc<Member>]) -> Vec<(i32, f64)> {
+    members.iter().map(|it| (it.index, it.weight)).collect()
 }
 
 /// Whether a shard is on this machine, as far as its address tells.

@@ -9,7 +9,7 @@ mod writers;
 
 use std::sync::Arc;
 
-use reverb_data::{Error, ErrorKind, Result};
+use reverb_data::{Error, ErrorKind, NewItem, Result};
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
     DrainResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
@@ -221,11 +221,11 @@ impl Transport for GroupTransport {
 }
 
 impl InsertGroup for GroupTransport {
-    fn routes(
-        &self,
-        num_items: usize,
-    ) -> BoxFuture<'_, Result<Vec<reverb_wire::transport::ShardRoute>>> {
-        Box::pin(writers::routes(&self.group, num_items))
+    fn routes<'a>(
+        &'a self,
+        items: &'a [NewItem],
+    ) -> BoxFuture<'a, Result<Vec<reverb_wire::transport::ShardRoute>>> {
+        Box::pin(writers::routes(&self.group, items))
     }
 
     fn open_insert_at<'a>(

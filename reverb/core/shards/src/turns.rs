@@ -6,6 +6,9 @@
 
 use std::collections::BTreeMap;
 
+/// No more turns pass at once: with very different weights, that of a shard may be far away.
+const MAX_PASSED: usize = 1000;
+
 /// The credit of each shard, by index.
 #[derive(Debug, Clone, Default)]
 pub struct Turns {
@@ -18,6 +21,17 @@ impl Turns {
     /// Starts at `start` in `[0, 1)`.
     pub fn new(start: f64) -> Self {
         Self { credits: BTreeMap::new(), start }
+    }
+
+    /// Lets turns pass until the next one is that of this shard.
+    pub fn pass_before(&mut self, index: i32, shards: &[(i32, f64)]) {
+        for _ in 0..MAX_PASSED {
+            let mut ahead = self.clone();
+            if shards.get(ahead.next(shards)).is_none_or(|(next, _)| *next == index) {
+                return;
+            }
+            *self = ahead;
+        }
     }
 
     /// The position, in `shards`, of the one whose turn it is. Each is an index and a weight above
@@ -67,6 +81,19 @@ mod tests {
                     prop_assert!((count - exact).abs() < weights.len() as f64 / 2.0 + 1.0);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn turns_pass_until_that_of_a_shard() {
+        let shards = [(0, 1.0), (1, 2.0), (5, 1.0)];
+        for start in [0.0, 0.3, 0.9] {
+            for (at, (index, _)) in shards.into_iter().enumerate() {
+                let mut turns = Turns::new(start);
+                turns.pass_before(index, &shards);
+                assert_eq!(turns.next(&shards), at);
+            }
+            Turns::new(start).pass_before(7, &shards);
         }
     }
 

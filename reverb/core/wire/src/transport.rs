@@ -150,9 +150,9 @@ pub struct ServerInfo {
 
 /// Several servers over which items are spread.
 pub trait InsertGroup: Send + Sync {
-    /// The shards that take the next `num_items` items, which need nothing of each other: each
-    /// takes as many as the others. At least one.
-    fn routes(&self, num_items: usize) -> BoxFuture<'_, Result<Vec<ShardRoute>>>;
+    /// The shards that take these items, which need nothing of each other: each takes as many as
+    /// the others. At least one.
+    fn routes<'a>(&'a self, items: &'a [NewItem]) -> BoxFuture<'a, Result<Vec<ShardRoute>>>;
 
     /// Opens an insert stream to one of these shards, or to another if it cannot be reached.
     fn open_insert_at<'a>(&'a self, route: &'a ShardRoute) -> BoxFuture<'a, Result<InsertStream>>;

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Insert streams: which shard they lead to.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use reverb_data::{Error, Result, is_max_priority};
+use reverb_data::{Error, NewItem, Result, is_max_priority};
 use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, NextStream, ShardRoute,
 };
 
 use super::even;
+use crate::address::Writers;
 use crate::group::{Group, View, within};
 use crate::member::Member;
 
@@ -48,10 +50,17 @@ pub(super) async fn open_next(group: &Arc<Group>, next: NextStream<'_>) -> Resul
     }
 }
 
-/// The shards of the next rows.
-pub(super) async fn routes(group: &Arc<Group>, num_items: usize) -> Result<Vec<ShardRoute>> {
+/// The shards of the next rows. Those of a client that has sent none begin at the emptiest one.
+pub(super) async fn routes(group: &Arc<Group>, items: &[NewItem]) -> Result<Vec<ShardRoute>> {
     let view = group.view().await?;
-    let count = (num_items / MIN_ROWS).clamp(1, view.members.len());
+    let count = (items.len() / MIN_ROWS).clamp(1, view.members.len());
+    if group.address.writers == Writers::Even && group.begins_rows() {
+        let tables: BTreeSet<String> = items.iter().map(|item| item.table.to_string()).collect();
+        let tables: Vec<String> = tables.into_iter().collect();
+        if let Some(first) = even::next(group, &view, &tables).await? {
+            group.pass_turns_before(&view, first.index)?;
+        }
+    }
     let mut routes: Vec<ShardRoute> = Vec::with_capacity(count);
     for member in group.writers(&view, count)? {
         if let Some(route) = &member.route

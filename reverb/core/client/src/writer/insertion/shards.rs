@@ -53,7 +53,7 @@ pub(super) async fn insert(
     idle: &ShardStreams,
     items: Vec<NewItem>,
 ) -> Result<bool> {
-    let routes = routes(session, items.len()).await?;
+    let routes = routes(session, &items).await?;
     let parts = split(items, routes.len().max(1));
     // A group of one has no routes: its only shard is opened as such.
     let routes = routes.into_iter().map(Some).chain(std::iter::repeat(None));
@@ -67,13 +67,13 @@ pub(super) async fn insert(
 }
 
 /// The shards that get the items.
-async fn routes(session: &Session, num_items: usize) -> Result<Vec<ShardRoute>> {
+async fn routes(session: &Session, items: &[NewItem]) -> Result<Vec<ShardRoute>> {
     let mut backoff = Backoff::new(session.address(), session.connect_timeout());
     loop {
         backoff.begin();
         let transport = session.transport()?;
         let Some(group) = transport.insert_group() else { return Ok(Vec::new()) };
-        match group.routes(num_items).await {
+        match group.routes(items).await {
             Ok(routes) => return Ok(routes),
             Err(error) => backoff.pause(error).await?,
         }
