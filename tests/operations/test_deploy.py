@@ -61,7 +61,7 @@ def names_in(query):
 
 
 def test_alerts_name_series_of_a_server(series):
-    assert len(alert_queries()) == 11
+    assert len(alert_queries()) == 13
     for query in alert_queries():
         assert names_in(query), query
         assert names_in(query) <= series, query
@@ -78,6 +78,18 @@ def test_the_dashboard_names_series_of_a_server(series):
         assert names_in(variable["definition"]) <= series
     used = set(re.findall(r"\$(\w+)", " ".join(queries))) - {"__rate_interval"}
     assert used <= {variable["name"] for variable in variables}
+
+
+def test_every_line_of_the_dashboard_names_its_server():
+    """With several servers, lines of the same table would have the same name."""
+    targets = [target for panel in dashboard()["panels"] for target in panel.get("targets", [])]
+    assert len(targets) > 25
+    for target in targets:
+        assert "{{instance}}" in target["legendFormat"], target
+        grouped = re.findall(r"\bby \((.*?)\)", target["expr"])
+        assert all("instance" in labels.split(", ") for labels in grouped), target
+        shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+        assert all(shown <= set(labels.split(", ")) for labels in grouped), target
 
 
 def test_panels_do_not_overlap():
