@@ -188,6 +188,21 @@ def test_the_parts_fit_together(sample, cluster):
         assert resources["limits"]["memory"] == resources["requests"]["memory"]
 
 
+def test_its_pods_may_do_as_little_as_possible(cluster):
+    for name, group in groups(cluster).items():
+        of_pod = group["template"]["spec"]["securityContext"]
+        assert of_pod["runAsNonRoot"] is True
+        # The user `ray` of the images of Ray.
+        assert (of_pod["runAsUser"], of_pod["runAsGroup"]) == (1000, 100)
+        assert of_pod["seccompProfile"] == {"type": "RuntimeDefault"}
+        has_volume = "volumes" in group["template"]["spec"]
+        assert of_pod.get("fsGroup") == (100 if has_volume else None), name
+        assert container_of(group)["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
 def test_the_resource_is_that_of_the_placement(sample, cluster):
     # KubeRay puts it on a command line as it is, so it has quotes of its own.
     text = groups(cluster)["replay"]["rayStartParams"]["resources"]
