@@ -17,6 +17,7 @@ import reverb
 from reverb.server_executable.options import OPTIONS
 from support.deployment import DEPLOY, FLAGS, arguments, check, flags
 from support.dockerfile import Dockerfile
+from support.waiting import PATIENCE
 
 yaml = pytest.importorskip("yaml", reason="PyYAML, which reads manifests, is missing")
 
@@ -25,6 +26,7 @@ BASE = KUBERNETES / "base"
 TLS = KUBERNETES / "overlays" / "tls"
 GROUP = KUBERNETES / "overlays" / "group"
 POD_MONITOR = KUBERNETES / "components" / "pod-monitor"
+AT_REST = KUBERNETES / "components" / "at-rest"
 # The oldest release that the manifests are for, one between, and the newest that is known.
 RELEASES = ("1.25", "1.31", None)
 
@@ -338,3 +340,79 @@ def test_a_kustomization_of_ones_own_adds_the_pod_monitor(build, tmp_path):
     assert made["PodMonitor"]["spec"]["podMetricsEndpoints"][0]["path"] == "/metrics"
     assert container_of(made["StatefulSet"])["image"] == "mine/reverb:7"
     assert made["StatefulSet"]["spec"]["replicas"] == 2
+
+
+@pytest.mark.parametrize("overlay", ["group", "tls"])
+def test_pods_at_rest_have_their_volumes_and_no_server(build, tmp_path, overlay):
+    """As in the documentation, before checkpoints are copied."""
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+    (tmp_path / "kustomization.yaml").write_text(
+        f"resources: [kubernetes/overlays/{overlay}]\n"
+        "components: [kubernetes/components/at-rest]\n",
+        encoding="utf-8",
+    )
+    made = build(tmp_path)
+    running = build(KUBERNETES / "overlays" / overlay)["StatefulSet"]
+    workload = made["StatefulSet"]
+    for release in RELEASES:
+        validate(workload, release)
+    container = container_of(workload)
+    shell, option, script = container["command"]
+    script = script.replace("; sleep", "; echo up; sleep")
+    with subprocess.Popen([shell, option, script], stdout=subprocess.PIPE) as program:
+        assert program.stdout.readline() == b"up\n"
+        program.terminate()
+        assert program.wait(timeout=10 * PATIENCE) == 0, "it ends, with nothing to save"
+    gone = {"args", "lifecycle", "startupProbe", "livenessProbe", "readinessProbe", "command"}
+    expected = {name: it for name, it in container_of(running).items() if name not in gone}
+    assert {name: it for name, it in container.items() if name != "command"} == expected
+    workload["spec"]["template"]["spec"]["containers"] = running["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert workload == running
+
+
+OWN = """
+namePrefix: {prefix}
+labels:
+  - pairs: {{app.kubernetes.io/instance: {instance}}}
+    includeSelectors: true
+resources: [kubernetes/{directory}]
+"""
+
+
+@pytest.mark.parametrize("directory", ["base", "overlays/tls", "overlays/group"])
+def test_two_installs_in_one_namespace_do_not_meet(build, tmp_path, directory):
+    """As in the documentation: a prefix and a label for the second one."""
+    text = (DEPLOY.parent / "docs" / "howto" / "deploying.md").read_text(encoding="utf-8")
+    assert "namePrefix: eval-" in text
+    assert "includeSelectors: true" in text
+    shutil.copytree(KUBERNETES, tmp_path / "kubernetes")
+    (tmp_path / "kustomization.yaml").write_text(
+        OWN.format(prefix="eval-", instance="eval", directory=directory), encoding="utf-8"
+    )
+    first, second = build(KUBERNETES / directory), build(tmp_path)
+    assert set(first) == set(second)
+    for kind, manifest in second.items():
+        validate(manifest, None)
+        assert manifest["metadata"]["name"] == f"eval-{first[kind]['metadata']['name']}"
+    labels = [it["StatefulSet"]["spec"]["template"]["metadata"]["labels"] for it in (first, second)]
+    for made, mine, others in ((first, *labels), (second, *reversed(labels))):
+        workload = made["StatefulSet"]["spec"]
+        selectors = [
+            workload["selector"]["matchLabels"],
+            made["Service"]["spec"]["selector"],
+            made["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+            *[
+                it["labelSelector"]["matchLabels"]
+                for it in workload["template"]["spec"].get("topologySpreadConstraints", [])
+            ],
+        ]
+        for selector in selectors:
+            assert selector.items() <= mine.items()
+            assert not selector.items() <= others.items()
+        assert workload["serviceName"] == made["Service"]["metadata"]["name"]
+        config = next(
+            it for it in workload["template"]["spec"]["volumes"] if it["name"] == "config"
+        )
+        assert config["configMap"]["name"] == made["ConfigMap"]["metadata"]["name"]
