@@ -41,6 +41,8 @@ pub(crate) async fn watch(
     let is_known = is_known(&request.service);
     let now = if is_known { serving(service) } else { ServingStatus::ServiceUnknown };
     responder.send_now(message(now))?;
+    // It has no end of its own.
+    responder.settle(true);
     if now == ServingStatus::Serving {
         tokio::select! {
             _ = service.interrupted() => responder.send_now(message(ServingStatus::NotServing))?,

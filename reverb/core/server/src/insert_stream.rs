@@ -124,9 +124,10 @@ impl<'a> InsertStream<'a> {
         }
         // Items that were inserted before the stream failed are confirmed too.
         let keys = self.inbox.take_keys();
-        if !keys.is_empty() {
-            let _ = responder.send_now(encode_confirmation(&keys));
+        if !keys.is_empty() && responder.send_now(encode_confirmation(&keys)).is_ok() {
+            self.unconfirmed = self.unconfirmed.saturating_sub(keys.len());
         }
+        responder.settle(self.unconfirmed == 0);
         result
     }
 
@@ -143,10 +144,11 @@ impl<'a> InsertStream<'a> {
             // keys share a message.
             let keys = self.inbox.take_keys();
             if !keys.is_empty() {
-                self.unconfirmed = self.unconfirmed.saturating_sub(keys.len());
+                let unconfirmed = self.unconfirmed.saturating_sub(keys.len());
                 self.stream.count_items(keys.len());
-                self.stream.set_wait((self.unconfirmed > 0).then_some(WaitsFor::Table));
+                self.stream.set_wait((unconfirmed > 0).then_some(WaitsFor::Table));
                 self.confirm_keys(&keys, responder).await?;
+                self.unconfirmed = unconfirmed;
                 continue;
             }
             self.inbox.check()?;

@@ -44,9 +44,12 @@ pub(crate) async fn run(
     responder: &mut Responder,
 ) -> Result<()> {
     let mut encoder = SampleEncoder::new();
+    responder.settle(true);
     while let Some(message) = next_request(service, &mut requests).await? {
+        responder.settle(false);
         let request: SampleStreamRequest = decode(message)?;
         serve_request(service, caller, stream, &request, &mut encoder, responder).await?;
+        responder.settle(true);
     }
     Ok(())
 }

@@ -139,6 +139,8 @@ pub(crate) async fn run(
     let WatchRequest { tables } = read_single_message(&service.stop, &mut reader).await?;
     let mut watch = Watch::begin(service, &tables, caller)?;
     drop(tables);
+    // It has no end of its own.
+    responder.settle(true);
     let outbox = responder.outbox();
     loop {
         tokio::select! {

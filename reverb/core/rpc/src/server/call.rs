@@ -79,7 +79,7 @@ pub(super) async fn run<H: Handler>(
         Ok(status) => status,
         Err(error) => Status::from_error(&stop.explain(error)),
     };
-    traffic.count_end(head.uri.path(), status.code, limit);
+    traffic.count_end(head.uri.path(), responder.counted_code(status.code), limit);
     responder.finish(&status);
 }
 

@@ -329,7 +329,9 @@ async fn serve_streams<H: Handler>(
         let (request, response) = stream?;
         liveness.identify(request.headers().get(header::USER_AGENT));
         if lacks_tls {
-            responder::end_with(response, &wants_tls());
+            let status = wants_tls();
+            shared.options.traffic.count_end(request.uri().path(), status.code, None);
+            responder::end_with(response, &status);
             continue;
         }
         let authorization = request.headers().get(header::AUTHORIZATION);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::frames::{ACCEPTED_COMPRESSION, MessageSender, stream_error};
 use crate::keepalive::{CLIENT_NAME, MAX_CLIENT_NAME_BYTES, OpenCall, PRODUCT};
 use crate::message::Message;
-use crate::status::Status;
+use crate::status::{Code, Status};
 use h2::server::SendResponse;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use reverb_data::{Error, ErrorKind, Result};
@@ -25,6 +25,7 @@ pub struct Responder {
     client: String,
     unread_timeout: Duration,
     outbox: Outbox,
+    is_settled: bool,
 }
 
 enum State {
@@ -56,7 +57,8 @@ impl Responder {
         outbox: Outbox,
     ) -> Self {
         let (state, peer) = (State::BeforeHeaders(response), Arc::clone(peer));
-        Self { state, call, peer, client: client_name(request), unread_timeout, outbox }
+        let client = client_name(request);
+        Self { state, call, peer, client, unread_timeout, outbox, is_settled: false }
     }
 
     /// What the client calls itself, cut to 256 bytes; else its user agent; else nothing.
@@ -72,6 +74,19 @@ impl Responder {
     /// What is prepared for the reader of this call.
     pub fn outbox(&self) -> Outbox {
         self.outbox.clone()
+    }
+
+    /// Notes whether all that the peer has asked for so far was answered. If it was, the call
+    /// counts as one that went well, however it ends: a stream that is kept for the next request
+    /// ends when its peer leaves, or the server does.
+    pub fn settle(&mut self, is_settled: bool) {
+        self.is_settled = is_settled;
+    }
+
+    /// The code that a call which ends with `code` is counted by.
+    pub(super) fn counted_code(&self, code: Code) -> Code {
+        let is_leaving = matches!(code, Code::Cancelled | Code::Unavailable);
+        if self.is_settled && is_leaving { Code::Ok } else { code }
     }
 
     /// Whether the peer has not answered a ping. It will not receive the result of the call.
