@@ -551,7 +551,7 @@ class CheckpointStatus:
       items_total: Number of items in the snapshot of all tables; 0 while it is not known.
       bytes_written: Number of bytes written to files.
       latest_path: Path on the server of the last complete checkpoint; `None` if there is none.
-      latest_saved_at: Time at which it was completed, in seconds since 1970.
+      latest_saved_at: Time of the snapshot that it holds, in seconds since 1970.
       latest_duration_s: Duration of its save, in seconds.
       latest_pause_ms: How long all tables were locked for it, in milliseconds.
       latest_bytes: Its size on disk.

@@ -82,6 +82,10 @@ class Checkpoint:
     Attributes:
       path: Its directory.
       server_name: Name of the server that saved it, see `DefaultCheckpointer`; `None`: no name.
+      taken_at: Time of the snapshot that it holds, in seconds since 1970; `None` if dm-reverb or an
+        earlier release wrote it.
+      place: The group of that server, the number of the shard, and how many shards there were;
+        `None` if it was in no group, or if an earlier release wrote it.
       tables: Stored settings and counters of the tables, by name. The number of episodes is not
         stored, and is 0.
     """
@@ -90,6 +94,8 @@ class Checkpoint:
         path = hidden(path)
         self._stored = native.StoredCheckpoint(path, server_name)
         self.server_name = self._stored.server_name()
+        self.taken_at = self._stored.taken_at()
+        self.place = self._stored.place()
         self.path = os.fspath(self._stored.path())
         infos = [TableInfo.from_serialized_proto(proto) for proto in self._stored.tables()]
         self.tables = {info.name: info for info in infos}

@@ -145,8 +145,14 @@ class StoredCheckpoint:
     def __new__(cls, path: str | os.PathLike[str], server_name: str | None) -> StoredCheckpoint: ...
     def path(self) -> pathlib.Path: ...
     def server_name(self) -> str | None: ...
+    def place(self) -> tuple[str, int, int] | None:
+        """The group of its server, the number of the shard, and how many there were."""
+    def taken_at(self) -> float | None:
+        """The time of the snapshot, in seconds since 1970."""
     def tables(self) -> list[bytes]:
         """One serialized `TableInfo` per table."""
+    def configs(self) -> list[bytes]:
+        """One serialized `PriorityTableCheckpoint` per table, without items."""
     def statistics(self, progress: Callable[[int, int], Any] | None) -> list[tuple[Any, ...]]:
         """One tuple per table.
 

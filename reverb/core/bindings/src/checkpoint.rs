@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use prost::Message;
 use pyo3::prelude::*;
@@ -73,6 +73,18 @@ impl StoredCheckpoint {
         Some(self.stored.server_name()?.as_str())
     }
 
+    /// The group of the server that saved it, the number of the shard, and how many there were.
+    fn place(&self) -> Option<(&str, u32, u32)> {
+        let place = self.stored.place()?;
+        Some((&place.group, place.index, place.num_shards))
+    }
+
+    /// The time of its snapshot, in seconds since 1970.
+    fn taken_at(&self) -> Option<f64> {
+        let since = self.stored.taken_at()?.duration_since(UNIX_EPOCH).ok()?;
+        Some(since.as_secs_f64())
+    }
+
     /// The tables as serialized `TableInfo` messages.
     fn tables<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
         let tables = self.stored.tables().iter();
@@ -80,6 +92,12 @@ impl StoredCheckpoint {
             .map(|table| from_checkpoint(table.message()).encode_to_vec())
             .map(|info| PyBytes::new(py, &info))
             .collect()
+    }
+
+    /// The tables as serialized `PriorityTableCheckpoint` messages, as they are stored.
+    fn configs<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyBytes>> {
+        let tables = self.stored.tables().iter();
+        tables.map(|table| PyBytes::new(py, &table.message().encode_to_vec())).collect()
     }
 
     /// For each table: name, items, chunks, encoded and decoded bytes, (min, median, mean, max) of

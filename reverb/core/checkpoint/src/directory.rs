@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use chrono::{DateTime, FixedOffset, Local, TimeDelta};
 use reverb_data::{Result, open_directory};
@@ -153,7 +154,7 @@ impl Partial {
         };
         write().map_err(|error| from_io("write", &done, &error))?;
         let others_wait = lock_directory(&root);
-        let path = root.join(next_name(&root)?);
+        let path = root.join(next_name(&root, manifest.taken_at.unwrap_or_else(SystemTime::now))?);
         fs::rename(&directory.path, &path).map_err(|error| from_io("create", &path, &error))?;
         directory.is_published = true;
         drop(others_wait);
@@ -184,9 +185,9 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     if cfg!(unix) { open_directory(path)?.sync_all() } else { Ok(()) }
 }
 
-/// A name for the present time, which sorts after every existing checkpoint.
-fn next_name(root: &Path) -> Result<String> {
-    let now = to_name(&Local::now().fixed_offset());
+/// A name for the time of a snapshot, which sorts after every existing checkpoint.
+fn next_name(root: &Path, taken_at: SystemTime) -> Result<String> {
+    let now = to_name(&DateTime::<Local>::from(taken_at).fixed_offset());
     let last = names(root)?.into_iter().rev().find_map(|name| {
         let time = DateTime::parse_from_rfc3339(name.to_str()?).ok()?;
         Some((name.to_str()?.to_owned(), time))
@@ -313,7 +314,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let future = "2999-01-01T00:00:00.5+00:00";
         fs::create_dir(root.path().join(future)).unwrap();
-        let first = next_name(root.path()).unwrap();
+        let first = next_name(root.path(), SystemTime::now()).unwrap();
         assert_eq!(first, "2999-01-01T00:00:00.500000001+00:00");
         assert!(*first > *future);
     }

@@ -6,6 +6,7 @@
 
 use std::fmt::Write;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use reverb_data::{Error, Result, read_file};
 
@@ -13,6 +14,7 @@ use crate::directory::DONE;
 use crate::failure::{damaged, unreadable};
 use crate::name::ServerName;
 use crate::owner::Owner;
+use crate::place::GroupPlace;
 
 /// Ours has some hundred bytes. It is read whole.
 const MAX_BYTES: u64 = 16 << 20;
@@ -23,6 +25,8 @@ const WRITER: &str = "reverb-replay";
 /// Prefixes of words in the first line.
 const NAME: &str = "name=";
 const OWNER: &str = "process=";
+const PLACE: &str = "shard=";
+const TAKEN_AT: &str = "taken_at_ns=";
 
 /// One file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,13 +44,17 @@ pub(crate) struct Manifest {
     pub(crate) name: Option<ServerName>,
     /// The process that wrote it.
     pub(crate) owner: Option<Owner>,
+    /// Where the server is in its group, if it is in one.
+    pub(crate) place: Option<GroupPlace>,
+    /// The time of the snapshot; checkpoints of earlier releases do not have it.
+    pub(crate) taken_at: Option<SystemTime>,
     pub(crate) files: Vec<FileEntry>,
 }
 
 impl Manifest {
     /// A manifest of this process, without files yet.
     pub(crate) fn new(name: Option<ServerName>) -> Self {
-        Self { name, owner: Some(Owner::here()), files: Vec::new() }
+        Self { name, owner: Some(Owner::here()), ..Self::default() }
     }
 
     /// Reads the manifest of a checkpoint; an empty one if another program wrote the checkpoint.
@@ -78,6 +86,13 @@ impl Manifest {
         }
         if let Some(owner) = &self.owner {
             let _ = write!(text, " {OWNER}{}", owner.to_word());
+        }
+        if let Some(place) = &self.place {
+            let _ = write!(text, " {PLACE}{}", place.to_word());
+        }
+        if let Some(taken_at) = self.taken_at {
+            let since = taken_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+            let _ = write!(text, " {TAKEN_AT}{}", since.as_nanos());
         }
         text.push('\n');
         for FileEntry { name, records, bytes } in &self.files {
@@ -112,6 +127,11 @@ impl Manifest {
                 manifest.name = Some(name.parse().map_err(|_| damage())?);
             } else if let Some(owner) = word.strip_prefix(OWNER) {
                 manifest.owner = owner.parse().ok();
+            } else if let Some(place) = word.strip_prefix(PLACE) {
+                manifest.place = place.parse().ok();
+            } else if let Some(nanoseconds) = word.strip_prefix(TAKEN_AT) {
+                let since = nanoseconds.parse().ok().map(Duration::from_nanos);
+                manifest.taken_at = since.and_then(|since| UNIX_EPOCH.checked_add(since));
             }
         }
         for line in lines {
@@ -142,7 +162,12 @@ mod tests {
         let entry = |name: &str, records| FileEntry { name: name.into(), records, bytes: 99 };
         let name = Some("learner-1.b".parse().unwrap());
         let files = vec![entry("a", 1), entry("b", 0)];
-        let manifest = Manifest { files: files.clone(), ..Manifest::new(name) };
+        let manifest = Manifest {
+            files: files.clone(),
+            place: Some(GroupPlace { group: "a b/c=é".into(), index: 2, num_shards: 3 }),
+            taken_at: Some(UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789)),
+            ..Manifest::new(name)
+        };
         let text = manifest.to_text();
         assert_eq!(Manifest::parse(text.as_bytes()), Ok(Some(manifest)));
         let nobodys = Manifest { files, ..Manifest::default() };

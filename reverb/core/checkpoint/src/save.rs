@@ -6,7 +6,7 @@ use std::io::Write;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message;
 use reverb_data::{Error, Result, StoredItem};
@@ -21,6 +21,7 @@ use crate::held::Held;
 use crate::manifest::{FileEntry, Manifest};
 use crate::name::ServerName;
 use crate::pipeline::{in_order, lower_priority, num_threads};
+use crate::place::GroupPlace;
 use crate::progress::Progress;
 use crate::record::{MAX_CHUNK_RECORD_BYTES, MAX_RECORD_BYTES, put_record};
 use crate::settings;
@@ -37,7 +38,7 @@ const PIECE_BYTES: usize = 512 * 1024;
 const CHUNK_HEADER_BYTES: usize = 64;
 
 /// Where to save.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct SaveOptions {
     /// The directory of checkpoints.
     pub root: PathBuf,
@@ -48,6 +49,8 @@ pub struct SaveOptions {
     pub keep_latest: usize,
     /// The name of the server, if it has one. It is written into the checkpoint.
     pub name: Option<ServerName>,
+    /// The place of the server in a group, if it is in one. It is written into the checkpoint.
+    pub place: Option<GroupPlace>,
 }
 
 /// What was saved.
@@ -59,6 +62,8 @@ pub struct Saved {
     pub num_items: u64,
     /// Its size on disk.
     pub bytes: u64,
+    /// The time of the snapshot.
+    pub taken_at: SystemTime,
     /// How long all tables were locked together.
     pub locked: Duration,
     /// How long it took.
@@ -92,13 +97,15 @@ pub fn save(
     let start = Instant::now();
     let partial = Partial::create(&options.root)?;
     let cut = SnapshotCut::begin(tables)?;
-    let locked = cut.locked();
+    let (taken_at, locked) = (cut.taken_at(), cut.locked());
     let num_items = cut.num_items();
     progress.expect_items(num_items);
     let snapshots = cut.copy();
     // Only now: during the snapshot, callers would wait for locks that a low-priority thread holds.
     lower_priority();
     let mut manifest = Manifest::new(options.name.clone());
+    manifest.place.clone_from(&options.place);
+    manifest.taken_at = Some(taken_at);
     manifest.files.push(write_tables(&partial, &snapshots, progress)?);
     let mut chunks = ChunkSet::default();
     for item in snapshots.iter().flat_map(|snapshot| &snapshot.items) {
@@ -115,7 +122,7 @@ pub fn save(
     held.checkpoints.push(published);
     prune(&options.root, options.keep_latest, options.name.as_ref(), held);
     let bytes = manifest.files.iter().map(|file| file.bytes).sum();
-    Ok(Saved { path, num_items, bytes, locked, took: start.elapsed() })
+    Ok(Saved { path, num_items, bytes, taken_at, locked, took: start.elapsed() })
 }
 
 fn write_tables(

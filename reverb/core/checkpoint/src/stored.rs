@@ -7,6 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use hashbrown::hash_map::Entry;
@@ -26,6 +27,7 @@ use crate::legacy;
 use crate::manifest::Manifest;
 use crate::name::ServerName;
 use crate::pipeline::{in_order, num_threads};
+use crate::place::GroupPlace;
 use crate::progress::Progress;
 use crate::record::{MAX_CHUNK_RECORD_BYTES, MAX_RECORD_BYTES};
 use crate::settings;
@@ -149,6 +151,16 @@ impl Stored {
     /// The name of the server that saved it, if it had one.
     pub fn server_name(&self) -> Option<&ServerName> {
         self.manifest.as_ref()?.name.as_ref()
+    }
+
+    /// The place of the server that saved it in its group, if it had one.
+    pub fn place(&self) -> Option<&GroupPlace> {
+        self.manifest.as_ref()?.place.as_ref()
+    }
+
+    /// The time of its snapshot. Earlier releases and dm-reverb did not write it.
+    pub fn taken_at(&self) -> Option<SystemTime> {
+        self.manifest.as_ref()?.taken_at
     }
 
     /// Its tables, in the order of the file.

@@ -110,7 +110,7 @@ fn save_to(root: &Path, tables: &[Arc<Table>]) -> PathBuf {
 }
 
 fn save_options(root: &Path) -> SaveOptions {
-    SaveOptions { root: root.to_owned(), group: String::new(), keep_latest: 1, name: None }
+    SaveOptions { root: root.to_owned(), keep_latest: 1, ..SaveOptions::default() }
 }
 
 fn load_from(root: &Path, tables: &[Arc<Table>]) -> Result<Option<Loaded>> {

@@ -4,10 +4,10 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use reverb_checkpoint::{Held, Progress, SaveOptions, Saved, ServerName, save};
+use reverb_checkpoint::{GroupPlace, Held, Progress, SaveOptions, Saved, ServerName, save};
 use reverb_data::{Error, Result};
 use reverb_engine::Table;
 use reverb_wire::generated::reverb::CheckpointStatusResponse;
@@ -80,6 +80,7 @@ struct State {
 
 struct Latest {
     saved: Saved,
+    /// The time of its snapshot, in nanoseconds since 1970.
     saved_at_ns: i64,
 }
 
@@ -97,7 +98,12 @@ impl Checkpoints {
     /// Saves the tables as of a moment after this call. Waits for earlier saves to end.
     ///
     /// The save continues when the future is dropped: other callers may rely on it.
-    pub(crate) async fn save(self: &Arc<Self>, tables: &[Arc<Table>]) -> Result<String> {
+    /// `place` is that of the server in its group.
+    pub(crate) async fn save(
+        self: &Arc<Self>,
+        tables: &[Arc<Table>],
+        place: Option<GroupPlace>,
+    ) -> Result<String> {
         let (this, tables) = (Arc::clone(self), tables.to_vec());
         let saving = self.runtime.spawn(async move {
             let mut held = Arc::clone(&this.options.held).lock_owned().await;
@@ -106,7 +112,7 @@ impl Checkpoints {
                 Err(error) => return this.end(Err(error)),
             };
             let logging = tokio::spawn(log_progress(Arc::clone(&progress)));
-            let options = this.save_options();
+            let options = this.save_options(place);
             let (sender, saved) = oneshot::channel();
             let checkpoints = Arc::clone(&this);
             // It needs its own thread because it lowers the thread's priority for good.
@@ -188,7 +194,7 @@ impl Checkpoints {
         Ok(Arc::clone(&state.progress))
     }
 
-    fn save_options(&self) -> SaveOptions {
+    fn save_options(&self, place: Option<GroupPlace>) -> SaveOptions {
         let root = self.options.root.clone();
         let root = root.or_else(|| self.state.lock().temporary_root.clone());
         SaveOptions {
@@ -196,6 +202,7 @@ impl Checkpoints {
             group: self.options.group.clone(),
             keep_latest: self.options.keep_latest,
             name: self.options.name.clone(),
+            place,
         }
     }
 
@@ -204,7 +211,7 @@ impl Checkpoints {
         state.is_saving = false;
         match saved {
             Ok(saved) => {
-                let Saved { path, num_items, bytes, took, locked } = &saved;
+                let Saved { path, num_items, bytes, taken_at, took, locked } = &saved;
                 let news = format!(
                     "checkpoint {}: {num_items} items, {bytes} bytes, in {took:?}; the tables were \
                      locked for {locked:?}",
@@ -217,8 +224,8 @@ impl Checkpoints {
                     Some(saves) => tracing::info!(saves, "{news}; told once an hour"),
                 }
                 let path = text(path);
-                let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                let saved_at_ns = i64::try_from(now.as_nanos()).unwrap_or(i64::MAX);
+                let since = taken_at.duration_since(UNIX_EPOCH).unwrap_or_default();
+                let saved_at_ns = i64::try_from(since.as_nanos()).unwrap_or(i64::MAX);
                 state.latest = Some(Latest { saved, saved_at_ns });
                 state.latest_error.clear();
                 state.num_saved += 1;

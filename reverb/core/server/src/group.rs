@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use reverb_auth::Right;
+use reverb_checkpoint::GroupPlace;
 use reverb_data::{Error, NUM_SLOTS, Result};
 use reverb_engine::{SetBy, SlotSet, Table, TableChanges};
 use reverb_wire::generated::reverb::{
@@ -48,6 +49,14 @@ impl Group {
 
     pub(crate) fn place(&self) -> Option<Arc<Place>> {
         self.place.lock().clone()
+    }
+
+    /// What checkpoints tell of it.
+    pub(crate) fn stored_place(&self) -> Option<GroupPlace> {
+        let place = self.place()?;
+        let num_shards = u32::try_from(place.map.shards.len()).ok()?;
+        let index = u32::try_from(place.index).ok()?;
+        Some(GroupPlace { group: place.map.group.clone(), index, num_shards })
     }
 
     /// Takes a map, and tells the tables which slots the server owns. May take long: it looks at

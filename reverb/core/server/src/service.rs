@@ -108,7 +108,8 @@ impl Service {
 
     /// Saves all tables; returns the path. The save continues if the caller disconnects.
     pub(crate) async fn checkpoint(&self) -> Result<String> {
-        let saved = self.stop.or(self.checkpoints.save(self.tables.all())).await?;
+        let save = self.checkpoints.save(self.tables.all(), self.group.stored_place());
+        let saved = self.stop.or(save).await?;
         // Who runs the server may not be who asked, and would not hear of it.
         saved.inspect_err(|error| tracing::error!("{error}"))
     }

@@ -8,7 +8,7 @@
 //! however long the copy takes. Chunks are shared and not copied.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use reverb_data::{Error, Result, StoredItem, TableInfo};
 
@@ -131,6 +131,7 @@ pub struct TableSnapshot {
 pub struct SnapshotCut {
     /// The info of each table at the snapshot, and the tables that are not copied yet.
     tables: Vec<(TableInfo, Arc<Table>)>,
+    taken_at: SystemTime,
     locked: Duration,
 }
 
@@ -149,11 +150,11 @@ impl SnapshotCut {
         };
         // Allocate before locking, because an allocation can be slow.
         let mut prepared: Vec<_> = tables.iter().map(prepare).collect();
-        let mut cut = Self { tables: Vec::with_capacity(tables.len()), locked: Duration::ZERO };
+        let mut copied = Vec::with_capacity(tables.len());
         let mut all = Vec::with_capacity(tables.len());
         yield_core();
         all.extend(tables.iter().map(|table| table.shared.lock()));
-        let start = Instant::now();
+        let (start, taken_at) = (Instant::now(), SystemTime::now());
         if let Some(at) =
             all.iter_mut().position(|shared| shared.state.before_images_mut().is_some())
         {
@@ -167,10 +168,14 @@ impl SnapshotCut {
             let info = shared.info();
             before.begin(&shared.state);
             *shared.state.before_images_mut() = Some(before);
-            cut.tables.push((info, Arc::clone(table)));
+            copied.push((info, Arc::clone(table)));
         }
-        cut.locked = start.elapsed();
-        Ok(cut)
+        Ok(Self { tables: copied, taken_at, locked: start.elapsed() })
+    }
+
+    /// The time of the snapshot.
+    pub fn taken_at(&self) -> SystemTime {
+        self.taken_at
     }
 
     /// How long all tables were locked together.

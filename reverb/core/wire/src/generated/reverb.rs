@@ -373,6 +373,7 @@ pub struct CheckpointStatusResponse {
     /// Of the last one that was completed; empty and 0 if there was none.
     #[prost(string, tag = "5")]
     pub latest_path: ::prost::alloc::string::String,
+    /// The time of its snapshot.
     #[prost(int64, tag = "6")]
     pub latest_saved_at_ns: i64,
     #[prost(double, tag = "7")]
