@@ -42,6 +42,7 @@ from reverb.plain_files import append_to_file, open_file, read_file
 __all__ = [
     "GroupCheckpoint",
     "Part",
+    "has_complete",
     "latest",
     "read",
     "save",
@@ -168,6 +169,11 @@ def latest(root: str | os.PathLike[str], group: str | None = None) -> GroupCheck
         )
     checkpoint.check()
     return checkpoint
+
+
+def has_complete(root: str | os.PathLike[str]) -> bool:
+    """Whether a directory has a complete checkpoint of a group."""
+    return bool(_complete(pathlib.Path(root)))
 
 
 def shards_alone(root: str | os.PathLike[str]) -> dict[int, pathlib.Path]:

@@ -1,48 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reverb reshard`: a checkpoint of a group, made into one for another number of shards."""
+"""`reverb reshard`: the checkpoints of a group, made into those for another number of shards."""
 
 import argparse
 import contextlib
+import dataclasses
+import os
 import pathlib
+import re
+import shutil
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from reverb import item_selectors, rate_limiters
+import numpy as np
+
+from reverb import rate_limiters
 from reverb.checkpointers import DefaultCheckpointer
 from reverb.cluster import group_checkpoint
-from reverb.cluster.directory import Directory
-from reverb.cluster.shard_calls import move_items
+from reverb.cluster.directory import Directory, slots_as_values
+from reverb.cluster.shard import Shard
+from reverb.cluster.shard_calls import move_items, set_map
 from reverb.cluster.shard_tables import tables_from_values
-from reverb.command import text
+from reverb.cluster.split_table import check_parts
+from reverb.cluster.table_part import TablePart
+from reverb.command import group_parts, text
+from reverb.command.group_parts import PartsError
 from reverb.command.progress import Progress
 from reverb.command.server_arguments import Commands
+from reverb.core import protos
 from reverb.errors import FailedPreconditionError
+from reverb.plain_files import read_file
 from reverb.reverb_types import TableInfo
 from reverb.server import Server, Table
+from reverb.server_executable.server_config import read_config
+from reverb.server_executable.server_from_proto import tables_from_proto
+from reverb.shown_text import without_tokens
+from reverb.stored_checkpoint import Checkpoint, read
 
-__all__ = ["add_parser", "reshard"]
+__all__ = ["add_parser"]
+
+_USAGE_ERROR = 2
+
+# While items are moved, no table has too little room.
+_MAX_SIZE = 2**31 - 1
+_MAX_BYTES = 2**62
+
+# More samples than the items of any table allow.
+_MAX_ALLOWANCE = 2.0**40
+
+_NO_BOUND = sys.float_info.max
+
+_NUMBERED = re.compile(r"(.*?)(\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Group:
+    """What is made into another number of shards.
+
+    Attributes:
+      parts: The checkpoints of the shards, by index, in the order in which they are moved.
+      tables: Those of the whole group.
+      allowances: How many samples the limiters allow, see `group_parts.allowance_of`.
+    """
+
+    parts: Mapping[int, Checkpoint]
+    tables: Sequence[Table]
+    allowances: Mapping[str, float]
 
 
 def add_parser(commands: Commands) -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "reshard",
-        help="make a checkpoint of a group into one for another number of shards",
-        description="Makes a checkpoint of a group of servers into one for another number of "
+        help="make the checkpoints of a group into those for another number of shards",
+        description="Makes the checkpoints of a group of servers into those for another number of "
         "shards. No server needs to run. All items keep their keys, priorities, contents, times of "
-        "insertion and how often they were sampled; those of one old shard keep their order. The "
-        "counters of the rate limiters begin anew. Needs memory for all items of the group.",
+        "insertion and how often they were sampled; an item that is in two parts is kept once, the "
+        "newer one. The rate limiters allow as many samples as they did. Needs memory for all "
+        "items of the group. Tells what the new servers will have no room for. The exit code is 2 "
+        "if the checkpoints are not all the parts of one group.",
     )
     parser.add_argument("--shards", required=True, type=_positive, metavar="N")
     parser.add_argument(
-        "group", type=pathlib.Path, metavar="GROUP", help="a checkpoint: .../group-<time>"
+        "--config-file",
+        type=pathlib.Path,
+        metavar="TABLES",
+        help="the config of the new servers, with the numbers of the whole group (default: what "
+        "the parts add up to)",
+    )
+    parser.add_argument(
+        "sources",
+        type=pathlib.Path,
+        nargs="+",
+        metavar="DIR",
+        help="one directory of checkpoints for each shard; or one directory with shard-0, shard-1, "
+        "...; or a checkpoint of a group that Ray made: .../group-<time>",
     )
     parser.add_argument(
         "out",
         type=pathlib.Path,
         metavar="OUT",
-        help="a directory for checkpoints of a group; it must hold none",
+        help="a directory that has no checkpoints; OUT/shard-0, OUT/shard-1, ... are what the new "
+        "servers' --checkpoint-dir names",
     )
     parser.add_argument(
         "--no-progress", action="store_true", help="no progress bar, not even on a terminal"
@@ -50,50 +110,62 @@ def add_parser(commands: Commands) -> None:
     parser.set_defaults(run=_run)
 
 
-def reshard(
-    source: group_checkpoint.GroupCheckpoint,
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        _reshard(arguments)
+    except PartsError as error:
+        _tell("error", " ".join(str(error).split()))
+        return _USAGE_ERROR
+    return 0
+
+
+def _reshard(arguments: argparse.Namespace) -> None:
+    sources, out, num_shards = arguments.sources, arguments.out, arguments.shards
+    config = _tables_of_config(arguments.config_file)
+    progress = False if arguments.no_progress else None
+    if len(sources) == 1 and _is_group_checkpoint(sources[0]):
+        old, num_items, where = _reshard_group(sources[0], config, num_shards, out, progress)
+    else:
+        old, num_items, where = _reshard_parts(sources, config, num_shards, out, progress)
+    print(
+        f"{text.plural(num_items, 'item')} of {text.plural(old, 'shard')} in {where}, for "
+        f"{text.plural(num_shards, 'shard')}"
+    )
+
+
+# ---- Checkpoints of a group, with a manifest -----------------------------------------------------
+
+
+def _is_group_checkpoint(path: pathlib.Path) -> bool:
+    return path.name.startswith("group-") or os.path.lexists(path / group_checkpoint.MANIFEST)
+
+
+def _reshard_group(
+    path: pathlib.Path,
+    config: Sequence[Table] | None,
     num_shards: int,
     out: pathlib.Path,
-    progress: bool | None = None,
-) -> tuple[group_checkpoint.GroupCheckpoint, int]:
-    """Makes a checkpoint of a group into one for another number of shards.
-
-    Args:
-      source: The checkpoint; it stays as it is.
-      num_shards: The new number of shards.
-      out: A directory for checkpoints of a group.
-      progress: Whether to draw a progress bar; `None`: only on a terminal.
-
-    Returns:
-      The new checkpoint, and its number of items.
-
-    Raises:
-      FailedPreconditionError: If `out` has a checkpoint of a group.
-      InvalidArgumentError: If there cannot be so many shards.
-      DataLossError: If a part of the checkpoint is missing or damaged.
-    """
+    progress: bool | None,
+) -> tuple[int, int, pathlib.Path]:
+    source = group_checkpoint.read(path)
     source.check()
-    if group_checkpoint.latest(out) is not None:
+    if group_checkpoint.has_complete(out):
         raise FailedPreconditionError(
             f"{out} has a checkpoint of a group already: name a directory that has none"
         )
     directory = Directory(source.group)
     directory.lay_out(range(num_shards))
     slots = directory.slots()
-    num_items = 0
-    with contextlib.ExitStack() as stack:
-        targets: dict[int, Server] = {}
-        for index in range(num_shards):
-            checkpointer = DefaultCheckpointer(
-                str(group_checkpoint.shard_directory(out, index)), name=f"reshard.{index}"
-            )
-            targets[index] = stack.enter_context(
-                Server(_tables(source.tables), checkpointer=checkpointer, host="127.0.0.1")
-            )
-        with Progress("moving", enabled=progress) as bar:
-            for done, index in enumerate(source.parts):
-                num_items += _move_part(source, index, targets, slots)
-                bar(done + 1, len(source.parts))
+    parts = {index: read(source.path_of(index)) for index in source.parts}
+    infos = [protos.TableInfo.FromString(it) for it in tables_from_values(source.tables)]
+    of_group = {info.name: info for info in infos}
+    configs = [
+        _with_numbers(it, of_group[it.table_name]) if it.table_name in of_group else it
+        for it in group_parts.added_up(parts)
+    ]
+    group = _Group(parts, _whole(configs, config), group_parts.allowance_of(parts))
+    names = {index: f"reshard.{index}" for index in range(num_shards)}
+    with _moved(group, num_shards, slots, out, names, progress) as (targets, num_items):
         saved = group_checkpoint.save(
             out,
             source.group,
@@ -102,51 +174,264 @@ def reshard(
             slots=slots,
             tables=source.tables,
         )
-    return saved, num_items
+    return len(source.parts), num_items, saved.path
+
+
+# ---- Checkpoints that shards saved by themselves -------------------------------------------------
+
+
+def _reshard_parts(
+    sources: Sequence[pathlib.Path],
+    config: Sequence[Table] | None,
+    num_shards: int,
+    out: pathlib.Path,
+    progress: bool | None,
+) -> tuple[int, int, pathlib.Path]:
+    parts = group_parts.find_parts(sources)
+    tables = _whole(group_parts.added_up(parts), config)
+    found = sorted(out.glob("shard-*")) if out.exists() else []
+    if found:
+        raise FailedPreconditionError(f"{found[0]} is there already: name a directory without")
+    name = group_parts.group_of(parts)
+    places = {i: Shard(i, num_shards, name).place(tables) for i in range(num_shards)}
+    slots = slots_as_values(protos.ShardMap.FromString(places[0].map))
+    span = group_parts.span_of(parts)
+    if span is not None:
+        _tell("warning", span)
+    # Of an item that two shards have with the same time, the one that was saved later stays.
+    order = sorted(parts, key=lambda index: -(parts[index].taken_at or 0.0))
+    ordered = {index: parts[index] for index in order}
+    group = _Group(ordered, tables, group_parts.allowance_of(parts))
+    names = _names({index: part.server_name for index, part in parts.items()}, num_shards)
+    out.mkdir(parents=True, exist_ok=True)
+    partial = pathlib.Path(tempfile.mkdtemp(prefix=".partial-", dir=out))
+    try:
+        with _moved(group, num_shards, slots, partial, names, progress) as (targets, num_items):
+            for index, server in targets.items():
+                client = server.localhost_client()
+                set_map(client, places[index].map, index)
+                client.checkpoint()
+        for index in range(num_shards):
+            group_checkpoint.shard_directory(partial, index).rename(
+                group_checkpoint.shard_directory(out, index)
+            )
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return len(parts), num_items, out
+
+
+def _names(names: Mapping[int, str | None], num_shards: int) -> dict[int, str | None]:
+    """The names of the new servers, if those of the old ones are a word and their number."""
+    words = {
+        match[1] if match and int(match[2]) == index else None
+        for index, name in names.items()
+        for match in [_NUMBERED.fullmatch(name or "")]
+    }
+    word = words.pop() if len(words) == 1 else None
+    if word is None and any(names.values()):
+        _tell(
+            "warning",
+            "the new checkpoints have no names: start the servers without --checkpoint-name, or "
+            "give them names once they have loaded",
+        )
+    return {index: None if word is None else f"{word}{index}" for index in range(num_shards)}
+
+
+# ---- Moving --------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _moved(
+    group: _Group,
+    num_shards: int,
+    slots: Sequence[Mapping[str, Any]],
+    out: pathlib.Path,
+    names: Mapping[int, str | None],
+    progress: bool | None,
+) -> Iterator[tuple[dict[int, Server], int]]:
+    """New servers with all items, which will save to `out`, and the number of items."""
+    with contextlib.ExitStack() as stack:
+        targets: dict[int, Server] = {}
+        for index in range(num_shards):
+            checkpointer = DefaultCheckpointer(
+                str(group_checkpoint.shard_directory(out, index)), name=names[index]
+            )
+            tables = [
+                _roomy(
+                    table,
+                    _part(table, index, num_shards),
+                    group.allowances.get(table.name, 0.0) / num_shards,
+                )
+                for table in group.tables
+            ]
+            targets[index] = stack.enter_context(
+                Server(tables, checkpointer=checkpointer, host="127.0.0.1")
+            )
+        with Progress("moving", enabled=progress) as bar:
+            for done, part in enumerate(group.parts.values()):
+                _move_part(part, targets, slots)
+                bar(done + 1, len(group.parts))
+        num_items = sum(
+            info.current_size
+            for server in targets.values()
+            for info in server.server_info().values()
+        )
+        for table in group.tables:
+            _fit(table, targets)
+        yield targets, num_items
 
 
 def _move_part(
-    source: group_checkpoint.GroupCheckpoint,
-    index: int,
+    part: Checkpoint,
     targets: Mapping[int, Server],
     slots: Sequence[Mapping[str, Any]],
-) -> int:
-    """Adds the items of one old shard to the new ones; returns how many."""
-    num_items = 0
+) -> None:
+    """Adds the items of one old shard to the new ones."""
     with tempfile.TemporaryDirectory() as empty:
-        checkpointer = DefaultCheckpointer(
-            empty, fallback_checkpoint_path=str(source.path_of(index))
-        )
-        with Server(_tables(source.tables), checkpointer=checkpointer, host="127.0.0.1") as server:
+        checkpointer = DefaultCheckpointer(empty, fallback_checkpoint_path=part.path)
+        configs = group_parts.configs_of(part).values()
+        for config in configs:
+            # It had room for all that it has; what an item takes may be another number by now.
+            config.max_bytes = 0
+        tables = [_table(config) for config in configs]
+        with Server(tables, checkpointer=checkpointer, host="127.0.0.1") as server:
             client = server.localhost_client()
             for table in server.server_info():
                 for entry in slots:
                     its = range(entry["first"], entry["first"] + entry["count"])
                     target = targets[entry["owner"]].localhost_client()
-                    num_items += move_items(client, target, table, its)[0]
-    return num_items
+                    _, num_present = move_items(client, target, table, its)
+                    if num_present and _delete_older(client, target, table):
+                        move_items(client, target, table, its)
 
 
-def _tables(values: Sequence[Mapping[str, Any]]) -> list[Table]:
-    """Makes the tables of a whole group, of which no shard has too little room."""
-    infos = [TableInfo.from_serialized_proto(proto) for proto in tables_from_values(values)]
-    return [
-        Table(
-            name=info.name,
-            sampler=item_selectors.from_options(info.sampler_options),
-            remover=item_selectors.from_options(info.remover_options),
-            max_size=info.max_size,
+def _delete_older(source: Any, target: Any, table: str) -> int:
+    """Deletes items of the target that the source has, too, and newer; returns how many."""
+    keys, times = _times(source, table)
+    their_keys, their_times = _times(target, table)
+    both, at, there = np.intersect1d(keys, their_keys, return_indices=True)
+    older = both[their_times[there] < times[at]]
+    target.mutate_priorities(table, deletes=[int(key) for key in older])
+    return len(older)
+
+
+def _times(client: Any, table: str) -> tuple[np.ndarray, np.ndarray]:
+    """The keys of the items of a table, and when they were inserted."""
+    rows = [(int(it.info.key), at) for at, it in client.scan(table, with_inserted_at=True)]
+    return np.array([row[0] for row in rows], np.uint64), np.array([row[1] for row in rows])
+
+
+# ---- Tables --------------------------------------------------------------------------------------
+
+
+def _part(table: Table, index: int, num_shards: int) -> TablePart:
+    return check_parts(table, index, num_shards, is_coordinated=True)
+
+
+def _roomy(table: Table, part: TablePart, allowance: float) -> Table:
+    """The part of a table, without a limit of items or memory, while items are added.
+
+    They do not move the cursor of its limiter, which is 0 and `allowance` above a lower bound. It
+    keeps that distance when `_fit` gives the limiter its own bounds.
+    """
+    samples_per_insert = table.info.rate_limiter_info.samples_per_insert
+    if 0 < samples_per_insert == table.info.max_times_sampled:
+        # As in a queue: what may be sampled is what is there, wherever it is.
+        allowance = _MAX_ALLOWANCE
+    limiter = rate_limiters.RateLimiter(
+        samples_per_insert=samples_per_insert,
+        min_size_to_sample=part.min_size_to_sample,
+        min_diff=-_NO_BOUND if part.min_diff <= -_NO_BOUND else -allowance,
+        max_diff=_NO_BOUND,
+    )
+    return table.replace(max_size=_MAX_SIZE, max_bytes=_MAX_BYTES, rate_limiter=limiter)
+
+
+def _fit(table: Table, targets: Mapping[int, Server]) -> None:
+    """Gives a table of all new shards the size of their part, or tells what it is too small for."""
+    num_shards, too_many, largest = len(targets), 0, 0
+    for index, server in targets.items():
+        part = _part(table, index, num_shards)
+        now = server.status().tables[table.name]
+        too_many += max(now.items - part.max_size, 0)
+        largest = max(largest, now.items)
+        waits = table.internal_table.when_full() == "wait"
+        fits = waits or part.max_bytes is None or now.bytes <= part.max_bytes
+        server.localhost_client().configure_table(
+            table.name,
+            max_size=max(part.max_size, now.items),
+            max_bytes=part.max_bytes if fits else None,
             rate_limiter=rate_limiters.RateLimiter(
-                samples_per_insert=info.rate_limiter_info.samples_per_insert,
-                min_size_to_sample=info.rate_limiter_info.min_size_to_sample,
-                min_diff=info.rate_limiter_info.min_diff,
-                max_diff=info.rate_limiter_info.max_diff,
+                samples_per_insert=table.info.rate_limiter_info.samples_per_insert,
+                min_size_to_sample=part.min_size_to_sample,
+                min_diff=part.min_diff,
+                max_diff=part.max_diff,
             ),
-            max_times_sampled=info.max_times_sampled,
-            signature=info.signature,
         )
-        for info in infos
-    ]
+        if not fits:
+            _tell(
+                "warning",
+                f"table {table.name} of shard {index} takes {text.bytes_(now.bytes)}, and its part "
+                f"of max_bytes is {text.bytes_(part.max_bytes or 0)}: the new server drops what is "
+                "too much when it loads",
+            )
+    if too_many:
+        _tell(
+            "warning",
+            f"table {table.name}: the new servers drop {text.plural(too_many, 'item')} when they "
+            f"load, because a shard would have {largest} and its part of max_size is "
+            f"{_part(table, 0, num_shards).max_size}. With a max_size of {(largest - 1) * num_shards + 1} in their config "
+            f"(now {table.info.max_size}) they keep all",
+        )
+
+
+def _whole(configs: Sequence[Any], given: Sequence[Table] | None) -> list[Table]:
+    """The tables of the whole group: those that are given, with the signatures that were saved."""
+    saved = {table.name: table for table in map(_table, configs)}
+    if given is None:
+        return list(saved.values())
+    lost = sorted(set(saved) - {table.name for table in given})
+    if lost:
+        raise PartsError(
+            f"the config has no table {', '.join(lost)}, which the checkpoints have: name the "
+            "config of this group"
+        )
+    signatures = {name: table.info.signature for name, table in saved.items()}
+    return [table.replace(signature=signatures.get(table.name)) for table in given]
+
+
+def _table(config: Any) -> Table:
+    """A table with the settings that were saved."""
+    (table,) = tables_from_proto([config])
+    if not config.HasField("signature"):
+        return table
+    info = TableInfo.from_proto(protos.TableInfo(signature=config.signature))
+    return table.replace(signature=info.signature)
+
+
+def _with_numbers(config: Any, info: Any) -> Any:
+    """A config with the numbers of a `TableInfo` message."""
+    config.max_size, config.max_bytes = info.max_size, info.max_bytes
+    config.max_times_sampled = info.max_times_sampled
+    for name in ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff"):
+        setattr(config.rate_limiter, name, getattr(info.rate_limiter_info, name))
+    return config
+
+
+def _tables_of_config(path: pathlib.Path | None) -> list[Table] | None:
+    if path is None:
+        return None
+    parsed = read_config(read_file(path).decode("utf-8", "replace"))
+    if parsed.problems:
+        raise PartsError(f"{path}, {'; '.join(map(str, parsed.problems))}")
+    return tables_from_proto(parsed.config.tables)
+
+
+# ---- Telling -------------------------------------------------------------------------------------
+
+
+def _tell(kind: str, what: str) -> None:
+    print(f"reverb: {kind}: {text.plain(without_tokens(what))}", file=sys.stderr)
 
 
 def _positive(value: str) -> int:
@@ -154,14 +439,3 @@ def _positive(value: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
     return number
-
-
-def _run(arguments: argparse.Namespace) -> None:
-    source = group_checkpoint.read(arguments.group)
-    saved, num_items = reshard(
-        source, arguments.shards, arguments.out, False if arguments.no_progress else None
-    )
-    print(
-        f"{text.plural(num_items, 'item')} of {text.plural(len(source.parts), 'shard')} in "
-        f"{saved.path}, for {text.plural(len(saved.parts), 'shard')}"
-    )

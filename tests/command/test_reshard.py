@@ -105,12 +105,12 @@ def test_all_items_are_there_with_all_that_they_have(saved, tmp_path, capsys, co
     saved.check()
 
 
-def test_settings_are_those_of_the_group(saved, tmp_path):
+def test_settings_are_those_of_a_shard_of_the_group(saved, tmp_path):
     out = tmp_path / "out"
     assert command.main(["reshard", "--shards", "2", str(saved.path), str(out)]) == 0
     made = group_checkpoint.latest(out)
     table = reverb.checkpointers.read(made.path_of(0)).tables["table"]
-    assert table.max_size == 1000
+    assert table.max_size == 500
     assert table.sampler_options.prioritized.priority_exponent == 0.5
     assert table.rate_limiter_info.samples_per_insert == 4.0
 
@@ -121,7 +121,9 @@ def test_a_directory_with_a_checkpoint_is_refused(saved, root, capsys):
 
 
 def test_no_checkpoint_of_a_group_is_refused(tmp_path, capsys):
-    assert command.main(["reshard", "--shards", "2", str(tmp_path), str(tmp_path / "out")]) == 1
+    path = tmp_path / "group-2026-11-22T03:57:00.123456789Z"
+    path.mkdir()
+    assert command.main(["reshard", "--shards", "2", str(path), str(tmp_path / "out")]) == 1
     assert "has no file GROUP: it is no complete checkpoint of a group" in capsys.readouterr().err
 
 
