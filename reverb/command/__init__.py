@@ -57,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       The exit code: 0 on success, 1 after an error (one line on standard error), 130 after Ctrl-C;
-      3 or 4 if `why` finds that somebody waits, 3 if `drain` leaves streams open. An invalid
+      3 or 4 if `why` finds that somebody waits, 3 if `drain` leaves streams open, 2 if `reshard`
+      is not given all the parts of one group. An invalid
       command line raises `SystemExit` with code 2.
     """
     if sys.stdout is None:

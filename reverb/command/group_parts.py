@@ -43,7 +43,8 @@ def find_parts(paths: Sequence[pathlib.Path]) -> dict[int, Checkpoint]:
     tells it, `shard-<index>`, else the position among `paths`.
 
     Args:
-      paths: A directory with `shard-*`; or for each shard a checkpoint, or a directory of them.
+      paths: A directory with `shard-*`, or one that all shards save to, each under a name; or for
+        each shard a checkpoint, or a directory of them.
 
     Returns:
       The checkpoints, by the number of the shard, all from 0 on.
@@ -53,7 +54,7 @@ def find_parts(paths: Sequence[pathlib.Path]) -> dict[int, Checkpoint]:
       DataLossError: If the tables of a checkpoint are damaged.
     """
     if len(paths) == 1:
-        paths = _shards_in(paths[0]) or paths
+        paths = _shards_in(paths[0]) or _latest_by_name(paths[0]) or paths
     parts: dict[int, Checkpoint] = {}
     for position, path in enumerate(paths):
         try:
@@ -181,6 +182,15 @@ def _shards_in(path: pathlib.Path) -> list[pathlib.Path]:
             "the shards"
         )
     return sorted(found, key=lambda entry: int(entry.name.removeprefix("shard-")))
+
+
+def _latest_by_name(path: pathlib.Path) -> list[pathlib.Path]:
+    """The latest checkpoint of each server that saves to a directory under a name of its own."""
+    found: dict[str | None, pathlib.Path] = {}
+    for done in sorted(path.glob(f"*/{group_checkpoint.DONE}")):
+        if not done.parent.name.startswith("."):
+            found[read(done.parent).server_name] = done.parent
+    return list(found.values()) if len(found) > 1 else []
 
 
 def _index_by_name(path: pathlib.Path, position: int) -> int:

@@ -21,7 +21,7 @@ from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import Directory, slots_as_values
 from reverb.cluster.shard import Shard
 from reverb.cluster.shard_calls import move_items, set_map
-from reverb.cluster.shard_tables import tables_from_values
+from reverb.cluster.shard_tables import serialize_tables, tables_as_values, tables_from_values
 from reverb.cluster.split_table import check_parts
 from reverb.cluster.table_part import TablePart
 from reverb.command import group_parts, text
@@ -172,7 +172,7 @@ def _reshard_group(
             {index: server.localhost_client() for index, server in targets.items()},
             epoch=source.epoch + 1,
             slots=slots,
-            tables=source.tables,
+            tables=source.tables if config is None else _values(directory, group.tables),
         )
     return len(source.parts), num_items, saved.path
 
@@ -376,12 +376,12 @@ def _fit(table: Table, targets: Mapping[int, Server]) -> None:
                 "too much when it loads",
             )
     if too_many:
+        room, enough = _part(table, 0, num_shards).max_size, (largest - 1) * num_shards + 1
         _tell(
             "warning",
             f"table {table.name}: the new servers drop {text.plural(too_many, 'item')} when they "
-            f"load, because a shard would have {largest} and its part of max_size is "
-            f"{_part(table, 0, num_shards).max_size}. With a max_size of {(largest - 1) * num_shards + 1} in their config "
-            f"(now {table.info.max_size}) they keep all",
+            f"load, because a shard would have {largest} and its part of max_size is {room}. With "
+            f"a max_size of {enough} in their config (now {table.info.max_size}) they keep all",
         )
 
 
@@ -407,6 +407,12 @@ def _table(config: Any) -> Table:
         return table
     info = TableInfo.from_proto(protos.TableInfo(signature=config.signature))
     return table.replace(signature=info.signature)
+
+
+def _values(directory: Directory, tables: Sequence[Table]) -> list[dict[str, Any]]:
+    """The tables of a group as its manifest has them."""
+    directory.set_tables(0, serialize_tables(tables))
+    return tables_as_values(directory.to_proto())
 
 
 def _with_numbers(config: Any, info: Any) -> Any:

@@ -12,6 +12,23 @@ from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import Directory
 from reverb.cluster.shard_tables import serialize_tables, tables_as_values
 
+CONFIG = """
+tables: {
+  table_name: "table"
+  sampler: { uniform: true }
+  remover: { fifo: true }
+  max_size: 700
+  rate_limiter: { min_size_to_sample: 1 samples_per_insert: 1 min_diff: -1e300 max_diff: 1e300 }
+}
+tables: {
+  table_name: "queue"
+  sampler: { fifo: true }
+  remover: { fifo: true }
+  max_size: 100
+  max_times_sampled: 1
+  rate_limiter: { min_size_to_sample: 1 samples_per_insert: 1 min_diff: 0 max_diff: 100 }
+}
+"""
 SIGNATURE = {"number": np.zeros([1], np.int64), "data": np.zeros([1, 3], np.float32)}
 
 
@@ -113,6 +130,18 @@ def test_settings_are_those_of_a_shard_of_the_group(saved, tmp_path):
     assert table.max_size == 500
     assert table.sampler_options.prioritized.priority_exponent == 0.5
     assert table.rate_limiter_info.samples_per_insert == 4.0
+
+
+def test_a_config_gives_other_settings(saved, tmp_path):
+    config, out = tmp_path / "tables.textproto", tmp_path / "out"
+    config.write_text(CONFIG)
+    arguments = ["--shards", "2", "--config-file", str(config), str(saved.path), str(out)]
+    assert command.main(["reshard", *arguments]) == 0
+    made = group_checkpoint.latest(out)
+    assert [it["maxSize"] for it in made.tables] == ["700", "100"]
+    # The signature is no part of a config, and stays.
+    assert made.tables[0]["signature"] == saved.tables[0]["signature"]
+    assert reverb.checkpointers.read(made.path_of(1)).tables["table"].max_size == 350
 
 
 def test_a_directory_with_a_checkpoint_is_refused(saved, root, capsys):

@@ -375,6 +375,30 @@ def test_servers_find_their_checkpoints_by_name(tmp_path, capsys, names, expecte
     assert ("the new checkpoints have no names" in capsys.readouterr().err) == (None in expected)
 
 
+def test_shards_may_have_saved_to_one_directory(tmp_path, capsys):
+    path, out = tmp_path / "all", tmp_path / "new"
+    with contextlib.ExitStack() as stack:
+        servers = []
+        for index in range(2):
+            checkpointer = reverb.checkpointers.DefaultCheckpointer(
+                str(path), name=f"replay-{index}", keep_latest=5
+            )
+            server = reverb.Server(make_tables(), checkpointer=checkpointer, shard=Shard(index, 2))
+            servers.append(stack.enter_context(server))
+        places = ",".join(f"localhost:{server.port}" for server in servers)
+        client = reverb.Client(f"shards:///{places}")
+        for _ in range(2):
+            fill(client, 10)
+            client.checkpoint()
+    assert reshard("--shards", 3, path, out) == 0
+    assert capsys.readouterr().out == f"20 items of 2 shards in {out}, for 3 shards\n"
+    assert [part(out / f"shard-{i}").server_name for i in range(3)] == [
+        "replay-0",
+        "replay-1",
+        "replay-2",
+    ]
+
+
 def test_one_server_becomes_a_group(tmp_path, capsys):
     path = tmp_path / "one"
     checkpointer = reverb.checkpointers.DefaultCheckpointer(str(path))
