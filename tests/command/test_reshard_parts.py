@@ -257,6 +257,20 @@ def test_a_full_group_whose_items_fit_hears_nothing(tmp_path, capsys):
     assert "drop" not in capsys.readouterr().err
 
 
+def test_bytes_that_the_new_servers_have_no_room_for_are_told(root, tmp_path, capsys):
+    config, out = tmp_path / "tables.textproto", tmp_path / "new"
+    config.write_text((CONFIG % 900).replace("max_size: 900", "max_size: 900 max_bytes: 4000"))
+    assert reshard("--shards", 2, "--config-file", config, root, out) == 0
+    told = capsys.readouterr().err
+    for index in range(2):
+        assert re.search(
+            rf"table table of shard {index} takes [\d.]+ KiB, and its part of max_bytes is "
+            r"[\d.]+ KiB: the new server drops what is too much when it loads",
+            told,
+        ), told
+    assert len(items(out, 2)[0]) == 65
+
+
 def test_of_an_item_in_two_parts_the_newer_one_stays(tmp_path, capsys):
     root, out = tmp_path / "old", tmp_path / "new"
     with running(root, 2) as (client, servers):
