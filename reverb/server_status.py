@@ -490,11 +490,12 @@ class StreamStatus:
       client: What the client calls itself: `REVERB_CLIENT_NAME` in its environment, else
         `host:process:program`; a dm-reverb client, its gRPC library; empty in the process of the
         server.
-      table: The table that it was about last; `None` before the first request.
+      table: The table that it waits for, else the one that it was about last; `None` before the
+        first request.
       items: Number of items inserted or sampled so far.
       open_s: How long it has been open, in seconds.
-      waits_for: "table": for the permission of the table; "peer": for the client to read what is
-        ready; `None`: it does not wait.
+      waits_for: "table": for the permission of the table; "memory": for memory of the server;
+        "peer": for the client to read what is ready; `None`: it does not wait.
       wait_s: How long it has waited, in seconds.
     """
 

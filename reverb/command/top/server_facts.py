@@ -161,7 +161,8 @@ def _by_wait(stream: StreamStatus) -> tuple[float, float]:
 
 
 def _stream_cells(stream: StreamStatus) -> tuple[str, ...]:
-    waits_for = {"peer": "its reader", "table": "the table"}.get(stream.waits_for or "", _NOTHING)
+    known = {"peer": "its reader", "table": "the table", "memory": "memory"}
+    waits_for = known.get(stream.waits_for or "", _NOTHING)
     return (
         text.plain(stream.kind),
         text.plain(stream.client) or _NOTHING,

@@ -80,6 +80,8 @@ pub(crate) struct Surroundings {
     pub(crate) now_ns: i64,
     /// Number of open insert streams of the server.
     pub(crate) writers: usize,
+    /// Number of open sample streams of the server.
+    pub(crate) readers: usize,
     /// The readers of the table that do not take what is ready.
     pub(crate) slow_readers: Option<SlowReaders>,
     /// Bytes that the server holds and its limit, if inserts wait for that.
@@ -196,6 +198,13 @@ impl<'a> Case<'a> {
                 None => (State::Behind, self.why_behind()),
             },
             (Some(wait), None) => self.why_samples_wait(wait),
+            // Nobody waits at this moment; what was most of the last seconds is what it does.
+            (None, None) if self.is_mostly(|rates| rates.sample_blocked) => {
+                self.why_samples_wait(Duration::ZERO)
+            }
+            (None, None) if self.is_mostly(|rates| rates.insert_blocked) => {
+                (State::Behind, self.why_behind())
+            }
             (None, None) if self.is_moving() => (State::Flowing, self.how_it_flows()),
             (None, None) => (State::Idle, self.how_it_rests()),
         }
@@ -332,14 +341,35 @@ impl<'a> Case<'a> {
 
     fn why_behind(&self) -> String {
         let needed = self.missing_samples().max(1.0);
+        let wait = self.table.inserting.oldest_wait.unwrap_or_default();
+        let waiting = self.table.info.waiting_inserts as u64;
+        let now = if waiting > 0 {
+            let inserts = plural(waiting, "insert is", "inserts are");
+            format!("{inserts} queued, for {}", seconds(wait))
+        } else {
+            "no insert is queued at this moment".to_owned()
+        };
         format!(
-            "Actors wait for learners: {} queued, for {}; {needed} more {} the next insert{}.{}",
-            plural(self.table.info.waiting_inserts as u64, "insert is", "inserts are"),
-            seconds(self.table.inserting.oldest_wait.unwrap_or_default()),
+            "Actors wait for learners: {now}; {needed} more {} the next insert{}.{}{}",
             if needed > 1.0 { "samples allow" } else { "sample allows" },
             self.share_of_time(|rates| rates.insert_blocked),
+            self.since_when_nobody_samples(wait),
             self.whose_window()
         )
+    }
+
+    /// When the last sample was and how many could ask for one, if that was long ago.
+    fn since_when_nobody_samples(&self, wait: Duration) -> String {
+        let last_sample = self.since(self.table.statistics.last_sample_ns);
+        if last_sample.unwrap_or(wait) <= LONG {
+            return String::new();
+        }
+        let last = match last_sample {
+            Some(ago) => format!("The last sample was {} ago", seconds(ago)),
+            None => "Nothing was ever sampled".to_owned(),
+        };
+        let readers = plural(self.around.readers as u64, "sample stream is", "sample streams are");
+        format!(" {last}; {readers} open.")
     }
 
     fn why_samples_wait(&self, wait: Duration) -> (State, String) {
@@ -365,7 +395,10 @@ impl<'a> Case<'a> {
             );
             return (State::Starved, text);
         }
-        if self.size < min_size && self.table.window.is_none() {
+        // A queue is empty again and again.
+        let has_begun =
+            self.since(self.table.statistics.last_sample_ns).is_some_and(|ago| ago <= LONG);
+        if self.size < min_size && self.table.window.is_none() && !has_begun {
             let rate = self.around.rates.map_or(0.0, |rates| rates.inserts);
             let when = if rate > 0.0 {
                 let left = (min_size - self.size) as f64 / rate;
@@ -377,9 +410,13 @@ impl<'a> Case<'a> {
             let text = format!("{} of {} items; {when}.", count(self.size), count(min_size));
             return (State::Filling, text);
         }
+        let now = if self.table.info.waiting_samples > 0 {
+            format!("{waiting} waited {}", seconds(wait))
+        } else {
+            "no request waits at this moment".to_owned()
+        };
         let text = format!(
-            "Learners wait for actors: {waiting} waited {}. {}{}.{}",
-            seconds(wait),
+            "Learners wait for actors: {now}. {}{}.{}",
             self.missing(),
             self.share_of_time(|rates| rates.sample_blocked),
             self.whose_window()
@@ -392,6 +429,11 @@ impl<'a> Case<'a> {
         let needed = self.limiter.missing_inserts(self.size, self.table.cursor).max(1.0);
         let inserts = if needed > 1.0 { "inserts allow" } else { "insert allows" };
         format!("{needed} more {inserts} the next sample")
+    }
+
+    /// Whether most of the last seconds was a wait of one side, while items went through.
+    fn is_mostly(&self, blocked: impl Fn(&Rates) -> f64) -> bool {
+        self.is_moving() && self.around.rates.as_ref().is_some_and(|it| blocked(it) >= MOSTLY)
     }
 
     fn is_moving(&self) -> bool {

@@ -113,6 +113,7 @@ impl<'a> InsertStream<'a> {
         reader.pass_through(Arc::new(InsertGate {
             memory: Arc::clone(memory),
             stream: Arc::clone(&self.open),
+            told: Some(self.stream.shared()),
         }));
         let result = self.serve(reader, responder).await;
         if self.unconfirmed > 0 && (responder.is_peer_gone() || self.is_lost(&result)) {
@@ -295,7 +296,7 @@ impl<'a> InsertStream<'a> {
                     if let Some(table) = table.replace(its_table)
                         && (!Arc::ptr_eq(table, its_table) || run.len() == ITEMS_AT_ONCE)
                     {
-                        self.unconfirmed += insert(table, std::mem::take(&mut run), &self.confirm)?;
+                        self.insert_run(table, std::mem::take(&mut run))?;
                     }
                     run.push(item);
                 }
@@ -306,14 +307,20 @@ impl<'a> InsertStream<'a> {
             }
         }
         if let Some(table) = table {
-            self.stream.use_table(self.service.tables.get(table.name())?.0);
-            let is_first = self.unconfirmed == 0;
-            self.unconfirmed += insert(table, run, &self.confirm)?;
-            if is_first && self.unconfirmed > 0 {
-                self.stream.set_wait(Some(WaitsFor::Table));
-            }
+            self.insert_run(table, run)?;
         }
         refused.map_or(Ok(table.cloned()), Err)
+    }
+
+    /// Inserts items into one table.
+    fn insert_run(&mut self, table: &Table, run: Vec<NewItem>) -> Result<()> {
+        self.stream.use_table(self.service.tables.get(table.name())?.0);
+        let is_first = self.unconfirmed == 0;
+        self.unconfirmed += insert(table, run, &self.confirm)?;
+        if is_first && self.unconfirmed > 0 {
+            self.stream.set_wait(Some(WaitsFor::Table));
+        }
+        Ok(())
     }
 
     /// Checks that the writer may insert into a table.

@@ -360,7 +360,7 @@ impl LocalInsertSink {
             self.open.waiting(WaitsFor::Table, room).await?;
         }
         let room = service.stop.or(service.memory.wait_for_room());
-        self.open.waiting(WaitsFor::Table, room).await?;
+        self.open.waiting(WaitsFor::Memory, room).await?;
         let mut rest = batch.items;
         self.open.count_items(rest.len());
         while let Some(first) = rest.first() {

@@ -19,6 +19,8 @@ use reverb_engine::{Evicted, Table};
 use reverb_rpc::frames::{Gate, STREAM_WINDOW_BYTES};
 use reverb_rpc::server::Outgoing;
 
+use crate::streams::Stream;
+
 use crate::held_chunks::{HoldingStream, HoldingStreams};
 use crate::hourly::Hourly;
 
@@ -341,6 +343,8 @@ impl Removal {
 pub(crate) struct InsertGate {
     pub(crate) memory: Arc<Memory>,
     pub(crate) stream: Arc<HoldingStream>,
+    /// The same stream, as status tells it.
+    pub(crate) told: Option<Arc<Stream>>,
 }
 
 impl Gate for InsertGate {
@@ -348,7 +352,11 @@ impl Gate for InsertGate {
         if self.memory.is_full() {
             self.memory.make_room();
         }
-        Ok(!self.memory.is_full())
+        let is_full = self.memory.is_full();
+        if let Some(told) = &self.told {
+            told.set_memory_wait(is_full);
+        }
+        Ok(!is_full)
     }
 
     fn count(&self, bytes: i64) {

@@ -66,11 +66,12 @@ pub(crate) fn status(
         streams: streams
             .iter()
             .filter(|_| request.with_streams)
-            .filter(|stream| match stream.table() {
-                Some(table) => may_know(&table),
+            .map(|stream| (stream, table_of(service, stream)))
+            .filter(|(stream, table)| match table {
+                Some(table) => may_know(table),
                 None => sees_all || is_own(stream),
             })
-            .map(|stream| stream_status(stream))
+            .map(|(stream, table)| stream_status(stream, table))
             .collect(),
         draining: service.drain.by().as_ref().map(|by| {
             let by = set_by(by);
@@ -139,6 +140,7 @@ fn surroundings(service: &Service, now_ns: i64) -> Surroundings {
         rates: None,
         now_ns,
         writers: service.streams.count(StreamKind::Insert),
+        readers: service.streams.count(StreamKind::Sample),
         slow_readers: None,
         draining: service.drain.by(),
         full_server: memory
@@ -148,13 +150,22 @@ fn surroundings(service: &Service, now_ns: i64) -> Surroundings {
     }
 }
 
-fn stream_status(stream: &Stream) -> StreamStatus {
+/// Of several tables whose items wait, one that lets them wait; else the last one.
+fn table_of(service: &Service, stream: &Stream) -> Option<Arc<str>> {
+    let lets_wait = |name: &Arc<str>| {
+        let table = service.tables.get(name);
+        table.is_ok_and(|(_, table)| table.info().waiting_inserts > 0)
+    };
+    stream.waiting_tables().into_iter().find(lets_wait).or_else(|| stream.table())
+}
+
+fn stream_status(stream: &Stream, table: Option<Arc<str>>) -> StreamStatus {
     let wait = stream.wait();
     StreamStatus {
         kind: stream.kind.name().to_owned(),
         peer: stream.peer.clone(),
         client: stream.client.clone(),
-        table: stream.table().map_or_else(String::new, |table| table.to_string()),
+        table: table.map_or_else(String::new, |table| table.to_string()),
         items: number(stream.items()),
         open_s: stream.opened_at.elapsed().as_secs_f64(),
         waits_for: wait.map_or("", |(waits_for, _)| waits_for.name()).to_owned(),

@@ -4,7 +4,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
@@ -37,8 +37,10 @@ impl StreamKind {
 /// What a stream waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitsFor {
-    /// The permission of its table.
+    /// The permission of a table.
     Table,
+    /// Memory of the server.
+    Memory,
     /// Its peer, which does not read what is ready.
     Peer,
 }
@@ -48,6 +50,7 @@ impl WaitsFor {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Table => "table",
+            Self::Memory => "memory",
             Self::Peer => "peer",
         }
     }
@@ -75,13 +78,22 @@ pub(crate) struct Stream {
     pub(crate) opened_at: Instant,
     items: AtomicU64,
     state: Mutex<State>,
+    /// Whether `State::memory_wait` is there.
+    waits_for_memory: AtomicBool,
 }
 
 #[derive(Debug, Clone, Default)]
 struct State {
     table: Option<Arc<str>>,
+    /// Those of items that wait, the last one included, if they are of several.
+    waiting_tables: Vec<Arc<str>>,
     wait: Option<(WaitsFor, Instant)>,
+    /// Since when nothing is read from it, as there is no memory.
+    memory_wait: Option<Instant>,
 }
+
+/// The tables of a stream that are looked at for what it waits for.
+const MAX_WAITING_TABLES: usize = 16;
 
 impl Streams {
     /// A stream of this client, which is open until the guard is dropped.
@@ -101,6 +113,7 @@ impl Streams {
             opened_at: Instant::now(),
             items: AtomicU64::new(0),
             state: Mutex::default(),
+            waits_for_memory: AtomicBool::new(false),
         });
         self.counts[kind as usize].fetch_add(1, Ordering::Relaxed);
         self.open.lock().insert(stream.number, Arc::clone(&stream));
@@ -144,9 +157,24 @@ impl Stream {
     /// From now on it is about this table.
     pub(crate) fn use_table(&self, table: &Arc<str>) {
         let mut state = self.state.lock();
-        if !state.table.as_ref().is_some_and(|known| Arc::ptr_eq(known, table)) {
-            state.table = Some(Arc::clone(table));
+        if state.table.as_ref().is_some_and(|known| Arc::ptr_eq(known, table)) {
+            return;
         }
+        let State { table: last, waiting_tables, wait, .. } = &mut *state;
+        let last = last.replace(Arc::clone(table));
+        if wait.is_some() && waiting_tables.len() < MAX_WAITING_TABLES {
+            let known = [last.as_ref(), Some(table)].into_iter().flatten();
+            for table in known {
+                if !waiting_tables.contains(table) {
+                    waiting_tables.push(Arc::clone(table));
+                }
+            }
+        }
+    }
+
+    /// The tables of items that wait, if they may be of several.
+    pub(crate) fn waiting_tables(&self) -> Vec<Arc<str>> {
+        self.state.lock().waiting_tables.clone()
     }
 
     /// The table that it was about last.
@@ -162,7 +190,18 @@ impl Stream {
     /// From now on it waits, or does not wait any more.
     pub(crate) fn set_wait(&self, waits_for: Option<WaitsFor>) {
         let wait = waits_for.map(|waits_for| (waits_for, Instant::now()));
-        self.state.lock().wait = wait;
+        let mut state = self.state.lock();
+        state.wait = wait;
+        if wait.is_none() {
+            state.waiting_tables.clear();
+        }
+    }
+
+    /// From now on nothing is read from it, as there is no memory; or it is read again.
+    pub(crate) fn set_memory_wait(&self, waits: bool) {
+        if self.waits_for_memory.swap(waits, Ordering::Relaxed) != waits {
+            self.state.lock().memory_wait = waits.then(Instant::now);
+        }
     }
 
     /// Runs a future, for as long as which it waits.
@@ -173,7 +212,9 @@ impl Stream {
 
     /// What it waits for, and for how long.
     pub(crate) fn wait(&self) -> Option<(WaitsFor, Duration)> {
-        self.state.lock().wait.map(|(waits_for, since)| (waits_for, since.elapsed()))
+        let State { wait, memory_wait, .. } = &*self.state.lock();
+        let wait = memory_wait.map(|since| (WaitsFor::Memory, since)).or(*wait);
+        wait.map(|(waits_for, since)| (waits_for, since.elapsed()))
     }
 }
 
@@ -198,6 +239,13 @@ impl Drop for Waiting<'_> {
 pub(crate) struct OpenStream {
     streams: Arc<Streams>,
     stream: Arc<Stream>,
+}
+
+impl OpenStream {
+    /// The stream, for those who look at it.
+    pub(crate) fn shared(&self) -> Arc<Stream> {
+        Arc::clone(&self.stream)
+    }
 }
 
 impl Deref for OpenStream {
@@ -241,6 +289,18 @@ mod tests {
         };
         second.waiting(WaitsFor::Peer, look).await;
         second.waiting(WaitsFor::Table, async {}).await;
+        assert_eq!(second.wait(), None);
+        second.waiting(WaitsFor::Table, async { second.use_table(&Arc::from("u")) }).await;
+        assert_eq!(second.waiting_tables(), []);
+        let waiting = async {
+            second.use_table(&Arc::from("v"));
+            assert_eq!(second.waiting_tables(), [Arc::from("u"), Arc::from("v")]);
+            second.set_memory_wait(true);
+            assert_eq!(second.wait().unwrap().0, WaitsFor::Memory);
+            second.set_memory_wait(false);
+            assert_eq!(second.wait().unwrap().0, WaitsFor::Table);
+        };
+        second.waiting(WaitsFor::Table, waiting).await;
         assert_eq!(second.wait(), None);
         drop(first);
         let left: Vec<_> = streams.all().iter().map(|it| it.kind).collect();

@@ -61,6 +61,7 @@ pub(crate) async fn run(
     reader.pass_through(Arc::new(InsertGate {
         memory: Arc::clone(memory),
         stream: Arc::clone(&open),
+        told: None,
     }));
     responder.announce();
     loop {

@@ -71,10 +71,17 @@ fn around() -> Surroundings {
         rates: Some(rates),
         now_ns: NOW_NS,
         writers: 3,
+        readers: 2,
         slow_readers: None,
         full_server: None,
         draining: None,
     }
+}
+
+/// Where nobody waited for long.
+fn calm() -> Surroundings {
+    let rates = Rates { sample_blocked: 0.3, ..around().rates.unwrap() };
+    Surroundings { rates: Some(rates), ..around() }
 }
 
 fn check(table: &TableStatus, around: &Surroundings, state: State, sentence: &str) {
@@ -85,14 +92,54 @@ fn check(table: &TableStatus, around: &Surroundings, state: State, sentence: &st
 #[test]
 fn a_table_that_moves_flows() {
     let text = "31 inserts/s, 248 samples/s; 8 samples an insert.";
-    check(&table(free()), &around(), State::Flowing, text);
+    check(&table(free()), &calm(), State::Flowing, text);
     let unknown = Surroundings { rates: None, ..around() };
     check(&table(free()), &unknown, State::Flowing, "Inserts and samples go through.");
     // A short wait is normal.
     let short = samples_wait(ratio(-5.0, 50.0, -4.5), 1, 0.2);
-    let rarely = Rates { sample_blocked: 0.3, ..around().rates.unwrap() };
-    let around = Surroundings { rates: Some(rarely), ..around() };
-    assert_eq!(diagnose(&short, &around).state, State::Flowing);
+    assert_eq!(diagnose(&short, &calm()).state, State::Flowing);
+}
+
+#[test]
+fn a_steady_queue_has_one_state() {
+    // Its learner is faster than its actors: at any moment it is empty or not, and asked or not.
+    let mut queue = table(limiter(1.0, 1, 0.0, 100.0));
+    let mut states = Vec::new();
+    for size in [0, 1] {
+        queue.info.current_size = size;
+        for waiting in [None, Some(0.001), Some(0.3)] {
+            let status = match waiting {
+                None => queue.clone(),
+                Some(seconds) => samples_wait(queue.clone(), 1, seconds),
+            };
+            states.push(diagnose(&status, &around()).state);
+        }
+    }
+    assert_eq!(states, [State::Ahead; 6]);
+    let text = "Learners wait for actors: no request waits at this moment. 1 more insert allows \
+                the next sample; 92 % of the last 10 s was waiting.";
+    check(&queue, &around(), State::Ahead, text);
+    // And one whose actors are faster.
+    let rates = Rates { insert_blocked: 0.8, ..calm().rates.unwrap() };
+    let full = Surroundings { rates: Some(rates), ..calm() };
+    let text = "Actors wait for learners: no insert is queued at this moment; 1 more sample allows \
+                the next insert; 80 % of the last 10 s was waiting.";
+    check(&queue, &full, State::Behind, text);
+    assert_eq!(diagnose(&inserts_wait(queue, 3, 0.1), &full).state, State::Behind);
+}
+
+#[test]
+fn a_queue_without_readers_says_so() {
+    let mut queue = inserts_wait(ratio(0.0, 100.0, 100.0), 4, 30.0);
+    queue.statistics.last_sample_ns = NOW_NS - 31_000_000_000;
+    let alone = Surroundings { readers: 0, ..calm() };
+    let text = "Actors wait for learners: 4 inserts are queued, for 30 s; 2 more samples allow the \
+                next insert; 25 % of the last 10 s was waiting. The last sample was 31 s ago; 0 \
+                sample streams are open.";
+    check(&queue, &alone, State::Behind, text);
+    queue.statistics.last_sample_ns = 0;
+    let diagnosis = diagnose(&queue, &alone);
+    assert!(diagnosis.sentence.ends_with("Nothing was ever sampled; 0 sample streams are open."));
 }
 
 #[test]
@@ -114,7 +161,7 @@ fn a_table_that_waits_for_its_window_says_so() {
     check(&ahead, &around(), State::Ahead, text);
     let mut never = window(table(free()), i64::MAX);
     never.window = Some(limiter(1.0, i64::MAX, f64::MIN, f64::MAX));
-    assert_eq!(diagnose(&never, &around()).state, State::Flowing);
+    assert_eq!(diagnose(&never, &calm()).state, State::Flowing);
     let stuck = window(samples_wait(inserts_wait(ratio(-100.0, 100.0, 7.0), 1, 2.0), 1, 2.0), 200);
     let text = "Neither can go on: inserts and samples wait for the bounds of the rate limiter. \
                 The window of this shard is -3.5 to 7.5, and the cursor is 7; the group's \
@@ -135,6 +182,7 @@ fn a_table_that_nobody_uses_is_idle() {
 #[test]
 fn samples_wait_for_the_first_items() {
     let mut status = samples_wait(table(limiter(1.0, 410, f64::MIN, f64::MAX)), 2, 3.0);
+    status.statistics.last_sample_ns = 0;
     let text = "100 of 410 items; at 31 inserts/s sampling starts in 10 s.";
     check(&status, &around(), State::Filling, text);
     let unknown = Surroundings { rates: None, ..around() };
@@ -151,6 +199,7 @@ fn samples_wait_although_nothing_was_ever_inserted() {
     let mut status = table(free());
     status.info.current_size = 0;
     status.statistics.last_insert_ns = 0;
+    status.statistics.last_sample_ns = 0;
     let alone = Surroundings { writers: 0, ..around() };
     let text = "1 request for samples has waited 41 s. Nothing was ever inserted; 0 insert streams \
                 are open. 1 more insert allows the next sample.";
@@ -194,7 +243,7 @@ fn inserts_wait_for_memory() {
                 leave by sampling, deletes or reset; give large tables when_full=\"remove\".";
     check(&status, &full, State::Full, text);
     check(&table(free()), &full, State::Full, text);
-    let alone = Surroundings { writers: 0, ..full.clone() };
+    let alone = Surroundings { writers: 0, ..calm() };
     assert_eq!(diagnose(&table(free()), &alone).state, State::Flowing);
     // If samples wait too, memory is why neither goes on.
     let both = samples_wait(status, 1, 2.0);

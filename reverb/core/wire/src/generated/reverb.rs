@@ -484,7 +484,8 @@ pub struct StreamStatus {
     /// What the client calls itself: metadata "reverb-client", else its user agent.
     #[prost(string, tag = "3")]
     pub client: ::prost::alloc::string::String,
-    /// The table that it was about last; empty before the first request.
+    /// The table that it waits for, else the one that it was about last; empty before the first
+    /// request.
     #[prost(string, tag = "4")]
     pub table: ::prost::alloc::string::String,
     /// Items inserted or sampled so far.
@@ -492,8 +493,8 @@ pub struct StreamStatus {
     pub items: i64,
     #[prost(double, tag = "6")]
     pub open_s: f64,
-    /// "table": for the table's permission; "peer": for the client to read what is ready; empty: it
-    /// does not wait.
+    /// "table": for the table's permission; "memory": for memory of the server; "peer": for the client
+    /// to read what is ready; empty: it does not wait.
     #[prost(string, tag = "7")]
     pub waits_for: ::prost::alloc::string::String,
     #[prost(double, tag = "8")]
