@@ -12,6 +12,7 @@ from reverb.core import protos
 
 # What a table does or waits for, those that need help first. See `Diagnosis`.
 STATES = (
+    "shard down",
     "never",
     "stuck",
     "paused",
@@ -670,6 +671,7 @@ class ShardStatus:
       state: "up", "down" or "draining". More may come.
       error: Why it is down; else empty.
       status: What it says of itself; `None` if it is down.
+      is_coordinator: Whether it runs the coordinator of the group.
     """
 
     index: int
@@ -677,6 +679,7 @@ class ShardStatus:
     state: str
     error: str
     status: ServerStatus | None
+    is_coordinator: bool = False
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "ShardStatus":

@@ -117,7 +117,12 @@ class Shard:
             epoch=1,
             group=self.group,
             shards=[
-                protos.Shard(index=index, address=address)
+                protos.Shard(
+                    index=index,
+                    address=address,
+                    # See `Server`, which starts it.
+                    is_coordinator=index == 0 and self.is_coordinated and self.address is not None,
+                )
                 for index, address in enumerate(addresses)
             ],
             slots=[

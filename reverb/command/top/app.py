@@ -48,6 +48,7 @@ start of reverb top: inserts above, samples below, at one scale.
   Tab, Esc          the keys go to the next part of the screen; back
 
   never, stuck      it cannot go on by itself: its settings have to change
+  shard down        a server of the group does not answer
   starved           samples wait, and nobody inserts
   full              inserts wait for memory
   paused, draining  somebody has paused it, or ends the server's streams

@@ -10,6 +10,7 @@ from reverb.command import text
 # Roles: "" for usual text, "bold", "soft" for what matters less, "one" and "two" for the two sides
 # of a picture, and these for states.
 ROLE_OF_STATE = {
+    "shard down": "bad",
     "never": "bad",
     "stuck": "bad",
     "starved": "bad",

@@ -244,7 +244,10 @@ impl Client {
         paused: bool,
     ) -> PyResult<()> {
         let core = self.core();
-        wait(py, core.set_paused(&SetPausedRequest { table, inserts, samples, paused }))
+        wait(
+            py,
+            core.set_paused(&SetPausedRequest { table, inserts, samples, paused, not_after_ns: 0 }),
+        )
     }
 
     #[pyo3(signature = (table, count))]

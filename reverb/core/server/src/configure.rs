@@ -88,7 +88,7 @@ impl Service {
     ///
     /// `TableNotFound`, `Cancelled`, and `InvalidArgument` if neither side is named.
     pub(crate) fn set_paused(&self, request: &SetPausedRequest, by: &SetBy) -> Result<()> {
-        let SetPausedRequest { table, inserts, samples, paused } = request;
+        let SetPausedRequest { table, inserts, samples, paused, .. } = request;
         let (_, table) = self.tables.get(table)?;
         let sides = match (inserts, samples) {
             (true, true) => "inserts and samples",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use reverb_auth::Right;
-use reverb_data::{Error, Result};
+use reverb_data::{Error, ErrorKind, Result};
 use reverb_engine::SetBy;
 use reverb_rpc::Message;
 use reverb_rpc::frames::{MessageLimit, MessageReader};
@@ -196,6 +196,19 @@ fn answer(responder: &mut Responder, room: Room, message: &impl prost::Message) 
     responder.send_now(Message::encode(message).with_room(room))
 }
 
+/// Refuses what its caller has given up: a process that was frozen finds it when it goes on.
+fn check_not_late(not_after_ns: i64) -> Result<()> {
+    let late_ns = transfer::now_ns().saturating_sub(not_after_ns);
+    if not_after_ns == 0 || late_ns <= 0 {
+        return Ok(());
+    }
+    let late = std::time::Duration::from_nanos(late_ns as u64).as_secs_f64();
+    Err(Error::new(
+        ErrorKind::DeadlineExceeded,
+        format!("The request came {late:.3} s after its deadline, and nothing was changed."),
+    ))
+}
+
 async fn reset(
     service: &Service,
     caller: &Caller,
@@ -204,6 +217,7 @@ async fn reset(
 ) -> Result<()> {
     let request: ResetRequest = read_single_message(&service.stop, &mut reader).await?;
     service.table_for(caller, Right::Admin, &request.table)?;
+    check_not_late(request.not_after_ns)?;
     service.reset(&request.table)?;
     responder.send_now(Message::encode(&ResetResponse {}))
 }
@@ -282,6 +296,7 @@ async fn configure_tables(
     for change in &request.changes {
         service.table_for(caller, Right::Admin, &change.table)?;
     }
+    check_not_late(request.not_after_ns)?;
     responder.announce();
     let room = room_for_tables(service, responder).await?;
     let configured = service.configure(&request, &set_by(responder)).await?;
@@ -296,6 +311,7 @@ async fn set_paused(
 ) -> Result<()> {
     let request: SetPausedRequest = read_single_message(&service.stop, &mut reader).await?;
     service.table_for(caller, Right::Admin, &request.table)?;
+    check_not_late(request.not_after_ns)?;
     service.set_paused(&request, &set_by(responder))?;
     responder.send_now(Message::encode(&SetPausedResponse {}))
 }

@@ -186,7 +186,7 @@ impl Drop for Transfer<'_> {
 }
 
 /// Nanoseconds since 1970.
-fn now_ns() -> i64 {
+pub(crate) fn now_ns() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }

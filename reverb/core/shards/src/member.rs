@@ -66,6 +66,7 @@ pub struct Member {
     /// Its share of the inserts.
     pub(crate) weight: f64,
     pub(crate) is_draining: bool,
+    pub(crate) is_coordinator: bool,
     state: Mutex<State>,
     last_seen: Mutex<Option<Instant>>,
     server_id: Mutex<Option<u64>>,
@@ -89,12 +90,13 @@ pub(crate) struct Place {
     pub(crate) address: String,
     pub(crate) weight: f64,
     pub(crate) is_draining: bool,
+    pub(crate) is_coordinator: bool,
     pub(crate) server_id: Option<u64>,
 }
 
 impl Member {
     pub(crate) fn new(place: Place, line: Box<dyn Line>, slots: Option<KeySlots>) -> Self {
-        let Place { index, address, weight, is_draining, server_id } = place;
+        let Place { index, address, weight, is_draining, is_coordinator, server_id } = place;
         Self {
             index,
             address,
@@ -104,6 +106,7 @@ impl Member {
             route: slots.map(|slots| ShardRoute { index, slots: Arc::new(slots) }),
             weight: if weight > 0.0 { weight } else { 1.0 },
             is_draining,
+            is_coordinator,
             state: Mutex::new(State::New),
             last_seen: Mutex::new(None),
             server_id: Mutex::new(server_id),

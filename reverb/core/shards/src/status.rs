@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The status of a group: the sum of its shards.
 
+mod diagnosis;
+
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCheckpoint, TableInfo};
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, Diagnosis, Histogram, MemoryStatus, ProcessStatus, RatesStatus,
@@ -9,6 +11,7 @@ use reverb_wire::generated::reverb::{
 };
 
 use crate::tables::{add_bound, add_time};
+use diagnosis::{Part, SHARD_DOWN, of_group};
 
 /// The sum, and its parts.
 pub(crate) fn together(shards: Vec<ShardStatus>) -> StatusResponse {
@@ -19,24 +22,49 @@ pub(crate) fn together(shards: Vec<ShardStatus>) -> StatusResponse {
     }
     let checkpoints = shards.iter().filter_map(|shard| shard.status.as_ref()?.checkpoints.as_ref());
     sum.checkpoints = Some(checkpoints_together(checkpoints));
-    // A group with a shard that is down misses its items, whatever the others do.
-    let down: Vec<&ShardStatus> = shards.iter().filter(|it| it.status.is_none()).collect();
-    if let Some(first) = down.first() {
-        for table in &mut sum.tables {
-            let before = table.diagnosis.take().unwrap_or_default();
-            let sentence = format!(
-                "Shard {} ({}) does not answer, and {} of {} shards go on without it. {}",
-                first.index,
-                first.address,
-                shards.len() - down.len(),
-                shards.len(),
-                before.sentence
-            );
-            table.diagnosis = Some(Diagnosis { state: before.state, sentence });
-        }
+    let missing = who_is_missing(&shards);
+    for table in &mut sum.tables {
+        let parts = parts_of(&shards, &table.name);
+        let told = of_group(table, &parts, sum.now_ns);
+        // A group with a shard that is down misses its items, whatever the others do.
+        table.diagnosis = Some(match &missing {
+            None => told,
+            Some(missing) => Diagnosis {
+                state: SHARD_DOWN.to_owned(),
+                sentence: format!("{missing} Without it: {}, {}", told.state, told.sentence),
+            },
+        });
     }
     sum.shards = shards;
     sum
+}
+
+/// A table at all shards that answer.
+fn parts_of<'a>(shards: &'a [ShardStatus], name: &str) -> Vec<Part<'a>> {
+    let parts = shards.iter().filter_map(|shard| {
+        let status = shard.status.as_ref()?;
+        let table = status.tables.iter().find(|it| it.name == name)?;
+        Some(Part { index: shard.index, table, memory: status.memory.unwrap_or_default() })
+    });
+    parts.collect()
+}
+
+/// Says which shards do not answer; `None` if all do.
+fn who_is_missing(shards: &[ShardStatus]) -> Option<String> {
+    let down = shards.iter().filter(|it| it.status.is_none());
+    let names: Vec<String> = down
+        .map(|it| {
+            let role = if it.is_coordinator { ", the coordinator" } else { "" };
+            format!("{} ({}{role})", it.index, it.address)
+        })
+        .collect();
+    let who = match names.as_slice() {
+        [] => return None,
+        [only] => format!("Shard {only} does not answer"),
+        several => format!("Shards {} do not answer", several.join(", ")),
+    };
+    let (up, all) = (shards.len() - names.len(), shards.len());
+    Some(format!("{who}, so its items are missing; {up} of {all} shards go on."))
 }
 
 fn add(sum: &mut StatusResponse, part: &StatusResponse, shard: &ShardStatus) {
@@ -51,11 +79,8 @@ fn add(sum: &mut StatusResponse, part: &StatusResponse, shard: &ShardStatus) {
     }
     for table in &part.tables {
         match sum.tables.iter_mut().find(|it| it.name == table.name) {
-            Some(sum) => add_table(sum, table, shard),
-            None => sum.tables.push(TableStatus {
-                diagnosis: table.diagnosis.as_ref().map(|it| of_shard(it, shard)),
-                ..table.clone()
-            }),
+            Some(sum) => add_table(sum, table),
+            None => sum.tables.push(table.clone()),
         }
     }
     if let Some(part) = &part.traffic {
@@ -140,7 +165,7 @@ fn add_counts<T: Clone>(
     }
 }
 
-fn add_table(sum: &mut TableStatus, part: &TableStatus, shard: &ShardStatus) {
+fn add_table(sum: &mut TableStatus, part: &TableStatus) {
     sum.bytes += part.bytes;
     sum.max_bytes += part.max_bytes;
     sum.num_items += part.num_items;
@@ -171,12 +196,6 @@ fn add_table(sum: &mut TableStatus, part: &TableStatus, shard: &ShardStatus) {
         add_time(sum, part);
     }
     add_histogram(&mut sum.sample_age_s, part.sample_age_s.as_ref());
-    if let Some(part) = &part.diagnosis {
-        let is_worse = sum.diagnosis.as_ref().is_none_or(|it| gravity(it) < gravity(part));
-        if is_worse {
-            sum.diagnosis = Some(of_shard(part, shard));
-        }
-    }
     match (&mut sum.rates, &part.rates) {
         (Some(sum), Some(part)) => add_rates(sum, part),
         (sum @ None, Some(part)) => *sum = Some(*part),
@@ -185,33 +204,6 @@ fn add_table(sum: &mut TableStatus, part: &TableStatus, shard: &ShardStatus) {
     if sum.rate_limiter_off.is_none() {
         sum.rate_limiter_off.clone_from(&part.rate_limiter_off);
     }
-}
-
-/// A diagnosis of one shard stands for the group, if it is the gravest.
-fn of_shard(diagnosis: &Diagnosis, shard: &ShardStatus) -> Diagnosis {
-    Diagnosis {
-        state: diagnosis.state.clone(),
-        sentence: format!("Shard {}: {}", shard.index, diagnosis.sentence),
-    }
-}
-
-/// How much attention a state needs.
-fn gravity(diagnosis: &Diagnosis) -> usize {
-    const STATES: [&str; 12] = [
-        "flowing",
-        "idle",
-        "filling",
-        "ahead",
-        "behind",
-        "starved",
-        "full",
-        "slow readers",
-        "paused",
-        "draining",
-        "stuck",
-        "never",
-    ];
-    STATES.iter().position(|it| *it == diagnosis.state).unwrap_or(0)
 }
 
 fn add_limiter(sum: &mut RateLimiterCheckpoint, part: &RateLimiterCheckpoint) {

@@ -3,6 +3,7 @@
 
 mod all;
 mod even;
+mod roll_call;
 mod scan;
 mod updates;
 mod writers;
@@ -108,13 +109,7 @@ impl Transport for GroupTransport {
     }
 
     fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let (view, only) = self.only().await?;
-            match only {
-                Some(only) => only.reset(table).await,
-                None => all::reset(&view, table).await,
-            }
-        })
+        Box::pin(async move { all::reset(&*self.group.view().await?, table).await })
     }
 
     fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>> {
@@ -171,13 +166,7 @@ impl Transport for GroupTransport {
     }
 
     fn set_paused(&self, request: SetPausedRequest) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let (view, only) = self.only().await?;
-            match only {
-                Some(only) => only.set_paused(request).await,
-                None => all::set_paused(&view, request).await,
-            }
-        })
+        Box::pin(async move { all::set_paused(&*self.group.view().await?, request).await })
     }
 
     fn hold_rate_limiter(

@@ -128,7 +128,7 @@ impl Transport for GrpcTransport {
 
     fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let request = ResetRequest { table: table.to_owned() };
+            let request = ResetRequest { table: table.to_owned(), not_after_ns: 0 };
             let ResetResponse {} = self.0.unary_to_one(methods::RESET, &request).await?;
             Ok(())
         })

@@ -272,7 +272,7 @@ impl AsyncClient {
         paused: bool,
     ) -> PyResult<Py<PyAny>> {
         let core = self.client.get().core();
-        let request = SetPausedRequest { table, inserts, samples, paused };
+        let request = SetPausedRequest { table, inserts, samples, paused, not_after_ns: 0 };
         self.start(py, async move { core.set_paused(&request).await }, none)
     }
 

@@ -83,7 +83,8 @@ async fn every_call_wants_its_right() {
     let a = || "a".to_owned();
     let pause = own::SetPausedRequest { table: a(), samples: true, ..Default::default() };
     let change = own::TableChange { table: a(), max_size: Some(10), ..Default::default() };
-    let configure = own::ConfigureTablesRequest { changes: vec![change], dry_run: true };
+    let configure =
+        own::ConfigureTablesRequest { changes: vec![change], dry_run: true, not_after_ns: 0 };
     let mutate = proto::MutatePrioritiesRequest { table: a(), ..Default::default() };
     let hold = own::HoldRateLimiterRequest { table: a(), count: true };
     let scan = own::ScanRequest { table: a(), kept_chunk_bytes: 0 };
@@ -104,7 +105,11 @@ async fn every_call_wants_its_right() {
         (methods::HOLD_RATE_LIMITER, &["admin", "root"], hold.encode_to_vec()),
         (methods::CHECKPOINT, &["root"], Vec::new()),
         (methods::DRAIN, &["root"], drain.encode_to_vec()),
-        (methods::RESET, &["admin", "root"], proto::ResetRequest { table: a() }.encode_to_vec()),
+        (
+            methods::RESET,
+            &["admin", "root"],
+            proto::ResetRequest { table: a(), ..Default::default() }.encode_to_vec(),
+        ),
         (methods::UPDATE_PRIORITIES, &["updater"], update.encode_to_vec()),
         (methods::SET_RATE_LIMITER, &["admin", "root"], bounds.encode_to_vec()),
         (methods::TRANSFER, &["admin", "root"], insert_request(3, "a").encode_to_vec()),
@@ -191,7 +196,9 @@ async fn a_table_that_one_may_not_use_looks_like_one_that_is_not_there() {
                 methods::SAMPLE_STREAM => sample_request(name).encode_to_vec(),
                 methods::SCAN => own::ScanRequest { table: name.to_owned(), ..Default::default() }
                     .encode_to_vec(),
-                methods::RESET => proto::ResetRequest { table: name.to_owned() }.encode_to_vec(),
+                methods::RESET => {
+                    proto::ResetRequest { table: name.to_owned(), not_after_ns: 0 }.encode_to_vec()
+                }
                 _ => insert_request(1, name).encode_to_vec(),
             };
             let status =
@@ -203,7 +210,7 @@ async fn a_table_that_one_may_not_use_looks_like_one_that_is_not_there() {
         assert!(texts[0].contains(" table NAME") && texts[0].contains("token a may not "));
     }
     // Those who may use a table that is not there are told which of theirs are.
-    let gone = proto::ResetRequest { table: "gone".to_owned() };
+    let gone = proto::ResetRequest { table: "gone".to_owned(), not_after_ns: 0 };
     let status = call(&raw, methods::RESET, headers(&callers, "a"), &gone).await.unwrap_err();
     assert_eq!(status.code, Code::NotFound);
     assert!(status.message.ends_with("The tables of this server are: a."), "{}", status.message);

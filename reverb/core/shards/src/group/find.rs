@@ -3,16 +3,21 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use reverb_data::{Error, ErrorKind, Result};
 use reverb_wire::generated::reverb::{DirectoryRequest, DirectoryResponse, ShardMap};
 use reverb_wire::transport::ServerInfo;
+use tokio::sync::watch;
 
 use super::{Group, PATIENCE, View};
-use crate::member::{Line, Member, Place};
+use crate::member::{Line, Member, Place, State};
 use crate::slot_map::SlotMap;
 use crate::tables::{check_alike, check_samplers, samplings};
+
+/// How long a shard is waited for when another one has answered.
+const AFTER_OTHERS: Duration = Duration::from_millis(700);
 
 /// A seed, and what it says.
 struct Seed {
@@ -30,8 +35,9 @@ impl Group {
             let line = self.dial.dial(&self.address.shard(&place), None)?;
             seeds.push((place, line));
         }
+        let others = Others::default();
         let asked = seeds.into_iter().map(|(place, line)| async {
-            let answer = ask(&*line).await;
+            let answer = others.or_without_it(ask(&*line)).await;
             Seed { place, line, answer }
         });
         let seeds = join_all(asked).await;
@@ -137,6 +143,7 @@ impl Group {
         let mut members = Vec::new();
         for shard in &map.shards {
             let known = by_index.remove(&shard.index);
+            let silence = known.as_ref().and_then(|it| it.answer.as_ref().err().cloned());
             let answered = known.as_ref().and_then(|it| it.answer.as_ref().ok()?.as_ref());
             let named_id = Some(shard.server_id).filter(|&id| id != 0);
             let server_id = answered.map(|it| it.server_id).or(named_id);
@@ -176,11 +183,15 @@ impl Group {
                 address,
                 weight: shard.weight,
                 is_draining: shard.is_draining,
+                is_coordinator: shard.is_coordinator,
                 server_id,
             };
             let is_near = !shard.unix_path.is_empty() && named_id.is_some();
             let socket = if is_near { self.dial.dial_socket(&shard.unix_path) } else { None };
             let member = Member::new(place, line, slots.slots_of(shard.index)).with_socket(socket);
+            if let Some(error) = silence {
+                member.went_down(&error);
+            }
             members.push(Arc::new(member));
         }
         members.sort_by_key(|member| member.index);
@@ -189,12 +200,17 @@ impl Group {
 
     /// Asks the members for their tables, and checks that all have the same.
     async fn check_tables(&self, view: &mut View) -> Result<()> {
+        let others = Others::default();
         let asked = view.members.iter().map(|member| async {
+            // It was asked a moment ago. Whoever looks after it asks again.
+            if let State::Down(error) = member.state() {
+                return (member.name(), Err(error));
+            }
             if let Some(id) = member.server_id() {
                 member.prove_socket(id).await;
             }
             let info = match member.shard() {
-                Ok(shard) => within(shard.server_info()).await,
+                Ok(shard) => others.or_without_it(within(shard.server_info())).await,
                 Err(error) => Err(error),
             };
             match &info {
@@ -261,6 +277,32 @@ impl Group {
     }
 }
 
+/// Shards that are asked together: when one has answered, a silent one is not waited for long.
+#[derive(Default)]
+struct Others(watch::Sender<bool>);
+
+impl Others {
+    async fn or_without_it<T>(&self, asked: impl Future<Output = Result<T>>) -> Result<T> {
+        let mut has_answered = self.0.subscribe();
+        let patience = async {
+            // It fails only without a sender, which is `self`.
+            let _ = has_answered.wait_for(|it| *it).await;
+            tokio::time::sleep(AFTER_OTHERS).await;
+        };
+        let answer = tokio::select! {
+            answer = asked => answer,
+            () = patience => Err(Error::unavailable(format!(
+                "no answer, {} s after another shard has answered",
+                AFTER_OTHERS.as_secs_f64()
+            ))),
+        };
+        if answer.is_ok() {
+            self.0.send_replace(true);
+        }
+        answer
+    }
+}
+
 /// Waits for an answer that comes at once.
 pub(crate) async fn within<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
     match tokio::time::timeout(PATIENCE, answer).await {
@@ -312,6 +354,7 @@ fn members_in_order(seeds: Vec<Seed>) -> Result<Vec<Arc<Member>>> {
     for (position, seed) in seeds.into_iter().enumerate() {
         let Seed { place, line, answer } = seed;
         let is_ours = !matches!(answer, Ok(None));
+        let silence = answer.as_ref().err().cloned();
         let server_id = answer.ok().flatten().map(|it| it.server_id);
         if let Some(other) = server_id.and_then(|id| ids.insert(id, place.clone())) {
             return Err(Error::failed_precondition(format!(
@@ -319,9 +362,19 @@ fn members_in_order(seeds: Vec<Seed>) -> Result<Vec<Arc<Member>>> {
             )));
         }
         let index = position as i32;
-        let place = Place { index, address: place, weight: 1.0, is_draining: false, server_id };
+        let place = Place {
+            index,
+            address: place,
+            weight: 1.0,
+            is_draining: false,
+            is_coordinator: false,
+            server_id,
+        };
         let member = Member::new(place, line, slots.slots_of(index));
         member.set_ours(is_ours);
+        if let Some(error) = silence {
+            member.went_down(&error);
+        }
         members.push(Arc::new(member));
     }
     Ok(members)

@@ -2,6 +2,7 @@
 //! Calls that go to all shards.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 use reverb_data::{Error, ErrorKind, Result, TableConfig};
@@ -21,7 +22,8 @@ use reverb_wire::shard::Shard;
 use reverb_wire::transport::{BoxFuture, RateLimiterHold, ServerInfo};
 
 use super::of_shard;
-use crate::group::{Group, View};
+use super::roll_call::{ROLL_CALL, answer_of, change_all, roll_call};
+use crate::group::{Group, PATIENCE, View};
 use crate::member::{Member, State};
 use crate::status;
 use crate::table_part::TableNumbers;
@@ -48,14 +50,25 @@ where
     try_join_all(called).await
 }
 
+/// Empties a table at all shards, if all are there.
 pub(super) async fn reset(view: &View, table: &str) -> Result<()> {
-    every(view, |shard| async move { shard.reset(table).await }).await.map(drop)
+    let present = roll_call(view).await?;
+    let results = change_all(&present, |_, shard, not_after_ns| async move {
+        shard.reset_before(table, not_after_ns).await
+    });
+    let failed = results.await.into_iter().filter_map(Result::err).collect::<Vec<_>>();
+    match failed.into_iter().next() {
+        None => Ok(()),
+        Some(error) if error.kind() == ErrorKind::TableNotFound => Err(error),
+        Some(error) => Err(error.followed_by("The other shards were reset.")),
+    }
 }
 
 /// The sum of the shards that answer.
 pub(super) async fn server_info(view: &View) -> Result<ServerInfo> {
     let asked = view.members.iter().map(|member| async move {
-        let info = async { member.shard()?.server_info().await }.await;
+        let info = async { member.shard()?.server_info().await };
+        let info = answer_of(member, PATIENCE, info).await;
         match &info {
             Ok(_) => member.came_up(None),
             Err(error) if error.is_transient() => member.went_down(error),
@@ -106,8 +119,8 @@ pub(super) async fn checkpoint_status(view: &View) -> Result<CheckpointStatusRes
 /// The sum of the shards that answer, and each of them.
 pub(super) async fn status(view: &View, request: StatusRequest) -> Result<StatusResponse> {
     let asked = view.members.iter().map(|member| async move {
-        let answer = async { member.shard()?.status(request).await }.await;
-        (member, answer)
+        let asked = async { member.shard()?.status(request).await };
+        (member, answer_of(member, ROLL_CALL, asked).await)
     });
     let mut shards = Vec::new();
     let mut failure = None;
@@ -144,6 +157,7 @@ fn row(member: &Member, status: Option<StatusResponse>, error: Option<&Error>) -
         state: state.to_owned(),
         error: error.map_or_else(String::new, |error| error.message().to_owned()),
         status,
+        is_coordinator: member.is_coordinator,
     }
 }
 
@@ -153,6 +167,7 @@ pub(super) async fn configure_tables(
     view: &View,
     request: ConfigureTablesRequest,
 ) -> Result<ConfigureTablesResponse> {
+    let present = roll_call(view).await?;
     let before = server_info(view).await?.tables;
     let of_each = every(view, |shard| async move { shard.server_info().await }).await?;
     let num_shards = view.members.len();
@@ -161,22 +176,21 @@ pub(super) async fn configure_tables(
         .map(|index| part_of(&request.changes, &after, index, num_shards))
         .collect::<Result<_>>()?;
     // What cannot be is refused before anything is changed.
-    let tried = view.members.iter().zip(&parts).map(|(member, part)| async move {
-        let part = ConfigureTablesRequest { dry_run: true, ..part.clone() };
-        let answer = async { member.shard()?.configure_tables(part).await }.await;
-        answer.map_err(|error| of_shard(error, &member.name()))
+    let tried = change_all(&present, |position, shard, not_after_ns| {
+        let part =
+            ConfigureTablesRequest { dry_run: true, not_after_ns, ..parts[position].clone() };
+        async move { shard.configure_tables(part).await }
     });
-    let mut answers = try_join_all(tried).await?;
+    let mut answers = tried.await.into_iter().collect::<Result<Vec<_>>>()?;
     if !request.dry_run {
-        let changed = view
-            .members
-            .iter()
-            .zip(parts)
-            .map(|(member, part)| async move { member.shard()?.configure_tables(part).await });
-        let results = join_all(changed).await;
-        let failed = results.iter().zip(&view.members).find_map(|(result, member)| {
+        let changed = change_all(&present, |position, shard, not_after_ns| {
+            let part = ConfigureTablesRequest { not_after_ns, ..parts[position].clone() };
+            async move { shard.configure_tables(part).await }
+        });
+        let results = changed.await;
+        let failed = results.iter().find_map(|result| {
             let error = result.as_ref().err()?;
-            Some(error.clone().context(&format!("{} was not changed", member.name())))
+            Some(error.clone().context("One shard was not changed"))
         });
         if let Some(error) = failed {
             let undone = undo(view, &results, &of_each, &request.changes).await;
@@ -256,7 +270,8 @@ fn part_of(
         }
         Ok(change)
     });
-    Ok(ConfigureTablesRequest { changes: parts.collect::<Result<_>>()?, dry_run: false })
+    let changes = parts.collect::<Result<_>>()?;
+    Ok(ConfigureTablesRequest { changes, ..ConfigureTablesRequest::default() })
 }
 
 fn numbers_of(table: &TableInfo) -> TableNumbers {
@@ -290,7 +305,10 @@ async fn undo(
                 let table = info.tables.iter().find(|table| table.name == change.table)?;
                 Some(status::old_settings(change, table))
             });
-            let request = ConfigureTablesRequest { changes: old.collect(), dry_run: false };
+            let request = ConfigureTablesRequest {
+                changes: old.collect(),
+                ..ConfigureTablesRequest::default()
+            };
             let answer = async { member.shard()?.configure_tables(request).await }.await;
             answer.map(drop).map_err(|error| of_shard(error, &member.name()))
         });
@@ -343,14 +361,13 @@ pub(super) fn given_after(given: &[TableInfo], changes: &[TableChange]) -> Vec<T
 
 /// Pauses all shards, or lets all go on. After a failure, those that were paused go on.
 pub(super) async fn set_paused(view: &View, request: SetPausedRequest) -> Result<()> {
-    let results = join_all(view.members.iter().map(|member| {
-        let request = request.clone();
-        async move { member.shard()?.set_paused(request).await }
-    }))
+    let present = roll_call(view).await?;
+    let results = change_all(&present, |_, shard, not_after_ns| {
+        let request = SetPausedRequest { not_after_ns, ..request.clone() };
+        async move { shard.set_paused(request).await }
+    })
     .await;
-    let failed = results.iter().zip(&view.members).find_map(|(result, member)| {
-        Some(of_shard(result.as_ref().err()?.clone(), &member.name()))
-    });
+    let failed = results.iter().find_map(|result| result.as_ref().err().cloned());
     let Some(error) = failed else { return Ok(()) };
     let undo = SetPausedRequest { paused: !request.paused, ..request };
     let done = view.members.iter().zip(&results).filter(|(_, result)| result.is_ok());
@@ -389,8 +406,28 @@ impl RateLimiterHold for Holds {
     }
 }
 
-/// The sum of the streams that are still open.
+/// The sum of the streams that are still open. Each shard drains, whatever becomes of the others.
 pub(super) async fn drain(view: &View, request: DrainRequest) -> Result<DrainResponse> {
-    let answers = every(view, |shard| async move { shard.drain(request).await }).await?;
-    Ok(DrainResponse { open_streams: answers.iter().map(|answer| answer.open_streams).sum() })
+    let limit = Duration::try_from_secs_f64(request.timeout_s).unwrap_or(Duration::MAX);
+    let limit = limit.saturating_add(PATIENCE);
+    let drained = view.members.iter().map(|member| async move {
+        let asked = async { member.shard()?.drain(request).await };
+        let answer = answer_of(member, limit, asked).await;
+        answer.map_err(|error| of_shard(error, &member.name()))
+    });
+    let answers = join_all(drained).await;
+    let num_failed = answers.iter().filter(|it| it.is_err()).count();
+    let mut open_streams = 0;
+    for answer in answers {
+        open_streams += answer
+            .map_err(|error| {
+                error.followed_by(&format!(
+                    "{} of {} shards drain.",
+                    view.members.len() - num_failed,
+                    view.members.len()
+                ))
+            })?
+            .open_streams;
+    }
+    Ok(DrainResponse { open_streams })
 }

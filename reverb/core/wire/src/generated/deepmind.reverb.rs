@@ -358,6 +358,9 @@ pub struct MutatePrioritiesResponse {}
 pub struct ResetRequest {
     #[prost(string, tag = "1")]
     pub table: ::prost::alloc::string::String,
+    /// As in ConfigureTablesRequest. Servers of dm-reverb ignore it.
+    #[prost(int64, tag = "1001")]
+    pub not_after_ns: i64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResetResponse {}

@@ -22,6 +22,9 @@ pub struct Shard {
     /// Its share of the inserts, relative to the other shards; 0 means 1.
     #[prost(double, tag = "6")]
     pub weight: f64,
+    /// Whether it runs the coordinator of the group. A coordinator may run elsewhere, too.
+    #[prost(bool, tag = "7")]
+    pub is_coordinator: bool,
 }
 /// Who owns these slots: the top 12 bits of the key of an item are its slot.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -277,6 +280,10 @@ pub struct ConfigureTablesRequest {
     /// Whether only to say what would change.
     #[prost(bool, tag = "2")]
     pub dry_run: bool,
+    /// Refused (DEADLINE_EXCEEDED) when the clock of the server, in nanoseconds since 1970, says more: a
+    /// server that was frozen changes nothing that its caller gave up. 0: at any time.
+    #[prost(int64, tag = "3")]
+    pub not_after_ns: i64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ConfigureTablesResponse {
@@ -311,6 +318,9 @@ pub struct SetPausedRequest {
     /// Whether they wait from now on; else they go on.
     #[prost(bool, tag = "4")]
     pub paused: bool,
+    /// As in ConfigureTablesRequest.
+    #[prost(int64, tag = "5")]
+    pub not_after_ns: i64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetPausedResponse {}
@@ -451,6 +461,9 @@ pub struct ShardStatus {
     /// What it said itself; absent if it is down.
     #[prost(message, optional, tag = "5")]
     pub status: ::core::option::Option<StatusResponse>,
+    /// Whether it runs the coordinator of the group.
+    #[prost(bool, tag = "6")]
+    pub is_coordinator: bool,
 }
 /// The certificate and the tokens of a server.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -676,7 +689,7 @@ pub struct TableStatus {
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Diagnosis {
     /// "flowing", "idle", "filling", "starved", "ahead", "behind", "full", "slow readers", "stuck",
-    /// "never", "paused", "draining". More may come.
+    /// "never", "paused", "draining"; of a group also "shard down". More may come.
     #[prost(string, tag = "1")]
     pub state: ::prost::alloc::string::String,
     /// For people.
