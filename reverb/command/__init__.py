@@ -7,10 +7,11 @@ import os
 import pathlib
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from reverb import __version__
 from reverb.command import (
+    addresses,
     configure,
     drain,
     export,
@@ -20,7 +21,6 @@ from reverb.command import (
     pause,
     reset,
     reshard,
-    source,
     text,
     tfrecord,
     tls,
@@ -28,12 +28,14 @@ from reverb.command import (
     top,
     why,
 )
+from reverb.command.open_source import open_source, sources_of
 from reverb.command.server_arguments import (
     Commands,
     add_credentials,
     add_timeout,
     credentials_of,
 )
+from reverb.command.several import ask_each
 from reverb.errors import ReverbError
 from reverb.shown_text import without_tokens
 
@@ -44,8 +46,8 @@ _FAILURE = 1
 _INTERRUPTED = 130
 
 _SOURCE_HELP = (
-    "a checkpoint, a directory of checkpoints (the latest complete one is read), or host:port of a "
-    "running server (grpcs://host:port if it speaks TLS, unix:///path/of/socket for a Unix socket)"
+    "a checkpoint, a directory of checkpoints (the latest complete one is read), those of a group, "
+    f"or {addresses.HELP}"
 )
 
 
@@ -57,9 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       The exit code: 0 on success, 1 after an error (one line on standard error), 130 after Ctrl-C;
-      3 or 4 if `why` finds that somebody waits, 3 if `drain` leaves streams open, 2 if `reshard`
-      is not given all the parts of one group. An invalid
-      command line raises `SystemExit` with code 2.
+      3, 4 or 5 if `why` finds that somebody waits or is down, 3 if `drain` leaves streams open, 2
+      if `reshard` is not given all the parts of one group. An invalid command line raises
+      `SystemExit` with code 2.
     """
     if sys.stdout is None:
         # The shell has closed it (`>&-`).
@@ -127,7 +129,7 @@ def _add_inspect(commands: Commands) -> None:
         help="print a summary of tables: size, bytes, item age, priorities, signature",
         description="Prints a summary of the tables of a checkpoint or of a running server.",
     )
-    _add_source(parser)
+    _add_source(parser, addresses.SEVERAL_ARE_SHOWN)
     parser.add_argument("--table", help="only this table")
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
     parser.add_argument(
@@ -144,7 +146,7 @@ def _add_export(commands: Commands) -> None:
         epilog="\n\n".join(f"{module.__doc__}" for module in (npz, parquet, tfrecord)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _add_source(parser)
+    _add_source(parser, "; not several servers, unless they are a group")
     parser.add_argument("--table", required=True, help="the table to export")
     parser.add_argument("--format", required=True, choices=list(export.FORMATS))
     parser.add_argument(
@@ -171,8 +173,8 @@ def _add_export(commands: Commands) -> None:
     parser.set_defaults(run=_run_export)
 
 
-def _add_source(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="PATH_OR_ADDRESS", help=_SOURCE_HELP)
+def _add_source(parser: argparse.ArgumentParser, of_several: str) -> None:
+    parser.add_argument("source", metavar="PATH_OR_ADDRESS", help=_SOURCE_HELP + of_several)
     add_timeout(parser)
     add_credentials(parser)
     parser.add_argument(
@@ -187,19 +189,43 @@ def _positive(text: str) -> int:
     return value
 
 
-def _run_inspect(arguments: argparse.Namespace) -> None:
-    report = inspect.inspect(
-        source.open_source(arguments.source, arguments.timeout, **credentials_of(arguments)),
-        table=arguments.table,
-        read_items=not arguments.no_items,
-        progress=_progress(arguments),
-    )
-    print(inspect.as_json(report) if arguments.json else inspect.as_text(report))
+def _run_inspect(arguments: argparse.Namespace) -> int:
+    def report_of(name: str) -> dict[str, Any]:
+        return inspect.inspect(
+            open_source(name, arguments.timeout, **credentials_of(arguments)),
+            table=arguments.table,
+            read_items=not arguments.no_items,
+            progress=_progress(arguments) if len(names) == 1 else False,
+        )
+
+    names = sources_of(arguments.source)
+    if len(names) == 1:
+        report = report_of(arguments.source)
+        print(inspect.as_json(report) if arguments.json else inspect.as_text(report))
+        return 0
+    answers = ask_each(names, report_of)
+    if arguments.json:
+        values = [
+            {"source": name, "error": str(it)} if isinstance(it, ReverbError) else it
+            for name, it in answers.items()
+        ]
+        print(inspect.as_json({"servers": values}))
+    else:
+        told = [
+            text.plain(f"server {name}: no answer: {it}")
+            if isinstance(it, ReverbError)
+            else inspect.as_text(it)
+            for name, it in answers.items()
+        ]
+        print("\n\n".join(told))
+    return _FAILURE if any(isinstance(it, ReverbError) for it in answers.values()) else 0
 
 
 def _run_export(arguments: argparse.Namespace) -> None:
+    if len(sources_of(arguments.source)) > 1:
+        addresses.one_server(arguments.source, "export")
     num_items, path = export.export(
-        source.open_source(arguments.source, arguments.timeout, **credentials_of(arguments)),
+        open_source(arguments.source, arguments.timeout, **credentials_of(arguments)),
         arguments.table,
         arguments.format,
         arguments.output,

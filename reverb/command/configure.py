@@ -6,6 +6,7 @@ import sys
 from typing import Any, TypeVar
 
 from reverb.byte_sizes import parse_byte_size
+from reverb.client import Client
 from reverb.command import text
 from reverb.command.server_arguments import (
     Commands,
@@ -13,7 +14,6 @@ from reverb.command.server_arguments import (
     add_table,
     add_timeout,
     client_of,
-    credentials_of,
 )
 from reverb.command.source import ServerSource, check_table
 from reverb.errors import InvalidArgumentError
@@ -166,16 +166,17 @@ def _max_diff(value: str) -> float:
 
 def _run(arguments: argparse.Namespace) -> None:
     _check(arguments)
-    limiter = _limiter(arguments) if _changes_limiter(arguments) else None
+    client = client_of(arguments, "configure")
+    present = _Present(client, arguments.table)
+    limiter = _limiter(arguments, present) if _changes_limiter(arguments) else None
     change = TableChange(
         max_size=arguments.max_size,
         max_bytes=arguments.max_bytes,
         max_times_sampled=arguments.max_times_sampled,
         rate_limiter=limiter,
         priority_exponent=None if arguments.draw else arguments.priority_exponent,
-        sampler=_sampler(arguments),
+        sampler=_sampler(arguments, present),
     )
-    client = client_of(arguments)
     changed = client.configure_tables({arguments.table: change}, dry_run=arguments.dry_run)
     for it in changed:
         print(text.plain(_would_be(it) if arguments.dry_run else str(it)))
@@ -183,7 +184,7 @@ def _run(arguments: argparse.Namespace) -> None:
         print("nothing is different")
 
 
-def _sampler(arguments: argparse.Namespace) -> Any:
+def _sampler(arguments: argparse.Namespace, present: "_Present") -> Any:
     """The sampler with its new parameters; `None` if they stay."""
     if arguments.expected_age is not None:
         return Recent(arguments.expected_age)
@@ -191,7 +192,7 @@ def _sampler(arguments: argparse.Namespace) -> Any:
         return None
     exponent = arguments.priority_exponent
     if exponent is None:
-        options: Any = _present(arguments).sampler_options
+        options: Any = present.info().sampler_options
         if options.WhichOneof("distribution") != "prioritized":
             raise InvalidArgumentError(
                 f"--draw is of a prioritized sampler, which table {arguments.table} does not have"
@@ -200,11 +201,18 @@ def _sampler(arguments: argparse.Namespace) -> Any:
     return Prioritized(exponent, draw=arguments.draw)
 
 
-def _present(arguments: argparse.Namespace) -> Any:
+class _Present:
     """The table as it is."""
-    server = ServerSource(arguments.address, arguments.timeout, **credentials_of(arguments))
-    check_table(server, arguments.table)
-    return server.tables[arguments.table]
+
+    def __init__(self, client: Client, table: str) -> None:
+        self._client = client
+        self._table = table
+
+    def info(self) -> Any:
+        """Asks for it."""
+        server = ServerSource(self._client)
+        check_table(server, self._table)
+        return server.tables[self._table]
 
 
 def _would_be(changed: ChangedSetting) -> str:
@@ -241,11 +249,11 @@ def _changes_limiter(arguments: argparse.Namespace) -> bool:
     return arguments.no_ratio or any(getattr(arguments, name) is not None for name in names)
 
 
-def _limiter(arguments: argparse.Namespace) -> RateLimiter:
+def _limiter(arguments: argparse.Namespace, table: _Present) -> RateLimiter:
     """The new limiter: the numbers that are given, and those of the present one."""
     if arguments.queue_size is not None:
         return Queue(arguments.queue_size)
-    present: Any = _present(arguments).rate_limiter_info
+    present: Any = table.info().rate_limiter_info
     min_size = _either(arguments.min_size_to_sample, present.min_size_to_sample)
     if arguments.no_ratio:
         return MinSize(min_size)

@@ -6,6 +6,7 @@ import math
 
 from reverb.client import Client
 from reverb.command import text
+from reverb.command.addresses import one_server, shard_of
 from reverb.command.server_arguments import (
     DEFAULT_TIMEOUT_S,
     Commands,
@@ -24,9 +25,9 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "drain",
         help="make a server ready to be stopped",
-        description="Ends all streams of a server, which accepts no new ones until it is started "
-        "again. Clients try again what was not confirmed, at the next server of their address or "
-        "at this one after its restart.",
+        description="Ends all streams of a server, or of all shards of a group, which accept no "
+        "new ones until they are started again. Clients try again what was not confirmed, at the "
+        "next server of their address or at this one after its restart.",
         epilog="exit codes: 0 all streams have ended; 3 some are still open; 1 no answer of the "
         "server, or another error. A drain cannot be taken back, not even with Ctrl-C.",
     )
@@ -37,6 +38,12 @@ def add_parser(commands: Commands) -> None:
         default=_DRAIN_S,
         metavar="SECONDS",
         help="how long to wait for the end of the streams (default: %(default)g)",
+    )
+    parser.add_argument(
+        "--shard",
+        type=int,
+        metavar="N",
+        help="of a group only the shard with this index (default: all of them)",
     )
     parser.set_defaults(run=_run)
 
@@ -49,14 +56,19 @@ def _seconds(value: str) -> float:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    client = Client(
-        arguments.address, connect_timeout_s=DEFAULT_TIMEOUT_S, **credentials_of(arguments)
-    )
+    credentials = credentials_of(arguments)
+    address = one_server(arguments.address, "drain")
+    client = Client(address, connect_timeout_s=DEFAULT_TIMEOUT_S, **credentials)
+    told = address
+    if arguments.shard is not None:
+        address = shard_of(client, arguments.shard)
+        client = Client(address, connect_timeout_s=DEFAULT_TIMEOUT_S, **credentials)
+        told = f"shard {arguments.shard} ({address})"
     still_open = client.drain(arguments.timeout)
     if not still_open:
-        print(f"{arguments.address} is drained: all streams have ended")
+        print(f"{told} is drained: all streams have ended")
         return 0
     streams = text.plural(still_open, "stream")
     are = "is" if still_open == 1 else "are"
-    print(f"{streams} of {arguments.address} {are} still open after {arguments.timeout:g} s")
+    print(f"{streams} of {told} {are} still open after {arguments.timeout:g} s")
     return STILL_OPEN

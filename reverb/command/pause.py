@@ -42,13 +42,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _pause(arguments: argparse.Namespace) -> None:
     inserts, samples = _sides(arguments)
-    client_of(arguments).pause_table(arguments.table, inserts=inserts, samples=samples)
+    client_of(arguments, "pause").pause_table(arguments.table, inserts=inserts, samples=samples)
     print(f"{_named(inserts, samples)} of table {text.plain(arguments.table)} are paused")
 
 
 def _resume(arguments: argparse.Namespace) -> None:
     inserts, samples = _sides(arguments)
-    client_of(arguments).resume_table(arguments.table, inserts=inserts, samples=samples)
+    client_of(arguments, "resume").resume_table(arguments.table, inserts=inserts, samples=samples)
     print(f"{_named(inserts, samples)} of table {text.plain(arguments.table)} go on")
 
 

@@ -11,7 +11,6 @@ from reverb.command.server_arguments import (
     add_table,
     add_timeout,
     client_of,
-    credentials_of,
 )
 from reverb.command.source import ServerSource, check_table
 from reverb.errors import FailedPreconditionError
@@ -36,7 +35,8 @@ def add_parser(commands: Commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    server = ServerSource(arguments.address, arguments.timeout, **credentials_of(arguments))
+    client = client_of(arguments, "reset")
+    server = ServerSource(client)
     check_table(server, arguments.table)
     count = server.tables[arguments.table].current_size
     items = f"{text.number(count)} item{'' if count == 1 else 's'}"
@@ -44,7 +44,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if not arguments.yes and not _confirmed(f"{items} of {table} will be lost. Reset it?"):
         print("nothing was removed")
         return _NOT_DONE
-    client_of(arguments).reset(arguments.table)
+    client.reset(arguments.table)
     print(f"{table} is empty: it had {items}")
     return 0
 

@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 
 from reverb.client import Client
+from reverb.command import addresses
 from reverb.tls import ClientTls
 
 DEFAULT_TIMEOUT_S = 10.0
@@ -13,12 +14,17 @@ DEFAULT_TIMEOUT_S = 10.0
 Commands = argparse._SubParsersAction
 
 
-def add_address(parser: argparse.ArgumentParser) -> None:
-    """Adds the address of a server, and what it takes to be let in."""
+def add_address(parser: argparse.ArgumentParser, *, shows_several: bool = False) -> None:
+    """Adds the address of a server or a group, and what it takes to be let in.
+
+    Args:
+      parser: The command.
+      shows_several: Whether an address may lead to several servers.
+    """
     parser.add_argument(
         "address",
-        metavar="HOST:PORT",
-        help="a running server; grpcs://HOST:PORT if it speaks TLS, unix:///PATH for a Unix socket",
+        metavar="ADDRESS",
+        help=addresses.HELP + (addresses.SEVERAL_ARE_SHOWN if shows_several else ""),
     )
     add_credentials(parser)
 
@@ -92,8 +98,11 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def client_of(arguments: argparse.Namespace) -> Client:
-    """Makes a client of the server that the arguments name."""
-    return Client(
-        arguments.address, connect_timeout_s=arguments.timeout, **credentials_of(arguments)
-    )
+def client_of(arguments: argparse.Namespace, command: str) -> Client:
+    """Makes a client of the server, or of the group, that a command changes.
+
+    Raises:
+      InvalidArgumentError: If the address leads to several servers.
+    """
+    address = addresses.one_server(arguments.address, command)
+    return Client(address, connect_timeout_s=arguments.timeout, **credentials_of(arguments))

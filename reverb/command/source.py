@@ -3,7 +3,6 @@
 
 import dataclasses
 import pathlib
-import re
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -11,16 +10,13 @@ import numpy as np
 
 from reverb.client import Client
 from reverb.command.item_statistics import collect
-from reverb.errors import InvalidArgumentError, TableNotFoundError
+from reverb.errors import TableNotFoundError
 from reverb.replay_sample import ReplaySample
 from reverb.reverb_types import TableInfo
-from reverb.server import MAX_PORT
 from reverb.stored_checkpoint import TableStatistics, read
 
 # Called with the number of items that are done and of all items; the latter is 0 if unknown.
 ProgressCallback = Callable[[int, int], Any]
-
-_ADDRESS = re.compile(r"(grpcs?://)?(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,14 +96,18 @@ class CheckpointSource:
 
 
 class ServerSource:
-    """The tables of a running server, of this package or of dm-reverb."""
+    """The tables of a running server, of this package or of dm-reverb, or of a group.
+
+    Args:
+      client: A client of it.
+    """
 
     kind = "server"
     server_name: str | None = None
 
-    def __init__(self, address: str, timeout_s: float, **credentials: Any) -> None:
-        self.name = address
-        self._client = Client(address, connect_timeout_s=timeout_s, **credentials)
+    def __init__(self, client: Client) -> None:
+        self.name = client.server_address
+        self._client = client
         self.tables: dict[str, TableInfo] = self._client.server_info()
 
     def statistics(
@@ -129,39 +129,6 @@ class ServerSource:
     def scan(self, table: str) -> Generator[StoredItem, None, None]:
         """See `Source`."""
         yield from map(_stored_item, self._client.scan(table, with_inserted_at=True))
-
-
-def open_source(text: str, timeout_s: float, **credentials: Any) -> CheckpointSource | ServerSource:
-    """Opens the source of a command: a directory, else the address of a server.
-
-    Args:
-      text: A checkpoint, a directory of checkpoints (the latest complete one is read),
-        `host:port`, or `unix:///path/of/socket`.
-      timeout_s: How long to wait for a server, in seconds.
-      **credentials: Arguments of `Client` for a server.
-
-    Raises:
-      InvalidArgumentError: If `text` is neither a directory nor an address.
-      DataLossError: If the checkpoint is damaged.
-      UnavailableError: If no server answers.
-    """
-    path = pathlib.Path(text)
-    if path.is_dir():
-        return CheckpointSource(path)
-    if text.startswith("unix:"):
-        return ServerSource(text, timeout_s, **credentials)
-    address = _ADDRESS.fullmatch(text)
-    if address is None or path.exists():
-        raise InvalidArgumentError(
-            f"{text} is neither a directory nor the address of a server; give a checkpoint, a "
-            "directory of checkpoints, host:port (grpcs://host:port if it speaks TLS), or "
-            "unix:///path/of/socket"
-        )
-    if not 1 <= int(address["port"]) <= MAX_PORT:
-        raise InvalidArgumentError(
-            f"the port of {text} must be from 1 to {MAX_PORT}, got {address['port']}"
-        )
-    return ServerSource(text, timeout_s, **credentials)
 
 
 def check_table(source: Source, table: str) -> None:

@@ -8,18 +8,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from reverb.command import text
+from reverb.command.addresses import servers_of
 from reverb.command.server_arguments import (
     Commands,
     add_address,
     add_timeout,
     credentials_of,
 )
+from reverb.command.several import ask_each
 from reverb.command.status_source import StatusSource, worst_first
+from reverb.errors import ReverbError
 from reverb.server_status import TableStatus
 
 # Exit codes, beside 0 and 1 for errors.
 SOMEBODY_WAITS = 3
 NEVER = 4
+SERVER_DOWN = 5
 
 _LONG_WAIT_S = 30.0
 
@@ -28,6 +32,7 @@ _MAX_NAME_WIDTH = 60
 
 # States that do not end by themselves.
 _HOPELESS = ("never", "stuck")
+_SHARD_DOWN = "shard down"
 
 
 def add_parser(commands: Commands) -> None:
@@ -35,12 +40,13 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "why",
         help="say what the tables of a running server do or wait for",
-        description="Says what each table of a running server does or waits for, and what would "
-        "help; the tables that need help come first.",
+        description="Says what each table of a running server, or of a group, does or waits "
+        "for, and what would help; the tables that need help come first.",
         epilog="exit codes: 0 all is well, or nobody waits for long; 3 somebody waits for longer "
-        "than --longer-than; 4 a table can never go on (stuck, never); 1 no answer of the server",
+        "than --longer-than; 4 a table can never go on (stuck, never); 5 a shard of a group, "
+        "or one of several servers, is down; 1 no answer of any server",
     )
-    add_address(parser)
+    add_address(parser, shows_several=True)
     parser.add_argument("table", nargs="?", help="only this table")
     add_timeout(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, for programs")
@@ -55,9 +61,33 @@ def add_parser(commands: Commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    report = ask(arguments.address, arguments.table, arguments.timeout, **credentials_of(arguments))
-    print(report.as_json() if arguments.json else report.as_text())
-    return report.exit_code(arguments.longer_than)
+    credentials = credentials_of(arguments)
+
+    def ask_one(address: str) -> Report:
+        return ask(address, arguments.table, arguments.timeout, **credentials)
+
+    addresses = servers_of(arguments.address)
+    if len(addresses) == 1:
+        report = ask_one(arguments.address)
+        print(report.as_json() if arguments.json else report.as_text())
+        return report.exit_code(arguments.longer_than)
+    answers = ask_each(addresses, ask_one)
+    if arguments.json:
+        values = [
+            {"server": address, "error": str(it)} if isinstance(it, ReverbError) else it.as_dict()
+            for address, it in answers.items()
+        ]
+        print(json.dumps({"servers": values}, indent=2))
+    else:
+        for address, it in answers.items():
+            told = f"no answer: {it}" if isinstance(it, ReverbError) else it.as_text()
+            print(text.plain(address))
+            print("\n".join(f"  {line}" for line in told.splitlines()))
+    codes = [
+        SERVER_DOWN if isinstance(it, ReverbError) else it.exit_code(arguments.longer_than)
+        for it in answers.values()
+    ]
+    return max(codes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +103,9 @@ class Report:
     address: str
 
     def exit_code(self, longer_than_s: float) -> int:
-        """Returns 4 for a table that can never go on, 3 if somebody waits for long, and else 0."""
+        """Returns 5 if a shard is down, 4 if a table can never go on, 3 if somebody waits long."""
+        if any(table.diagnosis.state == _SHARD_DOWN for table in self.tables.values()):
+            return SERVER_DOWN
         if any(table.diagnosis.state in _HOPELESS for table in self.tables.values()):
             return NEVER
         waits = [
@@ -98,6 +130,10 @@ class Report:
 
     def as_json(self) -> str:
         """The same for programs: a dict of tables."""
+        return json.dumps(self.as_dict(), indent=2)
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `as_json` writes."""
         tables = {
             name: {
                 "state": table.diagnosis.state,
@@ -108,7 +144,7 @@ class Report:
             }
             for name, table in self.tables.items()
         }
-        return json.dumps({"server": self.address, "tables": tables}, indent=2)
+        return {"server": self.address, "tables": tables}
 
 
 def ask(address: str, table: str | None, timeout_s: float, **credentials: Any) -> Report:

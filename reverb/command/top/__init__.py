@@ -5,20 +5,25 @@ Only `app` and what it draws with need Textual; they are imported when a termina
 """
 
 import argparse
+import json
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 
+from reverb.command import text
+from reverb.command.addresses import servers_of
 from reverb.command.server_arguments import (
     Commands,
     add_address,
     add_timeout,
     credentials_of,
 )
+from reverb.command.several import ask_each
 from reverb.command.status_source import StatusSource
 from reverb.command.top import snapshot
 from reverb.command.top.picture import pictures_for
-from reverb.errors import FailedPreconditionError
+from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
 
 _INTERVAL_S = 1.0
 _LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.1, 3600.0
@@ -33,7 +38,7 @@ def add_parser(commands: Commands) -> None:
         "for, its rates and limits, who is connected, and what takes the memory.",
         epilog="Without --once it needs Textual: pip install 'reverb-replay[top]'.",
     )
-    add_address(parser)
+    add_address(parser, shows_several=True)
     parser.add_argument("table", nargs="?", help="only this table")
     add_timeout(parser)
     parser.add_argument(
@@ -52,8 +57,8 @@ def add_parser(commands: Commands) -> None:
     parser.set_defaults(run=_run, parser=parser)
 
 
-def _interval(text: str) -> float:
-    value = float(text)
+def _interval(given: str) -> float:
+    value = float(given)
     if not _LEAST_INTERVAL_S <= value <= _MOST_INTERVAL_S:
         raise argparse.ArgumentTypeError(
             f"must be from {_LEAST_INTERVAL_S} to {_MOST_INTERVAL_S:g} seconds, got {value:g}"
@@ -64,9 +69,10 @@ def _interval(text: str) -> float:
 def _run(arguments: argparse.Namespace) -> int | None:
     if arguments.json and not arguments.once:
         arguments.parser.error("--json needs --once")
-    asked = StatusSource(
-        arguments.address, arguments.table, arguments.timeout, **credentials_of(arguments)
-    )
+    addresses = servers_of(arguments.address)
+    if len(addresses) > 1:
+        return _run_several(arguments, addresses)
+    asked = _source(arguments, arguments.address)
     if arguments.json:
         print(asked.ask_for_json())
     elif arguments.once:
@@ -74,6 +80,42 @@ def _run(arguments: argparse.Namespace) -> int | None:
     else:
         return run(asked, arguments.interval)
     return None
+
+
+def _source(arguments: argparse.Namespace, address: str) -> StatusSource:
+    return StatusSource(address, arguments.table, arguments.timeout, **credentials_of(arguments))
+
+
+def _run_several(arguments: argparse.Namespace, addresses: Sequence[str]) -> int:
+    """Prints what each server does, under its name."""
+    if not arguments.once:
+        raise InvalidArgumentError(
+            f"{arguments.address} leads to {len(addresses)} servers, and the screen shows one: "
+            f"name one of them ({', '.join(addresses)}), or print all with --once"
+        )
+
+    def ask(address: str) -> str:
+        asked = _source(arguments, address)
+        return asked.ask_for_json() if arguments.json else as_text(asked)
+
+    answers = ask_each(addresses, ask)
+    if arguments.json:
+        values = [
+            {"server": address, "error": str(it)}
+            if isinstance(it, ReverbError)
+            else {"server": address, "status": json.loads(it)}
+            for address, it in answers.items()
+        ]
+        print(json.dumps({"servers": values}, indent=2))
+    else:
+        told = [
+            f"{text.plain(address)}  no answer: {text.plain(str(it))}"
+            if isinstance(it, ReverbError)
+            else it
+            for address, it in answers.items()
+        ]
+        print("\n\n".join(told))
+    return 1 if any(isinstance(it, ReverbError) for it in answers.values()) else 0
 
 
 def as_text(source: StatusSource) -> str:

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, try_join_all};
 use reverb_data::{Error, Result};
-use reverb_wire::generated::reverb::StatusRequest;
+use reverb_wire::generated::reverb::{DirectoryRequest, StatusRequest};
 use reverb_wire::shard::Shard;
 
 use super::of_shard;
@@ -107,7 +107,7 @@ impl Present<'_> {
                 if self.clock.is_some() && self.member.is_ours() {
                     tokio::select! {
                         done = &mut changing => return done,
-                        there = tokio::time::timeout(BEGIN, shard.directory()) => {
+                        there = tokio::time::timeout(BEGIN, shard.directory(DirectoryRequest::default())) => {
                             there.map_err(|_| silent(BEGIN * 2).lasting())??;
                         }
                     }

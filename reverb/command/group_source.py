@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checkpoint of a group as one source: the parts of all shards."""
+
+import heapq
+import pathlib
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+from reverb.cluster import group_checkpoint
+from reverb.cluster.group_manifest import MANIFEST
+from reverb.cluster.shard_tables import tables_from_values
+from reverb.command.item_statistics import collect
+from reverb.command.source import CheckpointSource, ProgressCallback, StoredItem
+from reverb.reverb_types import TableInfo
+from reverb.stored_checkpoint import TableStatistics
+
+# From here on, limiters mean that there is no bound.
+_NO_BOUND = 1e300
+
+
+class GroupCheckpointSource:
+    """The tables of a group on disk. See `Source`.
+
+    Args:
+      name: The directory, for people.
+      parts: The checkpoint of each shard.
+      given: The tables as the program gave them to the group, as far as that is known.
+    """
+
+    kind = "checkpoint"
+    server_name: str | None = None
+
+    def __init__(
+        self, name: str, parts: Sequence[pathlib.Path], given: Sequence[TableInfo] = ()
+    ) -> None:
+        self.name = name
+        self._parts = [CheckpointSource(part) for part in parts]
+        of_group = {info.name: info for info in given}
+        names = dict.fromkeys(table for part in self._parts for table in part.tables)
+        self.tables: dict[str, TableInfo] = {
+            table: _together(
+                [part.tables[table] for part in self._parts if table in part.tables],
+                of_group.get(table),
+            )
+            for table in names
+        }
+
+    def statistics(
+        self, tables: Sequence[str], progress: ProgressCallback
+    ) -> Mapping[str, TableStatistics]:
+        """See `Source`. Reads all data of the tables."""
+        total = sum(self.tables[table].current_size for table in tables)
+        statistics: dict[str, TableStatistics] = {}
+        done = 0
+        for table in tables:
+
+            def report(count: int, before: int = done) -> None:
+                progress(before + count, max(total, before + count))
+
+            statistics[table] = collect(self.scan(table), report)
+            done += statistics[table].num_items
+        return statistics
+
+    def scan(self, table: str) -> Generator[StoredItem, None, None]:
+        """See `Source`."""
+        scans = [part.scan(table) for part in self._parts if table in part.tables]
+        yield from heapq.merge(*scans, key=lambda item: item.inserted_at)
+
+
+def group_source(path: pathlib.Path) -> GroupCheckpointSource | None:
+    """Opens the checkpoint of a group, or the latest one in a directory; `None`: there is none.
+
+    Without a checkpoint of the group, its shards may have saved by themselves, to `shard-<index>`.
+
+    Raises:
+      DataLossError: If a part is missing, or is damaged.
+    """
+    saved = group_checkpoint.latest(path)
+    if (path / MANIFEST).exists():
+        saved = group_checkpoint.read(path)
+        saved.check()
+    if saved is not None:
+        given = map(TableInfo.from_serialized_proto, tables_from_values(saved.tables))
+        paths = [saved.path_of(index) for index in saved.parts]
+        return GroupCheckpointSource(str(saved.path), paths, list(given))
+    alone = group_checkpoint.shards_alone(path)
+    return GroupCheckpointSource(str(path), list(alone.values())) if alone else None
+
+
+def _together(parts: Sequence[TableInfo], given: TableInfo | None) -> TableInfo:
+    """The table of a group: counters are sums, settings those of the group or else sums, too."""
+    total = parts[0]
+    first: Any = total.rate_limiter_info
+    limiter = type(first)()
+    limiter.CopyFrom(first)
+    sums = ("current_size", "num_episodes", "num_deleted_episodes", "num_unique_samples")
+    numbers = {name: sum(getattr(part, name) for part in parts) for name in ("max_size", *sums)}
+    for part in parts[1:]:
+        added: Any = part.rate_limiter_info
+        limiter.insert_stats.completed += added.insert_stats.completed
+        limiter.sample_stats.completed += added.sample_stats.completed
+        limiter.min_size_to_sample += added.min_size_to_sample
+        for bound in ("min_diff", "max_diff"):
+            before = getattr(limiter, bound)
+            if abs(before) < _NO_BOUND:
+                setattr(limiter, bound, before + getattr(added, bound))
+    if given is not None:
+        numbers["max_size"] = given.max_size
+        of_group: Any = given.rate_limiter_info
+        for name in ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff"):
+            setattr(limiter, name, getattr(of_group, name))
+    fields = {name: getattr(total, name) for name in total.__dataclass_fields__}
+    return TableInfo(**{**fields, **numbers, "rate_limiter_info": limiter})

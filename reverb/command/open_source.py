@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens what a command reads: a checkpoint, that of a group, or running servers."""
+
+import pathlib
+import re
+from typing import Any
+
+from reverb.client import Client
+from reverb.command.addresses import servers_of
+from reverb.command.group_source import group_source
+from reverb.command.source import CheckpointSource, ServerSource, Source
+from reverb.errors import InvalidArgumentError
+from reverb.server import MAX_PORT
+
+# What begins like this is an address, and the client says what is wrong with it.
+_SCHEMES = ("unix:", "dns:", "ipv4:", "ipv6:", "grpc://", "grpcs://", "shards:", "shards+")
+_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d+)")
+
+
+def open_source(text: str, timeout_s: float, **credentials: Any) -> Source:
+    """Opens the source of a command: a directory, else the address of a server or of a group.
+
+    Args:
+      text: A checkpoint, a directory of checkpoints (the latest complete one is read), those of a
+        group, or an address as `Client` takes it.
+      timeout_s: How long to wait for a server, in seconds.
+      **credentials: Arguments of `Client` for a server.
+
+    Raises:
+      InvalidArgumentError: If `text` is neither a directory nor an address.
+      DataLossError: If the checkpoint is damaged.
+      UnavailableError: If no server answers.
+    """
+    path = pathlib.Path(text)
+    if path.is_dir():
+        return group_source(path) or CheckpointSource(path)
+    _check_address(text)
+    return ServerSource(Client(text, connect_timeout_s=timeout_s, **credentials))
+
+
+def sources_of(text: str) -> list[str]:
+    """Returns what `open_source` opens for a text that may lead to several servers."""
+    if pathlib.Path(text).exists():
+        return [text]
+    _check_address(text)
+    return servers_of(text)
+
+
+def _check_address(text: str) -> None:
+    if text.startswith(_SCHEMES):
+        return
+    for place in text.split(","):
+        matched = _HOST_PORT.fullmatch(place.strip())
+        if matched is None or pathlib.Path(text).exists():
+            raise InvalidArgumentError(
+                f"{text} is neither a directory nor the address of a server; give a checkpoint, a "
+                "directory of checkpoints, host:port (grpcs://host:port if it speaks TLS), "
+                "unix:///path/of/socket, or shards:///host:port,host:port for a group"
+            )
+        if not 1 <= int(matched["port"]) <= MAX_PORT:
+            raise InvalidArgumentError(
+                f"the port of {text} must be from 1 to {MAX_PORT}, got {matched['port']}"
+            )
