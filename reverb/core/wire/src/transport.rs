@@ -167,9 +167,9 @@ pub trait Transport: Send + Sync {
     /// Opens an insert stream.
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>>;
 
-    /// Opens the next insert stream of a writer. In a group it leads to the shard that has the most
-    /// room in these tables; instead of a stream that was lost, to the same shard as that one, until
-    /// that shard has been away for long.
+    /// Opens the next insert stream of a writer. In a group it leads to the shard with the most
+    /// room in these tables; instead of a stream that was lost, to the same shard as that one,
+    /// until that shard has been away for long.
     fn open_next_insert<'a>(&'a self, next: NextStream<'a>) -> BoxFuture<'a, Result<InsertStream>> {
         let _ = next;
         self.open_insert()
