@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from reverb import __version__
 from reverb.command import (
     addresses,
+    checkpoint,
     configure,
     drain,
     export,
@@ -115,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     top.add_parser(commands)
     configure.add_parser(commands)
     pause.add_parsers(commands)
+    checkpoint.add_parser(commands)
     drain.add_parser(commands)
     reset.add_parser(commands)
     reshard.add_parser(commands)

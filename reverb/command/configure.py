@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from reverb.byte_sizes import parse_byte_size
 from reverb.client import Client
 from reverb.command import text
+from reverb.command.reset import confirmed
 from reverb.command.server_arguments import (
     Commands,
     add_address,
@@ -21,6 +22,7 @@ from reverb.item_selectors import Prioritized, Recent
 from reverb.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio
 from reverb.table_change import UNCHANGED, ChangedSetting, TableChange
 
+_NOT_DONE = 1
 _NONE = "none"
 # How limiters write that there is no bound.
 _NO_MIN_DIFF, _NO_MAX_DIFF = -sys.float_info.max, sys.float_info.max
@@ -47,9 +49,9 @@ def add_parser(commands: Commands) -> None:
         help="change settings of a table of a running server",
         description="Changes settings of a table while its server runs: all that are given, or "
         "none. What is not given stays as it is.",
-        epilog="exit codes: 0 the table has these settings; 1 an error; 2 the command "
-        "line cannot be used. After a restart a table has the settings of the program or config "
-        "that makes it.",
+        epilog="exit codes: 0 the table has these settings; 1 an error, or the answer was no; 2 "
+        "the command line cannot be used. After a restart a table has the settings of the program "
+        "or config that makes it.",
     )
     add_address(parser)
     add_table(parser, "the table to change")
@@ -85,6 +87,11 @@ def add_parser(commands: Commands) -> None:
     )
     _add_limiter(parser)
     parser.add_argument("--dry-run", action="store_true", help="only say what would change")
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help="do not ask before unread items of a queue are dropped, for scripts",
+    )
     add_timeout(parser)
     parser.set_defaults(run=_run, parser=parser)
 
@@ -164,10 +171,13 @@ def _max_diff(value: str) -> float:
     return _NO_MAX_DIFF if value == _NONE else float(value)
 
 
-def _run(arguments: argparse.Namespace) -> None:
+def _run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     client = client_of(arguments, "configure")
     present = _Present(client, arguments.table)
+    if not _may_drop(arguments, present):
+        print("nothing was changed")
+        return _NOT_DONE
     limiter = _limiter(arguments, present) if _changes_limiter(arguments) else None
     change = TableChange(
         max_size=arguments.max_size,
@@ -182,6 +192,26 @@ def _run(arguments: argparse.Namespace) -> None:
         print(text.plain(_would_be(it) if arguments.dry_run else str(it)))
     if not changed:
         print("nothing is different")
+    return 0
+
+
+def _may_drop(arguments: argparse.Namespace, present: "_Present") -> bool:
+    """Whether items that nobody has read may be dropped, if a smaller queue has no room for them.
+
+    Items of a queue leave when they are read, so that all that are there are unread.
+    """
+    if arguments.max_size is None:
+        return True
+    info = present.info()
+    count = info.current_size - arguments.max_size
+    if info.max_times_sampled != 1 or count <= 0:
+        return True
+    items = f"{text.number(count)} unread item{'' if count == 1 else 's'}"
+    told = f"{items} of table {text.plain(arguments.table)} would be lost"
+    if arguments.dry_run:
+        print(told)
+        return True
+    return arguments.yes or confirmed(f"{told}. Make it smaller?")
 
 
 def _sampler(arguments: argparse.Namespace, present: "_Present") -> Any:

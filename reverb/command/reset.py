@@ -41,7 +41,7 @@ def _run(arguments: argparse.Namespace) -> int:
     count = server.tables[arguments.table].current_size
     items = f"{text.number(count)} item{'' if count == 1 else 's'}"
     table = f"table {text.plain(arguments.table)} of {arguments.address}"
-    if not arguments.yes and not _confirmed(f"{items} of {table} will be lost. Reset it?"):
+    if not arguments.yes and not confirmed(f"{items} of {table} will be lost. Reset it?"):
         print("nothing was removed")
         return _NOT_DONE
     client.reset(arguments.table)
@@ -49,7 +49,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _confirmed(question: str) -> bool:
+def confirmed(question: str) -> bool:
     """Asks on the terminal.
 
     Raises:

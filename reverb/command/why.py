@@ -17,6 +17,7 @@ from reverb.command.server_arguments import (
 )
 from reverb.command.several import ask_each
 from reverb.command.status_source import StatusSource, worst_first
+from reverb.command.top import server_facts
 from reverb.errors import ReverbError
 from reverb.server_status import TableStatus
 
@@ -97,10 +98,14 @@ class Report:
     Attributes:
       tables: The tables that were asked for, those that need help first.
       address: Address of the server.
+      checkpoints: When the last checkpoint was saved, and whether saves fail.
+      last_checkpoint_s: Seconds since the last checkpoint; `None` if there is none.
     """
 
     tables: Mapping[str, TableStatus]
     address: str
+    checkpoints: str
+    last_checkpoint_s: float | None
 
     def exit_code(self, longer_than_s: float) -> int:
         """Returns 5 if a shard is down, 4 if a table can never go on, 3 if somebody waits long."""
@@ -116,17 +121,18 @@ class Report:
         return SOMEBODY_WAITS if max(waits, default=0.0) > longer_than_s else 0
 
     def as_text(self) -> str:
-        """One line for each table: name, state and sentence."""
+        """One line for each table: name, state and sentence; and one of the checkpoints."""
         if not self.tables:
             return f"{self.address} has no tables"
         names = [text.plain(name) for name in self.tables]
         name_width = min(max(map(text.cells, names)), _MAX_NAME_WIDTH)
         state_width = max(len(table.diagnosis.state) for table in self.tables.values())
-        return "\n".join(
+        lines = [
             f"{text.fit(name, name_width)}  {table.diagnosis.state:{state_width}}  "
             f"{text.plain(table.diagnosis.sentence)}"
             for name, table in zip(names, self.tables.values(), strict=True)
-        )
+        ]
+        return "\n".join([*lines, f"checkpoints: {self.checkpoints}"])
 
     def as_json(self) -> str:
         """The same for programs: a dict of tables."""
@@ -144,7 +150,11 @@ class Report:
             }
             for name, table in self.tables.items()
         }
-        return {"server": self.address, "tables": tables}
+        return {
+            "server": self.address,
+            "tables": tables,
+            "last_checkpoint_s": self.last_checkpoint_s,
+        }
 
 
 def ask(address: str, table: str | None, timeout_s: float, **credentials: Any) -> Report:
@@ -162,4 +172,7 @@ def ask(address: str, table: str | None, timeout_s: float, **credentials: Any) -
       UnavailableError: If no server answers in time.
     """
     status = StatusSource(address, table, timeout_s, **credentials).ask_for_rates()
-    return Report(worst_first(status), address)
+    saved_at = status.checkpoints.latest_saved_at
+    last_checkpoint_s = None if saved_at is None else status.now - saved_at
+    told = server_facts.checkpoints(status)
+    return Report(worst_first(status), address, told, last_checkpoint_s)

@@ -233,6 +233,7 @@ COMMANDS = {
     "configure": ["--table=t", "--max-size=5"],
     "pause": ["--table=t"],
     "resume": ["--table=t"],
+    "checkpoint": [],
     "drain": [],
     "reset": ["--table=t"],
 }

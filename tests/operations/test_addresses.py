@@ -25,6 +25,7 @@ CHANGES = {
     "pause": (["--table", "t"], "inserts and samples of table t are paused"),
     "resume": (["--table", "t"], "inserts and samples of table t go on"),
     "reset": (["--table", "t", "--yes"], " is empty: it had "),
+    "checkpoint": ([], "saved /"),
     "drain": ([], " is drained: all streams have ended"),
 }
 READS = ("inspect", "export", "why", "top")
@@ -124,6 +125,9 @@ def test_what_is_changed_is_changed_at_every_address(servers, kind):
         elif name == "resume":
             changed = is_concerned
             assert all(table.inserting.paused is None for table in tables)
+        elif name == "checkpoint":
+            saved = [client.checkpoint_status().num_saved for client in made.clients]
+            changed = [count == 1 for count in saved]
         elif name == "reset":
             changed = [table.items == 0 for table in tables]
         else:
@@ -144,8 +148,9 @@ def test_several_servers_are_shown_each_under_its_name(servers, scheme):
         f"server {name}, 1 table" for name in names
     ]
     code, out, _ = made.run("why", address=made.several)
-    assert (code, out.splitlines()[::2]) == (0, names)
-    assert all(line.startswith("  t  flowing  ") for line in out.splitlines()[1::2])
+    assert (code, out.splitlines()[::3]) == (0, names)
+    assert all(line.startswith("  t  flowing  ") for line in out.splitlines()[1::3])
+    assert out.splitlines()[2::3] == ["  checkpoints: None was saved yet."] * 2
     code, out, _ = made.run("why", "--json", address=made.several)
     assert [it["server"] for it in json.loads(out)["servers"]] == names
     code, out, _ = made.run("top", "--once", address=made.several)
@@ -164,8 +169,8 @@ def test_of_several_servers_one_that_is_down_is_named(servers):
     code, out, _ = made.run("why", "--timeout", "0.5", address=made.several)
     assert code == 5
     assert out.splitlines()[1].startswith("  t  flowing  ")
-    assert out.splitlines()[2] == down
-    assert out.splitlines()[3].startswith("  no answer: ")
+    assert out.splitlines()[3] == down
+    assert out.splitlines()[4].startswith("  no answer: ")
     code, out, _ = made.run("inspect", "--timeout", "0.5", address=made.several)
     assert (code, f"server {down}: no answer: " in out) == (1, True)
     code, out, _ = made.run("top", "--once", "--timeout", "0.5", address=made.several)

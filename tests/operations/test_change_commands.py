@@ -3,6 +3,8 @@
 
 import contextlib
 import dataclasses
+import io
+import json
 import os
 import pathlib
 import pty
@@ -373,3 +375,70 @@ def test_a_server_of_dm_reverb(served, monkeypatch):
     monkeypatch.setattr(reverb.Client, "drain", refuse)
     code, _, err = served.run("drain", table=False)
     assert (code, "it is a server of dm-reverb" in err) == (1, True)
+
+
+def test_a_smaller_queue_asks_before_it_drops_what_nobody_has_read(capsys, monkeypatch):
+    with Served(capsys, max_times_sampled=1, sampler=reverb.selectors.Fifo()) as served:
+        served.insert(10)
+        code, out, err = served.run("configure", "--max-size", 4, "--dry-run")
+        assert (code, err) == (0, "")
+        assert out.startswith("6 unread items of table replay would be lost\nmax_size of table")
+        code, out, err = served.run("configure", "--max-size", 4)
+        question = "6 unread items of table replay would be lost. Make it smaller?"
+        assert (code, out) == (1, "")
+        assert (
+            err
+            == f"reverb: error: {question} There is no terminal to answer on; give --yes to do it\n"
+        )
+        for answer, size in (("n", 10), ("y", 4)):
+            monkeypatch.setattr("sys.stdin", Terminal(f"{answer}\n"))
+            code, out, err = served.run("configure", "--max-size", 4)
+            assert err == f"{question} [y/N] "
+            assert served.status().items == size
+        # Nothing is lost, or nobody is asked.
+        assert served.run("configure", "--max-size", 9)[0] == 0
+        served.insert(3)
+        assert served.run("configure", "--max-size", 7)[0] == 0
+        assert served.run("configure", "--max-size", 5, "--yes")[0] == 0
+        assert served.status().items == 5
+
+
+def test_other_tables_are_made_smaller_without_a_question(capsys):
+    with Served(capsys) as served:
+        served.insert(10)
+        assert served.run("configure", "--max-size", 4)[0] == 0
+        assert served.status().items == 4
+
+
+class Terminal(io.StringIO):
+    """Somebody who answers."""
+
+    def isatty(self):
+        return True
+
+
+def test_a_checkpoint_is_told(capsys, tmp_path):
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path / "saved"))
+    with (
+        Served(capsys) as served,
+        reverb.Server([testing.table()], host="127.0.0.1", checkpointer=checkpointer) as server,
+    ):
+        address = f"127.0.0.1:{server.port}"
+        code, _, err = Served.run(served, "checkpoint", table=False)
+        assert (code, err) == (0, "")  # To a temporary directory.
+        assert command.main(["checkpoint", address]) == 0
+        (path,) = (tmp_path / "saved").iterdir()
+        out = capsys.readouterr().out
+        assert out.startswith(f"saved {path}, ")
+        assert " in " in out
+        assert command.main(["why", address]) == 0
+        assert "checkpoints: The last one was saved " in capsys.readouterr().out
+        assert command.main(["why", "--json", address]) == 0
+        assert json.loads(capsys.readouterr().out)["last_checkpoint_s"] >= 0
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
+        (tmp_path / "saved").rmdir()
+        (tmp_path / "saved").touch()
+        assert command.main(["checkpoint", address]) == 1
+        assert str(tmp_path / "saved") in capsys.readouterr().err

@@ -146,7 +146,7 @@ class TestWhy:
             address = f"127.1:{server.port}"
             assert command.main(["why", address]) == 0
             lines = capsys.readouterr().out.splitlines()
-            assert len(lines) == 2
+            assert len(lines) == 3
             assert lines[0].split("  ")[0] == r"\x1b[31mred\n\u202e[red]x[/red]"
             assert lines[1].startswith("x" * 59 + "\u2026  idle")
             assert command.main(["why", address, "missing"]) == 1
