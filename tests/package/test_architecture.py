@@ -287,6 +287,8 @@ def test_no_file_uses_unsafe_code_unless_it_may():
     allowed = {f"reverb/core/{name}/src/lib.rs" for name in ("allocator", "memory")}
     # Arrays of NumPy, and tensors of other libraries.
     allowed |= {f"reverb/core/bindings/src/{name}.rs" for name in ("array", "batch", "dlpack")}
+    # Files of a parent, by their numbers.
+    allowed |= {"reverb/core/bindings/src/inherited_ports.rs"}
     # TensorFlow's C interface.
     kernels = ("api", "attrs", "kernel", "strings", "tensor")
     allowed |= {f"reverb/tf_ops/kernels/src/{name}.rs" for name in kernels}

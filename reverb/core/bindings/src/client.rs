@@ -495,7 +495,7 @@ impl Client {
 /// A time of at least 0.
 pub(crate) fn seconds(argument: &str, value: f64) -> PyResult<Duration> {
     let seconds = Duration::try_from_secs_f64(value).map_err(|_| {
-        Error::invalid_argument(if value >= 0.0 {
+        Error::invalid_argument(if value >= 0.0 && value.is_finite() {
             format!("{argument} must be at most 1e19 s, got {value:e}")
         } else {
             format!("{argument} must be a number of seconds of at least 0, got {value}")

@@ -31,6 +31,8 @@ mod dtype;
 mod error;
 mod exit;
 mod files;
+#[cfg(unix)]
+mod inherited_ports;
 mod legacy_writer;
 mod limiter_hold;
 mod logs;

@@ -9,10 +9,10 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use reverb_checkpoint::leave_locks_to_parent;
 use reverb_data::{Error, Result};
-#[cfg(unix)]
-use reverb_rpc::server::{SocketIdentity, listening};
 use tokio::runtime::Runtime;
 
+#[cfg(unix)]
+use crate::inherited_ports;
 use crate::{exit, tensorflow};
 
 /// Counts forks: objects remember the process that made them.
@@ -165,38 +165,7 @@ fn after_fork_in_child() {
     exit::reset_after_fork();
     leave_locks_to_parent();
     #[cfg(unix)]
-    leave_ports_to_parent();
-}
-
-/// Otherwise the ports of a parent that has stopped its servers, or was killed, would stay taken
-/// until its children end. The files stay open, on nothing: what the parent's servers left here may
-/// close them.
-#[cfg(unix)]
-#[allow(unsafe_code)]
-fn leave_ports_to_parent() {
-    use std::fs::File;
-    use std::mem::ManuallyDrop;
-    use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
-
-    for identity in listening() {
-        let number = identity.file_number();
-        // SAFETY: the number came from an open file, and the child has no other thread that could
-        // close it meanwhile.
-        let file = unsafe { BorrowedFd::borrow_raw(number) };
-        if SocketIdentity::of(file) != Some(identity) {
-            continue;
-        }
-        // SAFETY: as above. It stays with its owner.
-        let mut socket = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
-        match File::open("/dev/null") {
-            Ok(nothing) => {
-                let _ = rustix::io::dup2(nothing, &mut socket);
-                let _ = rustix::io::fcntl_setfd(&*socket, rustix::io::FdFlags::CLOEXEC);
-            }
-            // Files have run out: nobody here uses its owner.
-            Err(_) => drop(ManuallyDrop::into_inner(socket)),
-        }
-    }
+    inherited_ports::leave_to_parent();
 }
 
 /// Registers our hooks for forks and for the interpreter's exit.

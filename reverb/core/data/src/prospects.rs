@@ -120,7 +120,7 @@ mod tests {
     }
 
     proptest! {
-        /// Random walks come to a stop only where that was foretold, and none does where it was not.
+        /// Random walks come to a stop only where that was foretold.
         #[test]
         fn a_walk_stops_only_where_that_was_told(
             ratio in (1_u32..40).prop_map(|it| f64::from(it) / 8.0),
