@@ -34,6 +34,7 @@ from reverb.command.server_arguments import (
     Commands,
     add_credentials,
     add_timeout,
+    by_options,
     credentials_of,
 )
 from reverb.command.several import ask_each
@@ -82,7 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILURE
     except (ReverbError, OSError, UnicodeEncodeError) as error:
-        told = text.plain(without_tokens(" ".join(str(error).split())))
+        told = by_options(" ".join(str(error).split()), arguments)
+        told = text.plain(without_tokens(told))
         print(f"reverb: error: {told}", file=sys.stderr)
         return _FAILURE
     return code or 0

@@ -98,6 +98,36 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
     )
 
 
+# What the package calls the arguments of a client, by the option that gives them.
+_ANYWHERE = {
+    "or raise connect_timeout_s": "or raise --timeout",
+    "ClientTls.cert": "--tls-cert",
+    "ClientTls.key": "--tls-key",
+}
+_AT_THE_BEGINNING = {
+    "ca": "--tls-ca",
+    "cert": "--tls-cert",
+    "key": "--tls-key",
+    "server_name": "--tls-server-name",
+    "tls": "--tls-ca, --tls-cert or --tls-server-name",
+    "timeout_s": "--timeout",
+    "connect_timeout_s": "--timeout",
+    "token_file": "--token-file",
+}
+
+
+def by_options(message: str, arguments: argparse.Namespace) -> str:
+    """Returns an error of the package with the options of a command in the place of arguments."""
+    for argument, option in _ANYWHERE.items():
+        message = message.replace(argument, option)
+    first, space, rest = message.partition(" ")
+    if space and first in _AT_THE_BEGINNING and hasattr(arguments, "token_file"):
+        return f"{_AT_THE_BEGINNING[first]} {rest}"
+    if space and "_" in first and hasattr(arguments, first):
+        return f"--{first.replace('_', '-')} {rest}"
+    return message
+
+
 def client_of(arguments: argparse.Namespace, command: str) -> Client:
     """Makes a client of the server, or of the group, that a command changes.
 

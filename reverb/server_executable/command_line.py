@@ -145,16 +145,30 @@ def _config_source(
     parser: argparse.ArgumentParser, parsed: argparse.Namespace, environment: Environment
 ) -> ConfigSource:
     if parsed.config is not None:
+        _check_is_no_path(parser, "--config", parsed.config, "--config-file")
         return ConfigSource("--config", text=parsed.config)
     if parsed.config_file is not None:
         return ConfigSource("--config-file", parsed.config_file)
     if environment.config is not None and environment.config_file is not None:
         parser.error(f"give only one of {CONFIG_VARIABLE} and {CONFIG_FILE_VARIABLE}")
     if environment.config is not None:
+        _check_is_no_path(parser, CONFIG_VARIABLE, environment.config, CONFIG_FILE_VARIABLE)
         return ConfigSource(CONFIG_VARIABLE, text=environment.config)
     if environment.config_file is not None:
         return ConfigSource(CONFIG_FILE_VARIABLE, pathlib.Path(environment.config_file))
     parser.error("one of the arguments --config --config-file is required")
+
+
+def _check_is_no_path(
+    parser: argparse.ArgumentParser, origin: str, text: str, for_paths: str
+) -> None:
+    """Ends the program if a file was given in the place of a config."""
+    # Every field of a config has one of these.
+    if text.strip() and not set(":{<") & set(text):
+        parser.error(
+            f"{origin} is the text of a config, and {text.strip()!r} is none: {for_paths} is for "
+            "the path of a file"
+        )
 
 
 def _make_parser() -> argparse.ArgumentParser:

@@ -270,7 +270,7 @@ def test_no_command_takes_the_token_itself(reverb, name):
 def test_a_certificate_without_a_key_is_refused(reverb, name):
     code, _, errors = reverb(name, "grpcs://a:1", *COMMANDS[name], "--tls-cert=c")
     assert code == 1
-    assert "ClientTls.cert needs ClientTls.key" in errors
+    assert "--tls-cert needs --tls-key" in errors
 
 
 def test_the_end_of_a_token_is_in_the_future():

@@ -110,4 +110,4 @@ def test_the_environment_is_enough(run, secured, options_of, tmp_path, monkeypat
 def test_a_token_file_that_is_missing_is_named(run, secured):
     code, _, errors = run("inspect", secured.address, "--token-file=/no/such", "--no-progress")
     assert code == 1
-    assert "token_file /no/such cannot be read" in errors
+    assert "--token-file /no/such cannot be read" in errors

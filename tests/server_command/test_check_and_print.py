@@ -129,6 +129,16 @@ def test_a_table_that_stops_was_told_of(min_size, ratio, min_diff, width):
         inserts, samples = inserts + can_insert, samples + (can_sample and not can_insert)
 
 
+@pytest.mark.parametrize("path", ["server.textproto", "/etc/reverb/server.textproto", "missing"])
+def test_a_path_in_the_place_of_a_config_is_told(ends, monkeypatch, path):
+    code, _, errors = ends("--check", f"--config={path}")
+    told = f"is the text of a config, and '{path}' is none: "
+    assert (code, f"--config {told}--config-file is for the path of a file" in errors) == (2, True)
+    monkeypatch.setenv("REVERB_SERVER_CONFIG", path)
+    code, _, errors = ends("--check")
+    assert (code, f"REVERB_SERVER_CONFIG {told}REVERB_SERVER_CONFIG_FILE is" in errors) == (2, True)
+
+
 def test_a_check_makes_no_directory_of_checkpoints(ends, tmp_path):
     root = tmp_path / "a" / "b"
     code, out, _ = ends("--check", f"--config={CONFIG}", "--checkpoint-dir", root)
