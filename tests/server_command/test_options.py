@@ -372,9 +372,9 @@ def test_the_help_tells_of_every_option(monkeypatch, capsys, option):
 @pytest.mark.parametrize(
     ("arguments", "variables", "expected"),
     [
-        ([], {"REVERB_SERVER_CONFIG": "x"}, "REVERB_SERVER_CONFIG, line 1: "),
+        ([], {"REVERB_SERVER_CONFIG": "x:"}, "REVERB_SERVER_CONFIG, line 1: "),
         ([], {"REVERB_SERVER_CONFIG_FILE": "no"}, "cannot read REVERB_SERVER_CONFIG_FILE no: "),
-        (["--config=x"], {"REVERB_SERVER_CONFIG_FILE": "no"}, "--config, line 1: "),
+        (["--config=x:"], {"REVERB_SERVER_CONFIG_FILE": "no"}, "--config, line 1: "),
         (["--config-file=no"], {"REVERB_SERVER_CONFIG": "x"}, "cannot read --config-file no: "),
         (
             [],
