@@ -120,8 +120,8 @@ def test_wheel_holds_the_native_module_and_what_tensorflow_loads(names):
 
 def test_the_native_module_has_no_debug_information(wheel):
     with zipfile.ZipFile(wheel) as archive:
-        # Of this, TLS and certificates take 2.3 MB, groups of shards 1.7.
-        assert archive.getinfo("reverb/core/_native.abi3.so").file_size <= 15_000_000
+        # Of this, TLS and certificates take 2.3 MB, groups of shards 1.9.
+        assert archive.getinfo("reverb/core/_native.abi3.so").file_size <= 15_500_000
 
 
 def test_what_tensorflow_loads_is_small(wheel):
