@@ -9,8 +9,12 @@ from typing import Any
 from reverb.cluster import group_checkpoint
 from reverb.cluster.group_manifest import MANIFEST
 from reverb.cluster.shard_tables import tables_from_values
-from reverb.command.item_statistics import collect
-from reverb.command.source import CheckpointSource, ProgressCallback, StoredItem
+from reverb.command.source import (
+    CheckpointSource,
+    ProgressCallback,
+    StoredItem,
+    statistics_of_scans,
+)
 from reverb.reverb_types import TableInfo
 from reverb.stored_checkpoint import TableStatistics
 
@@ -49,17 +53,7 @@ class GroupCheckpointSource:
         self, tables: Sequence[str], progress: ProgressCallback
     ) -> Mapping[str, TableStatistics]:
         """See `Source`. Reads all data of the tables."""
-        total = sum(self.tables[table].current_size for table in tables)
-        statistics: dict[str, TableStatistics] = {}
-        done = 0
-        for table in tables:
-
-            def report(count: int, before: int = done) -> None:
-                progress(before + count, max(total, before + count))
-
-            statistics[table] = collect(self.scan(table), report)
-            done += statistics[table].num_items
-        return statistics
+        return statistics_of_scans(self, tables, progress)
 
     def scan(self, table: str) -> Generator[StoredItem, None, None]:
         """See `Source`."""

@@ -114,21 +114,28 @@ class ServerSource:
         self, tables: Sequence[str], progress: ProgressCallback
     ) -> Mapping[str, TableStatistics]:
         """See `Source`. Reads all data of the tables, because it needs the lengths of items."""
-        total = sum(self.tables[table].current_size for table in tables)
-        statistics = {}
-        done = 0
-        for table in tables:
-
-            def report(count: int, before: int = done) -> None:
-                progress(before + count, max(total, before + count))
-
-            statistics[table] = collect(self.scan(table), report)
-            done += statistics[table].num_items
-        return statistics
+        return statistics_of_scans(self, tables, progress)
 
     def scan(self, table: str) -> Generator[StoredItem, None, None]:
         """See `Source`."""
         yield from map(_stored_item, self._client.scan(table, with_inserted_at=True))
+
+
+def statistics_of_scans(
+    source: Source, tables: Sequence[str], progress: ProgressCallback
+) -> Mapping[str, TableStatistics]:
+    """Reads all items of tables, for a source that stores no statistics."""
+    total = sum(source.tables[table].current_size for table in tables)
+    statistics: dict[str, TableStatistics] = {}
+    done = 0
+    for table in tables:
+
+        def report(count: int, before: int = done) -> None:
+            progress(before + count, max(total, before + count))
+
+        statistics[table] = collect(source.scan(table), report)
+        done += statistics[table].num_items
+    return statistics
 
 
 def check_table(source: Source, table: str) -> None:

@@ -11,8 +11,10 @@ from reverb import command
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import Directory
 from reverb.cluster.shard_tables import serialize_tables, tables_as_values
+from support.reverb_server import QUEUE
 
-CONFIG = """
+CONFIG = (
+    """
 tables: {
   table_name: "table"
   sampler: { uniform: true }
@@ -20,15 +22,9 @@ tables: {
   max_size: 700
   rate_limiter: { min_size_to_sample: 1 samples_per_insert: 1 min_diff: -1e300 max_diff: 1e300 }
 }
-tables: {
-  table_name: "queue"
-  sampler: { fifo: true }
-  remover: { fifo: true }
-  max_size: 100
-  max_times_sampled: 1
-  rate_limiter: { min_size_to_sample: 1 samples_per_insert: 1 min_diff: 0 max_diff: 100 }
-}
 """
+    + QUEUE
+)
 SIGNATURE = {"number": np.zeros([1], np.int64), "data": np.zeros([1, 3], np.float32)}
 
 

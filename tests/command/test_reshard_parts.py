@@ -13,10 +13,12 @@ import reverb
 from reverb import command
 from reverb.cluster import Shard, group_checkpoint
 from reverb.core import protos
+from support.reverb_server import QUEUE
 from support.wire.messages import chunk, insert, item
 from support.wire.wire_client import WireClient
 
-CONFIG = """
+CONFIG = (
+    """
 tables: {
   table_name: "table"
   sampler: { prioritized: { priority_exponent: 0.5 } }
@@ -24,15 +26,9 @@ tables: {
   max_size: %d
   rate_limiter: { min_size_to_sample: 1 samples_per_insert: 1 min_diff: -1e300 max_diff: 1e300 }
 }
-tables: {
-  table_name: "queue"
-  sampler: { fifo: true }
-  remover: { fifo: true }
-  max_size: 100
-  max_times_sampled: 1
-  rate_limiter: { min_size_to_sample: 1 samples_per_insert: 1 min_diff: 0 max_diff: 100 }
-}
 """
+    + QUEUE
+)
 
 
 def make_tables(max_size=1000, exponent=0.5):

@@ -10,6 +10,16 @@ tables: {
   rate_limiter: { min_size_to_sample: 1 samples_per_insert: 1 min_diff: -1e300 max_diff: 1e300 }
 }
 """
+QUEUE = """
+tables: {
+  table_name: "queue"
+  sampler: { fifo: true }
+  remover: { fifo: true }
+  max_size: 100
+  max_times_sampled: 1
+  rate_limiter: { min_size_to_sample: 1 samples_per_insert: 1 min_diff: 0 max_diff: 100 }
+}
+"""
 COMMAND = """
 from reverb.server_executable import server_main
 server_main.app_run_main()

@@ -17,6 +17,7 @@ mod columns;
 mod delta;
 pub mod dtype;
 pub mod error;
+pub mod figures;
 mod file;
 mod frame;
 mod interned;

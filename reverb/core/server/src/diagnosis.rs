@@ -3,12 +3,11 @@
 //!
 //! This is the only place that decides it. The page and the commands show what it says.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_data::byte_size;
-use reverb_data::error::grouped;
+use reverb_data::figures::{Bound, count, number, plural, seconds};
 use reverb_data::{RateLimiterConfig, WhenFull};
 use reverb_engine::{SetBy, TableStatus};
 
@@ -119,7 +118,7 @@ impl SlowReaders {
         let Self { count, slowest, wait } = self;
         format!(
             "{} not take what is ready: {slowest} has read nothing for {}.",
-            plural(*count as u64, "reader does", "readers do"),
+            plural(*count as i64, "reader does", "readers do"),
             seconds(*wait)
         )
     }
@@ -213,7 +212,7 @@ impl<'a> Case<'a> {
     /// Who lets a side wait, and how many requests wait for that.
     fn why_paused(&self) -> Option<String> {
         let info = &self.table.info;
-        let (inserts, samples) = (info.waiting_inserts as u64, info.waiting_samples as u64);
+        let (inserts, samples) = (info.waiting_inserts as i64, info.waiting_samples as i64);
         let what = match (&self.table.inserting.paused, &self.table.sampling.paused) {
             (None, None) => return None,
             (Some(by), None) => format!("Inserts are paused by {by}"),
@@ -342,7 +341,7 @@ impl<'a> Case<'a> {
     fn why_behind(&self) -> String {
         let needed = self.missing_samples().max(1.0);
         let wait = self.table.inserting.oldest_wait.unwrap_or_default();
-        let waiting = self.table.info.waiting_inserts as u64;
+        let waiting = self.table.info.waiting_inserts as i64;
         let now = if waiting > 0 {
             let inserts = plural(waiting, "insert is", "inserts are");
             format!("{inserts} queued, for {}", seconds(wait))
@@ -368,14 +367,14 @@ impl<'a> Case<'a> {
             Some(ago) => format!("The last sample was {} ago", seconds(ago)),
             None => "Nothing was ever sampled".to_owned(),
         };
-        let readers = plural(self.around.readers as u64, "sample stream is", "sample streams are");
+        let readers = plural(self.around.readers as i64, "sample stream is", "sample streams are");
         format!(" {last}; {readers} open.")
     }
 
     fn why_samples_wait(&self, wait: Duration) -> (State, String) {
         let min_size = self.limiter.min_size_to_sample;
         let waiting = plural(
-            self.table.info.waiting_samples as u64,
+            self.table.info.waiting_samples as i64,
             "request for samples has",
             "requests for samples have",
         );
@@ -390,7 +389,7 @@ impl<'a> Case<'a> {
             let text = format!(
                 "{waiting} waited {}. {last}; {} open. {missing}.{}",
                 seconds(wait),
-                plural(self.around.writers as u64, "insert stream is", "insert streams are"),
+                plural(self.around.writers as i64, "insert stream is", "insert streams are"),
                 self.whose_window(),
             );
             return (State::Starved, text);
@@ -481,47 +480,6 @@ impl<'a> Case<'a> {
         // Clocks may be set back.
         let ago = self.around.now_ns.saturating_sub(at_ns).max(0);
         (at_ns > 0).then(|| Duration::from_nanos(ago as u64))
-    }
-}
-
-/// Prints the largest doubles as "none". They mean "no bound", and have 309 digits.
-struct Bound(f64);
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.abs() >= f64::MAX { f.write_str("no bound") } else { write!(f, "{}", self.0) }
-    }
-}
-
-fn count(number: i64) -> String {
-    grouped(usize::try_from(number).unwrap_or(0))
-}
-
-fn plural(number: u64, one: &str, many: &str) -> String {
-    format!("{} {}", grouped(number as usize), if number == 1 { one } else { many })
-}
-
-/// A number with one digit after the point below 10, unless that is 0, and none above.
-fn number(value: f64) -> String {
-    if value >= 10.0 {
-        return grouped(value.round() as usize);
-    }
-    let text = format!("{value:.1}");
-    text.strip_suffix(".0").map_or(text.clone(), ToOwned::to_owned)
-}
-
-fn seconds(time: Duration) -> String {
-    let seconds = time.as_secs_f64();
-    if seconds < 1.0 {
-        format!("{:.0} ms", seconds * 1e3)
-    } else if seconds < 10.0 {
-        format!("{seconds:.1} s")
-    } else if seconds < 120.0 {
-        format!("{seconds:.0} s")
-    } else if seconds < 7200.0 {
-        format!("{:.0} min", seconds / 60.0)
-    } else {
-        format!("{:.0} h", seconds / 3600.0)
     }
 }
 

@@ -199,7 +199,9 @@ impl Stream {
 
     /// From now on nothing is read from it, as there is no memory; or it is read again.
     pub(crate) fn set_memory_wait(&self, waits: bool) {
-        if self.waits_for_memory.swap(waits, Ordering::Relaxed) != waits {
+        // Asked for each part of a message, by the stream alone.
+        if self.waits_for_memory.load(Ordering::Relaxed) != waits {
+            self.waits_for_memory.store(waits, Ordering::Relaxed);
             self.state.lock().memory_wait = waits.then(Instant::now);
         }
     }

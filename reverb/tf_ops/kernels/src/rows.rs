@@ -283,21 +283,13 @@ fn num_checked(plans: &Plans, samples: &[Sampled], exact: bool) -> Result<usize>
         return Ok(samples.len());
     }
     for (row, Sampled { trajectory, .. }) in samples.iter().enumerate() {
-        match check_item(plans, trajectory) {
+        match ColumnPlan::check_item(plans, trajectory) {
             Err(error) if exact || row == 0 => return Err(error),
             Err(_) => return Ok(row),
             Ok(()) => {}
         }
     }
     Ok(samples.len())
-}
-
-fn check_item(plans: &Plans, trajectory: &Trajectory) -> Result<()> {
-    if trajectory.num_columns() != plans.len() {
-        return Err(different_columns(plans.len(), trajectory.num_columns()));
-    }
-    let mut columns = plans.iter().zip(trajectory.columns()).enumerate();
-    columns.try_for_each(|(i, (plan, column))| plan.check(i, trajectory, &column))
 }
 
 type Plans = SmallVec<[ColumnPlan; 8]>;

@@ -148,7 +148,8 @@ impl<'m> BatchBuilder<'m> {
             *num_bytes = Some(total);
             self.room = self.room.checked_sub(total).ok_or_else(no_room)?;
             if total > ColumnPlan::MAX_UNCHECKED_BYTES {
-                check_all(&plans, samples)?;
+                let mut all = samples.iter();
+                all.try_for_each(|it| ColumnPlan::check_item(&plans, &it.trajectory))?;
             }
         }
         let mut given = given.into_iter().flatten();
@@ -160,19 +161,6 @@ impl<'m> BatchBuilder<'m> {
         self.columns = columns;
         Ok(())
     }
-}
-
-/// Checks that all items are like the plans, and that their chunks are what they claim to be.
-fn check_all(plans: &[ColumnPlan], samples: &[Sampled]) -> Result<()> {
-    for Sampled { trajectory, .. } in samples {
-        if trajectory.num_columns() != plans.len() {
-            return Err(different_columns(plans.len(), trajectory.num_columns()));
-        }
-        for (i, (plan, column)) in plans.iter().zip(trajectory.columns()).enumerate() {
-            plan.check(i, trajectory, &column)?;
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

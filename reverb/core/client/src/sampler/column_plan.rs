@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the rows of a column of a batch have in common.
 
-use reverb_data::stacking::{ColumnLayout, different_shapes};
+use reverb_data::stacking::{ColumnLayout, different_columns, different_shapes};
 use reverb_data::trajectory::{Column, ColumnSize};
 use reverb_data::{DType, Error, Result, Shape, Trajectory};
 
@@ -32,13 +32,21 @@ impl ColumnPlan {
         Ok(Self { dtype, item_shape: shape, squeeze: column.squeeze, item_bytes: num_bytes })
     }
 
-    /// Checks an item before there is memory for it.
+    /// Checks an item before there is memory for it, with the plans of all columns.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if it has not the planned shape; `DataLoss` if its chunks are not what
+    /// `InvalidArgument` if it has not the planned shapes; `DataLoss` if its chunks are not what
     /// they claim to be.
-    pub fn check(&self, index: usize, trajectory: &Trajectory, column: &Column<'_>) -> Result<()> {
+    pub fn check_item(plans: &[Self], trajectory: &Trajectory) -> Result<()> {
+        if trajectory.num_columns() != plans.len() {
+            return Err(different_columns(plans.len(), trajectory.num_columns()));
+        }
+        let mut columns = plans.iter().zip(trajectory.columns()).enumerate();
+        columns.try_for_each(|(i, (plan, column))| plan.check(i, trajectory, &column))
+    }
+
+    fn check(&self, index: usize, trajectory: &Trajectory, column: &Column<'_>) -> Result<()> {
         if self.fits(trajectory, column)? {
             trajectory.checked_column(column).map(drop)
         } else {

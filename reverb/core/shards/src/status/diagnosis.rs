@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use reverb_data::byte_size;
-use reverb_data::error::grouped;
+use reverb_data::figures::{Bound, count, number, plural, seconds};
 use reverb_wire::convert::table_config::to_rate_limiter;
 use reverb_wire::generated::reverb::{Diagnosis, MemoryStatus, SideStatus, TableStatus};
 
@@ -137,8 +137,8 @@ impl Case<'_> {
             count(self.sum.num_items),
             count(limiter.min_size_to_sample),
             self.sum.cursor,
-            bound(limiter.min_diff),
-            bound(limiter.max_diff)
+            Bound(limiter.min_diff),
+            Bound(limiter.max_diff)
         )
     }
 
@@ -262,43 +262,6 @@ fn names(parts: &[&Part<'_>]) -> String {
         [only] => format!("Shard {only}"),
         [before @ .., last] => format!("Shards {} and {last}", before.join(", ")),
         [] => String::new(),
-    }
-}
-
-/// The largest doubles mean "no bound", and have 309 digits.
-fn bound(value: f64) -> String {
-    if value.abs() >= f64::MAX { "no bound".to_owned() } else { value.to_string() }
-}
-
-fn count(number: i64) -> String {
-    grouped(usize::try_from(number).unwrap_or(0))
-}
-
-fn plural(number: i64, one: &str, many: &str) -> String {
-    format!("{} {}", count(number), if number == 1 { one } else { many })
-}
-
-/// A number with one digit after the point below 10, unless that is 0, and none above.
-fn number(value: f64) -> String {
-    if value >= 10.0 {
-        return grouped(value.round() as usize);
-    }
-    let text = format!("{value:.1}");
-    text.strip_suffix(".0").map_or(text.clone(), ToOwned::to_owned)
-}
-
-fn seconds(time: Duration) -> String {
-    let seconds = time.as_secs_f64();
-    if seconds < 1.0 {
-        format!("{:.0} ms", seconds * 1e3)
-    } else if seconds < 10.0 {
-        format!("{seconds:.1} s")
-    } else if seconds < 120.0 {
-        format!("{seconds:.0} s")
-    } else if seconds < 7200.0 {
-        format!("{:.0} min", seconds / 60.0)
-    } else {
-        format!("{:.0} h", seconds / 3600.0)
     }
 }
 
