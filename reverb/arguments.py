@@ -118,5 +118,5 @@ def _key(argument: str, value: Any) -> int:
     except TypeError:
         raise TypeError(f"{argument} must be integers, got {value!r}") from None
     if not -(2**63) <= key < 2**64:
-        raise TypeError(f"{argument} must be integers in [0, 2^64), got {key}")
+        raise TypeError(f"{argument} must be integers in [-2^63, 2^64), got {key}")
     return key % 2**64

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import tree
 
+from reverb._nests.flat import flatten_with_labels
 from reverb.arguments import as_keys, as_rows, check_at_least_one
 from reverb.batch_request import (
     BatchRequest,
@@ -172,6 +173,7 @@ class Client:
             keepalive_timeout_s,
             self._credentials,
         )
+        self._flattener = native.NestFlattener(flatten_with_labels)
         self._signature_cache: dict[str, Any] = {}
         self._choices: dict[Any, ColumnChoice] = {}
 
@@ -200,13 +202,14 @@ class Client:
 
         Raises:
           InvalidArgumentError: If `priorities` is empty, or if a table rejects a priority.
-          SignatureMismatchError: If the data does not match a table's signature.
+          SignatureMismatchError: If the data does not match a table's signature. Columns are
+            matched by place, as in dm-reverb; names that differ are logged once for each table.
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers.
           UnimplementedError: If the server does not know `MAX_PRIORITY` or removal priorities that
             are asked for, as one of dm-reverb. Nothing was inserted.
         """
-        self._client.insert(*step_of(data, priorities, removal_priorities))
+        self._client.insert(*step_of(self._flattener, data, priorities, removal_priorities))
 
     def insert_batch(
         self,
@@ -222,7 +225,8 @@ class Client:
         then may be inserted all the same.
 
         Args:
-          data: Nest of arrays `[B, ...]`; row `i` is the data of item `i`.
+          data: Nest of arrays `[B, ...]`; row `i` is the data of item `i`. Its columns are matched
+            with those of a table's signature by their names, if both have names.
           priorities: The tables to insert into, and the priorities `[B]` in each, or one number for
             all rows.
           removal_priorities: As in `insert`: numbers `[B]` for a table, or one for all rows.
@@ -233,9 +237,12 @@ class Client:
 
         Raises:
           InvalidArgumentError: If leaves or priorities differ in `B`; otherwise as `insert`.
+          SignatureMismatchError: If dtypes or shapes do not match a table's signature, or if the
+            signature has no column of a name.
           UnimplementedError: As `insert`.
         """
-        keys = self._client.insert_batch(*steps_of(data, priorities, removal_priorities))
+        steps = steps_of(self._flattener, data, priorities, removal_priorities)
+        keys = self._client.insert_batch(*steps)
         return keys_of(priorities, keys)
 
     def writer(
@@ -286,6 +293,7 @@ class Client:
         num_keep_alive_refs: int,
         *,
         validate_items: bool = True,
+        match_names: bool = False,
         get_signature_timeout_ms: int | None = None,
         max_pending_bytes: int | str | None = None,
     ) -> TrajectoryWriter:
@@ -297,6 +305,9 @@ class Client:
         Args:
           num_keep_alive_refs: Number of newest values of each column that new items may use.
           validate_items: Compares items with their table's signature before they are sent.
+          match_names: Puts the columns of an item into the order of the signature by their names;
+            other names are an error. `False`: columns are matched by place, as in dm-reverb, and
+            names that differ are logged once for each table.
           get_signature_timeout_ms: Ignored; accepted for programs written for early versions of
             dm-reverb. The client's `connect_timeout_s` bounds the wait.
           max_pending_bytes: What may be unconfirmed, in bytes or as a size such as "1GiB". At the
@@ -312,7 +323,7 @@ class Client:
         del get_signature_timeout_ms
         refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
         max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
-        writer = self._client.trajectory_writer(refs, bool(validate_items), None)
+        writer = self._client.trajectory_writer(refs, bool(validate_items), bool(match_names))
         return TrajectoryWriter(with_pending_limit(writer, max_pending_bytes))
 
     def batched_trajectory_writer(
@@ -342,7 +353,7 @@ class Client:
         batch_size = check_at_least_one("batch_size", batch_size)
         refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
         max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
-        writer = self._client.trajectory_writer(refs, bool(validate_items), batch_size)
+        writer = self._client.batched_trajectory_writer(batch_size, refs, bool(validate_items))
         return BatchedTrajectoryWriter(with_pending_limit(writer, max_pending_bytes), batch_size)
 
     def sequence_writer(
@@ -394,7 +405,7 @@ class Client:
     ) -> StructuredWriter:
         """Makes a writer that creates items wherever a pattern applies.
 
-        Does not contact the server.
+        Does not contact the server; the first `append` does.
 
         Args:
           configs: Patterns and conditions; see `reverb.structured.create_config`.
@@ -1164,23 +1175,31 @@ def _without_tensor(name: str, value: Any) -> Any:
 
 
 def step_of(
-    data: Any, priorities: Mapping[str, float], removal_priorities: Mapping[str, float] | None
-) -> tuple[list[Any], dict[str, float], dict[str, float] | None]:
+    flattener: native.NestFlattener,
+    data: Any,
+    priorities: Mapping[str, float],
+    removal_priorities: Mapping[str, float] | None,
+) -> tuple[list[Any], native.ColumnNames, dict[str, float], dict[str, float] | None]:
     """Returns the arguments of the native `insert`."""
     if not priorities:
         raise InvalidArgumentError("priorities must name at least one table, got none")
     _check_removal_tables(priorities, removal_priorities)
     removal = None if removal_priorities is None else dict(removal_priorities)
-    return tree.flatten(data), dict(priorities), removal
+    leaves, names = flattener.flatten(data)
+    return leaves, names, dict(priorities), removal
 
 
 def steps_of(
-    data: Any, priorities: Mapping[str, Any], removal_priorities: Mapping[str, Any] | None
-) -> tuple[list[Any], dict[str, Any], dict[str, Any] | None]:
+    flattener: native.NestFlattener,
+    data: Any,
+    priorities: Mapping[str, Any],
+    removal_priorities: Mapping[str, Any] | None,
+) -> tuple[list[Any], native.ColumnNames, dict[str, Any], dict[str, Any] | None]:
     """Returns the arguments of the native `insert_batch`."""
     if not priorities:
         raise InvalidArgumentError("priorities must name at least one table, got none")
-    leaves = [native.as_array(leaf, f"column {at}") for at, leaf in enumerate(tree.flatten(data))]
+    leaves, names = flattener.flatten(data)
+    leaves = [native.as_array(leaf, f"column {at}") for at, leaf in enumerate(leaves)]
     if not leaves:
         raise InvalidArgumentError("data must have at least one leaf, got none")
     sizes = {len(leaf) if leaf.ndim else None for leaf in leaves}
@@ -1201,7 +1220,7 @@ def steps_of(
     removal = None
     if removal_priorities is not None:
         removal = rows("removal_priorities", removal_priorities)
-    return leaves, rows("priorities", priorities), removal
+    return leaves, names, rows("priorities", priorities), removal
 
 
 def keys_of(priorities: Mapping[str, Any], keys: np.ndarray) -> dict[str, np.ndarray]:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tree
 
+from reverb._nests.flat import flatten_with_path
 from reverb.arguments import check_at_least_one, check_not_negative, clamped_timeout_ms
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
@@ -75,7 +75,8 @@ class SequenceWriter:
 
         Args:
           step: Nest of arrays `[B, ...]`, or `[...]` without batch size; a column of an item is
-            `[L, ...]`. Structure, dtypes and shapes must equal those of the first step.
+            `[L, ...]`. Structure, dtypes and shapes must equal those of the first step. Columns are
+            put into the order of a table's signature by their names, if both have names.
           is_last: Whether the step is the last of its episode: bools `[B]`, or one bool for all.
             The next step then begins a new episode.
           priorities: Priorities of the items that the step completes: numbers `[B]`, or one for
@@ -88,7 +89,7 @@ class SequenceWriter:
 
         Raises:
           SignatureMismatchError: If a dtype or shape differs from the first step or from a table's
-            signature. Nothing was appended.
+            signature, or if the signature has no column of a name. Nothing was appended.
           InvalidArgumentError: If the structure differs from the first step, if an argument has
             another number of rows, or if a priority is NaN; nothing was appended. Also if an
             episode is longer than `max_sequence_length`: the other rows were appended, and the rest
@@ -170,11 +171,11 @@ class SequenceWriter:
             self.close()
 
     def _append_new_structure(self, step: Any, is_last: Any, priorities: Any, removal: Any) -> int:
-        paths_and_leaves = tree.flatten_with_path(step)
+        paths_and_leaves = flatten_with_path(step)
         labels = [column_label(path) for path, _ in paths_and_leaves]
         leaves = [leaf for _, leaf in paths_and_leaves]
         num_items = self._writer.append_flat(labels, leaves, is_last, priorities, removal)
-        self._writer.remember_structure(step)
+        self._writer.remember_structure(step, leaves)
         return num_items
 
     def _mask(self, argument: str, value: Any) -> Any:

@@ -3,8 +3,7 @@
 
 from typing import Any
 
-import tree
-
+from reverb._nests.flat import flatten_with_labels, flatten_with_path
 from reverb.arguments import check_not_negative, clamped_timeout_ms
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
@@ -45,8 +44,9 @@ __all__ = [
 class StructuredWriter:
     """Appends steps, and makes items by the patterns of its configs.
 
-    Made by `Client.structured_writer`. Not thread-safe. A writer that is deleted first flushes its
-    items, for a bounded time.
+    Made by `Client.structured_writer`. Not thread-safe. A writer that is deleted waits until its
+    items are confirmed, for 1 s at most, and not while a table makes them wait. What is left is
+    sent in the background, before the items of the client's next structured writer.
 
     Example:
       >>> step = create_reference_step({"observation": None, "action": None})
@@ -63,6 +63,7 @@ class StructuredWriter:
 
     def __init__(self, internal_writer: native.StructuredWriter) -> None:
         self._writer = internal_writer
+        self._flattener = native.NestFlattener(flatten_with_labels)
         self._num_leaves: int | None = None
 
     @property
@@ -73,8 +74,9 @@ class StructuredWriter:
     def append(self, data: Any, *, partial_step: bool = False) -> None:
         """Appends one step, or a part of one, and makes the items that it completes.
 
-        Blocks only for back-pressure, while tens of megabytes are in transit to tables that accept
-        them; never for a rate limiter.
+        The first call waits for the signatures of the server's tables, which the client caches.
+        Later ones block only for back-pressure, while tens of megabytes are in transit to tables
+        that accept them; never for a rate limiter.
 
         Args:
           data: Nest of arrays, with the same number of leaves in every call; `None`: no value in
@@ -82,15 +84,19 @@ class StructuredWriter:
           partial_step: Leaves the step open, so that a later call can fill other columns of it.
 
         Raises:
-          SignatureMismatchError: If a leaf's shape or dtype differs from its column's.
+          SignatureMismatchError: If a leaf's shape or dtype differs from its column's, or if an
+            item does not match the signature of its table. Columns are matched by place; names
+            that differ are logged once.
+          TableNotFoundError: If the server has no table of a pattern.
+          UnavailableError: If no server answers the first call.
           InvalidArgumentError: If the number of leaves differs from the first call's, or if the
             column of a `td_error` cannot be used.
           FailedPreconditionError: If a column already has a value in the open step.
           ReverbError: If the connection failed for good.
         """
-        leaves = tree.flatten(data)
+        leaves, _ = self._flattener.flatten(data)
         if self._num_leaves is None:
-            self._writer.set_column_paths([path for path, _ in tree.flatten_with_path(data)])
+            self._writer.set_column_paths([path for path, _ in flatten_with_path(data)])
             self._num_leaves = len(leaves)
         elif len(leaves) != self._num_leaves:
             raise InvalidArgumentError(

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import tree
 
 from reverb import errors
+from reverb._nests.flat import flatten_with_labels
 from reverb._nests.nest_writer import NestWriter
 from reverb.arguments import as_rows, clamped_timeout_ms
 from reverb.core import native
@@ -92,14 +92,15 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
           TypeError: If a leaf of the trajectory is not a `TrajectoryColumn`.
           InvalidArgumentError: If a column is empty or refers to values that have expired, or if
             the priority is NaN.
-          SignatureMismatchError: If the columns do not match the table's signature.
+          SignatureMismatchError: If the columns do not match the table's signature. They are
+            matched by place, as in dm-reverb; names that differ are logged once for each table.
+            With `match_names` they are matched by name.
           TableNotFoundError: If the server has no such table and items are validated.
           FailedPreconditionError: If the writer is closed or failed earlier.
         """
         if not self._create_item(table, priority, trajectory, removal_priority):
-            self._writer.create_item_flat(
-                table, priority, _flat_columns(trajectory), removal_priority
-            )
+            columns, names = _flat_columns(trajectory)
+            self._writer.create_item_flat(table, priority, columns, names, removal_priority)
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
         """Flushes, then starts a new episode; blocks until all items are confirmed.
@@ -163,6 +164,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
     def __init__(self, internal_writer: native.BatchedTrajectoryWriter, batch_size: int) -> None:
         super().__init__(internal_writer)
         self._batch_size = batch_size
+        self._trajectories = native.NestFlattener(flatten_with_labels)
 
     @property
     def batch_size(self) -> int:
@@ -214,7 +216,8 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
           table: Name of the table.
           priorities: Numbers `[B]`, or one for all; only those of selected environments are used.
           trajectory: Nest of columns, each an index, a slice or a list of indices of a leaf of
-            `history`, or what its `select` gives.
+            `history`, or what its `select` gives. A table's signature with the same names in
+            another order decides the order of the columns.
           where: Booleans `[B]` that select environments; `None`: all whose episode has the steps
             that the columns refer to.
           removal_priorities: What the table's remover goes by, as `removal_priority` of
@@ -228,10 +231,11 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
           InvalidArgumentError: If an argument has another shape, if a selected environment has
             fewer steps than a column refers to (the text names it), if a column is empty, or if a
             priority is NaN.
-          SignatureMismatchError: If the columns do not match the table's signature.
+          SignatureMismatchError: If the columns do not match the table's signature, or have other
+            names.
           TableNotFoundError: If the server has no such table and items are validated.
         """
-        columns = tree.flatten(trajectory)
+        columns, names = self._trajectories.flatten(trajectory)
         for column in columns:
             if not isinstance(column, native.BatchedTrajectoryColumn):
                 raise TypeError(
@@ -244,11 +248,17 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
                 "removal_priorities", removal_priorities, np.float64, self._batch_size
             )
         rows = as_rows("priorities", priorities, np.float64, self._batch_size)
-        return self._create_all_items(table, [(columns, rows, removal, self._mask(where))])
+        items = [(columns, rows, removal, self._mask(where))]
+        return self._create_all_items(table, items, names)
 
-    def _create_all_items(self, table: str, items: Sequence[Any]) -> int:
-        """As several `create_items`, all or none, in one call. The arguments are not checked."""
-        return self._writer.create_all_items(table, items)
+    def _create_all_items(
+        self, table: str, items: Sequence[Any], names: native.ColumnNames | None = None
+    ) -> int:
+        """As several `create_items`, all or none, in one call. The arguments are not checked.
+
+        Columns with `names` are put into the order of the table's signature.
+        """
+        return self._writer.create_all_items(table, items, names)
 
     def end_episode(self, where: Any | None = None, *, clear_buffers: bool = True) -> None:
         """Starts a new episode in each selected environment.
@@ -282,15 +292,15 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         return None if where is None else as_rows("where", where, np.bool_, self._batch_size)
 
 
-def _flat_columns(trajectory: Any) -> list[native.TrajectoryColumn]:
-    columns = tree.flatten(trajectory)
+def _flat_columns(trajectory: Any) -> tuple[list[native.TrajectoryColumn], native.ColumnNames]:
+    labels, columns = flatten_with_labels(trajectory)
     for column in columns:
         if not isinstance(column, TrajectoryColumn):
             raise TypeError(
                 "all leaves of a trajectory must be TrajectoryColumn objects, got "
                 f"{type(column).__name__}"
             )
-    return columns
+    return columns, native.ColumnNames(labels)
 
 
 def skips_flush(exc_type: type[BaseException]) -> bool:

@@ -6,8 +6,7 @@ import logging
 import sys
 from typing import Any, TypeVar
 
-import tree
-
+from reverb._nests.flat import flatten_with_labels
 from reverb.arguments import check_at_least_one
 from reverb.core import native
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
@@ -43,6 +42,7 @@ class Writer:
     def __init__(self, internal_writer: native.Writer) -> None:
         self._writer = internal_writer
         self._closed = False
+        self._flattener = native.NestFlattener(flatten_with_labels)
 
     def append(self, data: Any) -> None:
         """Appends one step.
@@ -58,7 +58,7 @@ class Writer:
           FailedPreconditionError: If the writer is closed.
         """
         self._check_open("append")
-        self._writer.append(tree.flatten(data))
+        self._writer.append(*self._flattener.flatten(data))
 
     def append_sequence(self, sequence: Any) -> None:
         """Appends several steps.
@@ -72,9 +72,8 @@ class Writer:
           FailedPreconditionError: If the writer is closed.
         """
         self._check_open("append_sequence")
-        leaves = [
-            native.as_array(leaf, f"column {at}") for at, leaf in enumerate(tree.flatten(sequence))
-        ]
+        leaves, names = self._flattener.flatten(sequence)
+        leaves = [native.as_array(leaf, f"column {at}") for at, leaf in enumerate(leaves)]
         if not leaves:
             raise InvalidArgumentError("sequence must have at least one leaf, got none")
         if any(leaf.ndim == 0 for leaf in leaves):
@@ -84,7 +83,7 @@ class Writer:
                 "leaves of a sequence must have the same length, got "
                 f"{[len(leaf) for leaf in leaves]}"
             )
-        self._writer.append_sequence(leaves)
+        self._writer.append_sequence(leaves, names)
 
     def create_item(
         self,
@@ -106,7 +105,8 @@ class Writer:
 
         Raises:
           InvalidArgumentError: If fewer steps were appended, or if a priority is NaN.
-          SignatureMismatchError: If the steps differ from the table's signature.
+          SignatureMismatchError: If the steps differ from the table's signature. Columns are
+            matched by place; names that differ are logged once for each table.
           TableNotFoundError: If the server has no such table.
           FailedPreconditionError: If the writer is closed.
         """

@@ -10,8 +10,7 @@ import collections
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import tree
-
+from reverb._nests.flat import fields, flatten_with_path
 from reverb._nests.structured_value import is_named_tuple
 from reverb.errors import InvalidArgumentError
 
@@ -44,7 +43,7 @@ def merge(known: Any, data: Any, path: Path = ()) -> Any:
     """
     values = _children(data)
     if isinstance(known, Column):
-        if values is None or not tree.flatten(data):
+        if values is None or not flatten_with_path(data):
             return known
         raise InvalidArgumentError(
             f"column {path} holds single values since the first step, got a nest: {data!r}"
@@ -85,17 +84,8 @@ def _adopt(data: Any, path: Path) -> Any:
 
 
 def _children(nest: Any) -> dict[Any, Any] | None:
-    """Returns the fields of a container by their key in `tree`'s paths; `None` for a leaf."""
-    if isinstance(nest, Column) or not tree.is_nested(nest):
-        return None
-    if isinstance(nest, Mapping):
-        return dict(nest.items())
-    if is_named_tuple(nest):
-        return dict(zip(nest._fields, nest, strict=True))
-    attributes = getattr(type(nest), "__attrs_attrs__", None)
-    if attributes is not None:
-        return {attribute.name: getattr(nest, attribute.name) for attribute in attributes}
-    return dict(enumerate(nest))
+    """Returns the fields of a container; `None` for a leaf and for a column."""
+    return None if isinstance(nest, Column) else fields(nest)
 
 
 def _rebuild(like: Any, children: dict[Any, Any], path: Path = ()) -> Any:

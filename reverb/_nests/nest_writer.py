@@ -7,9 +7,8 @@ Python flattens each new structure once. Then the native writer recognises the s
 
 from typing import Any, Generic, TypeVar
 
-import tree
-
 from reverb._nests import column_nest
+from reverb._nests.flat import flatten_with_path
 from reverb.arguments import check_at_least_one, check_not_negative
 from reverb.core import native
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
@@ -120,14 +119,15 @@ class NestWriter(Generic[_NativeWriter]):
     def _append_new_structure(self, data: Any, *options: Any) -> None:
         """Appends by paths; `options` are those of the native `append` after the data."""
         columns = column_nest.merge(self._columns, data)
-        paths_and_leaves = tree.flatten_with_path(data)
+        paths_and_leaves = flatten_with_path(data)
+        leaves = [leaf for _, leaf in paths_and_leaves]
         numbers = self._writer.register_columns([path for path, _ in paths_and_leaves])
-        self._writer.append_flat(numbers, [leaf for _, leaf in paths_and_leaves], *options)
+        self._writer.append_flat(numbers, leaves, *options)
         if columns is not self._columns:
             self._columns = columns
-            if tree.flatten(columns):
+            if flatten_with_path(columns):
                 self._history = column_nest.map_columns(self._column_history, columns)
-        self._writer.remember_structure(data, numbers)
+        self._writer.remember_structure(data, numbers, leaves)
 
     def _column_history(self, column: column_nest.Column) -> Any:
         (number,) = self._writer.register_columns([column.path])

@@ -166,7 +166,7 @@ class Client:
           UnimplementedError: If the server does not know `MAX_PRIORITY` or removal priorities that
             are asked for, as one of dm-reverb. Nothing was inserted.
         """
-        step = blocking.step_of(data, priorities, removal_priorities)
+        step = blocking.step_of(self._blocking._flattener, data, priorities, removal_priorities)
         await self._call(_Core.insert, await self._call(_Core.start_insert), *step)
 
     async def insert_batch(
@@ -182,8 +182,8 @@ class Client:
         sent by then may be inserted all the same.
 
         Args:
-          data: Nest of arrays `[B, ...]`; row `i` is the data of item `i`. Must not change before
-            the call has returned.
+          data: Nest of arrays `[B, ...]`; row `i` is the data of item `i`. Columns are matched as
+            in `reverb.Client.insert_batch`. Must not change before the call has returned.
           priorities: The tables to insert into, and the priorities `[B]` in each, or one number for
             all rows.
           removal_priorities: As in `insert`: numbers `[B]` for a table, or one for all rows.
@@ -195,7 +195,7 @@ class Client:
           InvalidArgumentError: If leaves or priorities differ in `B`; otherwise as `insert`.
           UnimplementedError: As `insert`.
         """
-        steps = blocking.steps_of(data, priorities, removal_priorities)
+        steps = blocking.steps_of(self._blocking._flattener, data, priorities, removal_priorities)
         started = await self._call(_Core.start_insert)
         keys = await self._call(_Core.insert_batch, started, *steps)
         return blocking.keys_of(priorities, keys)
@@ -205,6 +205,7 @@ class Client:
         num_keep_alive_refs: int,
         *,
         validate_items: bool = True,
+        match_names: bool = False,
         max_pending_bytes: int | str | None = None,
     ) -> OpeningWriter:
         """Makes a writer whose items are arbitrary slices of its history.
@@ -215,6 +216,7 @@ class Client:
         Args:
           num_keep_alive_refs: Number of newest values of each column that new items may use.
           validate_items: Compares items with their table's signature before they are sent.
+          match_names: As in `reverb.Client.trajectory_writer`.
           max_pending_bytes: What may be unconfirmed, in bytes or as a size such as "1GiB". At the
             limit, `create_item` waits for confirmations; see `reverb.Client.trajectory_writer`.
 
@@ -229,7 +231,8 @@ class Client:
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
 
         async def make() -> TrajectoryWriter:
-            writer = await self._call(_Core.trajectory_writer, refs, bool(validate_items))
+            options = (bool(validate_items), bool(match_names))
+            writer = await self._call(_Core.trajectory_writer, refs, *options)
             return TrajectoryWriter(self._loops, with_pending_limit(writer, pending))
 
         return OpeningWriter(make)

@@ -10,7 +10,7 @@ type raises `TypeError`. A timeout of `None` means "no limit", 0 means "one atte
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, final, overload
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -232,6 +232,24 @@ def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
 # --- Clients --------------------------------------------------------------------------------------
 
 @final
+class ColumnNames:
+    """The names of the columns of a nest, for `insert` and the writers."""
+
+    def __new__(cls, labels: Sequence[str]) -> ColumnNames:
+        """Labels are paths, joined with `/`."""
+
+@final
+class NestFlattener:
+    """Flattens nests; structures that it has seen take no Python code."""
+
+    def __new__(
+        cls, flatten_any: Callable[[Any], tuple[Sequence[str], Sequence[Any]]]
+    ) -> NestFlattener:
+        """`flatten_any` returns labels and leaves of any nest."""
+    def flatten(self, data: Any) -> tuple[list[Any], ColumnNames]:
+        """The leaves in the order of `tree.flatten`, and the names of their columns."""
+
+@final
 class Client:
     """Connects on first use. Calls raise if no server answers within `connect_timeout_s`."""
 
@@ -288,6 +306,7 @@ class Client:
     def insert(
         self,
         leaves: Sequence[Any],
+        names: ColumnNames,
         priorities: dict[str, float],
         removal_priorities: dict[str, float] | None,
     ) -> None:
@@ -295,6 +314,7 @@ class Client:
     def insert_batch(
         self,
         leaves: Sequence[Any],
+        names: ColumnNames,
         priorities: Mapping[str, NDArray[np.float64]],
         removal_priorities: dict[str, NDArray[np.float64]] | None,
     ) -> NDArray[np.uint64]:
@@ -311,13 +331,11 @@ class Client:
         delta_encoded: bool,
         max_in_flight_items: int,
     ) -> Writer: ...
-    @overload
     def trajectory_writer(
-        self, num_keep_alive_refs: int, validate_items: bool, batch_size: None
+        self, num_keep_alive_refs: int, validate_items: bool, match_names: bool
     ) -> TrajectoryWriter: ...
-    @overload
-    def trajectory_writer(
-        self, num_keep_alive_refs: int, validate_items: bool, batch_size: int
+    def batched_trajectory_writer(
+        self, batch_size: int, num_keep_alive_refs: int, validate_items: bool
     ) -> BatchedTrajectoryWriter: ...
     def sequence_writer(
         self,
@@ -469,6 +487,7 @@ class AsyncClient:
         self,
         insertion: Insertion,
         leaves: Sequence[Any],
+        names: ColumnNames,
         priorities: dict[str, float],
         removal_priorities: dict[str, float] | None,
     ) -> Call | None: ...
@@ -476,6 +495,7 @@ class AsyncClient:
         self,
         insertion: Insertion,
         leaves: Sequence[Any],
+        names: ColumnNames,
         priorities: Mapping[str, NDArray[np.float64]],
         removal_priorities: dict[str, NDArray[np.float64]] | None,
     ) -> Call | NDArray[np.uint64]: ...
@@ -495,7 +515,7 @@ class AsyncClient:
     def next_sample(self, sampler: Sampler) -> Any:
         """The next item, `None` after the last."""
     def trajectory_writer(
-        self, num_keep_alive_refs: int, validate_items: bool
+        self, num_keep_alive_refs: int, validate_items: bool, match_names: bool
     ) -> Call | TrajectoryWriter:
         """A writer whose calls never block; see `throttle`."""
     def flush(
@@ -552,8 +572,8 @@ class Sampler(Iterator[Any]):
 class Writer:
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
-    def append(self, leaves: Sequence[Any]) -> None: ...
-    def append_sequence(self, leaves: Sequence[Any]) -> None: ...
+    def append(self, leaves: Sequence[Any], names: ColumnNames) -> None: ...
+    def append_sequence(self, leaves: Sequence[Any], names: ColumnNames) -> None: ...
     def create_item(
         self, table: str, num_timesteps: int, priority: float, removal_priority: float | None
     ) -> None: ...
@@ -641,8 +661,8 @@ class TrajectoryWriter:
     def register_columns(self, paths: Sequence[_Path]) -> list[int]:
         """Returns the columns' numbers in the order of `paths`; a known path keeps its number."""
     def column_history(self, column: int) -> ColumnHistory: ...
-    def remember_structure(self, data: Any, columns: Sequence[int]) -> None:
-        """Makes `append` recognise nests like `data`; `columns` in the order of `tree.flatten`.
+    def remember_structure(self, data: Any, columns: Sequence[int], leaves: Sequence[Any]) -> None:
+        """Makes `append` recognise nests like `data`; `columns` are those of its leaves.
 
         Does nothing for containers other than dict, list, tuple and named tuples.
         """
@@ -655,6 +675,7 @@ class TrajectoryWriter:
         table: str,
         priority: float,
         columns: Sequence[TrajectoryColumn],
+        names: ColumnNames,
         removal_priority: float | None,
     ) -> None: ...
     def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
@@ -719,7 +740,9 @@ class BatchedTrajectoryWriter:
     ) -> None: ...
     def register_columns(self, paths: Sequence[_Path]) -> list[int]: ...
     def column_history(self, column: int) -> BatchedColumnHistory: ...
-    def remember_structure(self, data: Any, columns: Sequence[int]) -> None: ...
+    def remember_structure(
+        self, data: Any, columns: Sequence[int], leaves: Sequence[Any]
+    ) -> None: ...
     def create_all_items(
         self,
         table: str,
@@ -731,6 +754,7 @@ class BatchedTrajectoryWriter:
                 NDArray[np.bool_] | None,
             ]
         ],
+        names: ColumnNames | None,
     ) -> int:
         """Queues items, all or none: for each element one item in each environment of its mask.
 
@@ -778,7 +802,7 @@ class SequenceWriter:
         removal_priorities: float | NDArray[np.float64] | None,
     ) -> int:
         """Appends leaves; the labels must be those of the first step."""
-    def remember_structure(self, data: Any) -> None:
+    def remember_structure(self, data: Any, leaves: Sequence[Any]) -> None:
         """Makes `append` recognise nests like `data`, which was appended before."""
     def columns(self) -> list[tuple[str, int, list[int]]]:
         """Label, dtype number and shape of a row of each column; empty before the first step."""

@@ -196,7 +196,7 @@ async def awaited(client, name, *args, **kwargs):
         ("sample", ("table", 0)),
         ("scan", ("no",)),
         ("mutate_priorities", ("no",)),
-        ("mutate_priorities", ("table", {-1: 1.0})),
+        ("mutate_priorities", ("table", {-(2**63) - 1: 1.0})),
         ("update_priorities", ("table", [1.5], [1.0])),
         ("update_priorities", ("table", [1], [1.0, 2.0])),
         ("reset", ("no",)),

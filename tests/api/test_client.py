@@ -300,7 +300,8 @@ class TestMutate:
         client.mutate_priorities("table", {1: 1.0}, [2])
 
     @pytest.mark.parametrize(
-        "updates", [{-1: 1.0}, {1.5: 1.0}, {"1": 1.0}, {2**64: 1.0}, {1: "high"}, {1: None}]
+        "updates",
+        [{-(2**63) - 1: 1.0}, {1.5: 1.0}, {"1": 1.0}, {2**64: 1.0}, {1: "high"}, {1: None}],
     )
     def test_a_wrong_type_is_a_type_error(self, client, updates):
         with pytest.raises(TypeError):

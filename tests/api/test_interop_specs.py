@@ -9,7 +9,7 @@ import pytest
 import tree
 
 import reverb
-from reverb import structured, testing
+from reverb import testing
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 from reverb.specs import BoundedTensorSpec, TensorSpec
 
@@ -194,17 +194,11 @@ def test_a_squeezed_column_has_the_shape_of_its_step(serve):
             writer.create_item("table", 1.0, [column[-1:]])
 
 
-@pytest.mark.parametrize("kind", ["structured", "unvalidated"])
-def test_who_does_not_validate_may_write_anything(serve, kind):
+def test_who_does_not_validate_may_write_anything(serve):
     client = serve(testing.table(signature=[TensorSpec([7], np.str_)]))
-    if kind == "structured":
-        pattern = structured.pattern_from_transform([None], lambda step: step[0][-1:])
-        writer = client.structured_writer([structured.create_config(pattern, "table")])
-        writer.append([1])
-    else:
-        writer = client.trajectory_writer(1, validate_items=False)
-        writer.append([1])
-        writer.create_item("table", 1.0, [writer.history[0][:]])
+    writer = client.trajectory_writer(1, validate_items=False)
+    writer.append([1])
+    writer.create_item("table", 1.0, [writer.history[0][:]])
     writer.flush()
     assert client.server_info()["table"].current_size == 1
 

@@ -202,15 +202,15 @@ CALLS = {
         errors.InvalidArgumentError,
         "Item {key} of table table: Priority must not be NaN.",
     ),
-    "mutate: a negative key": (
-        lambda c: c.mutate_priorities("table", {-1: 1.0}),
+    "mutate: a key below int64": (
+        lambda c: c.mutate_priorities("table", {-(2**63) - 1: 1.0}),
         TypeError,
-        "keys must be integers in [0, 2^64), got -1",
+        "keys must be integers in [-2^63, 2^64), got -9223372036854775809",
     ),
     "mutate: a key of 65 bits": (
         lambda c: c.mutate_priorities("table", deletes=[2**64]),
         TypeError,
-        "keys must be integers in [0, 2^64), got 18446744073709551616",
+        "keys must be integers in [-2^63, 2^64), got 18446744073709551616",
     ),
     "mutate: a key that is a float": (
         lambda c: c.mutate_priorities("table", {1.5: 1.0}),
@@ -230,7 +230,7 @@ CALLS = {
     "update: a list with a key of 65 bits": (
         lambda c: c.update_priorities("table", [1, 2**64], [1.0, 1.0]),
         TypeError,
-        "keys must be integers in [0, 2^64), got 18446744073709551616",
+        "keys must be integers in [-2^63, 2^64), got 18446744073709551616",
     ),
     "update: a list with a float": (
         lambda c: c.update_priorities("table", [1, 1.5], [1.0, 1.0]),

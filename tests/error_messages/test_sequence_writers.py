@@ -235,7 +235,7 @@ def test_the_first_step_must_fit_the_signatures(client):
 def test_a_refused_first_step_does_not_decide_what_steps_are_like(client):
     with client.sequence_writer("any", 1) as writer:
         with pytest.raises(errors.SignatureMismatchError, match="column x must have dtype float"):
-            writer.append({"y": np.zeros(2)})
+            writer.append({"x": np.zeros(2)})
         assert writer.append({"x": np.zeros(2, np.float32)}) == 1
 
 

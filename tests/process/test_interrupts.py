@@ -131,7 +131,7 @@ CALLS = {
     "sequence writer flush": "sequence_writer() | made.flush()",
     "structured writer flush": "structured_writer(alive) | made.flush()",
     "structured writer end_episode": "structured_writer(alive) | made.end_episode()",
-    "structured writer flush, no server": "structured_writer(dead) | made.flush()",
+    "structured writer append, no server": ("dead.structured_writer([config]) | made.append([1])"),
     "legacy writer append": "legacy_writer_with_an_open_chunk() | made.append([2])",
     "legacy writer create_item": "legacy_writer() | made.create_item('full', 1, 1.0)",
     "legacy writer flush": "legacy_writer() | flush_until_it_blocks(made)",

@@ -18,7 +18,8 @@ use smallvec::SmallVec;
 use crate::array::{Leaf, tensor_to_array};
 use crate::column::{empty_column, stack};
 use crate::error::{OrRaise, in_column};
-use crate::nest::{Known, Leaves, Structure};
+use crate::flat_nest::{ColumnNames, structure_of};
+use crate::nest::{Known, Leaves};
 use crate::process::Local;
 use crate::trajectory_writer::label;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
@@ -335,30 +336,43 @@ impl BatchedTrajectoryWriter {
         BatchedColumnHistory { writer: Arc::clone(&self.core), column }
     }
 
-    #[pyo3(signature = (data, columns))]
-    fn remember_structure(&self, data: &Bound<'_, PyAny>, columns: Vec<usize>) -> PyResult<()> {
-        if let Some(structure) = Structure::from_nest(data, &|_| true)?
-            && structure.num_leaves() == columns.len()
-        {
+    #[pyo3(signature = (data, columns, leaves))]
+    fn remember_structure(
+        &self,
+        data: &Bound<'_, PyAny>,
+        columns: Vec<usize>,
+        leaves: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        if let Some(structure) = structure_of(data, &leaves)? {
             self.state.lock().steps.remember(structure, columns);
         }
         Ok(())
     }
 
-    #[pyo3(signature = (table, items))]
+    #[pyo3(signature = (table, items, names))]
     fn create_all_items(
         &self,
         py: Python<'_>,
         table: &str,
         items: Vec<BatchedItems<'_>>,
+        names: Option<&Bound<'_, ColumnNames>>,
     ) -> PyResult<usize> {
         self.check()?;
+        let order = match names {
+            Some(names) => self.core.queue().order_of(table, &names.get().0).or_raise()?,
+            None => None,
+        };
         let items: PyResult<Vec<NewItems>> = items
             .into_iter()
             .map(|(columns, priorities, removal_priorities, r#where)| {
                 let removal = |it| self.per_environment("removal_priorities", &it);
                 Ok(NewItems {
-                    columns: columns.iter().map(|column| column.get().core.clone()).collect(),
+                    columns: (0..columns.len())
+                        .map(|at| {
+                            let at = order.as_ref().map_or(at, |order| order[at]);
+                            columns[at].get().core.clone()
+                        })
+                        .collect(),
                     priorities: self.per_environment("priorities", &priorities)?,
                     removal_priorities: removal_priorities.map(removal).transpose()?,
                     selected: self.check_mask(r#where)?,

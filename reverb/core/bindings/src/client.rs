@@ -11,8 +11,8 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use reverb_client::{
-    BatchRequest, BatchedWriter, Client as Core, LegacyOptions, LegacyWriter, RaggedForm,
-    RowPriorities, SampleCursor, ScanCursor, SequenceOptions, Window,
+    BatchRequest, BatchedWriter, Client as Core, Configs, LegacyOptions, LegacyWriter, Matching,
+    RaggedForm, RowPriorities, SampleCursor, ScanCursor, SequenceOptions, Window,
 };
 use reverb_data::{Error, ItemPriority, Result, Sampled, keep_samples};
 use reverb_rpc::Keepalive;
@@ -29,6 +29,7 @@ use crate::batch::{self, BatchAnswer, Lent, Outputs, batch_answer, ragged_form};
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::connector::{Options, Reach, target_of};
 use crate::error::OrRaise;
+use crate::flat_nest::ColumnNames;
 use crate::legacy_writer::Writer;
 use crate::limiter_hold::RateLimiterHold;
 use crate::process::{Local, runtime};
@@ -313,34 +314,36 @@ impl Client {
         Ok((moved.num_added, moved.num_present))
     }
 
-    #[pyo3(signature = (leaves, priorities, removal_priorities))]
+    #[pyo3(signature = (leaves, names, priorities, removal_priorities))]
     fn insert(
         &self,
         py: Python<'_>,
         leaves: Vec<Bound<'_, PyAny>>,
+        names: &Bound<'_, ColumnNames>,
         priorities: &Bound<'_, PyDict>,
         removal_priorities: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
         let priorities = item_priorities(priorities, removal_priorities)?;
         let mut insertion = wait(py, self.core().start_insert())?;
         let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
-        insertion.add(&all_values(&mut parsed)?, &priorities).or_raise()?;
+        insertion.add(&all_values(&mut parsed)?, &names.get().0, &priorities).or_raise()?;
         wait(py, insertion.finish())
     }
 
     /// All arrays must have the same length.
-    #[pyo3(signature = (leaves, priorities, removal_priorities))]
+    #[pyo3(signature = (leaves, names, priorities, removal_priorities))]
     fn insert_batch<'py>(
         &self,
         py: Python<'py>,
         leaves: Vec<Bound<'py, PyAny>>,
+        names: &Bound<'py, ColumnNames>,
         priorities: &Bound<'py, PyDict>,
         removal_priorities: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let tables = row_priorities(priorities, removal_priorities)?;
         let mut insertion = wait(py, self.core().start_insert())?;
         let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
-        insertion.add_batch(&all_values(&mut parsed)?, &tables).or_raise()?;
+        insertion.add_batch(&all_values(&mut parsed)?, &names.get().0, &tables).or_raise()?;
         let keys = insertion.keys();
         wait(py, insertion.finish())?;
         Ok(PyArray1::from_vec(py, keys))
@@ -362,27 +365,37 @@ impl Client {
         Ok(Writer::new(LegacyWriter::new(&core, options, signatures)))
     }
 
-    #[pyo3(signature = (num_keep_alive_refs, validate_items, batch_size))]
-    fn trajectory_writer<'py>(
+    #[pyo3(signature = (num_keep_alive_refs, validate_items, match_names))]
+    fn trajectory_writer(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         num_keep_alive_refs: usize,
         validate_items: bool,
-        batch_size: Option<usize>,
-    ) -> PyResult<Bound<'py, PyAny>> {
+        match_names: bool,
+    ) -> PyResult<TrajectoryWriter> {
         let core = self.core();
         let signatures = if validate_items { Some(wait(py, core.signatures())?) } else { None };
-        match batch_size {
-            None => {
-                let writer =
-                    reverb_client::TrajectoryWriter::new(&core, num_keep_alive_refs, signatures);
-                Ok(Bound::new(py, TrajectoryWriter::new(writer))?.into_any())
-            }
-            Some(batch_size) => {
-                let writer = BatchedWriter::new(&core, batch_size, num_keep_alive_refs, signatures);
-                Ok(Bound::new(py, BatchedTrajectoryWriter::new(writer))?.into_any())
-            }
-        }
+        let writer = reverb_client::TrajectoryWriter::new(
+            &core,
+            num_keep_alive_refs,
+            signatures,
+            matching(match_names),
+        );
+        Ok(TrajectoryWriter::new(writer))
+    }
+
+    #[pyo3(signature = (batch_size, num_keep_alive_refs, validate_items))]
+    fn batched_trajectory_writer(
+        &self,
+        py: Python<'_>,
+        batch_size: usize,
+        num_keep_alive_refs: usize,
+        validate_items: bool,
+    ) -> PyResult<BatchedTrajectoryWriter> {
+        let core = self.core();
+        let signatures = if validate_items { Some(wait(py, core.signatures())?) } else { None };
+        let writer = BatchedWriter::new(&core, batch_size, num_keep_alive_refs, signatures);
+        Ok(BatchedTrajectoryWriter::new(writer))
     }
 
     #[pyo3(signature = (tables, batch_size, sequence_length, stride_length))]
@@ -413,9 +426,10 @@ impl Client {
     }
 
     #[pyo3(signature = (configs))]
+    #[allow(clippy::needless_pass_by_value, reason = "an argument of Python")]
     fn structured_writer(&self, configs: Vec<Vec<u8>>) -> PyResult<StructuredWriter> {
-        let core = self.core();
-        Ok(StructuredWriter::new(reverb_client::StructuredWriter::new(&core, &configs).or_raise()?))
+        let configs = Configs::decode(&configs).or_raise()?;
+        Ok(StructuredWriter::new(reverb_client::StructuredWriter::new(&self.core(), configs)))
     }
 
     #[pyo3(signature = (table, max_samples, emit_timesteps, timeout_ms, info_type, sample_type, unflatten))]
@@ -616,12 +630,16 @@ pub(crate) fn parse_row_updates(
 }
 
 fn parse_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {
-    key.extract::<u64>().map_err(|error| {
-        if error.is_instance_of::<PyOverflowError>(key.py()) {
-            PyTypeError::new_err(format!("keys must be integers in [0, 2^64), got {key}"))
-        } else {
-            error
-        }
+    let error = match key.extract::<u64>() {
+        Ok(key) => return Ok(key),
+        Err(error) => error,
+    };
+    if !error.is_instance_of::<PyOverflowError>(key.py()) {
+        return Err(error);
+    }
+    // Libraries without uint64 hold keys as int64: the same bits.
+    key.extract::<i64>().map(i64::cast_unsigned).map_err(|_| {
+        PyTypeError::new_err(format!("keys must be integers in [-2^63, 2^64), got {key}"))
     })
 }
 
@@ -650,4 +668,9 @@ fn parse_updates(updates: &Bound<'_, PyAny>) -> PyResult<Vec<(u64, f64)>> {
             parse(&pair.get_item(0)?, &pair.get_item(1)?)
         })
         .collect()
+}
+
+/// How a writer finds the columns of a table's signature.
+pub(crate) fn matching(by_name: bool) -> Matching {
+    if by_name { Matching::ByName } else { Matching::ByPlace }
 }

@@ -8,6 +8,7 @@ use reverb_data::{Error, ItemPriority};
 use crate::array::{all_values, parse_leaves};
 use crate::error::OrRaise;
 use crate::exit;
+use crate::flat_nest::ColumnNames;
 use crate::process::Local;
 use crate::wait::{throttle, wait};
 
@@ -28,9 +29,13 @@ impl Writer {
 }
 
 /// Appends the leaves of one step; returns whether it completed a chunk.
-fn append_step(core: &LegacyWriter, leaves: &[Bound<'_, PyAny>]) -> PyResult<bool> {
+fn append_step(
+    core: &LegacyWriter,
+    leaves: &[Bound<'_, PyAny>],
+    names: &ColumnNames,
+) -> PyResult<bool> {
     let mut parsed = parse_leaves(leaves).collect::<PyResult<Vec<_>>>()?;
-    core.append(all_values(&mut parsed)?).or_raise()
+    core.append(all_values(&mut parsed)?, &names.0).or_raise()
 }
 
 #[pymethods]
@@ -40,17 +45,27 @@ impl Writer {
         self.core.queue().limit_pending(max_pending_bytes);
     }
 
-    #[pyo3(signature = (leaves))]
-    fn append(&self, py: Python<'_>, leaves: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+    #[pyo3(signature = (leaves, names))]
+    fn append(
+        &self,
+        py: Python<'_>,
+        leaves: Vec<Bound<'_, PyAny>>,
+        names: &Bound<'_, ColumnNames>,
+    ) -> PyResult<()> {
         self.check()?;
-        if append_step(&self.core, &leaves)? {
+        if append_step(&self.core, &leaves, names.get())? {
             wait(py, self.core.settle())?;
         }
         Ok(())
     }
 
-    #[pyo3(signature = (leaves))]
-    fn append_sequence(&self, py: Python<'_>, leaves: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+    #[pyo3(signature = (leaves, names))]
+    fn append_sequence(
+        &self,
+        py: Python<'_>,
+        leaves: Vec<Bound<'_, PyAny>>,
+        names: &Bound<'_, ColumnNames>,
+    ) -> PyResult<()> {
         self.check()?;
         let numpy = py.import("numpy")?;
         let arrays: PyResult<Vec<_>> =
@@ -81,7 +96,7 @@ impl Writer {
         };
         for step in 0..num_steps {
             let rows: PyResult<Vec<_>> = arrays.iter().map(|array| array.get_item(step)).collect();
-            if append_step(&self.core, &rows?)? {
+            if append_step(&self.core, &rows?, names.get())? {
                 wait(py, self.core.settle())?;
             }
         }

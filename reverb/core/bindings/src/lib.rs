@@ -31,6 +31,7 @@ mod dtype;
 mod error;
 mod exit;
 mod files;
+mod flat_nest;
 #[cfg(unix)]
 mod inherited_ports;
 mod legacy_writer;
@@ -67,6 +68,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<table::Table>()?;
     module.add_class::<server::Server>()?;
     module.add_class::<checkpoint::StoredCheckpoint>()?;
+    module.add_class::<flat_nest::ColumnNames>()?;
+    module.add_class::<flat_nest::NestFlattener>()?;
     module.add_class::<batch::Outputs>()?;
     module.add_class::<client::Client>()?;
     module.add_class::<batches_ahead::BatchesAhead>()?;

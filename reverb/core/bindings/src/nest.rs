@@ -75,15 +75,43 @@ impl Structure {
         Ok(Some(children))
     }
 
-    /// Number of leaves.
-    pub(crate) fn num_leaves(&self) -> usize {
+    /// The labels of the leaves: their paths, joined with `/`.
+    pub(crate) fn labels(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        let mut labels = Vec::new();
+        self.add_labels(py, "", &mut labels)?;
+        Ok(labels)
+    }
+
+    fn add_labels(&self, py: Python<'_>, path: &str, labels: &mut Vec<String>) -> PyResult<()> {
+        let child_path = |key: String| match path {
+            "" => key,
+            path => format!("{path}/{key}"),
+        };
         match self {
-            Self::Leaf => 1,
-            Self::Dict(entries) => entries.iter().map(|(_, child)| child.num_leaves()).sum(),
-            Self::List(children) | Self::Tuple(_, children) => {
-                children.iter().map(Self::num_leaves).sum()
+            Self::Leaf => labels.push(path.to_owned()),
+            Self::Dict(entries) => {
+                for (key, child) in entries {
+                    child.add_labels(py, &child_path(key.to_str(py)?.to_owned()), labels)?;
+                }
+            }
+            Self::List(children) => {
+                for (at, child) in children.iter().enumerate() {
+                    child.add_labels(py, &child_path(at.to_string()), labels)?;
+                }
+            }
+            Self::Tuple(ty, children) => {
+                let fields: Option<Vec<String>> = match ty.bind(py).getattr_opt("_fields")? {
+                    Some(fields) => Some(fields.extract()?),
+                    None => None,
+                };
+                for (at, child) in children.iter().enumerate() {
+                    let field = fields.as_ref().and_then(|fields| fields.get(at).cloned());
+                    let key = field.unwrap_or_else(|| at.to_string());
+                    child.add_labels(py, &child_path(key), labels)?;
+                }
             }
         }
+        Ok(())
     }
 
     /// Adds the leaves of a nest of exactly this structure; returns `false` if its structure

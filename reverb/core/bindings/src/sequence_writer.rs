@@ -15,7 +15,8 @@ use smallvec::SmallVec;
 
 use crate::array::Leaf;
 use crate::error::{OrRaise, in_column};
-use crate::nest::{Known, Leaves, Structure};
+use crate::flat_nest::structure_of;
+use crate::nest::{Known, Leaves};
 use crate::process::Local;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
 
@@ -174,11 +175,13 @@ impl SequenceWriter {
         self.store(py, Some(&labels), &leaves, is_last, priorities, removal_priorities)
     }
 
-    #[pyo3(signature = (data))]
-    fn remember_structure(&self, data: &Bound<'_, PyAny>) -> PyResult<()> {
-        if let Some(structure) = Structure::from_nest(data, &|_| true)?
-            && structure.num_leaves() == self.core.columns().len()
-        {
+    #[pyo3(signature = (data, leaves))]
+    fn remember_structure(
+        &self,
+        data: &Bound<'_, PyAny>,
+        leaves: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        if let Some(structure) = structure_of(data, &leaves)? {
             self.steps.lock().remember(structure, ());
         }
         Ok(())

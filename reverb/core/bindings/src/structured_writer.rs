@@ -7,12 +7,12 @@ use reverb_client::StructuredWriter as Core;
 
 use crate::array::{Leaf, parse_leaves};
 use crate::error::OrRaise;
-use crate::process::Local;
+use crate::exit;
+use crate::process::{Local, runtime};
 use crate::trajectory_writer::label;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
 
-/// Writes steps and creates items by patterns. Dropping it flushes its items in the background, for
-/// a bounded time.
+/// Writes steps and creates items by patterns. Dropping it waits for its items, for a bounded time.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct StructuredWriter {
     core: Local<Core>,
@@ -23,8 +23,24 @@ impl StructuredWriter {
         Self { core: Local::new(core) }
     }
 
+    /// Whether dropping it may wait: not in a forked child, at the interpreter's exit, or in a
+    /// task.
+    fn may_wait(&self) -> bool {
+        self.core.origin().is_here()
+            && !exit::is_shutting_down()
+            && tokio::runtime::Handle::try_current().is_err()
+    }
+
     fn check(&self) -> PyResult<()> {
         self.core.origin().check("StructuredWriter").or_raise()
+    }
+}
+
+impl Drop for StructuredWriter {
+    fn drop(&mut self) {
+        if self.may_wait() && self.core.queue().num_pending() > 0 {
+            Python::attach(|py| py.detach(|| runtime().block_on(self.core.settle())));
+        }
     }
 }
 
@@ -55,6 +71,9 @@ impl StructuredWriter {
         partial_step: bool,
     ) -> PyResult<()> {
         self.check()?;
+        if !self.core.has_signatures() {
+            wait(py, self.core.learn_signatures())?;
+        }
         let parsed: PyResult<Vec<Leaf<'_>>> = parse_leaves(&leaves).collect();
         let mut parsed = parsed?;
         let cells = parsed.iter_mut().map(Leaf::value).collect();

@@ -9,12 +9,14 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use reverb_client::{CellValue, ColumnOptions, ColumnRefs, TrajectoryWriter as Core};
+use reverb_data::column_names::ColumnNames;
 use reverb_data::{Error, ItemPriority};
 use smallvec::SmallVec;
 
 use crate::array::Leaf;
 use crate::column::{ColumnHistory, TrajectoryColumn};
 use crate::error::{OrRaise, in_column};
+use crate::flat_nest::{ColumnNames as FlatNames, structure_of};
 use crate::nest::{Known, Leaves, Structure};
 use crate::process::Local;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
@@ -35,8 +37,8 @@ struct State {
     options: HashMap<String, ColumnOptions>,
     /// Known structures of `append`, with the columns of their leaves.
     steps: Known<Vec<usize>>,
-    /// Known structures of `create_item`.
-    trajectories: Known<()>,
+    /// Known structures of `create_item`, with the names of their columns.
+    trajectories: Known<Arc<ColumnNames>>,
 }
 
 impl TrajectoryWriter {
@@ -121,9 +123,12 @@ impl TrajectoryWriter {
         table: &str,
         priority: ItemPriority,
         leaves: &[Bound<'_, PyAny>],
+        names: &Arc<ColumnNames>,
     ) -> PyResult<()> {
+        let order = self.core.queue().order_of(table, names).or_raise()?;
         let mut columns: SmallVec<[ColumnRefs<'_>; 8]> = SmallVec::with_capacity(leaves.len());
-        for leaf in leaves {
+        for at in 0..leaves.len() {
+            let leaf = &leaves[order.as_ref().map_or(at, |order| order[at])];
             let column = leaf.cast_exact::<TrajectoryColumn>().map_err(|_| {
                 PyTypeError::new_err(format!(
                     "All leaves of a trajectory must be TrajectoryColumn (slices of history), got {}",
@@ -223,11 +228,14 @@ impl TrajectoryWriter {
         Ok(ColumnHistory { writer: Arc::clone(&self.core), column, label })
     }
 
-    #[pyo3(signature = (data, columns))]
-    fn remember_structure(&self, data: &Bound<'_, PyAny>, columns: Vec<usize>) -> PyResult<()> {
-        if let Some(structure) = Structure::from_nest(data, &|_| true)?
-            && structure.num_leaves() == columns.len()
-        {
+    #[pyo3(signature = (data, columns, leaves))]
+    fn remember_structure(
+        &self,
+        data: &Bound<'_, PyAny>,
+        columns: Vec<usize>,
+        leaves: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        if let Some(structure) = structure_of(data, &leaves)? {
             self.state.lock().steps.remember(structure, columns);
         }
         Ok(())
@@ -242,9 +250,13 @@ impl TrajectoryWriter {
         removal_priority: Option<f64>,
     ) -> PyResult<bool> {
         self.check()?;
-        let known = self.state.lock().trajectories.flatten(trajectory)?.map(|(leaves, ())| leaves);
-        let leaves = if let Some(leaves) = known {
-            leaves
+        let known = {
+            let mut state = self.state.lock();
+            let known = state.trajectories.flatten(trajectory)?;
+            known.map(|(leaves, names)| (leaves, Arc::clone(names)))
+        };
+        let (leaves, names) = if let Some(known) = known {
+            known
         } else {
             let is_column =
                 |value: &Bound<'_, PyAny>| value.is_exact_instance_of::<TrajectoryColumn>();
@@ -253,26 +265,29 @@ impl TrajectoryWriter {
             };
             let mut leaves = Leaves::new();
             structure.flatten(trajectory, &mut leaves)?;
-            self.state.lock().trajectories.remember(structure, ());
-            leaves
+            let names = structure.labels(trajectory.py())?;
+            let names = Arc::new(ColumnNames::from_labels(&names));
+            self.state.lock().trajectories.remember(structure, Arc::clone(&names));
+            (leaves, names)
         };
         let priority = ItemPriority { value: priority, removal: removal_priority };
-        self.create(trajectory.py(), table, priority, &leaves)?;
+        self.create(trajectory.py(), table, priority, &leaves, &names)?;
         Ok(true)
     }
 
-    #[pyo3(signature = (table, priority, columns, removal_priority))]
+    #[pyo3(signature = (table, priority, columns, names, removal_priority))]
     fn create_item_flat(
         &self,
         table: &str,
         priority: f64,
         columns: &Bound<'_, PyAny>,
+        names: &Bound<'_, FlatNames>,
         removal_priority: Option<f64>,
     ) -> PyResult<()> {
         self.check()?;
         let leaves: PyResult<Leaves<'_>> = columns.try_iter()?.collect();
         let priority = ItemPriority { value: priority, removal: removal_priority };
-        self.create(columns.py(), table, priority, &leaves?)
+        self.create(columns.py(), table, priority, &leaves?, &names.get().0)
     }
 
     #[pyo3(signature = (block_until_num_items, timeout_ms))]

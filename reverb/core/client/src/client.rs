@@ -22,6 +22,7 @@ use crate::sampler::batch_size::BatchBounds;
 use crate::sampler::cursor::SampleCursor;
 use crate::sampler::ragged::RaggedForm;
 use crate::session::{Connector, Session, Signatures};
+use crate::writer::dropped::LastDropped;
 use crate::writer::insertion::{IdleStreams, Insertion};
 
 /// A client of one server address. Safe to share between threads.
@@ -31,6 +32,7 @@ use crate::writer::insertion::{IdleStreams, Insertion};
 pub struct Client {
     session: Arc<Session>,
     idle_streams: Arc<IdleStreams>,
+    last_dropped: Arc<LastDropped>,
 }
 
 impl Client {
@@ -43,11 +45,20 @@ impl Client {
         runtime: Handle,
     ) -> Self {
         let session = Session::new(address, connector, connect_timeout, runtime);
-        Self { session: Arc::new(session), idle_streams: Arc::default() }
+        Self {
+            session: Arc::new(session),
+            idle_streams: Arc::default(),
+            last_dropped: Arc::default(),
+        }
     }
 
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
+    }
+
+    /// The structured writer that was dropped last, if it still has items.
+    pub(crate) fn last_dropped(&self) -> &Arc<LastDropped> {
+        &self.last_dropped
     }
 
     /// The address as it was given.

@@ -29,6 +29,7 @@ pub use structured::engine::{PatternEngine, PatternItem};
 pub use structured::writer::StructuredWriter;
 pub use writer::batched::{BatchedColumn, BatchedValue, BatchedWriter, NewItems, StepIndex};
 pub use writer::cell::{Cell, CellRef, CellValue};
+pub use writer::column_orders::{ColumnOrder, Matching};
 pub use writer::insertion::{Insertion, RowPriorities};
 pub use writer::item::ColumnRefs;
 pub use writer::item_queue::ItemQueue;

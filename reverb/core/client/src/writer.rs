@@ -3,7 +3,9 @@
 //!
 //! `cell` stores single values, `lane` the history of one environment, `item` a pending item.
 //! `item_kind` is what items have in common. `item_queue` checks items, and `send_queue` encodes
-//! (`resolver`) and streams them in the background.
+//! (`resolver`) and streams them in the background. `column_orders` compares the names of columns
+//! with those of signatures. `dropped` keeps the order of items of a writer that was dropped and
+//! those of the next.
 //! `trajectory`, `batched`, `sequence` and `legacy` are the writers. `insertion` needs none of it:
 //! it encodes single steps (`rows`) and sends them itself.
 
@@ -11,6 +13,8 @@ pub(crate) mod batched;
 mod block;
 pub(crate) mod cell;
 mod chunk_template;
+pub(crate) mod column_orders;
+pub(crate) mod dropped;
 pub(crate) mod insertion;
 pub(crate) mod item;
 mod item_kind;

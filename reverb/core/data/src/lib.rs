@@ -13,6 +13,7 @@ pub mod chunk;
 mod chunk_layout;
 mod chunk_maker;
 pub mod codec;
+pub mod column_names;
 mod columns;
 mod delta;
 pub mod dtype;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The dtypes and shapes of the columns of a table's items, flattened.
 
+use crate::column_names::{ColumnNames, ColumnPath};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::shape_text;
@@ -8,7 +9,9 @@ use crate::tensor::shape_text;
 /// One column's declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {
-    /// Path in the nest joined with `/`, followed by the spec's own name if it has one.
+    /// Path in the nest.
+    pub path: ColumnPath,
+    /// The path joined with `/`, followed by the spec's own name if that says something else.
     pub name: String,
     /// Type of the elements.
     pub dtype: DType,
@@ -17,6 +20,23 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
+    /// A column at `path`, whose spec has the name `own_name` or none.
+    pub fn new(
+        path: ColumnPath,
+        own_name: &str,
+        dtype: DType,
+        shape: Option<Vec<Option<usize>>>,
+    ) -> Self {
+        let mut name = path.to_string();
+        if !own_name.is_empty() && name.rsplit('/').next() != Some(own_name) && name != own_name {
+            if !name.is_empty() {
+                name.push('/');
+            }
+            name.push_str(own_name);
+        }
+        Self { path, name, dtype, shape }
+    }
+
     /// TensorFlow's partial-shape compatibility.
     pub fn shape_matches(&self, shape: &[usize]) -> bool {
         self.shape.as_ref().is_none_or(|dims| {
@@ -60,9 +80,23 @@ impl Signature {
     ///
     /// `SignatureMismatch` that lists both sides and names the first column that differs.
     pub fn check(&self, table: &str, columns: &[(DType, &[usize])]) -> Result<()> {
+        self.check_by(table, columns, TensorSpec::shape_matches)
+    }
+
+    /// As `check`, by another rule for shapes.
+    ///
+    /// # Errors
+    ///
+    /// As `check`.
+    pub fn check_by(
+        &self,
+        table: &str,
+        columns: &[(DType, &[usize])],
+        shape_matches: impl Fn(&TensorSpec, &[usize]) -> bool,
+    ) -> Result<()> {
         let offender = if columns.len() == self.0.len() {
             let differs = |(spec, (dtype, shape)): &(&TensorSpec, &(DType, &[usize]))| {
-                spec.dtype != *dtype || !spec.shape_matches(shape)
+                spec.dtype != *dtype || !shape_matches(spec, shape)
             };
             match self.0.iter().zip(columns).find(differs) {
                 None => return Ok(()),
@@ -97,6 +131,11 @@ impl Signature {
         )))
     }
 
+    /// The names of the columns.
+    pub fn names(&self) -> ColumnNames {
+        ColumnNames(self.0.iter().map(|spec| spec.path.clone()).collect())
+    }
+
     /// All columns in one line.
     pub fn describe(&self) -> String {
         let entries: Vec<String> = self
@@ -118,7 +157,20 @@ mod tests {
     use super::*;
 
     fn spec(name: &str, dtype: DType, shape: Option<Vec<Option<usize>>>) -> TensorSpec {
-        TensorSpec { name: name.into(), dtype, shape }
+        TensorSpec::new(ColumnPath::default(), name, dtype, shape)
+    }
+
+    #[test]
+    fn no_name_is_said_twice() {
+        let name = |path: &str, own: &str| {
+            TensorSpec::new(ColumnPath::from_label(path), own, DType::Int32, None).name
+        };
+        assert_eq!(name("", ""), "");
+        assert_eq!(name("", "obs"), "obs");
+        assert_eq!(name("obs", "obs"), "obs");
+        assert_eq!(name("step/obs", "obs"), "step/obs");
+        assert_eq!(name("step/obs", "step/obs"), "step/obs");
+        assert_eq!(name("step/obs", "image"), "step/obs/image");
     }
 
     #[test]

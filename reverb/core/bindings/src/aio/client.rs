@@ -24,10 +24,11 @@ use super::insertion::Insertion;
 use crate::array::{all_values, parse_leaves};
 use crate::batch::{self, Lent, Outputs, batch_answer, ragged_form};
 use crate::client::{
-    Client, decoded, item_priorities, parse_mutation, parse_row_updates, row_priorities, seconds,
-    shard_row, with_samples,
+    Client, decoded, item_priorities, matching, parse_mutation, parse_row_updates, row_priorities,
+    seconds, shard_row, with_samples,
 };
 use crate::error::OrRaise;
+use crate::flat_nest::ColumnNames;
 use crate::limiter_hold::RateLimiterHold;
 use crate::process::{Local, Origin};
 use crate::sampler::Sampler;
@@ -322,35 +323,37 @@ impl AsyncClient {
         })
     }
 
-    #[pyo3(signature = (insertion, leaves, priorities, removal_priorities))]
+    #[pyo3(signature = (insertion, leaves, names, priorities, removal_priorities))]
     fn insert(
         &self,
         py: Python<'_>,
         insertion: &Bound<'_, Insertion>,
         leaves: Vec<Bound<'_, PyAny>>,
+        names: &Bound<'_, ColumnNames>,
         priorities: &Bound<'_, PyDict>,
         removal_priorities: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Py<PyAny>> {
         let priorities = item_priorities(priorities, removal_priorities)?;
         let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
         let mut insertion = insertion.get().take().or_raise()?;
-        insertion.add(&all_values(&mut parsed)?, &priorities).or_raise()?;
+        insertion.add(&all_values(&mut parsed)?, &names.get().0, &priorities).or_raise()?;
         self.start(py, insertion.finish(), none)
     }
 
-    #[pyo3(signature = (insertion, leaves, priorities, removal_priorities))]
+    #[pyo3(signature = (insertion, leaves, names, priorities, removal_priorities))]
     fn insert_batch(
         &self,
         py: Python<'_>,
         insertion: &Bound<'_, Insertion>,
         leaves: Vec<Bound<'_, PyAny>>,
+        names: &Bound<'_, ColumnNames>,
         priorities: &Bound<'_, PyDict>,
         removal_priorities: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Py<PyAny>> {
         let tables = row_priorities(priorities, removal_priorities)?;
         let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
         let mut insertion = insertion.get().take().or_raise()?;
-        insertion.add_batch(&all_values(&mut parsed)?, &tables).or_raise()?;
+        insertion.add_batch(&all_values(&mut parsed)?, &names.get().0, &tables).or_raise()?;
         let keys = insertion.keys();
         self.start(py, insertion.finish(), |py, ()| {
             Ok(PyArray1::from_vec(py, keys).into_any().unbind())
@@ -438,11 +441,14 @@ impl AsyncClient {
         py: Python<'_>,
         num_keep_alive_refs: usize,
         validate_items: bool,
+        match_names: bool,
     ) -> PyResult<Py<PyAny>> {
         let core = self.client.get().core();
+        let matching = matching(match_names);
         let made = async move {
             let signatures = if validate_items { Some(core.signatures().await?) } else { None };
-            Ok(reverb_client::TrajectoryWriter::new(&core, num_keep_alive_refs, signatures))
+            let refs = num_keep_alive_refs;
+            Ok(reverb_client::TrajectoryWriter::new(&core, refs, signatures, matching))
         };
         self.start(py, made, |py, writer| {
             writer.queue().leave_throttling_to_caller();

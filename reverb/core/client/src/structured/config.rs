@@ -3,9 +3,12 @@
 //! before anything is written.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use prost::Message;
+use reverb_data::column_names::ColumnNames;
 use reverb_data::{Error, Result};
+use reverb_wire::convert::signature::flatten_names;
 use reverb_wire::generated::StructuredWriterConfig;
 use reverb_wire::generated::condition::Left;
 
@@ -24,6 +27,8 @@ pub struct Config {
     pub(super) conditions: Vec<Condition>,
     pub(super) priority: Priority,
     pub(super) removal_priority: Option<Priority>,
+    /// The names of its columns; `None` if the declaration has none.
+    pub(super) names: Option<Arc<ColumnNames>>,
 }
 
 impl Config {
@@ -137,9 +142,15 @@ fn config(proto: &StructuredWriterConfig, column_of: impl Fn(usize) -> usize) ->
     let nodes: Checked<_> = nodes.collect();
     let conditions = proto.conditions.iter().map(|condition| Condition::new(condition, &column_of));
     let sources: Vec<i32> = proto.flat.iter().map(|node| node.flat_source_index).collect();
+    let structure = proto.pattern_structure.as_ref();
+    let names = structure
+        .map(flatten_names)
+        .transpose()
+        .map_err(|error| format!("pattern_structure is no nest of columns: {}", error.message()))?;
     Ok(Config {
         table: proto.table.clone(),
         nodes: nodes?,
+        names: names.map(Arc::new),
         conditions: conditions.collect::<Checked<_>>()?,
         priority: Priority::new(proto.priority.as_ref(), &sources),
         removal_priority: proto

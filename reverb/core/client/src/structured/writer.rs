@@ -6,44 +6,84 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_data::Result;
+use reverb_data::column_names::ColumnNames;
 use tokio::runtime::Handle;
 
 use super::config::Configs;
 use super::engine::{PatternEngine, PatternItem};
 use crate::client::Client;
+use crate::session::Session;
 use crate::writer::cell::CellValue;
+use crate::writer::column_orders::Matching;
+use crate::writer::dropped::LastDropped;
 use crate::writer::item_queue::ItemQueue;
 use crate::writer::send_queue::SendQueue;
 
+/// Maximum time that a caller waits for the items of a writer that it drops.
+const SETTLE_TIME: Duration = Duration::from_secs(1);
 /// Maximum time to flush the items of a dropped writer; the rest is abandoned.
 const DROP_FLUSH_TIME: Duration = Duration::from_secs(5);
 
 /// Writes steps of one environment; patterns create items from them.
 ///
 /// Dropping it does not block: unconfirmed items are flushed in the background, for a few seconds
-/// at most.
+/// at most, and before those of the client's next structured writer. A caller that may block calls
+/// `settle` first.
 #[derive(Debug)]
 pub struct StructuredWriter {
     engine: Mutex<PatternEngine>,
     queue: ItemQueue,
+    /// The table of each pattern, and the names of its columns.
+    tables: Vec<(String, Arc<ColumnNames>)>,
+    session: Arc<Session>,
+    last_dropped: Arc<LastDropped>,
     runtime: Handle,
 }
 
 impl StructuredWriter {
-    /// Makes a writer from serialized `StructuredWriterConfig` messages. It connects to the server
-    /// with the first item.
+    /// A writer. It connects to the server with the first item; its items are checked once
+    /// `learn_signatures` was called.
+    pub fn new(client: &Client, configs: Configs) -> Self {
+        let queue = ItemQueue::new(client.session(), None, Matching::ByPlace);
+        queue.send_queue().begin_after(Arc::clone(client.last_dropped()));
+        let tables = configs.configs.iter().map(|config| {
+            let names = config.names.clone();
+            (config.table().to_owned(), names.unwrap_or_default())
+        });
+        Self {
+            tables: tables.collect(),
+            engine: Mutex::new(PatternEngine::new(configs)),
+            queue,
+            session: Arc::clone(client.session()),
+            last_dropped: Arc::clone(client.last_dropped()),
+            runtime: client.runtime().clone(),
+        }
+    }
+
+    /// Whether items are checked against the signatures of their tables.
+    pub fn has_signatures(&self) -> bool {
+        self.queue.has_signatures()
+    }
+
+    /// Checks items against the signatures of their tables from now on. Waits for a server to
+    /// answer if they are not known yet, at most for the connect timeout.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if there is no config, or if one is invalid; the text says which one, and
-    /// why.
-    pub fn new(client: &Client, configs: &[Vec<u8>]) -> Result<Self> {
-        let engine = PatternEngine::new(Configs::decode(configs)?);
-        Ok(Self {
-            engine: Mutex::new(engine),
-            queue: ItemQueue::new(client.session(), None),
-            runtime: client.runtime().clone(),
-        })
+    /// `Unavailable` if no server answers.
+    pub async fn learn_signatures(&self) -> Result<()> {
+        let mut signatures = self.session.signatures().await?;
+        for (table, _) in &self.tables {
+            // The server tells of a table that it does not have, as for dm-reverb's writer.
+            if !signatures.contains_key(table) {
+                Arc::make_mut(&mut signatures).insert(table.clone(), None);
+            }
+        }
+        self.queue.check_against(signatures);
+        // Names that differ are logged.
+        self.tables
+            .iter()
+            .try_for_each(|(table, names)| self.queue.order_of(table, names).map(|_| ()))
     }
 
     /// The items in flight.
@@ -96,6 +136,14 @@ impl StructuredWriter {
         self.engine.lock().step_is_open()
     }
 
+    /// Waits until all items are confirmed, or until their tables make them wait, for a second at
+    /// most. To be called before it is dropped, where the caller may block.
+    pub async fn settle(&self) {
+        if self.queue.check().is_ok() && self.queue.num_pending() > 0 {
+            let _ = tokio::time::timeout(SETTLE_TIME, self.queue.flush_unless_blocked()).await;
+        }
+    }
+
     /// Stops at once; unconfirmed items are abandoned.
     pub fn close(&self) {
         self.queue.send_queue().close();
@@ -113,6 +161,7 @@ impl Drop for StructuredWriter {
             queue.close();
             return;
         }
+        self.last_dropped.set(&queue);
         self.runtime.spawn(flush_and_close(queue, DROP_FLUSH_TIME));
     }
 }

@@ -10,6 +10,7 @@ use reverb_data::{Error, ItemPriority, Result};
 use smallvec::SmallVec;
 
 use super::cell::{Cell, CellRef, CellValue};
+use super::column_orders::Matching;
 use super::item::PendingItem;
 use super::item_queue::ItemQueue;
 use super::lane::{ColumnOptions, Lane};
@@ -86,7 +87,7 @@ impl BatchedWriter {
     ) -> Self {
         let lanes = (0..batch_size).map(|_| Lane::new(num_keep_alive_refs)).collect();
         let gathering = Gathering::of_steps(batch_size);
-        let queue = ItemQueue::gathering(gathering, client.session(), signatures);
+        let queue = ItemQueue::gathering(gathering, client.session(), signatures, Matching::ByName);
         Self { lanes: Mutex::new(lanes), queue }
     }
 

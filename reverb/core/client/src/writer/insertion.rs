@@ -10,15 +10,17 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use reverb_data::column_names::ColumnNames;
 use reverb_data::tensor::shape_text;
 use reverb_data::{
     ChunkMaker, DType, Error, ItemPriority, KeyGenerator, NewItem, Result, SequenceRange,
-    Trajectory,
+    Signature, Trajectory, TrajectoryBuilder,
 };
 use reverb_wire::transport::{InsertBatch, InsertStream, NextStream, stream_ended};
 
 use self::shards::ShardStreams;
 use super::cell::CellValue;
+use super::column_orders::{ColumnOrder, ColumnOrders, Matching};
 use super::rows::{RowEncoder, encode_step};
 use super::signatures::{check_steps, unknown_table};
 use crate::retry::Backoff;
@@ -29,12 +31,27 @@ use crate::writer::{MESSAGE_BYTES, MESSAGE_ITEMS};
 const MAX_IDLE: usize = 8;
 
 /// Open streams with nothing in flight.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct IdleStreams {
     /// Each with its stream, if there is one server.
     inserters: Mutex<Vec<Inserter>>,
     /// Of a group of servers.
     to_shards: ShardStreams,
+    /// How columns of single steps find their places.
+    by_place: ColumnOrders,
+    /// How those of batches do.
+    by_name: ColumnOrders,
+}
+
+impl Default for IdleStreams {
+    fn default() -> Self {
+        Self {
+            inserters: Mutex::default(),
+            to_shards: ShardStreams::default(),
+            by_place: ColumnOrders::new(Matching::ByPlace),
+            by_name: ColumnOrders::new(Matching::ByName),
+        }
+    }
 }
 
 /// What one insert needs, kept for the next.
@@ -63,6 +80,14 @@ impl RowPriorities {
         let removal = self.removal.as_ref().map(|removal| removal[row]);
         ItemPriority { value: self.values[row], removal }
     }
+}
+
+/// What the rows of a batch become in one table.
+struct RowsOfTable<'a> {
+    table: Arc<str>,
+    priorities: &'a RowPriorities,
+    /// How the columns are put into the order of the table's signature.
+    order: Option<ColumnOrder>,
 }
 
 /// An insert of single steps.
@@ -111,7 +136,8 @@ impl Insertion {
         Ok(Self { inserter, session, idle, episode_id, num_steps: 0, items: Vec::new() })
     }
 
-    /// Adds one step, and for each table an item of it with that table's priority. Never waits.
+    /// Adds one step, whose columns have these names, and for each table an item of it with that
+    /// table's priority. Never waits.
     ///
     /// # Errors
     ///
@@ -120,6 +146,7 @@ impl Insertion {
     pub fn add<P: Into<ItemPriority> + Copy>(
         &mut self,
         step: &[CellValue<'_>],
+        names: &Arc<ColumnNames>,
         items: &[(String, P)],
     ) -> Result<()> {
         let columns: Vec<(DType, &[usize])> =
@@ -127,6 +154,7 @@ impl Insertion {
         for (table, priority) in items {
             check_priority(table, (*priority).into())?;
             self.check_step(table, &columns)?;
+            self.idle.by_place.of(table, names, self.signature(table))?;
         }
         let range = self.next_step();
         let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
@@ -138,12 +166,13 @@ impl Insertion {
     }
 
     /// Adds a step for each row of `columns` `[B, ...]`, and for each table an item per step with
-    /// one of that table's `B` priorities. Never waits.
+    /// one of that table's `B` priorities. Columns that have the names of a table's signature are
+    /// put into its order. Never waits.
     ///
     /// # Errors
     ///
-    /// Those of `add`, and `InvalidArgument` for a column of another length. Then no item was
-    /// created.
+    /// Those of `add`, `InvalidArgument` for a column of another length, and `SignatureMismatch`
+    /// for names that a signature does not have. Then no item was created.
     ///
     /// # Panics
     ///
@@ -151,6 +180,7 @@ impl Insertion {
     pub fn add_batch(
         &mut self,
         columns: &[CellValue<'_>],
+        names: &Arc<ColumnNames>,
         items: &[(String, RowPriorities)],
     ) -> Result<()> {
         let num_rows = items.first().map_or(0, |(_, priorities)| priorities.values.len());
@@ -170,21 +200,34 @@ impl Insertion {
         }
         let row: Vec<(DType, &[usize])> =
             columns.iter().map(|column| (column.dtype(), &column.shape()[1..])).collect();
-        items.iter().try_for_each(|(table, _)| self.check_step(table, &row))?;
-        let tables: Vec<(Arc<str>, &RowPriorities)> =
-            items.iter().map(|(table, priorities)| (table.as_str().into(), priorities)).collect();
+        let mut tables: Vec<RowsOfTable<'_>> = Vec::with_capacity(items.len());
+        for (table, priorities) in items {
+            let order = self.idle.by_name.of(table, names, self.signature(table))?;
+            match &order {
+                None => self.check_step(table, &row)?,
+                Some(order) => {
+                    let row: Vec<(DType, &[usize])> = order.iter().map(|&at| row[at]).collect();
+                    self.check_step(table, &row)?;
+                }
+            }
+            tables.push(RowsOfTable { table: table.as_str().into(), priorities, order });
+        }
         self.items.reserve(num_rows * tables.len());
         let mut encoder = RowEncoder::new(columns, num_rows);
         for row in 0..num_rows {
             let range = self.next_step();
             let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
             let trajectory = encoder.encode(row, keys.next_key(), range, chunk_maker)?;
-            if let [(table, priorities)] = &tables[..] {
+            if let [RowsOfTable { table, priorities, order: None }] = &tables[..] {
                 self.push(table, priorities.of(row), trajectory);
                 continue;
             }
-            for (table, priorities) in &tables {
-                self.push(table, priorities.of(row), trajectory.clone());
+            for RowsOfTable { table, priorities, order } in &tables {
+                let trajectory = match order {
+                    None => trajectory.clone(),
+                    Some(order) => in_order(&trajectory, order)?,
+                };
+                self.push(table, priorities.of(row), trajectory);
             }
         }
         Ok(())
@@ -271,6 +314,10 @@ impl Insertion {
         }
     }
 
+    fn signature(&self, table: &str) -> Option<&Arc<Signature>> {
+        self.inserter.signatures.get(table).and_then(Option::as_ref)
+    }
+
     fn next_step(&mut self) -> SequenceRange {
         let step = self.num_steps;
         self.num_steps += 1;
@@ -288,6 +335,12 @@ impl Insertion {
             trajectory,
         });
     }
+}
+
+/// The same item with its columns in this order.
+fn in_order(trajectory: &Trajectory, order: &[usize]) -> Result<Trajectory> {
+    let columns: Vec<u32> = order.iter().map(|&at| at as u32).collect();
+    TrajectoryBuilder::new().select(trajectory, &columns)
 }
 
 impl Inserter {
@@ -471,7 +524,7 @@ mod tests {
         let priorities = RowPriorities { values: vec![1.0; num_rows], removal: None };
         let items: Vec<_> =
             tables.iter().map(|table| ((*table).to_owned(), priorities.clone())).collect();
-        insertion.add_batch(&[column], &items)
+        insertion.add_batch(&[column], &Arc::default(), &items)
     }
 
     #[tokio::test]
@@ -523,7 +576,7 @@ mod tests {
         assert!(add_rows(&mut insertion, 3, &["a", "unknown"]).is_err());
         let step = CellValue::Bytes { dtype: DType::UInt8, shape: &[1], bytes: &[1] };
         let tables = [("a".to_owned(), 1.0), ("b".to_owned(), f64::NAN)];
-        assert!(insertion.add(&[step], &tables).is_err());
+        assert!(insertion.add(&[step], &Arc::default(), &tables).is_err());
         assert!(insertion.items.is_empty());
     }
 }

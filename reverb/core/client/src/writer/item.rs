@@ -87,12 +87,17 @@ impl PendingItem {
     }
 
     /// An item over the whole history of a lane, which must have at least one step in every column.
+    /// Its columns are those of the lane, in this order if there is one.
     pub(crate) fn over_history(
         table: Arc<str>,
         priority: ItemPriority,
         lane: &Lane,
+        order: Option<&[usize]>,
     ) -> Result<Self> {
-        let columns = (0..lane.num_columns()).map(|i| (lane.cells(i).map(|(_, cell)| cell), false));
+        let columns = (0..lane.num_columns()).map(|i| {
+            let column = order.map_or(i, |order| order[i]);
+            (lane.cells(column).map(|(_, cell)| cell), false)
+        });
         let (kind, cells) = ItemKind::of(table, columns)?;
         Ok(Self { priority, kind, cells })
     }

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shared by all writers: checks items and queues them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use reverb_data::column_names::ColumnNames;
 use reverb_data::{Error, ItemPriority, Result, byte_size};
 use reverb_wire::generated::deepmind::reverb::priority_table_checkpoint::WhenFull;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
 use reverb_wire::generated::reverb::{Diagnosis, StatusRequest, StatusResponse, TableStatus};
 
 use super::cell::{Cell, CellRef};
+use super::column_orders::{ColumnOrder, ColumnOrders, Matching};
 use super::item::{ColumnRefs, PendingItem};
 use super::item_kind::{ItemKind, KnownItemKinds};
 use super::send_queue::{Gathering, SendQueue};
@@ -20,6 +22,12 @@ use crate::session::{Session, Signatures};
 
 /// Maximum time to fetch the rate limiters' state for the text of a deadline error.
 const LIMITER_LOOKUP: Duration = Duration::from_millis(100);
+
+/// Interval at which a flush that ends for blocked tables asks for them.
+const BLOCKED_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A table makes an insert wait that has waited there for so long, in seconds.
+const MIN_BLOCKED_S: f64 = 0.02;
 
 /// From here on a server lets inserts wait.
 const FULL_PERCENT: i64 = 97;
@@ -31,7 +39,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct ItemQueue {
     send_queue: Arc<SendQueue>,
-    signatures: Option<Arc<Signatures>>,
+    signatures: OnceLock<Arc<Signatures>>,
+    orders: ColumnOrders,
     session: Arc<Session>,
     /// Names of the tables used so far, shared by all items.
     tables: Mutex<Vec<Arc<str>>>,
@@ -40,9 +49,14 @@ pub struct ItemQueue {
 }
 
 impl ItemQueue {
-    /// A queue; with `signatures`, every item is checked against its table's signature.
-    pub(crate) fn new(session: &Arc<Session>, signatures: Option<Arc<Signatures>>) -> Self {
-        Self::gathering(Gathering::IN_FLIGHT, session, signatures)
+    /// A queue; with `signatures`, every item is checked against its table's signature. `matching`
+    /// is how `order_of` finds the columns of the signature.
+    pub(crate) fn new(
+        session: &Arc<Session>,
+        signatures: Option<Arc<Signatures>>,
+        matching: Matching,
+    ) -> Self {
+        Self::gathering(Gathering::IN_FLIGHT, session, signatures, matching)
     }
 
     /// As `new`, with another number of items that are sent together.
@@ -50,14 +64,26 @@ impl ItemQueue {
         gathering: Gathering,
         session: &Arc<Session>,
         signatures: Option<Arc<Signatures>>,
+        matching: Matching,
     ) -> Self {
         Self {
             send_queue: SendQueue::start(Arc::clone(session), gathering),
-            signatures,
+            signatures: signatures.map_or_else(OnceLock::new, OnceLock::from),
+            orders: ColumnOrders::new(matching),
             session: Arc::clone(session),
             tables: Mutex::default(),
             is_throttled_by_caller: AtomicBool::new(false),
         }
+    }
+
+    /// Checks items against these signatures from now on, unless it did before.
+    pub(crate) fn check_against(&self, signatures: Arc<Signatures>) {
+        let _ = self.signatures.set(signatures);
+    }
+
+    /// Whether items are checked against signatures.
+    pub(crate) fn has_signatures(&self) -> bool {
+        self.signatures.get().is_some()
     }
 
     pub(crate) fn send_queue(&self) -> &Arc<SendQueue> {
@@ -129,6 +155,18 @@ impl ItemQueue {
         self.send_queue.is_closed()
     }
 
+    /// The order in which the columns with these names are those of the table's signature; `None`:
+    /// their own.
+    ///
+    /// # Errors
+    ///
+    /// `SignatureMismatch` for other names, if the writer matches columns by name.
+    pub fn order_of(&self, table: &str, names: &Arc<ColumnNames>) -> Result<Option<ColumnOrder>> {
+        let Some(signatures) = self.signatures.get() else { return Ok(None) };
+        let signature = signatures.get(table).and_then(Option::as_ref);
+        self.orders.of(table, names, signature)
+    }
+
     /// Queues an item. Never waits.
     pub fn create_item<'a>(
         &self,
@@ -172,6 +210,29 @@ impl ItemQueue {
             Ok(result) => result,
             Err(_) => {
                 Err(Error::deadline_exceeded(operation, timeout, &self.describe_wait().await))
+            }
+        }
+    }
+
+    /// Waits until all items are confirmed, or until a server says that their tables make inserts
+    /// wait.
+    pub(crate) async fn flush_unless_blocked(&self) -> Result<()> {
+        let mut done = std::pin::pin!(self.flush(0, None));
+        loop {
+            if let Ok(result) = tokio::time::timeout(BLOCKED_INTERVAL, done.as_mut()).await {
+                return result;
+            }
+            let tables = self.send_queue.waiting_tables();
+            let request = StatusRequest::default();
+            let status = async { self.session.transport()?.status(request).await };
+            let status = tokio::time::timeout(LIMITER_LOOKUP, status).await;
+            let is_blocked = |table: &TableStatus| {
+                let inserting = table.inserting.as_ref();
+                let wait = inserting.and_then(|inserting| inserting.oldest_wait_s);
+                tables.contains(&table.name) && wait.is_some_and(|wait| wait > MIN_BLOCKED_S)
+            };
+            if matches!(status, Ok(Ok(status)) if status.tables.iter().any(is_blocked)) {
+                return Ok(());
             }
         }
     }
@@ -255,7 +316,7 @@ impl ItemMaker<'_> {
         let Self { queue, kinds, usable } = self;
         let check = |kind: &ItemKind| {
             usable.clone()?;
-            let Some(signatures) = &queue.signatures else { return Ok(()) };
+            let Some(signatures) = queue.signatures.get() else { return Ok(()) };
             match signatures.get(&**kind.table()) {
                 None => queue.unknown_table(kind.table(), signatures),
                 Some(Some(signature)) => kind.check_signature(signature),

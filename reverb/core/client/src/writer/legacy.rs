@@ -5,10 +5,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use reverb_data::column_names::ColumnNames;
 use reverb_data::{DType, Error, ItemPriority, KeyGenerator, Result};
 
 use super::block::{Appended, Block, BlockColumn, BlockColumns};
 use super::cell::{CellRef, CellSpec, CellValue};
+use super::column_orders::{ColumnOrders, Matching};
 use super::item::ColumnRefs;
 use super::item_queue::ItemQueue;
 use super::signatures::check_steps;
@@ -34,6 +36,7 @@ pub struct LegacyWriter {
     state: Mutex<State>,
     queue: ItemQueue,
     signatures: Arc<Signatures>,
+    orders: ColumnOrders,
     options: LegacyOptions,
 }
 
@@ -47,6 +50,8 @@ struct State {
     block: Option<Arc<Block>>,
     /// The columns of the last block.
     columns: Option<Arc<BlockColumns>>,
+    /// Names of the newest step's columns.
+    names: Arc<ColumnNames>,
     closed: bool,
 }
 
@@ -59,12 +64,14 @@ impl LegacyWriter {
             history: VecDeque::new(),
             block: None,
             columns: None,
+            names: Arc::default(),
             closed: false,
         };
         Self {
             state: Mutex::new(state),
-            queue: ItemQueue::new(client.session(), None),
+            queue: ItemQueue::new(client.session(), None, Matching::ByPlace),
             signatures,
+            orders: ColumnOrders::new(Matching::ByPlace),
             options,
         }
     }
@@ -90,9 +97,10 @@ impl LegacyWriter {
         self.state.lock().closed
     }
 
-    /// Appends one step. Never waits. Returns whether it completed a chunk; then call `settle`.
-    pub fn append(&self, mut cells: Vec<CellValue<'_>>) -> Result<bool> {
-        let completed = self.store(&mut cells)?;
+    /// Appends one step, whose columns have these names. Never waits. Returns whether it completed
+    /// a chunk; then call `settle`.
+    pub fn append(&self, mut cells: Vec<CellValue<'_>>, names: &Arc<ColumnNames>) -> Result<bool> {
+        let completed = self.store(&mut cells, names)?;
         if completed {
             self.queue.send_queue().blocks_completed();
         }
@@ -114,7 +122,7 @@ impl LegacyWriter {
         self.queue.send_queue().num_sendable() < self.options.max_in_flight_items
     }
 
-    fn store(&self, cells: &mut [CellValue<'_>]) -> Result<bool> {
+    fn store(&self, cells: &mut [CellValue<'_>], names: &Arc<ColumnNames>) -> Result<bool> {
         let options = self.options;
         let mut state = self.state.lock();
         state.check_open()?;
@@ -165,6 +173,9 @@ impl LegacyWriter {
             state.history.pop_front();
         }
         state.steps += 1;
+        if !Arc::ptr_eq(&state.names, names) {
+            state.names = Arc::clone(names);
+        }
         Ok(full)
     }
 
@@ -222,6 +233,7 @@ impl LegacyWriter {
             return self.queue.unknown_table(table, &self.signatures);
         };
         let Some(signature) = signature else { return Ok(()) };
+        self.orders.of(table, &state.names, Some(signature))?;
         for step in steps {
             let specs: Vec<&Arc<CellSpec>> = step.iter().map(CellRef::spec).collect();
             let columns: Vec<(DType, &[usize])> =

@@ -21,6 +21,7 @@ use tokio::sync::{Notify, watch};
 use self::in_flight::{InFlight, Sent};
 use super::MESSAGE_ITEMS;
 use super::block::Block;
+use super::dropped::LastDropped;
 use super::item::PendingItem;
 use crate::session::Session;
 
@@ -87,6 +88,8 @@ pub(crate) struct SendQueue {
     max_pending_bytes: AtomicUsize,
     /// Whether an episode has ended since the last message.
     has_ended_episode: AtomicBool,
+    /// The first item is sent after those of this writer.
+    after: Mutex<Option<Arc<LastDropped>>>,
 }
 
 #[derive(Debug, Default)]
@@ -155,6 +158,7 @@ impl SendQueue {
             over_limit: AtomicBool::new(false),
             max_pending_bytes: AtomicUsize::new(usize::MAX),
             has_ended_episode: AtomicBool::new(false),
+            after: Mutex::new(None),
         });
         let runtime = session.runtime().clone();
         runtime.spawn(send_task::run(Arc::clone(&queue), session));
@@ -255,6 +259,12 @@ impl SendQueue {
                 in_vain = tokio::time::timeout(patience, progress.changed()).await.is_err();
             }
         }
+    }
+
+    /// Sends the first item after those of the writer that was dropped last by then. To be called
+    /// before the first item is queued.
+    pub(crate) fn begin_after(&self, last: Arc<LastDropped>) {
+        *self.after.lock() = Some(last);
     }
 
     /// An episode has ended: in a group of servers, the next one may go to another shard.

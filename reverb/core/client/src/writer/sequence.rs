@@ -14,6 +14,7 @@ use tokio::runtime::Handle;
 
 pub(crate) use self::columns::Column;
 use super::cell::CellValue;
+use super::column_orders::{ColumnOrder, ColumnOrders, Matching};
 use super::item::PendingItem;
 use super::item_queue::ItemQueue;
 use super::lane::Lane;
@@ -97,10 +98,16 @@ pub struct SequenceWriter {
     runtime: Handle,
 }
 
+/// The columns of the first step, and for each table how they are put into the order of its
+/// signature.
+type FirstStep = (Vec<Column>, Vec<Option<ColumnOrder>>);
+
 #[derive(Debug)]
 struct State {
     /// Empty before the first step.
     columns: Vec<Column>,
+    /// For each table, how the columns are put into the order of its signature.
+    orders: Vec<Option<ColumnOrder>>,
     rows: Vec<Row>,
     num_dropped_episodes: u64,
 }
@@ -127,7 +134,7 @@ impl SequenceWriter {
         signatures: Arc<Signatures>,
     ) -> Result<Self> {
         let SequenceOptions { tables, window, batch_size } = options;
-        let queue = ItemQueue::new(client.session(), None);
+        let queue = ItemQueue::new(client.session(), None, Matching::ByName);
         if let Some(unknown) = tables.iter().find(|table| !signatures.contains_key(*table)) {
             queue
                 .unknown_table(unknown, &signatures)
@@ -140,7 +147,12 @@ impl SequenceWriter {
         let row = |_| Row { lane: Lane::new(keep), steps: 0, is_skipping: false };
         let rows = (0..batch_size.unwrap_or(1)).map(row).collect();
         Ok(Self {
-            state: Mutex::new(State { columns: Vec::new(), rows, num_dropped_episodes: 0 }),
+            state: Mutex::new(State {
+                columns: Vec::new(),
+                orders: Vec::new(),
+                rows,
+                num_dropped_episodes: 0,
+            }),
             queue,
             tables: tables.into_iter().map(Arc::from).collect(),
             signatures,
@@ -192,8 +204,8 @@ impl SequenceWriter {
         let mut state = self.state.lock();
         self.queue.send_queue().check()?;
         let first = self.check(&state, &step)?;
-        if let Some(columns) = first {
-            state.begin(columns);
+        if let Some((columns, orders)) = first {
+            state.begin(columns, orders);
         }
         let (items, too_long) = self.store(&mut state, step)?;
         let created = items.len();
@@ -238,8 +250,8 @@ impl SequenceWriter {
         self.queue.send_queue().close();
     }
 
-    /// Checks a whole step; returns the columns if it is the first.
-    fn check(&self, state: &State, step: &Step<'_>) -> Result<Option<Vec<Column>>> {
+    /// Checks a whole step; returns the columns, and their orders, if it is the first.
+    fn check(&self, state: &State, step: &Step<'_>) -> Result<Option<FirstStep>> {
         let Step { labels, values, is_last, priorities, removal_priorities } = step;
         let first = if state.columns.is_empty() {
             let columns = columns::of_first_step(labels.unwrap_or(&[]), values, self.batch_size)?;
@@ -247,8 +259,9 @@ impl SequenceWriter {
                 Window::Sliding { length, .. } => Some(length),
                 Window::Episode { .. } => None,
             };
-            self.check_signatures(&columns, length)?;
-            Some(columns)
+            let orders = self.orders(&columns)?;
+            self.check_signatures(&columns, &orders, length)?;
+            Some((columns, orders))
         } else {
             columns::check(&state.columns, *labels, values, self.batch_size)?;
             None
@@ -272,8 +285,11 @@ impl SequenceWriter {
                 && is_last.get(i)
                 && length <= max_length
             {
-                let columns = first.as_ref().unwrap_or(&state.columns);
-                self.check_signatures(columns, Some(length)).map_err(|error| {
+                let (columns, orders) = match &first {
+                    Some((columns, orders)) => (columns, orders),
+                    None => (&state.columns, &state.orders),
+                };
+                self.check_signatures(columns, orders, Some(length)).map_err(|error| {
                     let text = format!(
                         "An episode of {length} step(s) does not fit{}. Nothing was appended, and end_episode forgets \
                          the episode. The reason",
@@ -286,10 +302,26 @@ impl SequenceWriter {
         Ok(first)
     }
 
-    fn check_signatures(&self, columns: &[Column], length: Option<usize>) -> Result<()> {
-        for table in &self.tables {
+    /// For each table, how these columns are put into the order of its signature.
+    fn orders(&self, columns: &[Column]) -> Result<Vec<Option<ColumnOrder>>> {
+        let (names, orders) = (columns::names(columns), ColumnOrders::new(Matching::ByName));
+        let of_table = |table: &Arc<str>| {
+            let signature = self.signatures.get(&**table).and_then(Option::as_ref);
+            orders.of(table, &names, signature)
+        };
+        self.tables.iter().map(of_table).collect()
+    }
+
+    fn check_signatures(
+        &self,
+        columns: &[Column],
+        orders: &[Option<ColumnOrder>],
+        length: Option<usize>,
+    ) -> Result<()> {
+        for (table, order) in self.tables.iter().zip(orders) {
             if let Some(Some(signature)) = self.signatures.get(&**table) {
-                columns::check_signature(columns, table, signature, length)?;
+                let columns = columns::in_order(columns, order.as_deref());
+                columns::check_signature(&columns, table, signature, length)?;
             }
         }
         Ok(())
@@ -319,7 +351,7 @@ impl SequenceWriter {
                 }
                 if self.window.is_complete(row.steps, is_last) {
                     let priority = priority_of(i, priorities, removal_priorities);
-                    self.create_items(&row.lane, priority, &mut items)?;
+                    self.create_items(&row.lane, &state.orders, priority, &mut items)?;
                 }
             }
             if is_last {
@@ -335,15 +367,18 @@ impl SequenceWriter {
     fn create_items(
         &self,
         lane: &Lane,
+        orders: &[Option<ColumnOrder>],
         priority: ItemPriority,
         items: &mut Vec<PendingItem>,
     ) -> Result<()> {
-        let Some((table, others)) = self.tables.split_first() else { return Ok(()) };
-        let item = PendingItem::over_history(Arc::clone(table), priority, lane)?;
         let first = items.len();
-        items.push(item);
-        for table in others {
-            items.push(items[first].for_table(Arc::clone(table)));
+        for (at, table) in self.tables.iter().enumerate() {
+            let item = if at > 0 && orders[at] == orders[0] {
+                items[first].for_table(Arc::clone(table))
+            } else {
+                PendingItem::over_history(Arc::clone(table), priority, lane, orders[at].as_deref())?
+            };
+            items.push(item);
         }
         Ok(())
     }
@@ -397,13 +432,13 @@ impl Window {
 }
 
 impl State {
-    fn begin(&mut self, columns: Vec<Column>) {
+    fn begin(&mut self, columns: Vec<Column>, orders: Vec<Option<ColumnOrder>>) {
         for row in &mut self.rows {
             for column in &columns {
                 row.lane.add_column(&column.label, None);
             }
         }
-        self.columns = columns;
+        (self.columns, self.orders) = (columns, orders);
     }
 }
 

@@ -13,18 +13,13 @@ pub(super) fn check_steps(
     columns: &[(DType, &[usize])],
     num_timesteps: usize,
 ) -> Result<()> {
-    let matches = |(want, &(dtype, shape)): (&reverb_data::TensorSpec, &(DType, &[usize]))| {
-        want.dtype == dtype
-            && (want.shape_matches(shape) || {
-                let batched: Vec<usize> =
-                    std::iter::once(num_timesteps).chain(shape.iter().copied()).collect();
-                want.shape_matches(&batched)
-            })
-    };
-    if signature.0.len() == columns.len() && signature.0.iter().zip(columns).all(matches) {
-        return Ok(());
-    }
-    signature.check(table, columns)
+    signature.check_by(table, columns, |want, shape| {
+        want.shape_matches(shape) || {
+            let batched: Vec<usize> =
+                std::iter::once(num_timesteps).chain(shape.iter().copied()).collect();
+            want.shape_matches(&batched)
+        }
+    })
 }
 
 /// A table whose signature is not known.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use reverb_data::Result;
 
+use super::column_orders::Matching;
 use super::item_queue::ItemQueue;
 use super::lane::Lane;
 use crate::client::Client;
@@ -21,14 +22,16 @@ pub struct TrajectoryWriter {
 
 impl TrajectoryWriter {
     /// A writer whose items can refer to the last `num_keep_alive_refs` values of every column.
+    /// `matching` is how the columns of items find their places in a table's signature.
     pub fn new(
         client: &Client,
         num_keep_alive_refs: usize,
         signatures: Option<Arc<Signatures>>,
+        matching: Matching,
     ) -> Self {
         Self {
             lane: Mutex::new(Lane::new(num_keep_alive_refs)),
-            queue: ItemQueue::new(client.session(), signatures),
+            queue: ItemQueue::new(client.session(), signatures, matching),
         }
     }
 

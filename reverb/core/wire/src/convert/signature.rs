@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Signatures: converts a nest of specs to a flat list of columns.
 
+use reverb_data::column_names::{ColumnNames, ColumnPath};
 use reverb_data::{DType, Error, Result, Signature, TensorSpec};
 
 use crate::generated::tensorflow::structured_value::Kind;
@@ -15,22 +16,54 @@ static NOTHING: StructuredValue = StructuredValue { kind: None };
 /// Flattens a nest: dictionaries by sorted key, lists and tuples by index, named tuples in their
 /// own order.
 ///
-/// The name of a column is its path, joined with `/`, followed by the name of the spec if it has
-/// one.
-///
 /// # Errors
 ///
 /// `InvalidArgument` if the nest has a value that is not a spec, or an unknown element type.
 pub fn flatten_signature(value: &StructuredValue) -> Result<Signature> {
     let mut columns = Vec::new();
-    flatten(value, &mut Vec::new(), &mut columns)?;
+    visit(value, &mut Vec::new(), &mut |path, leaf| {
+        columns.push(match &leaf.kind {
+            Some(Kind::TensorSpecValue(spec)) => {
+                column(path, &spec.name, spec.dtype, spec.shape.as_ref())?
+            }
+            Some(Kind::BoundedTensorSpecValue(spec)) => {
+                column(path, &spec.name, spec.dtype, spec.shape.as_ref())?
+            }
+            _ => {
+                return Err(Error::invalid_argument(format!(
+                    "The signature may hold tensor specs, lists, tuples and dictionaries; there \
+                     is something else at '{}'.",
+                    path.join("/")
+                )));
+            }
+        });
+        Ok(())
+    })?;
     Ok(Signature(columns))
 }
 
-fn flatten<'a>(
+/// The names of the columns of a nest, whatever its leaves are, in the order of
+/// [`flatten_signature`].
+///
+/// # Errors
+///
+/// `InvalidArgument` for a nest that is too deep.
+pub fn flatten_names(value: &StructuredValue) -> Result<ColumnNames> {
+    let mut names = Vec::new();
+    visit(value, &mut Vec::new(), &mut |path, _| {
+        names.push(ColumnPath::from_label(&path.join("/")));
+        Ok(())
+    })?;
+    Ok(ColumnNames(names))
+}
+
+type Keys<'a> = Vec<std::borrow::Cow<'a, str>>;
+
+/// Calls `leaf` for everything that is no container.
+fn visit<'a>(
     value: &'a StructuredValue,
-    path: &mut Vec<std::borrow::Cow<'a, str>>,
-    columns: &mut Vec<TensorSpec>,
+    path: &mut Keys<'a>,
+    leaf: &mut impl FnMut(&[std::borrow::Cow<'a, str>], &StructuredValue) -> Result<()>,
 ) -> Result<()> {
     if path.len() > MAX_DEPTH {
         return Err(Error::invalid_argument(format!(
@@ -38,14 +71,6 @@ fn flatten<'a>(
         )));
     }
     let (indexed, named): (&[StructuredValue], Vec<(&str, &StructuredValue)>) = match &value.kind {
-        Some(Kind::TensorSpecValue(spec)) => {
-            columns.push(column(path, &spec.name, spec.dtype, spec.shape.as_ref())?);
-            return Ok(());
-        }
-        Some(Kind::BoundedTensorSpecValue(spec)) => {
-            columns.push(column(path, &spec.name, spec.dtype, spec.shape.as_ref())?);
-            return Ok(());
-        }
         Some(Kind::ListValue(list)) => (&list.values, Vec::new()),
         Some(Kind::TupleValue(tuple)) => (&tuple.values, Vec::new()),
         // The generated map is sorted by key.
@@ -61,22 +86,16 @@ fn flatten<'a>(
                     .collect(),
             )
         }
-        _ => {
-            return Err(Error::invalid_argument(format!(
-                "The signature may hold tensor specs, lists, tuples and dictionaries; there is \
-                 something else at '{}'.",
-                path.join("/")
-            )));
-        }
+        _ => return leaf(path, value),
     };
     for (index, value) in indexed.iter().enumerate() {
         path.push(index.to_string().into());
-        flatten(value, path, columns)?;
+        visit(value, path, leaf)?;
         path.pop();
     }
     for (key, value) in named {
         path.push(key.into());
-        flatten(value, path, columns)?;
+        visit(value, path, leaf)?;
         path.pop();
     }
     Ok(())
@@ -88,18 +107,12 @@ fn column(
     dtype: i32,
     shape: Option<&TensorShapeProto>,
 ) -> Result<TensorSpec> {
-    let mut full_name = path.join("/");
-    if !name.is_empty() {
-        if !full_name.is_empty() {
-            full_name.push('/');
-        }
-        full_name.push_str(name);
-    }
     // A missing shape is the empty shape, a scalar.
     let dims = match shape {
         Some(shape) if shape.unknown_rank => None,
         Some(shape) => Some(shape.dim.iter().map(|dim| usize::try_from(dim.size).ok()).collect()),
         None => Some(Vec::new()),
     };
-    Ok(TensorSpec { name: full_name, dtype: DType::from_number(dtype)?, shape: dims })
+    let path = ColumnPath::from_label(&path.join("/"));
+    Ok(TensorSpec::new(path, name, DType::from_number(dtype)?, dims))
 }

@@ -74,7 +74,8 @@ async fn insert(
 ) -> Outcome<Reply> {
     let mut insertion = client.start_insert().await?;
     let step: Vec<_> = data.iter().map(Input::cell).collect();
-    insertion.add(&step, &items).map_err(as_invalid_table)?;
+    // A flat list of tensors has no names.
+    insertion.add(&step, &Arc::default(), &items).map_err(as_invalid_table)?;
     drop(step);
     drop(data);
     insertion.finish().await.map_err(as_invalid_table)?;

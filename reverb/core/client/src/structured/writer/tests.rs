@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use prost::Message;
 use reverb_data::{Error, ErrorKind};
 use reverb_wire::generated::StructuredWriterConfig;
 
@@ -12,8 +11,7 @@ use crate::writer::testing::FakeServer;
 
 impl FakeServer {
     fn writer(&self, configs: &[StructuredWriterConfig]) -> StructuredWriter {
-        let configs: Vec<Vec<u8>> = configs.iter().map(Message::encode_to_vec).collect();
-        StructuredWriter::new(&self.client(), &configs).unwrap()
+        StructuredWriter::new(&self.client(), Configs::new(configs).unwrap())
     }
 }
 

@@ -36,6 +36,13 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
     // Where the last stream led to, in a group.
     let mut shard: Option<ShardRoute> = None;
     while queue.wait_for_work().await {
+        let after = queue.after.lock().take();
+        if let Some(last) = after {
+            tokio::select! {
+                () = last.wait() => {}
+                () = queue.closing.notified() => return,
+            }
+        }
         backoff.begin();
         let lost_since = queue.state.lock().lost.as_ref().map(|lost| lost.since);
         let lost = shard.as_ref().zip(lost_since);

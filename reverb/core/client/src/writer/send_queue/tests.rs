@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::*;
 use crate::writer::batched::{BatchedColumn, BatchedValue, BatchedWriter, NewItems, StepIndex};
 use crate::writer::cell::CellValue;
+use crate::writer::column_orders::Matching;
 use crate::writer::item::ColumnRefs;
 use crate::writer::lane::ColumnOptions;
 use crate::writer::testing::FakeServer;
@@ -25,7 +26,7 @@ async fn write_chunks(
     total_bytes: usize,
     max_chunk_length: Option<usize>,
 ) -> usize {
-    let writer = TrajectoryWriter::new(&server.client(), 1, None);
+    let writer = TrajectoryWriter::new(&server.client(), 1, None, Matching::ByPlace);
     let options = ColumnOptions { num_keep_alive_refs: 1, max_chunk_length };
     let column = writer.lane().lock().add_column("data", Some(options));
     let (bytes, shape) = (vec![0; 2 * MIB], [2 * MIB]);
@@ -98,7 +99,7 @@ async fn what_is_confirmed_when_a_stream_fails_is_not_sent_again() {
     for _ in 0..20 {
         let server = FakeServer::new(true);
         server.fails_next.store(true, Ordering::Relaxed);
-        let writer = TrajectoryWriter::new(&server.client(), 1, None);
+        let writer = TrajectoryWriter::new(&server.client(), 1, None, Matching::ByPlace);
         let column = writer.lane().lock().add_column("data", None);
         append_items(&writer, column, 5);
         writer.queue().flush(0, None).await.unwrap();

@@ -2,6 +2,10 @@
 //! The columns of a sequence writer's steps. The first step sets them, and all later steps must
 //! match.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use reverb_data::column_names::ColumnNames;
 use reverb_data::tensor::shape_text;
 use reverb_data::{DType, Error, Result, Shape, Signature};
 
@@ -68,6 +72,27 @@ pub(super) fn check(
         }
     }
     Ok(())
+}
+
+/// Label of the only column of a step that is no nest.
+const WHOLE_STEP: &str = "step";
+
+/// The names of the columns.
+pub(super) fn names(columns: &[Column]) -> Arc<ColumnNames> {
+    let label = |column: &Column| match column.label.as_str() {
+        WHOLE_STEP => String::new(),
+        label => label.to_owned(),
+    };
+    let labels: Vec<String> = columns.iter().map(label).collect();
+    Arc::new(ColumnNames::from_labels(&labels))
+}
+
+/// The columns in this order, if there is one.
+pub(super) fn in_order<'c>(columns: &'c [Column], order: Option<&[usize]>) -> Cow<'c, [Column]> {
+    match order {
+        None => Cow::Borrowed(columns),
+        Some(order) => order.iter().map(|&at| columns[at].clone()).collect(),
+    }
 }
 
 /// Checks the columns against the signature of a table, for items of `length` steps; `None` means

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use reverb_data::column_names::ColumnPath;
 use reverb_data::{DType, ErrorKind, Signature, TensorSpec};
 
 use super::*;
@@ -172,10 +173,8 @@ async fn a_step_that_does_not_fit_changes_nothing() {
 }
 
 fn signed(shape: &[Option<usize>]) -> Signatures {
-    let spec = |name: &str, shape: &[Option<usize>]| TensorSpec {
-        name: name.to_owned(),
-        dtype: DType::Int32,
-        shape: Some(shape.to_vec()),
+    let spec = |name: &str, shape: &[Option<usize>]| {
+        TensorSpec::new(ColumnPath::from_label(name), "", DType::Int32, Some(shape.to_vec()))
     };
     let signature = Signature(vec![spec("obs/x", shape), spec("reward", &shape[..1])]);
     Signatures::from([("t".to_owned(), Some(Arc::new(signature)))])

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The order of items' columns in the signatures of their tables.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use reverb_data::column_names::ColumnNames;
+use reverb_data::{Result, Signature};
+
+/// Writers use few structures and tables; more than this many pairs are compared anew.
+const MAX_PAIRS: usize = 64;
+
+/// Column `i` of the signature is column `order[i]` of the item.
+pub type ColumnOrder = Arc<[usize]>;
+
+/// How the columns of items find their places, as one writer's calls have found it so far.
+#[derive(Debug)]
+pub(crate) struct ColumnOrders {
+    matching: Matching,
+    known: Mutex<Known>,
+}
+
+/// How columns and those of a signature correspond.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Matching {
+    /// By name where both sides have names; other names are an error.
+    ByName,
+    /// By place, as in dm-reverb. Names that differ are logged once for each table.
+    ByPlace,
+}
+
+/// Columns and a signature that were compared.
+#[derive(Debug)]
+struct Pair {
+    names: Arc<ColumnNames>,
+    signature: Arc<Signature>,
+    order: Option<ColumnOrder>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    pairs: Vec<Pair>,
+    /// Tables whose names differ, which was logged.
+    told: Vec<Arc<str>>,
+}
+
+impl ColumnOrders {
+    /// Nothing is known yet.
+    pub(crate) fn new(matching: Matching) -> Self {
+        Self { matching, known: Mutex::default() }
+    }
+
+    /// The order of columns with these names in `table`; `None`: their own.
+    ///
+    /// # Errors
+    ///
+    /// `SignatureMismatch` for names that the signature does not have, if names decide.
+    pub(crate) fn of(
+        &self,
+        table: &str,
+        names: &Arc<ColumnNames>,
+        signature: Option<&Arc<Signature>>,
+    ) -> Result<Option<ColumnOrder>> {
+        let Some(signature) = signature else { return Ok(None) };
+        let mut known = self.known.lock();
+        let is_same = |pair: &&Pair| {
+            Arc::ptr_eq(&pair.names, names) && Arc::ptr_eq(&pair.signature, signature)
+        };
+        if let Some(pair) = known.pairs.iter().find(is_same) {
+            return Ok(pair.order.clone());
+        }
+        let order = match self.matching {
+            Matching::ByName => names.by_name(table, signature)?.map(ColumnOrder::from),
+            Matching::ByPlace => {
+                let warning = names.warning(table, signature);
+                if let Some(text) = warning
+                    && !known.told.iter().any(|told| **told == *table)
+                {
+                    known.told.push(table.into());
+                    tracing::warn!("{text}");
+                }
+                None
+            }
+        };
+        if known.pairs.len() == MAX_PAIRS {
+            known.pairs.clear();
+        }
+        let (names, signature) = (Arc::clone(names), Arc::clone(signature));
+        known.pairs.push(Pair { names, signature, order: order.clone() });
+        Ok(order)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reverb_data::column_names::ColumnPath;
+    use reverb_data::{DType, ErrorKind, TensorSpec};
+
+    use super::*;
+
+    fn names(labels: &[&str]) -> Arc<ColumnNames> {
+        Arc::new(ColumnNames::from_labels(labels))
+    }
+
+    fn signature(labels: &[&str]) -> Arc<Signature> {
+        let spec = |it: &&str| TensorSpec::new(ColumnPath::from_label(it), "", DType::Int32, None);
+        Arc::new(Signature(labels.iter().map(spec).collect()))
+    }
+
+    #[test]
+    fn names_decide_or_places_do() {
+        let (columns, wanted) = (names(&["b", "a"]), signature(&["a", "b"]));
+        let by_name = ColumnOrders::new(Matching::ByName);
+        let by_place = ColumnOrders::new(Matching::ByPlace);
+        for _ in 0..2 {
+            let order = by_name.of("t", &columns, Some(&wanted)).unwrap();
+            assert_eq!(order.as_deref(), Some(&[1, 0][..]));
+            assert_eq!(by_place.of("t", &columns, Some(&wanted)), Ok(None));
+            assert_eq!(by_name.of("t", &columns, None), Ok(None));
+            let error = by_name.of("t", &names(&["a", "c"]), Some(&wanted)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::SignatureMismatch);
+        }
+        assert_eq!(by_place.known.lock().told.len(), 1);
+    }
+
+    #[test]
+    fn each_table_has_its_own_order_and_its_own_warning() {
+        let orders = ColumnOrders::new(Matching::ByPlace);
+        for table in ["t", "u", "t"] {
+            for _ in 0..MAX_PAIRS + 1 {
+                let columns = names(&["x", "y"]);
+                assert_eq!(orders.of(table, &columns, Some(&signature(&["a", "b"]))), Ok(None));
+            }
+        }
+        let known = orders.known.lock();
+        assert_eq!(known.told.iter().map(|it| &**it).collect::<Vec<_>>(), ["t", "u"]);
+        assert!(known.pairs.len() <= MAX_PAIRS);
+    }
+}

@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The names of the columns of an item, and their order in the signature of its table.
+
+use std::fmt;
+
+use crate::error::{Error, Result};
+use crate::signature::Signature;
+
+/// A key on the way to a column.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PathKey {
+    /// A key of a dictionary, or a field of a named tuple.
+    Name(Box<str>),
+    /// An index of a list or a tuple, which has no names.
+    Index(usize),
+}
+
+impl PathKey {
+    /// Whether both may be the same field: an index says nothing about a name.
+    fn may_be(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Name(name), Self::Name(other)) => name == other,
+            _ => true,
+        }
+    }
+}
+
+/// The path of a column in its nest.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct ColumnPath(pub Vec<PathKey>);
+
+impl ColumnPath {
+    /// The path of a label: its keys, joined with `/`. A key of digits counts as an index, because
+    /// labels do not tell them apart.
+    pub fn from_label(label: &str) -> Self {
+        let key = |key: &str| match key.parse() {
+            Ok(index) => PathKey::Index(index),
+            Err(_) => PathKey::Name(key.into()),
+        };
+        if label.is_empty() { Self::default() } else { Self(label.split('/').map(key).collect()) }
+    }
+
+    fn may_be(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(|(a, b)| a.may_be(b))
+    }
+
+    fn has_name(&self) -> bool {
+        self.0.iter().any(|key| matches!(key, PathKey::Name(_)))
+    }
+}
+
+/// Its keys, joined with `/`.
+impl fmt::Display for ColumnPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, key) in self.0.iter().enumerate() {
+            f.write_str(if at == 0 { "" } else { "/" })?;
+            match key {
+                PathKey::Name(name) => f.write_str(name)?,
+                PathKey::Index(index) => write!(f, "{index}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The paths of all columns of a nest, in flat order.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ColumnNames(pub Vec<ColumnPath>);
+
+/// How columns correspond to those of a signature.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ColumnOrder {
+    /// Place by place; also if one side has no names.
+    Same,
+    /// By name: column `i` of the signature is column `order[i]` of the nest.
+    Other(Vec<usize>),
+    /// Some column of the signature has no column of its name.
+    Foreign,
+}
+
+impl ColumnNames {
+    /// The names of columns with these labels; see [`ColumnPath::from_label`].
+    pub fn from_labels<L: AsRef<str>>(labels: &[L]) -> Self {
+        Self(labels.iter().map(|label| ColumnPath::from_label(label.as_ref())).collect())
+    }
+
+    /// Compares the names with those of a signature.
+    pub fn order_in(&self, signature: &Signature) -> ColumnOrder {
+        let wanted = || signature.0.iter().map(|spec| &spec.path);
+        // Another number of columns is an error of its own, which names the columns.
+        let is_comparable = self.0.len() == signature.0.len()
+            && self.0.iter().any(ColumnPath::has_name)
+            && wanted().any(ColumnPath::has_name);
+        if !is_comparable || self.0.iter().zip(wanted()).all(|(path, want)| path.may_be(want)) {
+            return ColumnOrder::Same;
+        }
+        let places: Option<Vec<usize>> =
+            wanted().map(|want| self.0.iter().position(|path| path == want)).collect();
+        places.map_or(ColumnOrder::Foreign, ColumnOrder::Other)
+    }
+
+    /// The order of the columns in the signature of `table`, where names decide.
+    ///
+    /// # Errors
+    ///
+    /// `SignatureMismatch` with both lists of names.
+    pub fn by_name(&self, table: &str, signature: &Signature) -> Result<Option<Vec<usize>>> {
+        match self.order_in(signature) {
+            ColumnOrder::Same => Ok(None),
+            ColumnOrder::Other(order) => Ok(Some(order)),
+            ColumnOrder::Foreign => Err(Error::signature_mismatch(format!(
+                "Unable to create an item in table '{table}': it has the columns {self}, and the table signature has \
+                 {}. Give the columns the names of the signature.",
+                signature.names(),
+            ))),
+        }
+    }
+
+    /// A warning about columns that are stored by place under other names; `None` if they are not.
+    pub fn warning(&self, table: &str, signature: &Signature) -> Option<String> {
+        let advice = match self.order_in(signature) {
+            ColumnOrder::Same => return None,
+            ColumnOrder::Other(_) => "Give the columns in the order of the signature",
+            ColumnOrder::Foreign => "Give the columns the names of the signature",
+        };
+        let mut pairs = self.0.iter().zip(&signature.0).filter(|(path, spec)| **path != spec.path);
+        let (path, spec) = pairs.next()?;
+        Some(format!(
+            "Items of table '{table}' are written with the columns {self}, and the table signature has {}. Columns \
+             are matched by place, as dm-reverb does, so {} is stored as {}. {advice}.",
+            signature.names(),
+            path,
+            spec.path,
+        ))
+    }
+}
+
+/// All of them in brackets.
+impl fmt::Display for ColumnNames {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        write!(f, "[{}]", names.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{DType, TensorSpec};
+
+    fn names(labels: &[&str]) -> ColumnNames {
+        ColumnNames::from_labels(labels)
+    }
+
+    fn signature(paths: &[&str]) -> Signature {
+        let spec =
+            |text: &&str| TensorSpec::new(ColumnPath::from_label(text), "", DType::Int32, None);
+        Signature(paths.iter().map(spec).collect())
+    }
+
+    fn order(columns: &[&str], of_table: &[&str]) -> ColumnOrder {
+        names(columns).order_in(&signature(of_table))
+    }
+
+    #[test]
+    fn names_that_agree_keep_their_places() {
+        assert_eq!(order(&["a", "b/c"], &["a", "b/c"]), ColumnOrder::Same);
+    }
+
+    #[test]
+    fn an_index_is_any_name() {
+        assert_eq!(order(&["0", "1"], &["b", "a"]), ColumnOrder::Same);
+        assert_eq!(order(&["b", "a"], &["0", "1"]), ColumnOrder::Same);
+        assert_eq!(order(&["obs/0", "obs/1"], &["obs/left", "obs/right"]), ColumnOrder::Same);
+        assert_eq!(order(&["0", "1/x"], &["obs", "extra/x"]), ColumnOrder::Same);
+        assert_eq!(order(&["0", "1/x"], &["obs", "extra/y"]), ColumnOrder::Foreign);
+    }
+
+    #[test]
+    fn names_in_another_order_are_found() {
+        assert_eq!(order(&["obs", "next"], &["next", "obs"]), ColumnOrder::Other(vec![1, 0]));
+        assert_eq!(
+            order(&["c", "a/x", "b"], &["a/x", "b", "c"]),
+            ColumnOrder::Other(vec![1, 2, 0])
+        );
+    }
+
+    #[test]
+    fn other_names_are_foreign() {
+        assert_eq!(order(&["state", "state_next"], &["next_obs", "obs"]), ColumnOrder::Foreign);
+        assert_eq!(order(&["a", "b"], &["a", "c"]), ColumnOrder::Foreign);
+        assert_eq!(order(&["a"], &["a/b"]), ColumnOrder::Foreign);
+    }
+
+    #[test]
+    fn another_number_of_columns_is_not_compared() {
+        assert_eq!(order(&["a"], &["b", "c"]), ColumnOrder::Same);
+    }
+
+    #[test]
+    fn texts_have_both_lists() {
+        let (columns, of_table) = (names(&["obs", "next/1"]), signature(&["next/1", "obs"]));
+        let warning = columns.warning("t", &of_table).unwrap();
+        for part in ["[obs, next/1]", "[next/1, obs]", "obs is stored as next/1", "order"] {
+            assert!(warning.contains(part), "{warning}");
+        }
+        let error = names(&["x", "y"]).by_name("t", &of_table).unwrap_err();
+        for part in ["'t'", "[x, y]", "[next/1, obs]"] {
+            assert!(error.message().contains(part), "{error}");
+        }
+        assert_eq!(names(&["next/1", "obs"]).warning("t", &of_table), None);
+    }
+
+    proptest! {
+        /// The order takes each column of the signature from the column of its name.
+        #[test]
+        fn an_order_is_a_permutation_by_name(shuffled in Just(vec!["a", "b", "c/x", "c/y", "d"]).prop_shuffle()) {
+            let of_table = ["a", "b", "c/x", "c/y", "d"];
+            match order(&shuffled, &of_table) {
+                ColumnOrder::Same => prop_assert_eq!(shuffled, of_table),
+                ColumnOrder::Other(order) => {
+                    let taken: Vec<&str> = order.iter().map(|&at| shuffled[at]).collect();
+                    prop_assert_eq!(taken, of_table);
+                }
+                ColumnOrder::Foreign => prop_assert!(false, "{:?}", shuffled),
+            }
+        }
+    }
+}

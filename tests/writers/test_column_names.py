@@ -1,0 +1,283 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of a signature are found by name, or by place with a warning, in every writer."""
+
+import asyncio
+import collections
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import errors, structured, testing
+from reverb.specs import TensorSpec
+
+NAMES = ("alpha", "beta", "gamma")
+# What a value should be for its column to be right.
+VALUES = dict(zip(NAMES, (1.0, 2.0, 3.0), strict=True))
+SIGNATURE = {name: TensorSpec([None], np.float32) for name in NAMES}
+Ordered = collections.namedtuple("Ordered", NAMES)
+Shuffled = collections.namedtuple("Shuffled", ("gamma", "alpha", "beta"))
+Partly = collections.namedtuple("Partly", ("delta", "beta", "alpha"))
+Foreign = collections.namedtuple("Foreign", ("x", "y", "z"))
+
+
+def value(name):
+    return np.float32(VALUES.get(name, 9.0))
+
+
+def step_of(kind):
+    if kind is dict:
+        return {name: value(name) for name in reversed(NAMES)}
+    if kind is list:
+        return [value(name) for name in NAMES]
+    return kind(*(value(name) for name in kind._fields))
+
+
+def insert(client, step):
+    client.insert(step, {"table": 1.0})
+
+
+def insert_batch(client, step):
+    rows = map_leaves(lambda leaf: np.repeat(leaf, 2), step)
+    client.insert_batch(rows, {"table": 1.0})
+
+
+def legacy(client, step):
+    with client.writer(1) as writer:
+        writer.append(step)
+        writer.create_item("table", 1, 1.0)
+
+
+def trajectory(client, step, **options):
+    with client.trajectory_writer(1, **options) as writer:
+        writer.append(step)
+        columns = map_leaves(lambda column: column[-1:], writer.history)
+        writer.create_item("table", 1.0, columns)
+
+
+def trajectory_by_name(client, step):
+    trajectory(client, step, match_names=True)
+
+
+def batched(client, step):
+    with client.batched_trajectory_writer(2, 1) as writer:
+        writer.append(map_leaves(lambda leaf: np.repeat(leaf, 2), step))
+        columns = map_leaves(lambda column: column[-1:], writer.history)
+        writer.create_items("table", 1.0, columns)
+
+
+def sequence(client, step):
+    with client.sequence_writer("table", 1) as writer:
+        writer.append(step)
+
+
+def patterns(client, step):
+    if isinstance(step, list):
+        reference = structured.create_reference_step([None] * len(step))
+        pattern = [column[-1:] for column in reference]
+    else:
+        reference = structured.create_reference_step(map_leaves(lambda _: None, step))
+        pattern = map_leaves(lambda column: column[-1:], reference)
+    writer = client.structured_writer([structured.create_config(pattern, "table")])
+    writer.append(step)
+    writer.flush()
+
+
+def aio_insert(client, step):
+    run_async(client, lambda c: c.insert(step, {"table": 1.0}))
+
+
+def aio_insert_batch(client, step):
+    rows = map_leaves(lambda leaf: np.repeat(leaf, 2), step)
+    run_async(client, lambda c: c.insert_batch(rows, {"table": 1.0}))
+
+
+def aio_trajectory(client, step, **options):
+    async def write(c):
+        async with c.trajectory_writer(1, **options) as writer:
+            writer.append(step)
+            columns = map_leaves(lambda column: column[-1:], writer.history)
+            await writer.create_item("table", 1.0, columns)
+
+    run_async(client, write)
+
+
+def aio_trajectory_by_name(client, step):
+    aio_trajectory(client, step, match_names=True)
+
+
+BY_PLACE = (insert, legacy, trajectory, patterns, aio_insert, aio_trajectory)
+BY_NAME = (
+    insert_batch,
+    trajectory_by_name,
+    batched,
+    sequence,
+    aio_insert_batch,
+    aio_trajectory_by_name,
+)
+
+
+def map_leaves(function, nest):
+    if isinstance(nest, dict):
+        return {key: function(child) for key, child in nest.items()}
+    if hasattr(nest, "_fields"):
+        return type(nest)(*map(function, nest))
+    return [function(child) for child in nest]
+
+
+def run_async(client, call):
+    async def main():
+        async with reverb.aio.Client(client.server_address) as made:
+            await call(made)
+
+    asyncio.run(main())
+
+
+def stored(client):
+    """The value in each column of the signature, of one item."""
+    samples = client.scan("table")
+    data = next(iter(samples)).data
+    return {name: float(column[0]) for name, column in zip(NAMES, data, strict=True)}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with testing.server([testing.table("table", signature=SIGNATURE)]) as made:
+        yield made
+
+
+@pytest.fixture
+def client(server, reach):
+    made = reach(server)
+    made.reset("table")
+    return made
+
+
+@pytest.mark.parametrize("write", BY_PLACE + BY_NAME)
+@pytest.mark.parametrize("kind", [dict, Ordered, list])
+def test_the_same_names_and_no_names_keep_their_places(client, write, kind):
+    write(client, step_of(kind))
+    assert stored(client) == VALUES
+
+
+@pytest.mark.parametrize("write", BY_NAME)
+def test_names_in_another_order_are_put_into_that_of_the_signature(client, write):
+    for _ in range(2):
+        write(client, step_of(Shuffled))
+        assert stored(client) == VALUES
+
+
+@pytest.mark.parametrize("write", BY_NAME)
+@pytest.mark.parametrize("kind", [Partly, Foreign])
+def test_other_names_are_an_error_with_both_lists(client, write, kind):
+    with pytest.raises(errors.SignatureMismatchError) as caught:
+        write(client, step_of(kind))
+    text = str(caught.value)
+    assert f"[{', '.join(kind._fields)}]" in text
+    assert f"[{', '.join(NAMES)}]" in text
+    assert client.server_info()["table"].current_size == 0
+
+
+@pytest.mark.parametrize("write", BY_PLACE)
+@pytest.mark.parametrize("kind", [Shuffled, Partly, Foreign])
+def test_places_decide_where_dm_reverb_has_the_call(client, write, kind):
+    write(client, step_of(kind))
+    assert list(stored(client).values()) == list(step_of(kind))
+
+
+@pytest.mark.parametrize("write", BY_PLACE)
+@pytest.mark.parametrize("kind", [Shuffled, Partly, Foreign])
+def test_a_warning_has_both_lists_and_comes_once(client, capfd, write, kind):
+    write(reconnected(client), step_of(kind))
+    (line,) = name_warnings(capfd)
+    for text in ("'table'", f"[{', '.join(kind._fields)}]", f"[{', '.join(NAMES)}]"):
+        assert text in line
+    first = next(name for name, own in zip(kind._fields, NAMES, strict=True) if name != own)
+    assert f"so {first} is stored as {NAMES[kind._fields.index(first)]}" in line
+
+
+@pytest.mark.parametrize("kind", [dict, Ordered, list])
+@pytest.mark.parametrize("write", BY_PLACE + BY_NAME)
+def test_nothing_is_said_of_names_that_agree(client, capfd, write, kind):
+    write(reconnected(client), step_of(kind))
+    assert name_warnings(capfd) == []
+
+
+def test_a_client_is_warned_once_for_each_table(capfd):
+    tables = [testing.table(name, signature=SIGNATURE) for name in ("one", "two")]
+    with testing.server(tables) as client:
+        for _ in range(3):
+            client.insert(step_of(Foreign), {"one": 1.0})
+            client.insert(step_of(Foreign), {"two": 1.0, "one": 1.0})
+    of_tables = [line.partition("Items of table ")[2][:5] for line in name_warnings(capfd)]
+    assert sorted(of_tables) == ["'one'", "'two'"]
+
+
+def test_a_writer_warns_once_for_each_table(capfd):
+    tables = [testing.table(name, signature=SIGNATURE) for name in ("three", "four")]
+    with testing.server(tables) as client, client.trajectory_writer(3) as writer:
+        for _ in range(3):
+            writer.append(step_of(Foreign))
+            columns = map_leaves(lambda column: column[-1:], writer.history)
+            for table in ("three", "four"):
+                writer.create_item(table, 1.0, columns)
+    of_tables = [line.partition("Items of table ")[2].split()[0] for line in name_warnings(capfd)]
+    assert sorted(of_tables) == ["'four'", "'three'"]
+
+
+def test_each_table_has_its_own_order():
+    orders = [NAMES, ("gamma", "beta", "alpha"), ("beta", "gamma", "alpha")]
+    signatures = [
+        collections.namedtuple(f"Order{at}", order)(*(TensorSpec([None], np.float32),) * 3)
+        for at, order in enumerate(orders)
+    ]
+    tables = [testing.table(f"t{at}", signature=own) for at, own in enumerate(signatures)]
+    names = [table.name for table in tables]
+    with testing.server(tables) as client:
+        rows = map_leaves(lambda leaf: np.repeat(leaf, 2), step_of(dict))
+        client.insert_batch(rows, dict.fromkeys(names, 1.0))
+        with client.sequence_writer(names, 1) as writer:
+            writer.append(step_of(Shuffled))
+        for name, order in zip(names, orders, strict=True):
+            for sample in client.scan(name):
+                assert [float(column[0]) for column in sample.data] == [VALUES[it] for it in order]
+            assert client.server_info()[name].current_size == 3
+
+
+def test_nested_names_are_paths():
+    signature = {
+        "obs": {"left": TensorSpec([None], np.float32), "right": TensorSpec([None], np.float32)}
+    }
+    pair = collections.namedtuple("Pair", ("right", "left"))
+    with testing.server([testing.table("table", signature=signature)]) as client:
+        rows = {"obs": pair(np.float32([2]), np.float32([1]))}
+        client.insert_batch(rows, {"table": 1.0})
+        (sample,) = client.scan("table")
+        assert [column.tolist() for column in sample.data] == [[1.0], [2.0]]
+        # A tuple has no names below "obs", but "other" is no "obs".
+        client.insert_batch({"obs": (np.float32([1]), np.float32([2]))}, {"table": 1.0})
+        with pytest.raises(errors.SignatureMismatchError, match=r"\[other/0, other/1\]"):
+            client.insert_batch({"other": (np.float32([1]), np.float32([2]))}, {"table": 1.0})
+
+
+def test_a_column_that_is_wrong_is_the_one_that_is_named(client):
+    wrong = step_of(dict) | {"beta": np.float64(2)}
+    for write in BY_PLACE + BY_NAME:
+        with pytest.raises(errors.SignatureMismatchError, match="column beta must have dtype"):
+            write(client, wrong)
+
+
+def test_a_structured_item_that_cannot_be_of_the_signature_is_refused(client):
+    step = step_of(dict) | {"beta": np.zeros(2, np.float32)}
+    with pytest.raises(errors.SignatureMismatchError, match=r"beta must have .* shape \[\?\]"):
+        patterns(client, step)
+    assert client.server_info()["table"].current_size == 0
+
+
+def reconnected(client):
+    """Another client of the same server: each warns once."""
+    return reverb.Client(client.server_address)
+
+
+def name_warnings(capfd):
+    return [line for line in capfd.readouterr().err.splitlines() if " WARN client: Items" in line]
