@@ -291,6 +291,18 @@ class TestMutate:
         client.mutate_priorities("prioritized", updates, np.asarray([keys[2]], np.uint64))
         assert client.server_info()["prioritized"].current_size == 2
 
+    def test_keys_may_be_int64(self, client):
+        """As libraries without uint64 return them: half of all keys are negative then."""
+        keys = client.insert_batch([np.arange(64)], {"table": 1.0})["table"].view(np.int64)
+        assert (keys < 0).any()
+        client.mutate_priorities("table", deletes=keys[:20])
+        client.mutate_priorities("table", deletes=keys[20:40].tolist())
+        updates = dict(zip(keys[40:].tolist(), range(24), strict=True))
+        client.mutate_priorities("table", updates=updates)
+        found = {sample.info.key: sample.info.priority for sample in client.scan("table")}
+        bits = keys[40:].view(np.uint64).tolist()
+        assert found == dict(zip(bits, map(float, range(24)), strict=True))
+
     def test_deletes_come_first(self, client, keys):
         client.mutate_priorities("prioritized", updates={keys[0]: 5.0}, deletes=[keys[0]])
         assert client.server_info()["prioritized"].current_size == 2

@@ -2,12 +2,16 @@
 """How the structures of steps grow together into the structure of a history."""
 
 import collections
+import types
 
+import attr
+import hypothesis
+import hypothesis.strategies as st
 import numpy as np
 import pytest
 import tree
 
-from reverb._nests import column_nest
+from reverb._nests import column_nest, flat
 from reverb.errors import InvalidArgumentError
 
 Point = collections.namedtuple("Point", ["x", "y"])
@@ -23,6 +27,36 @@ def union(*steps):
 def paths(nest):
     """The nest with every column's path, as a string, in its place."""
     return column_nest.map_columns(lambda column: "/".join(map(str, column.path)), nest)
+
+
+@attr.s
+class Attributes:
+    first = attr.ib()
+    second = attr.ib()
+
+
+LEAVES = st.sampled_from([None, 1, 2.5, "text", b"bytes", np.zeros(3)])
+NESTS = st.recursive(
+    LEAVES,
+    lambda children: st.one_of(
+        st.lists(children, max_size=3),
+        st.lists(children, max_size=3).map(tuple),
+        st.builds(Point, children, children),
+        st.builds(Attributes, children, children),
+        st.dictionaries(st.sampled_from("abc"), children, max_size=3),
+        st.dictionaries(st.sampled_from("abc"), children).map(collections.OrderedDict),
+        st.dictionaries(st.sampled_from("abc"), children).map(types.MappingProxyType),
+        st.dictionaries(st.integers(0, 3), children, max_size=3),
+    ),
+    max_leaves=8,
+)
+
+
+@hypothesis.given(NESTS)
+def test_nests_are_flat_as_trees_are(nest):
+    found, expected = flat.flatten_with_path(nest), tree.flatten_with_path(nest)
+    assert [path for path, _ in found] == [path for path, _ in expected]
+    assert all(a is b for (_, a), (_, b) in zip(found, expected, strict=True))
 
 
 @pytest.mark.parametrize(
