@@ -331,3 +331,7 @@ def _reserve(pipe: Pipe) -> int:
             pipe.changed.wait()
         count, pipe.num_free = pipe.num_free, 0
         return 0 if pipe.is_stopped else count
+
+
+# Where programs import it from.
+PrefetchStats.__module__ = "reverb"
