@@ -31,6 +31,12 @@ class Stopped(Exception):
 class PrefetchStats:
     """How far a prefetching iterator is ahead, and how old what it returns is.
 
+    Example:
+      >>> with reverb.batches(client.server_address, "table", batch_size=2) as batches:
+      ...     batch = next(batches)
+      ...     print(batches.stats().num_returned)
+      1
+
     Attributes:
       queued: Number of elements that `next` would return at once.
       num_returned: Number of elements that `next` has returned.
