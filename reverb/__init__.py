@@ -9,7 +9,6 @@ import importlib as _importlib
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from reverb import _moved
 from reverb import cc as cc
 from reverb import checkpointers as checkpointers
 from reverb import cluster as cluster
@@ -21,19 +20,20 @@ from reverb import rate_limiters as rate_limiters
 from reverb import schedules as schedules
 from reverb import specs as specs
 from reverb import structured_writer as structured
-from reverb.batch_iterator import BatchIterator, batches
+from reverb._batches.importance import MAX_PRIORITY, importance_weights, sequence_priority
+from reverb._batches.iterator import BatchIterator, batches
+from reverb._batches.prefetching import PrefetchStats
+from reverb._client.ragged import Ragged
+from reverb._server.limits import Limits
+from reverb._server.table_change import UNCHANGED, TableChange
+from reverb._server.tls import ClientTls, ServerTls
+from reverb._writers.sequence import SequenceWriter
 from reverb.client import Client, Writer
 from reverb.errors import DeadlineExceededError, ReverbError
-from reverb.limits import Limits
 from reverb.platform import checkpointers_lib as _checkpointers_lib  # noqa: F401
 from reverb.platform.default import checkpointers as _default_checkpointers  # noqa: F401
-from reverb.prioritized_replay import MAX_PRIORITY, importance_weights, sequence_priority
-from reverb.ragged import Ragged
 from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo
-from reverb.sequence_writer import SequenceWriter
 from reverb.server import Server, Table
-from reverb.table_change import UNCHANGED, TableChange
-from reverb.tls import ClientTls, ServerTls
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryColumn, TrajectoryWriter
 
 if _TYPE_CHECKING:
@@ -56,6 +56,7 @@ __all__ = [
     "ClientTls",
     "DeadlineExceededError",
     "Limits",
+    "PrefetchStats",
     "Ragged",
     "ReplayBatch",
     "ReplaySample",
@@ -106,6 +107,3 @@ def __getattr__(name: str) -> _Any:
         module = _importlib.import_module(f"reverb.{_TENSORFLOW_NAMES[name]}")
         return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-_moved.alias_old_paths()

@@ -10,10 +10,10 @@ import operator
 import os
 import tempfile
 
+from reverb._checkpoints.stored import Checkpoint, TableStatistics, absolute_path, read
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import shown
-from reverb.stored_checkpoint import Checkpoint, TableStatistics, absolute_path, read
 
 __all__ = [
     "Checkpoint",

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import tree
 
-from reverb._nests.flat import flatten_with_labels
-from reverb.arguments import as_keys, as_rows, check_at_least_one
-from reverb.batch_request import (
+from reverb._checks.arguments import as_keys, as_rows, check_at_least_one
+from reverb._checks.byte_sizes import parse_byte_size
+from reverb._client.batch_request import (
     BatchRequest,
     is_plain,
     keep_flat_samples,
@@ -21,11 +21,22 @@ from reverb.batch_request import (
     plain_batch,
     with_nested_data,
 )
-from reverb.batch_sampler import BatchSampler
-from reverb.byte_sizes import parse_byte_size
-from reverb.column_choice import ColumnChoice
+from reverb._client.batch_sampler import BatchSampler
+from reverb._client.column_choice import ColumnChoice
+from reverb._nests.flat import flatten_with_labels
+from reverb._server.credentials import ClientCredentials
+from reverb._server.shard_info import ShardInfo, from_row
+from reverb._server.table_change import (
+    UNCHANGED,
+    ChangedSetting,
+    TableChange,
+    Unchanged,
+    to_request,
+)
+from reverb._server.tls import ClientTls
+from reverb._writers.legacy import Writer, with_pending_limit
+from reverb._writers.sequence import SequenceWriter, make_sequence_writer
 from reverb.core import native, protos
-from reverb.credentials import ClientCredentials
 from reverb.errors import (
     InvalidArgumentError,
     ReverbError,
@@ -41,21 +52,10 @@ from reverb.replay_sample import (
     rows_of_batch,
 )
 from reverb.reverb_types import TableInfo
-from reverb.sequence_writer import SequenceWriter, make_sequence_writer
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
-from reverb.shard_info import ShardInfo, from_row
 from reverb.shown_text import hidden, hidden_token, shown
 from reverb.structured_writer import Config, StructuredWriter
-from reverb.table_change import (
-    UNCHANGED,
-    ChangedSetting,
-    TableChange,
-    Unchanged,
-    to_request,
-)
-from reverb.tls import ClientTls
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
-from reverb.writer import Writer, with_pending_limit
 
 __all__ = ["Client", "Writer"]
 

@@ -4,8 +4,8 @@
 import dataclasses
 from typing import Any
 
+from reverb._checks.answers import reads_answer
 from reverb._nests import structured_value
-from reverb.answers import reads_answer
 from reverb.core import native, protos
 
 Fifo = native.FifoSelector

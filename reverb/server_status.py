@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from reverb.answers import reads_answer
+from reverb._checks.answers import reads_answer
 from reverb.core import protos
 
 # What a table does or waits for, those that need help first. See `Diagnosis`.

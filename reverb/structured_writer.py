@@ -3,12 +3,10 @@
 
 from typing import Any
 
+from reverb._checks.arguments import check_not_negative, clamped_timeout_ms
 from reverb._nests.flat import flatten_with_labels, flatten_with_path
-from reverb.arguments import check_not_negative, clamped_timeout_ms
-from reverb.core import native
-from reverb.errors import InvalidArgumentError
-from reverb.structured_conditions import Condition
-from reverb.structured_patterns import (
+from reverb._writers.conditions import Condition
+from reverb._writers.patterns import (
     ConditionProto,
     Config,
     Pattern,
@@ -22,6 +20,8 @@ from reverb.structured_patterns import (
     td_error,
     unpack_pattern,
 )
+from reverb.core import native
+from reverb.errors import InvalidArgumentError
 
 __all__ = [
     "Condition",

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from reverb import errors
+from reverb._checks.arguments import as_rows, clamped_timeout_ms
 from reverb._nests.flat import flatten_with_labels
 from reverb._nests.nest_writer import NestWriter
-from reverb.arguments import as_rows, clamped_timeout_ms
 from reverb.core import native
 
 __all__ = ["BatchedTrajectoryWriter", "TrajectoryColumn", "TrajectoryWriter"]

@@ -7,9 +7,9 @@ Python flattens each new structure once. Then the native writer recognises the s
 
 from typing import Any, Generic, TypeVar
 
+from reverb._checks.arguments import check_at_least_one, check_not_negative
 from reverb._nests import column_nest
 from reverb._nests.flat import flatten_with_path
-from reverb.arguments import check_at_least_one, check_not_negative
 from reverb.core import native
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 

@@ -12,11 +12,9 @@ from typing import Any
 import numpy as np
 
 from reverb import client as blocking
-from reverb.aio.event_loops import EventLoops
-from reverb.aio.sample_iterator import SampleIterator
-from reverb.aio.trajectory_writer import OpeningWriter, TrajectoryWriter
-from reverb.arguments import check_at_least_one
-from reverb.batch_request import (
+from reverb._checks.arguments import check_at_least_one
+from reverb._checks.byte_sizes import parse_byte_size
+from reverb._client.batch_request import (
     BatchRequest,
     is_plain,
     keep_flat_samples,
@@ -24,7 +22,19 @@ from reverb.batch_request import (
     plain_batch,
     with_nested_data,
 )
-from reverb.byte_sizes import parse_byte_size
+from reverb._server.shard_info import ShardInfo, from_row
+from reverb._server.table_change import (
+    UNCHANGED,
+    ChangedSetting,
+    TableChange,
+    Unchanged,
+    to_request,
+)
+from reverb._server.tls import ClientTls
+from reverb._writers.legacy import with_pending_limit
+from reverb.aio.event_loops import EventLoops
+from reverb.aio.sample_iterator import SampleIterator
+from reverb.aio.trajectory_writer import OpeningWriter, TrajectoryWriter
 from reverb.core import native, protos
 from reverb.errors import ReverbError, SignatureMismatchError
 from reverb.rate_limiters import RateLimiter
@@ -37,11 +47,7 @@ from reverb.replay_sample import (
 )
 from reverb.reverb_types import TableInfo
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
-from reverb.shard_info import ShardInfo, from_row
 from reverb.shown_text import hidden, hidden_token, shown
-from reverb.table_change import UNCHANGED, ChangedSetting, TableChange, Unchanged, to_request
-from reverb.tls import ClientTls
-from reverb.writer import with_pending_limit
 
 __all__ = ["Client"]
 

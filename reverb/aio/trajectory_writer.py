@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 from reverb import trajectory_writer
+from reverb._checks.arguments import check_not_negative, clamped_timeout_ms
 from reverb.aio.event_loops import EventLoops
-from reverb.arguments import check_not_negative, clamped_timeout_ms
 from reverb.core import native
 
 __all__ = ["OpeningWriter", "TrajectoryWriter"]

@@ -4,10 +4,10 @@
 import os
 from types import TracebackType
 
+from reverb._server.credentials import ClientCredentials
+from reverb._server.tls import ClientTls
 from reverb.core import native
-from reverb.credentials import ClientCredentials
 from reverb.shown_text import hidden, hidden_token
-from reverb.tls import ClientTls
 
 __all__ = ["Coordinator"]
 

@@ -28,6 +28,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from reverb._checks.plain_files import append_to_file, open_file, read_file
 from reverb.cluster.group_manifest import (
     DONE,
     MANIFEST,
@@ -37,7 +38,6 @@ from reverb.cluster.group_manifest import (
     to_text,
 )
 from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
-from reverb.plain_files import append_to_file, open_file, read_file
 
 __all__ = [
     "GroupCheckpoint",

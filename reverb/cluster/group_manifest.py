@@ -10,8 +10,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from reverb._checks.plain_files import read_file
 from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
-from reverb.plain_files import read_file
 
 __all__ = ["DONE", "MANIFEST", "GroupCheckpoint", "Part", "read", "to_text"]
 

@@ -5,15 +5,12 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from reverb._server.table import Table
 from reverb.cluster.split_table import check_place, split_table
 from reverb.core import protos
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import shows_no_token
-
-if TYPE_CHECKING:
-    from reverb.server import Table
 
 __all__ = ["NUM_SLOTS", "Shard", "ShardPlace", "check_group", "shard_addresses"]
 
@@ -91,7 +88,7 @@ class Shard:
         if self.address is not None:
             shard_addresses(self.address)
 
-    def split(self, tables: Sequence["Table"]) -> list["Table"]:
+    def split(self, tables: Sequence[Table]) -> list[Table]:
         """Returns the parts of tables that this shard serves.
 
         Raises:
@@ -102,7 +99,7 @@ class Shard:
             for table in tables
         ]
 
-    def place(self, tables: Sequence["Table"]) -> ShardPlace:
+    def place(self, tables: Sequence[Table]) -> ShardPlace:
         """Returns the map by position: the shards in order, each with an equal part of the slots.
 
         Args:

@@ -7,12 +7,12 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from reverb._server.table_change import TableChange
 from reverb.cluster.table_part import TableNumbers, part_of
 from reverb.core import protos
 from reverb.errors import DataLossError, InvalidArgumentError
 from reverb.item_selectors import from_options
 from reverb.rate_limiters import RateLimiter
-from reverb.table_change import TableChange
 
 __all__ = [
     "PartSettings",

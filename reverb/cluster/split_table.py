@@ -3,14 +3,12 @@
 
 import logging
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from reverb._server.table import Table
 from reverb.cluster.table_part import TableNumbers, TablePart, narrowness, part_of
 from reverb.errors import InvalidArgumentError
 from reverb.rate_limiters import RateLimiter
-
-if TYPE_CHECKING:
-    from reverb.server import Table
 
 __all__ = ["MAX_SHARDS", "check_parts", "check_place", "split_table"]
 
@@ -23,8 +21,8 @@ _logger = logging.getLogger("reverb")
 
 
 def split_table(
-    table: "Table", index: int, num_shards: int, *, is_coordinated: bool = False
-) -> "Table":
+    table: Table, index: int, num_shards: int, *, is_coordinated: bool = False
+) -> Table:
     """Makes the part of a table that one shard of a group serves.
 
     The parts together keep what the table promises. `max_size` and `max_bytes` are divided; a queue
@@ -82,7 +80,7 @@ def split_table(
     )
 
 
-def check_parts(table: "Table", index: int, num_shards: int, *, is_coordinated: bool) -> TablePart:
+def check_parts(table: Table, index: int, num_shards: int, *, is_coordinated: bool) -> TablePart:
     """Returns the numbers of the part of a table, see `split_table`.
 
     Raises:
@@ -97,7 +95,7 @@ def check_parts(table: "Table", index: int, num_shards: int, *, is_coordinated: 
     return part_of(numbers, index, num_shards)
 
 
-def _check_sampler(table: "Table") -> None:
+def _check_sampler(table: Table) -> None:
     """Refuses samplers that go by all items of the table: no shard has them all."""
     reasons = {
         "shuffle": "an epoch would end at each shard on its own",
@@ -111,7 +109,7 @@ def _check_sampler(table: "Table") -> None:
         )
 
 
-def _numbers_of(table: "Table") -> TableNumbers:
+def _numbers_of(table: Table) -> TableNumbers:
     info = table.info
     limiter = info.rate_limiter_info
     return TableNumbers(

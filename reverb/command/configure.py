@@ -5,7 +5,8 @@ import argparse
 import sys
 from typing import Any, TypeVar
 
-from reverb.byte_sizes import parse_byte_size
+from reverb._checks.byte_sizes import parse_byte_size
+from reverb._server.table_change import UNCHANGED, ChangedSetting, TableChange
 from reverb.client import Client
 from reverb.command import text
 from reverb.command.reset import confirmed
@@ -20,7 +21,6 @@ from reverb.command.source import ServerSource, check_table
 from reverb.errors import InvalidArgumentError
 from reverb.item_selectors import Prioritized, Recent
 from reverb.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio
-from reverb.table_change import UNCHANGED, ChangedSetting, TableChange
 
 _NOT_DONE = 1
 _NONE = "none"

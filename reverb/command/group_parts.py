@@ -9,12 +9,12 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from reverb._checkpoints.stored import Checkpoint, read
 from reverb.cluster import group_checkpoint
 from reverb.cluster.table_part import TableNumbers, part_of
 from reverb.command import text
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
-from reverb.stored_checkpoint import Checkpoint, read
 
 __all__ = [
     "PartsError",

@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
+from reverb._checkpoints.stored import TableStatistics
 from reverb.cluster import group_checkpoint
 from reverb.cluster.group_manifest import MANIFEST
 from reverb.cluster.shard_tables import tables_from_values
@@ -16,7 +17,6 @@ from reverb.command.source import (
     statistics_of_scans,
 )
 from reverb.reverb_types import TableInfo
-from reverb.stored_checkpoint import TableStatistics
 
 # From here on, limiters mean that there is no bound.
 _NO_BOUND = 1e300

@@ -11,12 +11,12 @@ from typing import Any
 import tree
 
 from reverb import specs
+from reverb._checkpoints.stored import TableStatistics
 from reverb.command import text
 from reverb.command.columns import dtype_name, signature_names
 from reverb.command.progress import Progress
 from reverb.command.source import Source, check_table
 from reverb.errors import UnimplementedError
-from reverb.stored_checkpoint import TableStatistics
 
 _LABEL_WIDTH = 22
 

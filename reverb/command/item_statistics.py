@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb.stored_checkpoint import TableStatistics
+from reverb._checkpoints.stored import TableStatistics
 
 # One callback per batch of items, so that its cost is negligible.
 _ITEMS_BETWEEN_CALLBACKS = 64

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from reverb import rate_limiters
+from reverb._checkpoints.stored import Checkpoint, read
+from reverb._checks.plain_files import read_file
 from reverb.checkpointers import DefaultCheckpointer
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import Directory, slots_as_values
@@ -30,13 +32,11 @@ from reverb.command.progress import Progress
 from reverb.command.server_arguments import Commands
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError
-from reverb.plain_files import read_file
 from reverb.reverb_types import TableInfo
 from reverb.server import Server, Table
 from reverb.server_executable.server_config import read_config
 from reverb.server_executable.server_from_proto import tables_from_proto
 from reverb.shown_text import without_tokens
-from reverb.stored_checkpoint import Checkpoint, read
 
 __all__ = ["add_parser"]
 

@@ -5,9 +5,9 @@ import argparse
 import pathlib
 from typing import Any
 
+from reverb._server.tls import ClientTls
 from reverb.client import Client
 from reverb.command import addresses
-from reverb.tls import ClientTls
 
 DEFAULT_TIMEOUT_S = 10.0
 

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from reverb._checkpoints.stored import TableStatistics, read
 from reverb.client import Client
 from reverb.command.item_statistics import collect
 from reverb.errors import TableNotFoundError
 from reverb.replay_sample import ReplaySample
 from reverb.reverb_types import TableInfo
-from reverb.stored_checkpoint import TableStatistics, read
 
 # Called with the number of items that are done and of all items; the latter is 0 if unknown.
 ProgressCallback = Callable[[int, int], Any]

@@ -10,11 +10,11 @@ import tempfile
 import urllib.parse
 from collections.abc import Sequence
 
+from reverb._checks.plain_files import append_to_file, read_file
 from reverb.command import text
 from reverb.command.server_arguments import Commands
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
-from reverb.plain_files import append_to_file, read_file
 
 _ALL = "*"
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"

@@ -118,7 +118,7 @@ class Server:
         """Loads the latest checkpoint, then serves.
 
         `checkpoints` is a `CheckpointerOptions`, `limits` a `reverb.Limits`, `security` a
-        `reverb.credentials.ServerSecurity` or `None`, `shard` a
+        `reverb._server.credentials.ServerSecurity` or `None`, `shard` a
         `reverb.cluster.shard.ShardPlace` or `None`.
         """
     def reload_security(self) -> list[str]:
@@ -261,7 +261,7 @@ class Client:
         keepalive_timeout_s: float,
         credentials: Any,
     ) -> Client:
-        """`credentials` is a `reverb.credentials.ClientCredentials` or `None`.
+        """`credentials` is a `reverb._server.credentials.ClientCredentials` or `None`.
 
         What is `None` of it comes from the environment.
         """

@@ -12,7 +12,8 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from reverb.byte_sizes import parse_byte_size_or_share
+from reverb._checks.byte_sizes import parse_byte_size_or_share
+from reverb._server.tls import MAX_CONNECTION_AGE_S, MIN_CONNECTION_AGE_S
 from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb.cluster.shard import check_group, shard_addresses
 from reverb.cluster.split_table import MAX_SHARDS
@@ -20,7 +21,6 @@ from reverb.core import native, protos
 from reverb.errors import ReverbError
 from reverb.server import MAX_CHECKPOINT_INTERVAL_S, MAX_DRAIN_S, MAX_PORT
 from reverb.server_executable.server_log import FORMATS
-from reverb.tls import MAX_CONNECTION_AGE_S, MIN_CONNECTION_AGE_S
 
 __all__ = ["OPTIONS", "VARIABLE_PREFIX", "Option", "option_named"]
 

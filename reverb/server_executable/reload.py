@@ -6,13 +6,13 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from reverb._server.table_change import TableChange
 from reverb.errors import ReverbError
 from reverb.server import Server
 from reverb.server_executable.group import changes_of_group, shard_of
 from reverb.server_executable.options import OPTIONS
 from reverb.server_executable.server_from_proto import rate_limiter_from_proto, selector_from_proto
 from reverb.server_executable.settings import Given, Settings, read_settings
-from reverb.table_change import TableChange
 
 __all__ = ["Reload", "reload_config"]
 

@@ -5,12 +5,12 @@ import dataclasses
 import ipaddress
 from typing import Any
 
+from reverb._checks.plain_files import read_file
+from reverb._server.tls import ServerTls
 from reverb.core import native
 from reverb.errors import ReverbError
-from reverb.plain_files import read_file
 from reverb.server import Server
 from reverb.server_executable.settings import Settings
-from reverb.tls import ServerTls
 
 __all__ = [
     "SecurityReload",

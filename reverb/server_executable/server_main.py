@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 
+from reverb._checkpoints.stored import absolute_path
 from reverb.checkpointers import DefaultCheckpointer
 from reverb.server import Server
 from reverb.server_executable import config_flag, server_from_proto, server_log
@@ -26,7 +27,6 @@ from reverb.server_executable.server_life import print_start, run_until_signalle
 from reverb.server_executable.server_log import print_notice
 from reverb.server_executable.settings import Given, Settings, read_settings
 from reverb.shown_text import without_tokens
-from reverb.stored_checkpoint import absolute_path
 
 __all__ = ["app_run_main", "main"]
 

@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from reverb.plain_files import MAX_BYTES, read_file
+from reverb._checks.plain_files import MAX_BYTES, read_file
 from reverb.server_executable.options import OPTIONS, Option, option_named
 from reverb.server_executable.server_config import ParsedConfig, read_config
 

@@ -7,11 +7,11 @@ from typing import Any
 import tensorflow as tf  # pyright: ignore[reportMissingImports]
 import tree
 
+from reverb._writers.patterns import infer_signature
 from reverb.client import DEFAULT_OPTIONS
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import ReplaySample, SampleInfo
-from reverb.structured_patterns import infer_signature
 from reverb.tf_ops import ops
 from reverb.tf_ops.dataset import without_lists
 from reverb.tf_ops.pipeline import rows_of

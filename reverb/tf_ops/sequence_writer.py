@@ -8,8 +8,8 @@ import numpy as np
 import tensorflow as tf  # pyright: ignore[reportMissingImports]
 import tree
 
+from reverb._writers.sequence import SequenceWriter, column_label
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
-from reverb.sequence_writer import SequenceWriter, column_label
 from reverb.tf_ops import ops
 from reverb.tf_ops.eager_errors import as_tensorflow_errors
 from reverb.tf_ops.graph_function import is_eager_program

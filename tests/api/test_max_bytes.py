@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import reverb
-from reverb import byte_sizes, testing
+from reverb import testing
+from reverb._checks import byte_sizes
 from reverb.core import native
 from reverb.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 from support.hosts import on_both_hosts

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import reverb
+from reverb._batches.importance import MAX_PRIORITY
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
-from reverb.prioritized_replay import MAX_PRIORITY
 
 
 def make_table(name, sampler, **options):

@@ -12,8 +12,8 @@ import pytest
 
 import reverb
 from reverb import testing
+from reverb._checkpoints.packed import pack_checkpoint, unpack_checkpoint
 from reverb.errors import DataLossError
-from reverb.packed_checkpoint import pack_checkpoint, unpack_checkpoint
 from support.checkpoints import on_disk
 
 FILES = (*on_disk.FILES, on_disk.DONE)

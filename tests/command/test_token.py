@@ -10,9 +10,9 @@ import stat
 import pytest
 
 from reverb import command
+from reverb._server.tls import ClientTls
 from reverb.command.server_arguments import credentials_of
 from reverb.core import native
-from reverb.tls import ClientTls
 from support.odd_files import ODD
 
 TOKEN = re.compile(r"rvb_[\w-]{43}\n")

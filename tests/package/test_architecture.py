@@ -86,54 +86,30 @@ FOREIGN_CRATES = {
 
 # Python modules from the bottom up: a module may import from rows above its own, and from its row.
 LAYERS = [
-    {
-        "errors",
-        "shown_text",
-        "replay_sample",
-        "ragged",
-        "column_choice",
-        "answers",
-        "arguments",
-        "limits",
-        "tls",
-        "credentials",
-        "prioritized_replay",
-        "schedules",
-    },
+    {"errors", "shown_text", "replay_sample", "schedules"},
     {"core"},
-    {"specs", "_nests", "byte_sizes", "logging", "plain_files"},
+    {"_checks"},
+    {"specs", "_nests", "logging"},
     {
         "item_selectors",
         "rate_limiters",
         "reverb_types",
         "server_status",
-        "shard_info",
-        "packed_checkpoint",
-        "stored_checkpoint",
+        "_checkpoints",
         "pybind",
         "libpybind",
         "cc",
         "checkpointers",
     },
-    {
-        "batch_request",
-        "batch_sampler",
-        "table_change",
-        "writer",
-        "trajectory_writer",
-        "sequence_writer",
-        "structured_patterns",
-        "structured_conditions",
-    },
+    {"_client", "_server", "_writers", "trajectory_writer"},
     {"structured_writer"},
     {"client"},
-    {"aio", "prefetching", "priority_updates", "table_source", "mixture"},
-    {"batch_iterator"},
+    {"aio", "_batches"},
     {"tf_ops"},
     {"tf_client", "trajectory_dataset", "timestep_dataset", "pattern_dataset"},
     {"server", "cluster"},
     {"testing", "server_executable"},
-    {"platform", "_moved"},
+    {"platform"},
     {""},  # The package itself.
     {"adapters", "command"},
     {"__main__"},
@@ -236,7 +212,7 @@ ADAPTED = sorted(path.parent.name for path in PACKAGE.glob("adapters/*/__init__.
 
 @pytest.mark.parametrize("library", ADAPTED)
 def test_adapters_use_the_public_package_only(library):
-    private = {"_moved", "_nests", "arguments", "core", "tf_ops"}
+    private = {"_checks.arguments", "_nests", "core", "tf_ops"}
     for path in (PACKAGE / "adapters" / library).rglob("*.py"):
         modules = list(reverb_imports(path))
         assert not {module[0] for module in modules if module} & private, path

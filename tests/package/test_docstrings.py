@@ -29,11 +29,14 @@ LIBRARIES = {
     "torch",
     "torchrl",
 }
-MODULES = sorted(
-    module.name
-    for module in pkgutil.walk_packages(reverb.__path__, "reverb.")
-    if not module.name.endswith("._native") and not re.match(TENSORFLOW, module.name)
-)
+MODULES = [
+    "reverb",
+    *sorted(
+        module.name
+        for module in pkgutil.walk_packages(reverb.__path__, "reverb.")
+        if not module.name.endswith("._native") and not re.match(TENSORFLOW, module.name)
+    ),
+]
 
 
 def modules():

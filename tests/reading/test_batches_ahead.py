@@ -9,13 +9,13 @@ import pytest
 
 import reverb
 from reverb import testing
+from reverb._batches.mixture import shares
 from reverb.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
     TableNotFoundError,
     UnavailableError,
 )
-from reverb.mixture import shares
 
 
 def table(name="t", **options):

@@ -8,7 +8,7 @@ import pytest
 
 import reverb
 from reverb import testing
-from reverb.credentials import ClientCredentials, ServerSecurity
+from reverb._server.credentials import ClientCredentials, ServerSecurity
 from reverb.errors import InvalidArgumentError
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import reverb
 from reverb import errors
-from reverb.credentials import ClientCredentials
+from reverb._server.credentials import ClientCredentials
 from support.programs import Program
 from support.waiting import DEADLINE_S
 

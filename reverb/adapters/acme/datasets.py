@@ -10,14 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from reverb import errors
+from reverb._batches.iterator import transformed
+from reverb._batches.mixture import by_batch, positive_weights
+from reverb._batches.prefetching import PrefetchIterator, Source
+from reverb._batches.source import TableSource
 from reverb.adapters.acme.adders.base import DEFAULT_PRIORITY_TABLE, Step
 from reverb.adapters.acme.types import Transition
-from reverb.batch_iterator import transformed
 from reverb.client import Client
-from reverb.mixture import by_batch, positive_weights
-from reverb.prefetching import PrefetchIterator, Source
 from reverb.replay_sample import ReplaySample
-from reverb.table_source import TableSource
 
 __all__ = ["NumpyIterator", "ReplayDataset", "make_reverb_dataset"]
 

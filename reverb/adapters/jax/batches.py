@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from reverb import batch_iterator
+from reverb._batches import iterator as batch_iterator
+from reverb._batches.iterator import BatchIterator, check_arguments
 from reverb.adapters.jax.library import jax
-from reverb.batch_iterator import BatchIterator, check_arguments
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import ReplaySample, replaced

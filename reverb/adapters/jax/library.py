@@ -4,7 +4,7 @@
 import importlib
 from typing import Any
 
-from reverb.ragged import Ragged
+from reverb._client.ragged import Ragged
 
 __all__ = ["jax"]
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 import reverb
+from reverb._checkpoints.packed import pack_checkpoint, unpack_checkpoint
 from reverb.adapters.sb3 import arrays
 from reverb.adapters.sb3.leaf import Frames, Leaf, Rows
 from reverb.adapters.sb3.library import buffers, spaces, type_aliases
 from reverb.errors import InvalidArgumentError, UnimplementedError
-from reverb.packed_checkpoint import pack_checkpoint, unpack_checkpoint
 
 __all__ = ["ReverbReplayBuffer"]
 

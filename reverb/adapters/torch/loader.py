@@ -4,13 +4,13 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from reverb import batch_iterator
+from reverb import PrefetchStats
+from reverb._batches import iterator as batch_iterator
 from reverb.adapters.torch.library import import_tensordict, torch
 from reverb.adapters.torch.pinned_ring import PinnedRing
 from reverb.adapters.torch.tensors import as_sample, as_tensordict, leaves, moved, on_cpu
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
-from reverb.prefetching import PrefetchStats
 from reverb.replay_sample import ReplaySample, replaced
 
 __all__ = ["Loader"]

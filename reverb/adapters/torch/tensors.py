@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import tree
 
+from reverb._client.ragged import Ragged
 from reverb.adapters.torch.library import import_tensordict, torch
-from reverb.ragged import Ragged
 from reverb.replay_sample import ReplaySample, SampleInfo, replaced
 
 __all__ = ["as_sample", "as_tensor", "as_tensordict", "dtype_of", "leaves", "moved", "on_cpu"]

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from reverb._checks.plain_files import open_file, read_file
 from reverb.adapters.torchrl.library import torch
 from reverb.adapters.torchrl.table_access import TableAccess
 from reverb.errors import InvalidArgumentError
-from reverb.plain_files import open_file, read_file
 
 __all__ = ["BufferState"]
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import reverb
+from reverb._checkpoints.packed import pack_checkpoint, unpack_checkpoint
 from reverb.adapters.torchrl.fields import Fields
 from reverb.errors import (
     DeadlineExceededError,
@@ -22,7 +23,6 @@ from reverb.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-from reverb.packed_checkpoint import pack_checkpoint, unpack_checkpoint
 
 __all__ = ["TableAccess", "tables"]
 

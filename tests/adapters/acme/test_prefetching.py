@@ -14,7 +14,8 @@ import time
 import pytest
 
 import reverb
-from reverb import prefetching, testing
+from reverb import testing
+from reverb._batches import prefetching
 from reverb.adapters.acme import datasets
 from reverb.errors import DeadlineExceededError, InvalidArgumentError, ReverbError
 

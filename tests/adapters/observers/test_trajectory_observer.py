@@ -366,7 +366,7 @@ class TestBadArguments:
 
     def test_fields_that_do_not_fit_the_signature(self, observe, frame):
         observer = observe(3, "three")
-        with pytest.raises(ValueError, match=r"column reward/reward must have dtype float"):
+        with pytest.raises(ValueError, match=r"column reward must have dtype float"):
             show(observer, [frame(i, reward=np.float64(1)) for i in range(3)])
 
 

@@ -5,14 +5,14 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from reverb.arguments import check_at_least_one, check_not_negative
+from reverb._batches.mixture import by_batch, by_item, positive_weights
+from reverb._batches.prefetching import Ahead, Pipe, PrefetchIterator, Source
+from reverb._batches.priority_updates import PriorityUpdates
+from reverb._batches.source import TableSource
+from reverb._checks.arguments import check_at_least_one, check_not_negative
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
-from reverb.mixture import by_batch, by_item, positive_weights
-from reverb.prefetching import Ahead, Pipe, PrefetchIterator, Source
-from reverb.priority_updates import PriorityUpdates
 from reverb.replay_sample import ReplaySample
-from reverb.table_source import TableSource
 
 __all__ = ["BatchIterator", "Conversion", "batches", "check_arguments", "transformed"]
 
@@ -244,3 +244,7 @@ def transformed(source: Source, function: Callable[[Any], Any]) -> Source:
         return map(function, source(count, pipe))
 
     return results
+
+
+# Where programs import it from.
+BatchIterator.__module__ = "reverb"

@@ -6,8 +6,8 @@ import logging
 import sys
 from typing import Any, TypeVar
 
+from reverb._checks.arguments import check_at_least_one
 from reverb._nests.flat import flatten_with_labels
-from reverb.arguments import check_at_least_one
 from reverb.core import native
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
 from reverb.shown_text import shown
@@ -179,3 +179,7 @@ def with_pending_limit(writer: _W, max_pending_bytes: int | None) -> _W:
     if max_pending_bytes is not None:
         writer.limit_pending(min(max_pending_bytes, sys.maxsize))
     return writer
+
+
+# Where programs import it from.
+Writer.__module__ = "reverb.client"

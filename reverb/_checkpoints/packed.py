@@ -7,8 +7,8 @@ import pathlib
 import tarfile
 from typing import BinaryIO, cast
 
+from reverb._checks.plain_files import open_file
 from reverb.errors import DataLossError
-from reverb.plain_files import open_file
 
 __all__ = ["pack_checkpoint", "unpack_checkpoint"]
 

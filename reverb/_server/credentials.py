@@ -5,10 +5,10 @@ import dataclasses
 import os
 from typing import Any
 
-from reverb.arguments import as_path
+from reverb._checks.arguments import as_path
+from reverb._server.tls import ClientTls, ServerTls
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import hidden, hidden_token, shown, shows_no_token, type_name
-from reverb.tls import ClientTls, ServerTls
 
 __all__ = ["ClientCredentials", "ServerSecurity"]
 

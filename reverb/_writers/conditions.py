@@ -100,3 +100,7 @@ class Condition:
                 "a condition with a modulus can be compared with == and != only"
             )
         return protos.Condition(ge=value, inverse=inverse, **self._left)
+
+
+# Where programs import it from.
+Condition.__module__ = "reverb.structured_writer"

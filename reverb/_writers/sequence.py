@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from reverb._checks.arguments import check_at_least_one, check_not_negative, clamped_timeout_ms
 from reverb._nests.flat import flatten_with_path
-from reverb.arguments import check_at_least_one, check_not_negative, clamped_timeout_ms
+from reverb._writers.legacy import with_pending_limit
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
-from reverb.writer import with_pending_limit
 
 __all__ = ["SequenceWriter"]
 
@@ -248,3 +248,7 @@ def make_sequence_writer(
         )
     writer = client.sequence_writer(names, batch_size, sequence_length, stride_length)
     return SequenceWriter(with_pending_limit(writer, max_pending_bytes), batch_size)
+
+
+# Where programs import it from.
+SequenceWriter.__module__ = "reverb"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from reverb import errors
-from reverb.prefetching import Pipe, Source
+from reverb._batches.prefetching import Pipe, Source
 
 __all__ = ["by_batch", "by_item", "positive_weights", "shares"]
 

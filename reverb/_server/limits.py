@@ -4,7 +4,7 @@
 import dataclasses
 import sys
 
-from reverb.arguments import check_at_least_one
+from reverb._checks.arguments import check_at_least_one
 from reverb.errors import InvalidArgumentError
 
 __all__ = ["Limits"]
@@ -84,3 +84,7 @@ class Limits:
                         f"Limits.{field.name} must be at most {sys.maxsize}, got {checked}"
                     )
                 object.__setattr__(self, field.name, checked)
+
+
+# Where programs import it from.
+Limits.__module__ = "reverb"

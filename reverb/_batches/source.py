@@ -12,12 +12,12 @@ import numpy as np
 import tree
 
 from reverb import errors
-from reverb.batch_request import BatchRequest, keep_flat_samples, with_nested_data
-from reverb.byte_sizes import parse_byte_size_or_share
+from reverb._batches.prefetching import Failure, Pipe
+from reverb._checks.byte_sizes import parse_byte_size_or_share
+from reverb._client.batch_request import BatchRequest, keep_flat_samples, with_nested_data
+from reverb._client.ragged import Ragged
 from reverb.client import Client
 from reverb.core import native
-from reverb.prefetching import Failure, Pipe
-from reverb.ragged import Ragged
 from reverb.replay_sample import (
     ReplayBatch,
     ReplaySample,

@@ -5,7 +5,7 @@ import dataclasses
 import os
 from typing import Any
 
-from reverb.arguments import as_path
+from reverb._checks.arguments import as_path
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import hidden, shows_no_token
 
@@ -122,3 +122,7 @@ def _make_paths_text(tls: Any, names: tuple[str, ...]) -> None:
         path = getattr(tls, name)
         if path is not None:
             object.__setattr__(tls, name, as_path(f"{type(tls).__name__}.{name}", hidden(path)))
+
+
+# Where programs import them from.
+ClientTls.__module__ = ServerTls.__module__ = "reverb"

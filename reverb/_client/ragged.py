@@ -144,3 +144,7 @@ def packed_columns(arrays: list[Any], offsets: list[Any]) -> list[Any]:
         if of is not None:
             arrays[at] = Ragged.of_parts(arrays[at], of)
     return arrays
+
+
+# Where programs import it from.
+Ragged.__module__ = "reverb"

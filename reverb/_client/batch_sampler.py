@@ -5,7 +5,7 @@ from typing import Any
 
 import tree
 
-from reverb.arguments import check_at_least_one
+from reverb._checks.arguments import check_at_least_one
 from reverb.replay_sample import ReplayBatch, ReplaySample
 
 __all__ = ["BatchSampler"]
@@ -68,3 +68,7 @@ class BatchSampler:
 def _has_numbers(data: Any) -> bool:
     """Returns whether all columns have memory that can be written again."""
     return all(leaf is None or leaf.dtype.kind != "O" for leaf in tree.flatten(data))
+
+
+# Where programs import it from.
+BatchSampler.__module__ = "reverb.client"

@@ -195,3 +195,7 @@ def _statistics(
 
 def _whole(number: float | None) -> int | None:
     return None if number is None else int(number)
+
+
+# Where programs import them from.
+Checkpoint.__module__ = TableStatistics.__module__ = "reverb.checkpointers"

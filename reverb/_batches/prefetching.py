@@ -31,6 +31,12 @@ class Stopped(Exception):
 class PrefetchStats:
     """How far a prefetching iterator is ahead, and how old what it returns is.
 
+    Example:
+      >>> with reverb.batches(client.server_address, "table", batch_size=2) as batches:
+      ...     batch = next(batches)
+      ...     print(batches.stats().num_returned)
+      1
+
     Attributes:
       queued: Number of elements that `next` would return at once.
       num_returned: Number of elements that `next` has returned.
@@ -331,3 +337,7 @@ def _reserve(pipe: Pipe) -> int:
             pipe.changed.wait()
         count, pipe.num_free = pipe.num_free, 0
         return 0 if pipe.is_stopped else count
+
+
+# Where programs import it from.
+PrefetchStats.__module__ = "reverb"

@@ -77,3 +77,7 @@ def from_row(
         for table in protos.WatchResponse.FromString(watched).tables
     }
     return ShardInfo(index, address, server_id, num_slots, state, error, last_seen_s, tables)
+
+
+# Where programs import them from.
+ShardInfo.__module__ = ShardTable.__module__ = "reverb.cluster"

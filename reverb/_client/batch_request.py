@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import tree
 
-from reverb.arguments import check_at_least_one
-from reverb.byte_sizes import parse_byte_size_or_share
-from reverb.column_choice import ColumnChoice, check_pad
+from reverb._checks.arguments import check_at_least_one
+from reverb._checks.byte_sizes import parse_byte_size_or_share
+from reverb._client.column_choice import ColumnChoice, check_pad
+from reverb._client.ragged import packed_columns
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
-from reverb.ragged import packed_columns
 from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo, keep_samples, replaced
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb.arguments import as_keys, as_rows
+from reverb._checks.arguments import as_keys, as_rows
 from reverb.client import Client
 
 __all__ = ["PriorityUpdates"]

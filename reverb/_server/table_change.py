@@ -7,9 +7,9 @@ import operator
 from collections.abc import Mapping
 from typing import Any, Final
 
-from reverb.answers import reads_answer
-from reverb.arguments import check_not_negative
-from reverb.byte_sizes import parse_byte_size
+from reverb._checks.answers import reads_answer
+from reverb._checks.arguments import check_not_negative
+from reverb._checks.byte_sizes import parse_byte_size
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
 from reverb.rate_limiters import RateLimiter
@@ -137,3 +137,8 @@ class ChangedSetting:
 
     def __str__(self) -> str:
         return f"{self.setting} of table {self.table} is {self.after} now, not {self.before}"
+
+
+# Where programs import them from.
+TableChange.__module__ = "reverb"
+Unchanged.__module__ = ChangedSetting.__module__ = "reverb.client"

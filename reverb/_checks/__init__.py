@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private: checks of what comes from outside: arguments, answers, sizes, files."""

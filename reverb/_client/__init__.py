@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private: what both clients ask when they sample batches, and what they make of the answer."""

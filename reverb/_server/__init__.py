@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private: limits, certificates, tokens and settings, as arguments and as the core gets them."""

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables: items with selectors, a rate limiter and a signature."""
+
+import abc
+import operator
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import tree
+
+from reverb import item_selectors, rate_limiters
+from reverb._checks.byte_sizes import parse_byte_size
+from reverb._nests import structured_value
+from reverb.core import native
+from reverb.errors import InvalidArgumentError, UnimplementedError
+from reverb.reverb_types import SpecNest, TableInfo
+from reverb.shown_text import shown
+
+__all__ = ["Table", "TableExtensionBase"]
+
+# The protocol counts samples of an item in 32 bits.
+_INT32_LIMIT = 2**31
+
+
+class TableExtensionBase(abc.ABC):
+    """The base of table extensions, which observe a table. No extension exists yet."""
+
+    @abc.abstractmethod
+    def build_internal_extensions(self, table_name: str) -> Sequence[Any]:
+        """Makes the native extensions to register with the table."""
+
+
+class Table:
+    """A bounded collection of prioritized items with a sampler, a remover and a rate limiter.
+
+    Every table needs selectors and a rate limiter of its own.
+
+    Example:
+      >>> table = Table(
+      ...     name="replay",
+      ...     sampler=reverb.selectors.Prioritized(0.8),
+      ...     remover=reverb.selectors.Fifo(),
+      ...     max_size=1_000_000,
+      ...     rate_limiter=reverb.rate_limiters.MinSize(1_000),
+      ... )
+    """
+
+    def __init__(
+        self,
+        name: str,
+        sampler: native.ItemSelector,
+        remover: native.ItemSelector,
+        max_size: int,
+        rate_limiter: rate_limiters.RateLimiter,
+        max_times_sampled: int = 0,
+        extensions: Sequence[TableExtensionBase] = (),
+        signature: SpecNest | None = None,
+        *,
+        seed: int | None = None,
+        max_bytes: int | str | None = None,
+        when_full: str = "remove",
+        max_priority: Literal["present", "ever"] = "present",
+    ) -> None:
+        """Makes an empty table, which is not served yet.
+
+        Args:
+          name: Name of the table, unique in its server.
+          sampler: Selector of the items to sample.
+          remover: Selector of the item to evict when the table is full.
+          max_size: Maximum number of items.
+          rate_limiter: Delays samples and inserts.
+          max_times_sampled: An item is removed after it was sampled this often; below 1: never.
+          extensions: Observers of the table; none is available yet.
+          signature: Nest of specs of the items' columns `[T, ...]`: any objects with a `shape` and
+            a `dtype`. Clients compare items with it before they send them.
+          seed: Makes the random choices of this table reproducible.
+          max_bytes: Maximum memory of its items, beside `max_size`: bytes, or a size such as
+            "12GiB" or "500MB". `None`: no limit. Chunks count with what they take in memory, each
+            once; an item counts some 100 bytes. `server.status()` tells what a table takes.
+          when_full: What happens to an item that does not fit into `max_bytes`. "remove": the
+            remover evicts items until it fits. "wait": the insert waits, as for the rate limiter,
+            until items leave; for tables whose items must not be lost unseen.
+          max_priority: What `reverb.MAX_PRIORITY` means. "present": the largest priority of the
+            items that are there; 1.0 without items. With a sampler other than `Prioritized`, and
+            with the exponent 0, items count that have left since the table was empty. "ever": the
+            largest one that any item had since the table was made or reset.
+
+        Raises:
+          InvalidArgumentError: If an argument is out of its range, if `max_bytes` is not a size, if
+            a leaf of the signature is not a spec, or if a selector or the rate limiter is already
+            in use.
+          UnimplementedError: If an extension builds a native extension.
+        """
+        if not -_INT32_LIMIT <= operator.index(max_times_sampled) < _INT32_LIMIT:
+            raise InvalidArgumentError(
+                f"max_times_sampled must fit into 32 bits, got {max_times_sampled}"
+            )
+        internal_extensions = [
+            internal
+            for extension in extensions
+            for internal in extension.build_internal_extensions(name)
+        ]
+        if internal_extensions:
+            raise UnimplementedError(
+                f"table extensions are not available, got {internal_extensions} for table {name}"
+            )
+        self._sampler = sampler
+        self._remover = remover
+        self._rate_limiter = rate_limiter
+        self._extensions = extensions
+        self._signature = signature
+        self.internal_seed = seed
+        self.internal_table = native.Table(
+            name,
+            sampler,
+            remover,
+            operator.index(max_size),
+            operator.index(max_times_sampled),
+            rate_limiter.internal_limiter,
+            _encode_signature(signature),
+            seed,
+            parse_byte_size("max_bytes", max_bytes),
+            when_full,
+            max_priority,
+        )
+
+    @classmethod
+    def queue(
+        cls,
+        name: str,
+        max_size: int,
+        extensions: Sequence[TableExtensionBase] = (),
+        signature: SpecNest | None = None,
+        *,
+        max_bytes: int | str | None = None,
+    ) -> "Table":
+        """Makes a first-in, first-out queue: items are sampled once; inserts wait while full.
+
+        It is full with `max_size` items, or with `max_bytes` of memory.
+        """
+        return cls(
+            name=name,
+            sampler=item_selectors.Fifo(),
+            remover=item_selectors.Fifo(),
+            max_size=max_size,
+            max_times_sampled=1,
+            rate_limiter=rate_limiters.Queue(max_size),
+            extensions=extensions,
+            signature=signature,
+            max_bytes=max_bytes,
+            when_full="wait",
+        )
+
+    @classmethod
+    def stack(
+        cls,
+        name: str,
+        max_size: int,
+        extensions: Sequence[TableExtensionBase] = (),
+        signature: SpecNest | None = None,
+        *,
+        max_bytes: int | str | None = None,
+    ) -> "Table":
+        """Makes a last-in, first-out stack: items are sampled once; inserts wait while full.
+
+        It is full with `max_size` items, or with `max_bytes` of memory.
+        """
+        return cls(
+            name=name,
+            sampler=item_selectors.Lifo(),
+            remover=item_selectors.Lifo(),
+            max_size=max_size,
+            max_times_sampled=1,
+            rate_limiter=rate_limiters.Stack(max_size),
+            extensions=extensions,
+            signature=signature,
+            max_bytes=max_bytes,
+            when_full="wait",
+        )
+
+    @property
+    def name(self) -> str:
+        """Name of the table."""
+        return self.internal_table.name()
+
+    @property
+    def info(self) -> TableInfo:
+        """Current settings and counters, read without a connection."""
+        return TableInfo.from_serialized_proto(self.internal_table.info())
+
+    def can_sample(self, num_samples: int) -> bool:
+        """Whether the rate limiter would allow `num_samples` samples now.
+
+        Args:
+          num_samples: At least 1. `max_times_sampled` is not considered.
+
+        Raises:
+          InvalidArgumentError: If `num_samples` is below 1.
+        """
+        return self.internal_table.can_sample(num_samples)
+
+    def can_insert(self, num_inserts: int) -> bool:
+        """Whether the rate limiter would allow `num_inserts` inserts now.
+
+        Args:
+          num_inserts: At least 1. `max_size` is not considered.
+
+        Raises:
+          InvalidArgumentError: If `num_inserts` is below 1.
+        """
+        return self.internal_table.can_insert(num_inserts)
+
+    def replace(
+        self,
+        name: str | None = None,
+        sampler: native.ItemSelector | None = None,
+        remover: native.ItemSelector | None = None,
+        max_size: int | None = None,
+        rate_limiter: rate_limiters.RateLimiter | None = None,
+        max_times_sampled: int | None = None,
+        extensions: Sequence[TableExtensionBase] | None = None,
+        signature: SpecNest | None = None,
+        *,
+        seed: int | None = None,
+        max_bytes: int | str | None = None,
+        when_full: str | None = None,
+        max_priority: Literal["present", "ever"] | None = None,
+    ) -> "Table":
+        """Makes an empty table with other options; `None` copies the option of this table.
+
+        An empty signature, such as `{}`, removes the signature.
+        """
+        info = self.info
+        limiter = info.rate_limiter_info
+        return Table(
+            name=self.name if name is None else name,
+            sampler=sampler or item_selectors.from_options(info.sampler_options),
+            remover=remover or item_selectors.from_options(info.remover_options),
+            max_size=info.max_size if max_size is None else max_size,
+            rate_limiter=rate_limiter
+            or rate_limiters.RateLimiter(
+                samples_per_insert=limiter.samples_per_insert,
+                min_size_to_sample=limiter.min_size_to_sample,
+                min_diff=limiter.min_diff,
+                max_diff=limiter.max_diff,
+            ),
+            max_times_sampled=(
+                info.max_times_sampled if max_times_sampled is None else max_times_sampled
+            ),
+            extensions=self._extensions if extensions is None else extensions,
+            signature=self._signature if signature is None else signature,
+            seed=self.internal_seed if seed is None else seed,
+            max_bytes=self.internal_table.max_bytes() if max_bytes is None else max_bytes,
+            when_full=self.internal_table.when_full() if when_full is None else when_full,
+            max_priority=max_priority or self.internal_table.max_priority(),
+        )
+
+    @shown
+    def __repr__(self) -> str:
+        return repr(self.internal_table)
+
+
+def _encode_signature(signature: SpecNest | None) -> bytes | None:
+    if signature is None or (tree.is_nested(signature) and not signature):
+        return None
+    return structured_value.encode(signature).SerializeToString()
+
+
+# Where programs import them from, as from dm-reverb.
+Table.__module__ = TableExtensionBase.__module__ = "reverb.server"
