@@ -211,8 +211,8 @@ def _no_room(
     for node in nodes[:_MAX_SHOWN]:
         left = free[node.node_id]
         short = [
-            f"{_amount(name, left.get(name, 0))} of {_amount(name, node.resources[name])} {name} free"
-            if node.resources.get(name, 0)
+            f"{_amount(name, left.get(name, 0))} of {_amount(name, whole)} {name} free"
+            if (whole := node.resources.get(name, 0))
             else f"no {name}"
             for name, amount in wanted.items()
             if left.get(name, 0) < amount

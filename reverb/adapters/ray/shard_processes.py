@@ -4,10 +4,10 @@
 import pathlib
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from reverb.adapters.ray.engine import ray
+from reverb.adapters.ray.engine import free_resources, ray
 from reverb.adapters.ray.group_settings import GroupSettings, ShardSettings
 from reverb.adapters.ray.names import NAMESPACE, shard_indices, shard_name
 from reverb.adapters.ray.placement import Place, has_room_when_idle, nodes_of, place
@@ -47,7 +47,7 @@ class ShardProcesses:
         wanted = count, settings.placement, settings.resources
         deadline = time.monotonic() + min(timeout_s, _ROOM_WAIT_S)
         while True:
-            nodes = nodes_of(ray.nodes(), _free_resources())
+            nodes = nodes_of(ray.nodes(), free_resources())
             try:
                 return place(*wanted, nodes, taken)
             except ResourceExhaustedError as error:
@@ -109,12 +109,3 @@ class ShardProcesses:
         handle = self._handles.pop(index, None)
         if handle is not None:
             ray.kill(handle, no_restart=True)
-
-
-def _free_resources() -> Mapping[str, Mapping[str, float]]:
-    """What nobody uses on each node. Ray has no public name for it; its own libraries use this."""
-    try:
-        from ray._private.state import available_resources_per_node
-    except ImportError:
-        return {}  # All nodes count as idle then.
-    return available_resources_per_node()
