@@ -10,6 +10,10 @@ from reverb.command import addresses
 from reverb.tls import ClientTls
 
 DEFAULT_TIMEOUT_S = 10.0
+# A server that takes a call answers at once or is frozen: it is waited for not as long as one that
+# may be starting.
+_PARTS_OF_SILENCE = 5
+_LEAST_SILENCE_S = 1.0
 
 Commands = argparse._SubParsersAction
 
@@ -94,7 +98,8 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=DEFAULT_TIMEOUT_S,
         metavar="SECONDS",
-        help="how long to wait for a server (default: %(default)g)",
+        help="how long to wait for a server (default: %(default)g); one that takes calls and "
+        "answers none, because it is frozen, is given up after a fifth of that",
     )
 
 
@@ -135,4 +140,17 @@ def client_of(arguments: argparse.Namespace, command: str) -> Client:
       InvalidArgumentError: If the address leads to several servers.
     """
     address = addresses.one_server(arguments.address, command)
-    return Client(address, connect_timeout_s=arguments.timeout, **credentials_of(arguments))
+    return new_client(address, arguments.timeout, **credentials_of(arguments))
+
+
+def new_client(address: str, timeout_s: float, **credentials: Any) -> Client:
+    """Makes a client for a command: it gives up on servers that are frozen.
+
+    Args:
+      address: Where to connect to.
+      timeout_s: How long to wait for a server, in seconds.
+      **credentials: Further arguments of `Client`.
+    """
+    client = Client(address, connect_timeout_s=timeout_s, **credentials)
+    client._give_up_on_silence(max(timeout_s / _PARTS_OF_SILENCE, _LEAST_SILENCE_S))
+    return client

@@ -421,7 +421,7 @@ impl GroupSampleStream {
             && self.lanes.iter().all(|lane| lane.facts.size() == 0)
         {
             return Err(Error::rate_limiter_timeout(&format!(
-                "items: table {} is empty in all {} shards of {}",
+                "Table {} is empty in all {} shards of {}.",
                 self.table,
                 self.lanes.len(),
                 self.group.text()
