@@ -123,13 +123,19 @@ _AT_THE_BEGINNING = {
 
 def by_options(message: str, arguments: argparse.Namespace) -> str:
     """Returns an error of the package with the options of a command in the place of arguments."""
-    for argument, option in _ANYWHERE.items():
-        message = message.replace(argument, option)
+    message = in_options(message)
     first, space, rest = message.partition(" ")
     if space and first in _AT_THE_BEGINNING and hasattr(arguments, "token_file"):
         return f"{_AT_THE_BEGINNING[first]} {rest}"
     if space and "_" in first and hasattr(arguments, first):
         return f"--{first.replace('_', '-')} {rest}"
+    return message
+
+
+def in_options(message: str) -> str:
+    """Returns an error of the package with options in it where it advises to use arguments."""
+    for argument, option in _ANYWHERE.items():
+        message = message.replace(argument, option)
     return message
 
 

@@ -14,6 +14,7 @@ from textual.message import Message
 from textual.widgets import Footer, Static
 
 from reverb.command import text
+from reverb.command.server_arguments import in_options
 from reverb.command.status_source import StatusSource
 from reverb.command.top import server_facts, table_facts
 from reverb.command.top.colours import DARK, LIGHT, styled, theme_of_terminal
@@ -295,7 +296,7 @@ class TopApp(App[None]):
         elif server.error is not None and (
             server.status is None or not isinstance(server.error, UnavailableError)
         ):
-            told = f"{text.plain(' '.join(str(server.error).split()))}"
+            told = text.plain(" ".join(in_options(str(server.error)).split()))
         elif self._is_late(server):
             told = (
                 "The server does not answer. What you see is what it said "

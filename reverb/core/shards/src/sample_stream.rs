@@ -504,7 +504,11 @@ impl GroupSampleStream {
                 for part in part.into_iter().chain(rest) {
                     if is_over(part.deadline) {
                         let name = self.lanes[i].member.name();
-                        self.failure = Some(error.clone().context(&name));
+                        let count = self.lanes.len();
+                        // The text begins with what happened, as that of a single server.
+                        self.failure = Some(error.clone().followed_by(&format!(
+                            "These are the numbers of {name}, one of {count} shards."
+                        )));
                         continue;
                     }
                     // What the shard does not give now, others may have.
