@@ -1093,6 +1093,13 @@ class Client:
         """
         return self._client.drain(float(timeout_s))
 
+    def _give_up_on_silence(self, limit_s: float) -> None:
+        """Ends questions and changes when the server takes them and is silent for so long.
+
+        A server that is frozen does not make such a change when it goes on.
+        """
+        self._client.give_up_on_silence(float(limit_s))
+
     def _serialized_status(self, with_streams: bool) -> bytes:
         """Returns the status as a serialized `reverb.StatusResponse` message."""
         return self._client.status(bool(with_streams))

@@ -561,6 +561,7 @@ class CheckpointStatus:
       num_saved: Number of checkpoints that were completed since the server started.
       num_failed: Number of saves that failed since the server started.
       restored_from: The checkpoint that the server loaded; `None` if it started with empty tables.
+      interval_s: How often the server saves by itself, in seconds; `None`: never.
     """
 
     is_saving: bool
@@ -576,6 +577,7 @@ class CheckpointStatus:
     num_saved: int
     num_failed: int
     restored_from: str | None
+    interval_s: float | None
 
     @classmethod
     @reads_answer
@@ -592,6 +594,7 @@ class CheckpointStatus:
             latest_saved_at=proto.latest_saved_at_ns / _NS_PER_S if proto.latest_path else None,
             latest_error=proto.latest_error or None,
             restored_from=proto.restored_from or None,
+            interval_s=proto.interval_s or None,
         )
 
 

@@ -5,9 +5,9 @@ import pathlib
 import re
 from typing import Any
 
-from reverb.client import Client
 from reverb.command.addresses import servers_of
 from reverb.command.group_source import group_source
+from reverb.command.server_arguments import new_client
 from reverb.command.source import CheckpointSource, ServerSource, Source
 from reverb.errors import InvalidArgumentError
 from reverb.server import MAX_PORT
@@ -35,7 +35,7 @@ def open_source(text: str, timeout_s: float, **credentials: Any) -> Source:
     if path.is_dir():
         return group_source(path) or CheckpointSource(path)
     _check_address(text)
-    return ServerSource(Client(text, connect_timeout_s=timeout_s, **credentials))
+    return ServerSource(new_client(text, timeout_s, **credentials))
 
 
 def sources_of(text: str) -> list[str]:

@@ -10,6 +10,10 @@ from reverb.client import Client
 from reverb.command import addresses
 
 DEFAULT_TIMEOUT_S = 10.0
+# A server that takes a call answers at once or is frozen: it is waited for not as long as one that
+# may be starting.
+_PARTS_OF_SILENCE = 5
+_LEAST_SILENCE_S = 1.0
 
 Commands = argparse._SubParsersAction
 
@@ -94,7 +98,8 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=DEFAULT_TIMEOUT_S,
         metavar="SECONDS",
-        help="how long to wait for a server (default: %(default)g)",
+        help="how long to wait for a server (default: %(default)g); one that takes calls and "
+        "answers none, because it is frozen, is given up after a fifth of that",
     )
 
 
@@ -118,13 +123,19 @@ _AT_THE_BEGINNING = {
 
 def by_options(message: str, arguments: argparse.Namespace) -> str:
     """Returns an error of the package with the options of a command in the place of arguments."""
-    for argument, option in _ANYWHERE.items():
-        message = message.replace(argument, option)
+    message = in_options(message)
     first, space, rest = message.partition(" ")
     if space and first in _AT_THE_BEGINNING and hasattr(arguments, "token_file"):
         return f"{_AT_THE_BEGINNING[first]} {rest}"
     if space and "_" in first and hasattr(arguments, first):
         return f"--{first.replace('_', '-')} {rest}"
+    return message
+
+
+def in_options(message: str) -> str:
+    """Returns an error of the package with options in it where it advises to use arguments."""
+    for argument, option in _ANYWHERE.items():
+        message = message.replace(argument, option)
     return message
 
 
@@ -135,4 +146,17 @@ def client_of(arguments: argparse.Namespace, command: str) -> Client:
       InvalidArgumentError: If the address leads to several servers.
     """
     address = addresses.one_server(arguments.address, command)
-    return Client(address, connect_timeout_s=arguments.timeout, **credentials_of(arguments))
+    return new_client(address, arguments.timeout, **credentials_of(arguments))
+
+
+def new_client(address: str, timeout_s: float, **credentials: Any) -> Client:
+    """Makes a client for a command: it gives up on servers that are frozen.
+
+    Args:
+      address: Where to connect to.
+      timeout_s: How long to wait for a server, in seconds.
+      **credentials: Further arguments of `Client`.
+    """
+    client = Client(address, connect_timeout_s=timeout_s, **credentials)
+    client._give_up_on_silence(max(timeout_s / _PARTS_OF_SILENCE, _LEAST_SILENCE_S))
+    return client

@@ -10,6 +10,7 @@ from google.protobuf import json_format
 
 from reverb.client import Client
 from reverb.command import text
+from reverb.command.server_arguments import new_client
 from reverb.core import protos
 from reverb.errors import TableNotFoundError, UnimplementedError
 from reverb.server_status import STATES, ServerStatus, TableStatus
@@ -41,7 +42,7 @@ class StatusSource:
     ) -> None:
         self.address = address
         self.table = table
-        self._client = Client(address, connect_timeout_s=timeout_s, **credentials)
+        self._client = new_client(address, timeout_s, **credentials)
 
     def ask(self, *, with_streams: bool = False) -> ServerStatus:
         """Asks for the status.

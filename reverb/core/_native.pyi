@@ -265,6 +265,8 @@ class Client:
 
         What is `None` of it comes from the environment.
         """
+    def give_up_on_silence(self, limit_s: float) -> None:
+        """Ends questions and changes when the server is silent for so long. Not after a fork."""
     def is_local(self) -> bool:
         """Whether the server is in this process now."""
     def server_info(self, timeout_s: float | None) -> list[bytes]:

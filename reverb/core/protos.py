@@ -9,10 +9,10 @@ use: `protos.TableInfo`, `protos.StructuredValue`.
 
 import functools
 import pathlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from google.protobuf.descriptor import Descriptor, FileDescriptor
 
 _DESCRIPTORS = pathlib.Path(__file__).parent / "wire" / "proto" / "descriptors.bin"
@@ -57,6 +57,29 @@ def messages_of(file_name: str) -> dict[str, Any]:
         name: _message_class(descriptor.full_name)
         for name, descriptor in file_descriptor(file_name).message_types_by_name.items()
     }
+
+
+def with_fields(full_name: str, additions: Mapping[str, str]) -> Any:
+    """Returns a message class in which some messages have further fields, in a pool of its own.
+
+    Args:
+      full_name: The class, for example `deepmind.reverb.ReverbServerConfig`.
+      additions: For some of the messages in its fields, by their full names, what they have more:
+        a `DescriptorProto` message in text form.
+    """
+    files = descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTORS.read_bytes())
+    pool = descriptor_pool.DescriptorPool()
+    for file in files.file:
+        _add_fields(file.message_type, file.package, additions)
+        pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(full_name))
+
+
+def _add_fields(messages: Iterable[Any], scope: str, additions: Mapping[str, str]) -> None:
+    for message in messages:
+        name = f"{scope}.{message.name}"
+        _add_fields(message.nested_type, name, additions)
+        text_format.Merge(additions.get(name, ""), message)
 
 
 def __getattr__(name: str) -> Any:

@@ -33,12 +33,15 @@ Everything else goes to standard error. The server also offers gRPC's health ser
 _EPILOG = """\
 config:
   A ReverbServerConfig message in protobuf's text form. A table needs a name, a sampler, a remover
-  (fifo: true, lifo: true, uniform: true, heap { min_heap: true or false } or
-  prioritized { priority_exponent: 0.8 }), a size and a rate limiter; max_times_sampled 0 means no
-  limit. max_bytes of a table limits its memory (when_full: REMOVE or WAIT). max_priority says
-  which items count for MAX_PRIORITY (PRESENT or EVER). The options of this command have fields too,
-  most of them in a message server { ... }; --print-config shows all. With the rate limiter below,
-  samples wait for the first item and nothing else waits:
+  (fifo: true, lifo: true, uniform: true, shuffle: true, min_heap: true, max_heap: true,
+  recent { expected_age: 1000 } or prioritized { priority_exponent: 0.8 }), a size and a rate
+  limiter (min_size: 1000, queue: 100, stack: 100, sample_to_insert_ratio { samples_per_insert: 4
+  min_size_to_sample: 1000 error_buffer: 400 }, or the four numbers of dm-reverb); queue: true or
+  stack: true gives all of them but the size. max_times_sampled 0 means no limit. max_bytes of a
+  table limits its memory (when_full: REMOVE or WAIT). max_priority says which items count for
+  MAX_PRIORITY (PRESENT or EVER). The options of this command have fields too, most of them in a
+  message server { ... }; --print-config shows all. With the rate limiter below, samples wait for
+  the first item and nothing else waits:
 
   port: 8000
   tables: {
@@ -47,12 +50,7 @@ config:
     remover: { fifo: true }
     max_size: 200
     max_times_sampled: 5
-    rate_limiter: {
-      min_size_to_sample: 1
-      samples_per_insert: 1
-      min_diff: -1.7976931348623157e308
-      max_diff: 1.7976931348623157e308
-    }
+    rate_limiter: { min_size: 1 }
   }
 
 signals:

@@ -8,7 +8,7 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from reverb.core import protos
+from reverb.server_executable.config_spellings import parse_written
 
 try:
     from absl import flags
@@ -45,6 +45,10 @@ def get_server_config_proto() -> Any:
     Raises:
       ImportError: If absl-py is not installed.
       absl.flags.UnparsedFlagAccessError: Before `absl.app.run` has read the command line.
-      google.protobuf.text_format.ParseError: If the text is invalid; names line and column.
+      google.protobuf.text_format.ParseError: If the text is invalid; names line and column, or the
+        field.
     """
-    return text_format.Parse(get_server_config_text(), protos.ReverbServerConfig())
+    config, problems = parse_written(get_server_config_text())
+    for path, problem in problems:
+        raise text_format.ParseError(f"{path} {problem}")
+    return config

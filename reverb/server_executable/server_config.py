@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads and checks the config of a server, a `ReverbServerConfig` message in text form.
 
+Short ways to write tables are translated first (`config_spellings.py`).
+
 The rules are those of `Table` and the rate limiters. They are checked before any table is made, so
 that one run reports every problem with its line.
 """
@@ -15,13 +17,21 @@ from google.protobuf import text_format
 from reverb.core import native, protos
 from reverb.errors import ReverbError
 from reverb.server_executable import server_from_proto
+from reverb.server_executable.config_spellings import parse_written
 from reverb.server_executable.field_positions import FieldPosition, find_field_positions
 from reverb.server_executable.options import OPTIONS
 
 __all__ = ["ConfigNote", "ParsedConfig", "read_config"]
 
 _MAX_TABLE_SIZE = 2**31 - 1
-_SELECTORS = "fifo: true, lifo: true, uniform: true, heap { ... } or prioritized { ... }"
+_SELECTORS = (
+    "fifo: true, lifo: true, uniform: true, shuffle: true, min_heap: true, max_heap: true, "
+    "heap { ... }, recent { ... } or prioritized { ... }"
+)
+_LIMITERS = (
+    "samples_per_insert, min_size_to_sample, min_diff, max_diff, or one of min_size, "
+    "sample_to_insert_ratio, queue, stack"
+)
 _TABLES = "tables"
 
 # Fields that only checkpoints use; a config shares their messages.
@@ -86,12 +96,13 @@ def read_config(text: str) -> ParsedConfig:
     known: dict[str, FieldPosition] = {}
     for position in positions:
         known.setdefault(position.path, position)
-    config = protos.ReverbServerConfig()
     try:
-        text_format.Parse(text, config)
+        config, found = parse_written(text)
     except text_format.ParseError as error:
+        config = protos.ReverbServerConfig()
         return ParsedConfig(config, [_parse_problem(error, positions)], [], known, False)
-    problems = [_note(known, path, text) for path, text in _problems(config, known)]
+    found += _problems(config, known)
+    problems = [_note(known, path, text) for path, text in found]
     unused = [_note(known, path, "has no effect here") for path in _unused(config)]
     return ParsedConfig(config, sorted(problems, key=_line), sorted(unused, key=_line), known)
 
@@ -150,7 +161,7 @@ def _table_problems(table: Any) -> Iterator[tuple[str, str]]:
     if table.max_bytes < 0:
         yield "max_bytes", f"must be at least 1, or 0 for no limit, got {table.max_bytes}"
     if not table.HasField("rate_limiter"):
-        yield "rate_limiter", "must give samples_per_insert, min_size_to_sample, min_diff, max_diff"
+        yield "rate_limiter", f"must give {_LIMITERS}"
         return
     for field, text in _limiter_problems(table.rate_limiter):
         yield f"rate_limiter.{field}", text

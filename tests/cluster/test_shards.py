@@ -3,11 +3,13 @@
 
 import collections
 import math
+import re
 
 import numpy as np
 import pytest
 
 import reverb
+from reverb import testing
 from support.hosts import HOSTS
 from support.waiting import Background
 
@@ -277,8 +279,22 @@ def test_a_queue_gives_every_item_once(group):
     values = [int(sample[0].data[0]) for sample in made.client.sample("t", 1_001)]
     assert sorted(values) == list(range(1_001))
     assert made.sizes() == [0, 0, 0, 0]
-    with pytest.raises(reverb.errors.DeadlineExceededError, match="empty in all 4 shards"):
+    with pytest.raises(reverb.errors.DeadlineExceededError) as caught:
         made.client.sample_batch("t", 1, timeout_ms=200)
+    told = "The sample timed out. Table t is empty in all 4 shards of shards:///"
+    assert str(caught.value).startswith(told)
+
+
+def test_a_sample_that_times_out_says_so_first(group):
+    made = group(lambda: testing.table("t", rate_limiter=reverb.rate_limiters.MinSize(100)))
+    for client in made.each:
+        client.insert([np.int64(0)], {"t": 1.0})
+    with pytest.raises(reverb.errors.DeadlineExceededError) as caught:
+        made.client.sample_batch("t", 1, timeout_ms=200)
+    told = str(caught.value)
+    assert told.startswith("The sample timed out. Rate limiter of table t: A sample waits for ")
+    assert "Rate Limiter: Timeout exceeded before the right to insert was acquired." in told
+    assert re.search(r"These are the numbers of shard \d \(.*\), one of 4 shards\.$", told), told
 
 
 def test_a_reader_waits_for_the_first_item_of_any_shard(group):

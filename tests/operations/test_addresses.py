@@ -180,7 +180,7 @@ def test_of_several_servers_one_that_is_down_is_named(servers):
     assert (code, made.places[0] in err) == (1, True)
 
 
-@pytest.mark.parametrize("name", [*CHANGES, "export", "top"])
+@pytest.mark.parametrize("name", [*CHANGES, "export"])
 def test_what_would_reach_one_of_several_is_refused(servers, name, tmp_path):
     made = servers("")
     options = CHANGES.get(name, ([], ""))[0]

@@ -220,6 +220,18 @@ def test_calls_and_checkpoints(server):
     assert found[f"{prefix}_duration_seconds",] == checkpoints.latest_duration_s
     assert found[f"{prefix}_pause_seconds",] == pytest.approx(checkpoints.latest_pause_ms / 1e3)
     assert found["reverb_checkpoint_saving",] == 0
+    assert (found["reverb_checkpoint_interval_seconds",], checkpoints.interval_s) == (0, None)
+
+
+def test_how_often_a_server_saves_is_told(tmp_path):
+    with reverb.Server(
+        [testing.table()],
+        http_port=0,
+        checkpointer=reverb.checkpointers.DefaultCheckpointer(str(tmp_path)),
+        checkpoint_interval_s=600.0,
+    ) as server:
+        assert series_of(server)["reverb_checkpoint_interval_seconds",] == 600
+        assert server.status().checkpoints.interval_s == 600
 
 
 def test_methods_of_the_same_name_are_one_series(server):

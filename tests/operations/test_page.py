@@ -34,7 +34,7 @@ def get(server, path):
         return answer.headers, answer.read().decode()
 
 
-def browse(server, directory, *options):
+def browse(server, directory, *options, view=""):
     """The page after its scripts have run for some seconds, and what the browser complained of."""
     done = subprocess.run(
         [
@@ -47,7 +47,7 @@ def browse(server, directory, *options):
             "--enable-logging=stderr",
             "--window-size=1200,1600",
             *options,
-            f"http://127.0.0.1:{server.http_port}/",
+            f"http://127.0.0.1:{server.http_port}/{view}",
         ],
         capture_output=True,
         text=True,
@@ -113,6 +113,13 @@ def test_history_is_that_of_the_tables_that_are_asked_for(server):
     assert '"tables":{}' in nothing
 
 
+@pytest.fixture(scope="module")
+def many_tables():
+    tables = [testing.table(f"table_{i:04}") for i in range(2000)]
+    with reverb.Server(tables, http_port=0) as server:
+        yield server
+
+
 @pytest.mark.debian
 @pytest.mark.slow
 @NEEDS_CHROMIUM
@@ -128,6 +135,37 @@ class TestInABrowser:
             assert words in page, words
         assert page.count("<details") == 3
         assert page.count("<svg") == 9
+        assert 'id="find" role="search" hidden' in page, "three tables need no search"
+
+    def test_colours_and_axes_are_explained(self, server, tmp_path):
+        page, _ = browse(server, tmp_path, "--dump-dom")
+        memory = page.split('<div id="memory">')[1].split("<h2>")[0]
+        assert memory.count("<i style=") == 2
+        keys = r'<i class="key (\w+)"></i><span class="(\w+)">([a-z ]+)'
+        assert [(a, b, text.strip()) for a, b, text in re.findall(keys, memory)] == [
+            ("one", "one", "tables"),
+            ("two", "two", "everything else"),
+        ]
+        charts = re.findall(r'<div class="chart">.*?</p>', page, re.DOTALL)
+        assert len(charts) == 6
+        for chart in charts:
+            labels = re.findall(r"<span>([^<]*)</span>", chart)
+            assert labels[2] in ("0", "0 %"), labels
+            assert (labels[3].endswith(" ago"), labels[4]) == (True, "now")
+            explained = [(a, text.split()[0]) for a, _, text in re.findall(keys, chart)]
+            assert explained == [("one", "inserts"), ("two", "samples")]
+
+    def test_without_limits_nothing_is_full_and_the_cursor_is_in_the_middle(self, tmp_path):
+        free = testing.table("free", rate_limiter=reverb.rate_limiters.MinSize(1))
+        with reverb.Server([free], http_port=0) as server:
+            client = server.localhost_client()
+            client.insert_batch({"x": np.zeros((10, 4))}, {"free": np.ones(10)})
+            page, complaints = browse(server, tmp_path, "--dump-dom")
+        assert complaints == []
+        memory = page.split('<div id="memory">')[1].split("<h2>")[0]
+        assert ", no limit: tables " in memory
+        assert 'class="bar"' not in memory
+        assert re.search(r'<line x1="150" x2="150" [^>]*stroke="var\(--one\)"', page)
 
     @pytest.mark.parametrize("state", [*STALLS, *SPECIAL_STALLS])
     def test_a_stall_is_its_first_line(self, state, tmp_path):
@@ -147,13 +185,35 @@ class TestInABrowser:
             # Between two waits a table may flow for a moment.
             assert any(is_shown() for _ in range(3))
 
-    def test_with_two_hundred_tables_it_is_still_a_page(self, tmp_path):
-        tables = [testing.table(f"table_{i}") for i in range(200)]
-        with reverb.Server(tables, http_port=0) as server:
-            page, complaints = browse(server, tmp_path, "--dump-dom")
-            assert complaints == []
-            assert page.count("<details") == 200
-            assert page.count("<svg") == 0, "their details are closed"
+    @pytest.mark.parametrize(
+        ("view", "names", "told"),
+        [
+            ("", [f"table_{i:04}" for i in range(50)], "1 to 50, 2000 tables"),
+            ("#page=40", [f"table_{i:04}" for i in range(1950, 2000)], "1951 to 2000, 2000 tables"),
+            ("#page=999", [f"table_{i:04}" for i in range(1950, 2000)], "1951 to 2000, 2000 tab"),
+            ("#search=E_012", [f"table_012{i}" for i in range(10)], "10 of 2000 tables found"),
+            (
+                "#search=9&page=2",
+                [f"table_{i:04}" for i in range(2000) if "9" in str(i)][50:100],
+                "51 to 100, 542 of 2000 tables found",
+            ),
+            ("#search=nothing", [], "0 of 2000 tables found"),
+        ],
+    )
+    def test_thousands_of_tables_are_pages(self, many_tables, tmp_path, view, names, told):
+        page, complaints = browse(many_tables, tmp_path, "--dump-dom", view=view)
+        assert complaints == []
+        assert re.findall(r"<li><b>([^<]*)</b>", page) == names
+        assert re.findall(r"<summary>([^<]*)</summary>", page) == names
+        assert f">{told}" in page
+        assert page.count("<svg") == 0, "their details are closed"
+        assert ('id="pager" hidden' in page) == (len(names) < 50)
+
+    def test_what_is_searched_for_is_text(self, many_tables, tmp_path):
+        page, complaints = browse(many_tables, tmp_path, "--dump-dom", view="#search=<img&page=-3")
+        assert complaints == []
+        assert "<img" not in page
+        assert ">0 of 2000 tables found" in page
 
     @pytest.mark.parametrize("size", ["1200,1600", "360,1600"])
     def test_it_can_be_photographed(self, server, tmp_path, size):

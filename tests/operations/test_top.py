@@ -108,6 +108,64 @@ def test_keys(server):
     assert on_screen(address(server), look) == 0
 
 
+def test_several_servers_are_lines_and_one_of_them_is_shown(server):
+    with reverb.Server([testing.table("other", max_size=7)]) as second:
+        addresses = [address(server), address(second)]
+
+        async def look(screen):
+            await screen.shows(f"▌{addresses[0]} never hopeless 3 tables", "▌hopeless")
+            await screen.shows(f" {addresses[1]} idle other 1 table", "next server")
+            await screen.press("n")
+            await screen.shows(f"▌{addresses[1]}", f"Reverb {addresses[1]} ", "▌other")
+            assert "calm" not in screen.text
+            second.stop()
+            await screen.shows(f"{addresses[1]} no answer", "The server does not answer. What you")
+            await screen.press("n", "p")
+            await screen.shows(f"▌{addresses[0]}", "▌hopeless", "Paused.")
+
+        on_screen(addresses, look, LARGE)
+
+
+def test_a_server_of_several_that_never_answered_is_told(server):
+    with reverb.Server([testing.table("other")]) as gone:
+        nobody = address(gone)
+    silent = StatusSource(nobody, None, 0.1)
+
+    async def look(screen):
+        await screen.shows(f"{nobody} no answer", f"▌{address(server)} never")
+        await screen.press("n")
+        await screen.shows(f"Reverb {nobody} it has not answered yet", "No server answered at")
+        await screen.shows("or raise --timeout")
+        assert "hopeless" not in screen.text.split("Reverb ")[1]
+
+    on_screen([silent, address(server)], look, LARGE)
+
+
+def test_one_server_has_no_line_of_its_own(server):
+    async def look(screen):
+        await screen.shows("▌hopeless")
+        await screen.press("n")
+        assert "next server" not in screen.text
+        assert screen.text.count(address(server)) == 1
+
+    on_screen(address(server), look)
+
+
+def test_without_a_limit_there_is_no_bar():
+    async def look(screen):
+        await screen.shows("no limit", "samples never wait")
+        told = next(it for it in screen.text.splitlines() if "Memory" in it)
+        assert not {"█", "░"} & set(told)
+        gauge = next(it for it in screen.text.splitlines() if "●" in it)
+        left, right = gauge.split("├")[1].split("┤")[0].split("●")
+        assert abs(len(left) - len(right)) <= 1, gauge
+
+    with reverb.Server([testing.table("t", rate_limiter=reverb.rate_limiters.MinSize(1))]) as free:
+        client = reverb.Client(address(free))
+        client.insert_batch({"x": np.zeros((12, 4))}, {"t": np.ones(12)})
+        on_screen(address(free), look, LARGE)
+
+
 def test_ctrl_c_quits(server):
     async def look(screen):
         await screen.shows("hopeless")

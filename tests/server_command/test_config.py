@@ -22,6 +22,10 @@ tables: {{
   {LIMITER}
 }}
 """
+SELECTORS = (
+    "fifo: true, lifo: true, uniform: true, shuffle: true, min_heap: true, max_heap: true, "
+    "heap { ... }, recent { ... } or prioritized { ... }"
+)
 HUGE = "1.7976931348623157e308"
 
 
@@ -113,14 +117,12 @@ def test_values_that_cannot_be_read_are_named(old, new, place, complaint):
         (
             "  sampler: { fifo: true }\n",
             "",
-            "line 2: tables[0].sampler is missing: it must be fifo: true, lifo: true, "
-            "uniform: true, heap { ... } or prioritized { ... }",
+            f"line 2: tables[0].sampler is missing: it must be {SELECTORS}",
         ),
         (
             "remover: { fifo: true }",
             "remover: {}",
-            "line 5: tables[0].remover must be fifo: true, lifo: true, uniform: true, "
-            "heap { ... } or prioritized { ... }",
+            f"line 5: tables[0].remover must be {SELECTORS}",
         ),
         (
             "remover: { fifo: true }",
@@ -137,7 +139,8 @@ def test_values_that_cannot_be_read_are_named(old, new, place, complaint):
             LIMITER,
             "",
             "line 2: tables[0].rate_limiter is missing: it must give samples_per_insert, "
-            "min_size_to_sample, min_diff, max_diff",
+            "min_size_to_sample, min_diff, max_diff, or one of min_size, sample_to_insert_ratio, "
+            "queue, stack",
         ),
         (
             "samples_per_insert: 1",

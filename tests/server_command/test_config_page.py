@@ -8,8 +8,8 @@ import pytest
 
 import reverb
 from reverb import rate_limiters, selectors
-from reverb.core import protos
 from reverb.server_executable import server_from_proto
+from reverb.server_executable.config_spellings import written_config_class
 from reverb.server_executable.server_config import read_config
 
 PAGE = pathlib.Path(__file__).parents[2] / "docs" / "reference" / "config.md"
@@ -17,6 +17,9 @@ TEXT = PAGE.read_text()
 NAMES = {"Table": reverb.Table, "selectors": selectors, "rate_limiters": rate_limiters}
 ANY_LIMITER = "samples_per_insert: 1 min_size_to_sample: 1 min_diff: 0 max_diff: 9"
 SELECTORS = re.findall(r"^\| `([^`]+: [^`]+)` \| `(selectors\.[^`]+)` \|$", TEXT, re.MULTILINE)
+SHORT_LIMITERS = re.findall(
+    r"^\| `([^`]+: [^`]+)` \| `(rate_limiters\.[^`]+)` \|$", TEXT, re.MULTILINE
+)
 LIMITERS = re.findall(r"^\| `(rate_limiters\.[^`]+)` \| (.*) \|$", TEXT, re.MULTILINE)
 TABLES = re.findall(r"`(Table[.(][^`]+\))`:\n\n```text\n(.*?)```", TEXT, re.DOTALL)
 NUMBERS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
@@ -33,8 +36,8 @@ def made(text):
 def told(table):
     info = table.info
     selector_options = info.sampler_options, info.remover_options
-    max_bytes = table.internal_table.max_bytes()
-    settings = info.max_size, info.max_times_sampled, info.rate_limiter_info, max_bytes
+    bytes_ = table.internal_table.max_bytes(), table.internal_table.when_full()
+    settings = info.max_size, info.max_times_sampled, info.rate_limiter_info, bytes_
     return (table.name, *selector_options, *settings)
 
 
@@ -42,14 +45,12 @@ def python(text):
     return eval(text, NAMES)
 
 
-def fields(message, skipped=()):
+def fields(descriptor):
     """The names of all fields below a message."""
-    for field in message.DESCRIPTOR.fields:
-        if field.name in skipped:
-            continue
+    for field in descriptor.fields:
         yield field.name
         if field.message_type is not None and field.message_type.full_name not in STORED:
-            yield from fields(field.message_type._concrete_class)
+            yield from fields(field.message_type)
 
 
 # Messages of items and signatures, which a config has none of.
@@ -57,7 +58,7 @@ STORED = ("deepmind.reverb.PrioritizedItem", "tensorflow.StructuredValue")
 
 
 def test_every_field_is_there():
-    names = set(fields(protos.ReverbServerConfig))
+    names = set(fields(written_config_class().DESCRIPTOR))
     assert len(names) > 40
     text = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
     shown = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]+)`", text))))
@@ -65,7 +66,8 @@ def test_every_field_is_there():
 
 
 def test_rows_and_tables_are_found():
-    assert (len(SELECTORS), len(LIMITERS), len(TABLES)) == (11, 5, 3)
+    found = [len(it) for it in (SELECTORS, SHORT_LIMITERS, LIMITERS, TABLES)]
+    assert found == [17, 5, 5, 5]
 
 
 @pytest.mark.parametrize(("text", "code"), SELECTORS, ids=[code for _, code in SELECTORS])
@@ -81,10 +83,18 @@ def test_selectors_are_those_of_python(text, code):
 @pytest.mark.parametrize(("code", "cells"), LIMITERS, ids=[code for code, _ in LIMITERS])
 def test_limiters_are_those_of_python(code, cells):
     numbers = dict(zip(NUMBERS, cells.split(" | "), strict=True))
-    limiter = " ".join(f"{name}: {number}" for name, number in numbers.items())
+    assert_limiter(" ".join(f"{name}: {number}" for name, number in numbers.items()), code)
+
+
+@pytest.mark.parametrize(("text", "code"), SHORT_LIMITERS, ids=[code for _, code in SHORT_LIMITERS])
+def test_short_limiters_are_those_of_python(text, code):
+    assert_limiter(text, code)
+
+
+def assert_limiter(text, code):
     config = (
         'tables { table_name: "t" sampler { fifo: true } remover { fifo: true } max_size: 9 '
-        f"rate_limiter {{ {limiter} }} }}"
+        f"rate_limiter {{ {text} }} }}"
     )
     fifo = selectors.Fifo
     assert made(config) == told(reverb.Table("t", fifo(), fifo(), 9, python(code)))

@@ -16,6 +16,7 @@ import reverb
 from reverb import testing
 from reverb.errors import UnavailableError
 from reverb.server_executable import server_main
+from reverb.server_executable.server_config import read_config
 from support.log_lines import messages
 from support.programs import Program
 from support.waiting import DEADLINE_S
@@ -297,7 +298,7 @@ def test_the_module_can_be_run_and_its_help_tells_exit_codes_and_a_config_that_w
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert {"0 ", "1 ", "2 ", "130 "} <= set(re.findall(r"^  (\d+ ) ", shown, re.MULTILINE))
     example = re.search(r"^  port: 8000\n(.*?)^  }\n", shown, re.MULTILINE | re.DOTALL)[0]
-    assert "".join(example.split()) == "port:8000" + "".join(CONFIG.split())
+    assert read_config(example).config == read_config("port: 8000\n" + CONFIG).config
 
 
 def test_programs_of_absl_start_it_by_its_main():

@@ -3,7 +3,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from reverb.command.status_source import StatusSource
@@ -48,7 +48,7 @@ class Screen:
 
 
 def on_screen(
-    server: str | Any,
+    server: str | Any | Sequence[str],
     test: Callable[[Screen], Awaitable[None]],
     size: tuple[int, int] = SMALL,
     table: str | None = None,
@@ -56,12 +56,14 @@ def on_screen(
 ) -> int | None:
     """Runs the app and a test beside it; returns the exit code of the app.
 
-    The server is an address, or stands in for a `StatusSource`.
+    The server is an address, stands in for a `StatusSource`, or is a list of addresses.
     """
     from reverb.command.top.app import TopApp
+    from reverb.command.top.watched import watch
 
-    source = StatusSource(server, table, DEADLINE_S) if isinstance(server, str) else server
-    app = TopApp(source, source.ask(with_streams=True), interval_s)
+    servers = server if isinstance(server, list) else [server]
+    sources = [StatusSource(it, table, DEADLINE_S) if isinstance(it, str) else it for it in servers]
+    app = TopApp(watch(sources), interval_s)
 
     async def run() -> None:
         async with app.run_test(size=size) as pilot:

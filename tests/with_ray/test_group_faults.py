@@ -80,7 +80,7 @@ def test_arguments_are_checked(start_group, options, text):
 
 
 def test_nodes_without_room_are_told_what_a_shard_takes(start_group):
-    with pytest.raises(ResourceExhaustedError, match=r"takes {'num_cpus': 100}: 0 of 3 shards"):
+    with pytest.raises(ResourceExhaustedError, match=r"0 of 3 shards .* takes 100 CPU"):
         start_group(resources_per_shard={"num_cpus": 100})
     with pytest.raises(ResourceExhaustedError, match="no node has the resource 'replay'"):
         start_group(placement="with:replay")
@@ -164,7 +164,7 @@ def test_a_disk_that_is_not_shared_shows_in_the_status(start_group, root, kill, 
 def test_more_shards_than_there_is_room(start_group):
     group = start_group(num_shards=1, resources_per_shard={"num_cpus": 5})
     assert group.add_shards(2) == [1, 2]
-    with pytest.raises(ResourceExhaustedError, match="no node has room for one more shard"):
+    with pytest.raises(ResourceExhaustedError, match=r"0 of 1 shards can .* has 3 of 8 CPU"):
         group.add_shards(1)
     with pytest.raises(InvalidArgumentError, match="count must be at least 1, got 0"):
         group.add_shards(0)

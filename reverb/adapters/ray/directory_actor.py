@@ -16,7 +16,6 @@ from reverb.adapters.ray.group_saver import GroupSaver, SavingActor
 from reverb.adapters.ray.group_settings import GroupSettings
 from reverb.adapters.ray.group_status import GroupStatus, ShardStatus
 from reverb.adapters.ray.names import result_of, shard_indices
-from reverb.adapters.ray.placement import nodes_of, place
 from reverb.adapters.ray.shard_life import BEAT_S
 from reverb.adapters.ray.shard_processes import ShardProcesses
 from reverb.cluster.directory import Directory, parse_map
@@ -36,6 +35,8 @@ _LOST_AFTER_S = 60.0
 # How long programs wait for a directory that Ray has started again and that asks its shards.
 _RECOVERY_S = 30.0
 _POLL_S = 0.05
+# Writers that have sent nothing for so long do not hold up a drain.
+_STILL_S = 2.0
 # How long a shard that has left waits for its streams: their clients go to the others.
 _STREAMS_END_S = 5.0
 
@@ -87,9 +88,7 @@ class DirectoryActor:
         settings = self._settings
         checkpoint, start_points = self._saver.start_points()
         indices = sorted(start_points) if checkpoint else range(settings.num_shards)
-        places = place(
-            settings.num_shards, settings.placement, settings.resources, nodes_of(ray.nodes())
-        )
+        places = self._processes.find_places(settings.num_shards, timeout_s)
         with self._lock:
             self._directory.lay_out(indices)
             if checkpoint is not None:
@@ -427,13 +426,8 @@ class DirectoryActor:
         with self._changes:
             with self._lock:
                 taken = [it.facts["node_id"] for it in self._members.values()]
-                places = place(
-                    count,
-                    self._settings.placement,
-                    self._settings.resources,
-                    nodes_of(ray.nodes()),
-                    taken,
-                )
+            places = self._processes.find_places(count, timeout_s, taken)
+            with self._lock:
                 indices = [self._directory.reserve() for _ in places]
                 total = len(self._directory.indices) + count
                 for index, where in zip(indices, places, strict=True):
@@ -516,11 +510,20 @@ class DirectoryActor:
         self._share_sizes()
 
     def _wait_for_writers(self, index: int, handle: Any, wait_s: float) -> None:
-        """Waits until no writer has a stream to the shard: they leave at the end of an episode."""
+        """Waits until no writer writes to the shard: they leave at the end of an episode.
+
+        A writer that writes nothing keeps its stream. Such streams may be cut off: their writers
+        go to another shard with their next item.
+        """
         deadline = time.monotonic() + wait_s
-        while time.monotonic() < deadline:
-            call = handle.num_insert_streams.remote()
-            if result_of(call, _DESCRIBE_TIMEOUT_S, f"shard {index}") == 0:
+        before: list[tuple[str, str, int]] = []
+        is_still_since = time.monotonic()
+        while (now := time.monotonic()) < deadline:
+            call = handle.insert_streams.remote()
+            streams = result_of(call, _DESCRIBE_TIMEOUT_S, f"shard {index}")
+            if streams != before:
+                before, is_still_since = streams, now
+            if not streams or now - is_still_since >= _STILL_S:
                 return
             time.sleep(_POLL_S)
 

@@ -2,9 +2,10 @@
 """The one place that imports Ray."""
 
 import importlib
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["ray"]
+__all__ = ["free_resources", "ray"]
 
 
 def _import_ray() -> Any:
@@ -21,3 +22,13 @@ def _import_ray() -> Any:
 
 # Type checkers would take the package that this file is in for Ray.
 ray: Any = _import_ray()
+
+
+def free_resources() -> Mapping[str, Mapping[str, float]]:
+    """Returns what nobody uses on each node, by its id; empty if this Ray does not tell it."""
+    try:
+        # Ray has no public name for it; its own libraries use this one.
+        state = importlib.import_module("ray._private.state")
+        return state.available_resources_per_node()
+    except (ImportError, AttributeError):
+        return {}

@@ -102,7 +102,7 @@ class Group:
 
         Raises:
           InvalidArgumentError: If `count` is below 1.
-          ResourceExhaustedError: If no node has room for one.
+          ResourceExhaustedError: If no node has room for one; says what is missing where.
           DeadlineExceededError: If they do not start in time; they are given up then.
         """
         count = operator.index(count)
@@ -113,7 +113,8 @@ class Group:
     def drain(self, shard: int | str, *, wait_s: float = 60.0) -> int:
         """Takes a shard out of the group; its items go to the others.
 
-        First writers leave it, at the end of their episodes. Then its items are sent to the other
+        First writers leave it, at the end of their episodes; those that write nothing for two
+        seconds are not waited for. Then its items are sent to the other
         shards, with their keys, priorities and counts; sampling goes on meanwhile. Then the others
         own its slots, and its process ends. Writers that are still there send again to others what
         was not confirmed. Updates of priorities that arrive while the items are on their way may be
@@ -123,7 +124,7 @@ class Group:
 
         Args:
           shard: Its number, or "shard-<number>".
-          wait_s: How long to wait for writers, in seconds.
+          wait_s: How long to wait at most for writers that go on writing, in seconds.
 
         Returns:
           How many items were moved.
@@ -205,7 +206,8 @@ def start(
       num_shards: Number of shards; `None`: as many as `placement` has nodes.
       name: Name of the group on the Ray cluster: 1 to 32 characters of A-Z, a-z, 0-9, `_`, `-`,
         `.`.
-      placement: Where the shards go. "spread": evenly over all nodes. "per_node": one on each node.
+      placement: Where the shards go, among the nodes that have room for them now. "spread": evenly
+        over all nodes. "per_node": one on each node.
         "with:<resource>": evenly over the nodes that have this resource of Ray. A list of ids of
         nodes: evenly over these. A shard comes back on its node if that is alive, else on another.
       checkpoint_directory: Absolute path of a directory that all nodes share under this path.
@@ -227,13 +229,14 @@ def start(
       FailedPreconditionError: If there is a group of this name, if a shard cannot start (names it),
         or if the checkpoint was saved by another number of shards.
       DataLossError: If a part of the checkpoint is missing; names shard and path.
-      ResourceExhaustedError: If the nodes have no room for so many shards.
+      ResourceExhaustedError: If the nodes have no room for so many shards, for ten seconds if
+        others use it; says what is missing on which node.
       DeadlineExceededError: If a shard does not start in time; names it.
     """
     check_initialized()
     check_group_name(name)
     check_placement(placement)
-    nodes = nodes_of(ray.nodes())
+    nodes = nodes_of(ray.nodes(), {})
     if num_shards is None:
         num_shards = default_num_shards(placement, nodes)
         if num_shards is None:

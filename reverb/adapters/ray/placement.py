@@ -10,6 +10,9 @@ from reverb.errors import InvalidArgumentError, ResourceExhaustedError
 # The least that Ray takes: a shard only has to be on a node that has the resource.
 _TRACE = 0.001
 _WITH = "with:"
+_GIB = 2**30
+# Nodes that an error names.
+_MAX_SHOWN = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,11 +22,13 @@ class Node:
     Attributes:
       node_id: Ray's id of the node.
       resources: All that it has, also what is in use.
+      free: What nobody uses now.
       is_head: Whether it is the head of the cluster.
     """
 
     node_id: str
     resources: Mapping[str, float]
+    free: Mapping[str, float]
     is_head: bool = False
 
 
@@ -40,13 +45,21 @@ class Place:
     options: Mapping[str, Any]
 
 
-def nodes_of(entries: Sequence[Mapping[str, Any]]) -> list[Node]:
-    """Returns the nodes that are alive, from `ray.nodes()`, in an order that stays the same."""
+def nodes_of(
+    entries: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[str, float]]
+) -> list[Node]:
+    """Returns the nodes that are alive, in an order that stays the same.
+
+    Args:
+      entries: What `ray.nodes()` says.
+      free: What nobody uses now, by the id of the node; one that is missing is taken for idle.
+    """
     return sorted(
         (
             Node(
                 node_id=entry["NodeID"],
                 resources=dict(entry["Resources"]),
+                free=dict(free.get(entry["NodeID"], entry["Resources"])),
                 is_head="node:__internal_head__" in entry["Resources"],
             )
             for entry in entries
@@ -89,7 +102,10 @@ def place(
     nodes: Sequence[Node],
     taken: Sequence[str] = (),
 ) -> list[Place]:
-    """Chooses a node for each of `count` shards.
+    """Chooses a node for each of `count` shards, among those with room for it now.
+
+    The node with the fewest shards of the group gets the next one; of several, the one with the
+    most room.
 
     Args:
       count: Number of shards to place.
@@ -101,53 +117,115 @@ def place(
     Raises:
       InvalidArgumentError: If a node of the list is not alive, or if `per_node` has fewer nodes
         than shards.
-      ResourceExhaustedError: If no node has room; says what a shard takes.
+      ResourceExhaustedError: If the nodes lack room, now or at any time; says for each node what a
+        shard lacks there.
     """
     options = dict(resources)
-    candidates = list(nodes)
+    candidates = _candidates(placement, nodes)
     if isinstance(placement, str) and placement.startswith(_WITH):
-        name = placement[len(_WITH) :]
-        candidates = [node for node in nodes if node.resources.get(name, 0) > 0]
-        if not candidates:
-            raise ResourceExhaustedError(
-                f"placement={placement!r}: no node has the resource {name!r}"
-            )
-        options["resources"] = {name: _TRACE} | dict(options.get("resources", {}))
-    elif not isinstance(placement, str):
+        options["resources"] = {placement[len(_WITH) :]: _TRACE} | options.get("resources", {})
+    one_each = placement == "per_node"
+    load = {node.node_id: taken.count(node.node_id) for node in nodes}
+    unused = [node for node in candidates if not load[node.node_id]]
+    if one_each and count > len(unused):
+        raise InvalidArgumentError(
+            f"placement='per_node' puts one shard on each node, and there are {len(candidates)} "
+            f"nodes for {count + len(taken)} shards"
+        )
+    wanted = _wanted(options)
+    free = {node.node_id: dict(node.free) for node in candidates}
+    places: list[Place] = []
+    for _ in range(count):
+        room = {node_id: _num_that_fit(left, wanted) for node_id, left in free.items()}
+        open_nodes = [
+            it for it in candidates if room[it.node_id] >= 1 and not (one_each and load[it.node_id])
+        ]
+        if not open_nodes:
+            short = [it for it in candidates if not (one_each and load[it.node_id])]
+            raise ResourceExhaustedError(_no_room(count, len(places), wanted, short, free))
+        node = min(open_nodes, key=lambda it: (load[it.node_id], -room[it.node_id]))
+        load[node.node_id] += 1
+        for name, amount in wanted.items():
+            free[node.node_id][name] -= amount
+        places.append(Place(node.node_id, options))
+    return places
+
+
+def has_room_when_idle(
+    count: int,
+    placement: str | Sequence[str],
+    resources: Mapping[str, Any],
+    nodes: Sequence[Node],
+) -> bool:
+    """Whether `count` shards can be placed once others give back what they use."""
+    idle = [dataclasses.replace(node, free=node.resources) for node in nodes]
+    try:
+        place(count, placement, resources, idle)
+    except ResourceExhaustedError:
+        return False
+    return True
+
+
+def _candidates(placement: str | Sequence[str], nodes: Sequence[Node]) -> list[Node]:
+    """The nodes that a placement allows."""
+    if not isinstance(placement, str):
         by_id = {node.node_id: node for node in nodes}
         missing = [it for it in placement if it not in by_id]
         if missing:
             raise InvalidArgumentError(
                 f"placement names nodes that are not alive: {missing}; alive are {sorted(by_id)}"
             )
-        candidates = [by_id[it] for it in dict.fromkeys(placement)]
-    load = {node.node_id: taken.count(node.node_id) for node in nodes}
-    places = []
-    for _ in range(count):
-        free = [it for it in candidates if load[it.node_id] < _room(it, options)]
-        if placement == "per_node":
-            free = [it for it in free if load[it.node_id] == 0]
-            if not free and all(load[it.node_id] for it in candidates):
-                raise InvalidArgumentError(
-                    f"placement='per_node' puts one shard on each node, and there are "
-                    f"{len(candidates)} nodes for {count + len(taken)} shards"
-                )
-        if not free:
-            raise ResourceExhaustedError(
-                f"no node has room for one more shard, which takes {options}: {len(places)} of "
-                f"{count} shards can be placed on {len(candidates)} nodes"
-            )
-        node = min(free, key=lambda it: load[it.node_id])
-        load[node.node_id] += 1
-        places.append(Place(node.node_id, options))
-    return places
+        return [by_id[it] for it in dict.fromkeys(placement)]
+    if not placement.startswith(_WITH):
+        return list(nodes)
+    name = placement[len(_WITH) :]
+    having = [node for node in nodes if node.resources.get(name, 0) > 0]
+    if not having:
+        raise ResourceExhaustedError(f"placement={placement!r}: no node has the resource {name!r}")
+    return having
 
 
-def _room(node: Node, options: Mapping[str, Any]) -> float:
-    """How many shards fit on a node that has nothing else to do."""
-    wanted = {"CPU": options.get("num_cpus", 0), "memory": options.get("memory", 0)}
-    wanted |= {"GPU": options.get("num_gpus", 0)} | dict(options.get("resources", {}))
+def _wanted(options: Mapping[str, Any]) -> dict[str, float]:
+    """What a shard takes, by Ray's names of resources."""
+    named = {"CPU": options.get("num_cpus"), "GPU": options.get("num_gpus")}
+    named |= {"memory": options.get("memory")} | dict(options.get("resources", {}))
+    return {name: amount for name, amount in named.items() if amount}
+
+
+def _num_that_fit(there: Mapping[str, float], wanted: Mapping[str, float]) -> float:
+    """How many shards fit into these resources."""
     return min(
-        (node.resources.get(name, 0) // amount for name, amount in wanted.items() if amount),
-        default=float("inf"),
+        (there.get(name, 0) // amount for name, amount in wanted.items()), default=float("inf")
     )
+
+
+def _no_room(
+    count: int,
+    num_placed: int,
+    wanted: Mapping[str, float],
+    nodes: Sequence[Node],
+    free: Mapping[str, Mapping[str, float]],
+) -> str:
+    """One sentence: which resources are missing where."""
+    lacks = []
+    for node in nodes[:_MAX_SHOWN]:
+        left = free[node.node_id]
+        short = [
+            f"{_amount(name, left.get(name, 0))} of {_amount(name, whole)} {name} free"
+            if (whole := node.resources.get(name, 0))
+            else f"no {name}"
+            for name, amount in wanted.items()
+            if left.get(name, 0) < amount
+        ]
+        lacks.append(f"node {node.node_id} has {' and '.join(short)}")
+    if len(nodes) > _MAX_SHOWN:
+        lacks.append(f"{len(nodes) - _MAX_SHOWN} more nodes are as full")
+    takes = " and ".join(f"{_amount(name, amount)} {name}" for name, amount in wanted.items())
+    return (
+        f"{num_placed} of {count} shards can be placed: each takes {takes} (resources_per_shard), "
+        f"and {', '.join(lacks)}"
+    )
+
+
+def _amount(name: str, value: float) -> str:
+    return f"{value / _GIB:.4g} GiB" if name.endswith("memory") else f"{value:g}"

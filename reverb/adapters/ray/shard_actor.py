@@ -40,9 +40,9 @@ class ShardActor:
         """Changes its parts of the tables, when the number of shards has changed."""
         self._life.set_tables(tables, num_shards)
 
-    def num_insert_streams(self) -> int:
-        """Returns how many streams of inserts are open."""
-        return self._life.num_insert_streams()
+    def insert_streams(self) -> list[tuple[str, str, int]]:
+        """Returns the open streams of inserts: client, its address, number of items so far."""
+        return self._life.insert_streams()
 
     def give_items(self, heirs: Mapping[int, tuple[str, list[int]]], last: bool) -> int:
         """Adds the items of the shard to the others; returns how many were added."""

@@ -180,10 +180,10 @@ class ShardLife:
             return {}
         return {name: info.current_size for name, info in server.server_info().items()}
 
-    def num_insert_streams(self) -> int:
-        """Returns how many streams of inserts are open."""
+    def insert_streams(self) -> list[tuple[str, str, int]]:
+        """Returns the open streams of inserts: client, its address, number of items so far."""
         streams = self.server.status(with_streams=True).streams
-        return sum(stream.kind == "insert" for stream in streams)
+        return sorted((it.client, it.peer, it.items) for it in streams if it.kind == "insert")
 
     def give_items(self, heirs: Mapping[int, tuple[str, list[int]]], *, last: bool) -> int:
         """Adds the items of the shard to the others; blocks until they have them.

@@ -2,19 +2,24 @@
 """The actors of a group's shards."""
 
 import pathlib
+import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from reverb.adapters.ray.engine import ray
+from reverb.adapters.ray.engine import free_resources, ray
 from reverb.adapters.ray.group_settings import GroupSettings, ShardSettings
 from reverb.adapters.ray.names import NAMESPACE, shard_indices, shard_name
-from reverb.adapters.ray.placement import Place
+from reverb.adapters.ray.placement import Place, has_room_when_idle, nodes_of, place
 from reverb.adapters.ray.shard_actor import ShardActor
+from reverb.errors import ResourceExhaustedError
 
 __all__ = ["ShardProcesses"]
 
 _BORN_CHARACTERS = 12
+# How long nodes that are full have to become free: actors that have just ended still count.
+_ROOM_WAIT_S = 10.0
+_ROOM_POLL_S = 0.25
 
 
 class ShardProcesses:
@@ -23,6 +28,32 @@ class ShardProcesses:
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
         self._handles: dict[int, Any] = {}
+
+    def find_places(self, count: int, timeout_s: float, taken: Sequence[str] = ()) -> list[Place]:
+        """Chooses nodes that have room now for `count` more shards.
+
+        Waits for room for some seconds, if there would be any on an idle cluster.
+
+        Args:
+          count: How many.
+          timeout_s: How long to wait at most, in seconds.
+          taken: Nodes of the shards that there are already, once for each.
+
+        Raises:
+          InvalidArgumentError: As `place`.
+          ResourceExhaustedError: If there is no room; says what is missing where.
+        """
+        settings = self._settings
+        wanted = count, settings.placement, settings.resources
+        deadline = time.monotonic() + min(timeout_s, _ROOM_WAIT_S)
+        while True:
+            nodes = nodes_of(ray.nodes(), free_resources())
+            try:
+                return place(*wanted, nodes, taken)
+            except ResourceExhaustedError as error:
+                if time.monotonic() > deadline or not has_room_when_idle(*wanted, nodes):
+                    raise ResourceExhaustedError(f"group '{settings.name}': {error}") from None
+            time.sleep(_ROOM_POLL_S)
 
     def start(
         self, index: int, num_shards: int, where: Place, start_from: pathlib.Path | None

@@ -23,7 +23,7 @@ from reverb.command.several import ask_each
 from reverb.command.status_source import StatusSource
 from reverb.command.top import snapshot
 from reverb.command.top.picture import pictures_for
-from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
+from reverb.errors import FailedPreconditionError, ReverbError
 
 _INTERVAL_S = 1.0
 _LEAST_INTERVAL_S, _MOST_INTERVAL_S = 0.1, 3600.0
@@ -70,15 +70,15 @@ def _run(arguments: argparse.Namespace) -> int | None:
     if arguments.json and not arguments.once:
         arguments.parser.error("--json needs --once")
     addresses = servers_of(arguments.address)
+    if not arguments.once:
+        return run([_source(arguments, it) for it in addresses], arguments.interval)
     if len(addresses) > 1:
         return _run_several(arguments, addresses)
     asked = _source(arguments, arguments.address)
     if arguments.json:
         print(asked.ask_for_json())
-    elif arguments.once:
-        print(as_text(asked))
     else:
-        return run(asked, arguments.interval)
+        print(as_text(asked))
     return None
 
 
@@ -88,11 +88,6 @@ def _source(arguments: argparse.Namespace, address: str) -> StatusSource:
 
 def _run_several(arguments: argparse.Namespace, addresses: Sequence[str]) -> int:
     """Prints what each server does, under its name."""
-    if not arguments.once:
-        raise InvalidArgumentError(
-            f"{arguments.address} leads to {len(addresses)} servers, and the screen shows one: "
-            f"name one of them ({', '.join(addresses)}), or print all with --once"
-        )
 
     def ask(address: str) -> str:
         asked = _source(arguments, address)
@@ -130,11 +125,11 @@ def as_text(source: StatusSource) -> str:
     return pictures.words(snapshot.as_text(status, source.address, pictures, width))
 
 
-def run(source: StatusSource, interval_s: float) -> int:
-    """Fills the terminal with what a server does, until the user quits.
+def run(sources: Sequence[StatusSource], interval_s: float) -> int:
+    """Fills the terminal with what servers do, until the user quits.
 
     Args:
-      source: The server.
+      sources: The servers, at least one.
       interval_s: From one question to the next, in seconds.
 
     Returns:
@@ -142,7 +137,7 @@ def run(source: StatusSource, interval_s: float) -> int:
 
     Raises:
       FailedPreconditionError: If Textual is not installed, or there is no terminal.
-      ReverbError: If the server does not answer the first question.
+      ReverbError: If no server answers the first question.
     """
     try:
         from reverb.command.top import app
@@ -157,4 +152,4 @@ def run(source: StatusSource, interval_s: float) -> int:
         raise FailedPreconditionError(
             "reverb top needs a terminal; reverb top --once prints everything as text"
         )
-    return app.run(source, interval_s)
+    return app.run(sources, interval_s)

@@ -3,7 +3,7 @@
 
 import asyncio
 import signal
-import time
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import App, ComposeResult
@@ -14,15 +14,16 @@ from textual.message import Message
 from textual.widgets import Footer, Static
 
 from reverb.command import text
+from reverb.command.server_arguments import in_options
 from reverb.command.status_source import StatusSource
 from reverb.command.top import server_facts, table_facts
 from reverb.command.top.colours import DARK, LIGHT, styled, theme_of_terminal
-from reverb.command.top.history import History
 from reverb.command.top.line import Line, column_width, columns, line
 from reverb.command.top.picture import BLOCKS
 from reverb.command.top.poller import Poller
 from reverb.command.top.rows import Rows
 from reverb.command.top.standard_error import screen_alone
+from reverb.command.top.watched import Watched, watch
 from reverb.errors import ReverbError, UnavailableError
 from reverb.server_status import ServerStatus
 
@@ -43,6 +44,7 @@ start of reverb top: inserts above, samples below, at one scale.
   up, down, k, j    choose a table; Home: always the one that needs help most
   Enter             the chosen table alone, on the whole screen
   s                 who is connected, and waits for what
+  n                 the next of several servers
   p                 pause: ask the server no more, until p is pressed again
   d, q, Ctrl-C      dark or light; quit
   Tab, Esc          the keys go to the next part of the screen; back
@@ -69,11 +71,10 @@ class Scroller(VerticalScroll, can_focus=True):
 
 
 class TopApp(App[None]):
-    """Shows a server until the user quits.
+    """Shows servers until the user quits: each in a line, and one of them as a whole.
 
     Args:
-      source: The server.
-      status: Its first status, with streams.
+      servers: At least one, and one at least has answered.
       interval_s: From one question to the next.
     """
 
@@ -85,6 +86,7 @@ class TopApp(App[None]):
         Binding("ctrl+c", "interrupt", "quit", show=False, priority=True),
         Binding("enter", "view('table')", "details"),
         Binding("s", "view('streams')", "streams"),
+        Binding("n", "server", "next server"),
         Binding("p", "pause", "pause"),
         Binding("d", "dark", "dark/light"),
         Binding("question_mark", "view('help')", "help", key_display="?"),
@@ -92,38 +94,40 @@ class TopApp(App[None]):
     ]
 
     class Answered(Message):
-        """The server has answered."""
+        """A server has answered."""
 
-        def __init__(self, status: ServerStatus) -> None:
+        def __init__(self, server: Watched, status: ServerStatus) -> None:
             super().__init__()
+            self.server = server
             self.status = status
 
     class Failed(Message):
-        """The server has not answered."""
+        """A server has not answered."""
 
-        def __init__(self, error: ReverbError) -> None:
+        def __init__(self, server: Watched, error: ReverbError) -> None:
             super().__init__()
+            self.server = server
             self.error = error
 
-    def __init__(self, source: StatusSource, status: ServerStatus, interval_s: float) -> None:
+    def __init__(self, servers: Sequence[Watched], interval_s: float) -> None:
         super().__init__()
-        self._source = source
-        self._status = status
+        self._servers = servers
+        self._server = next(it for it in servers if it.status is not None)
         self._interval_s = interval_s
-        self._answered_at = time.monotonic()
-        self._error: ReverbError | None = None
-        self._history = History()
-        self._history.add(status)
         self._view = "overview"
-        self._poller = Poller(
-            source,
-            interval_s,
-            lambda status: self.post_message(self.Answered(status)),
-            lambda error: self.post_message(self.Failed(error)),
+        self._pollers = [self._poller_of(server) for server in servers]
+
+    def _poller_of(self, server: Watched) -> Poller:
+        return Poller(
+            server.source,
+            self._interval_s,
+            lambda status: self.post_message(self.Answered(server, status)),
+            lambda error: self.post_message(self.Failed(server, error)),
         )
 
     def compose(self) -> ComposeResult:
         """The parts of the screen, from top to bottom."""
+        yield Static(id="servers")
         yield Static(id="server")
         yield Static(id="alert")
         yield Static(id="memory")
@@ -152,11 +156,13 @@ class TopApp(App[None]):
             loop = asyncio.get_running_loop()
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 loop.add_signal_handler(number, self._end_by, number)
-        self._poller.start()
+        for poller in self._pollers:
+            poller.start()
 
     def on_unmount(self) -> None:
         """Asks no more."""
-        self._poller.stop()
+        for poller in self._pollers:
+            poller.stop()
 
     def on_resize(self, event: Resize) -> None:
         """Lays everything out anew."""
@@ -164,18 +170,15 @@ class TopApp(App[None]):
         self.call_after_refresh(self._show)
 
     def on_top_app_answered(self, message: Answered) -> None:
-        """Shows what the server says."""
-        self._history.add(message.status)
-        self._answered_at = time.monotonic()
-        self._error = None
+        """Shows what a server says."""
         # What is seen stays, also if an answer comes late after a pause.
-        if not self._poller.is_paused:
-            self._status = message.status
-        self._show()
+        message.server.takes(message.status, is_shown=not self._is_paused)
+        if message.server is self._server:
+            self._show()
 
     def on_top_app_failed(self, message: Failed) -> None:
         """Says why there is no answer."""
-        self._error = message.error
+        message.server.error = message.error
         self._tell()
 
     def on_rows_chosen(self) -> None:
@@ -193,12 +196,25 @@ class TopApp(App[None]):
 
     def action_pause(self) -> None:
         """Asks no more, or goes on."""
-        if self._poller.is_paused:
-            self._poller.go_on()
-            self._answered_at = time.monotonic()
-        else:
-            self._poller.pause()
+        was_paused = self._is_paused
+        for poller, server in zip(self._pollers, self._servers, strict=True):
+            if was_paused:
+                poller.go_on()
+                server.waits_from_now()
+            else:
+                poller.pause()
         self._tell()
+
+    def action_server(self) -> None:
+        """Shows the next server as a whole."""
+        at = self._servers.index(self._server)
+        self._server = self._servers[(at + 1) % len(self._servers)]
+        self._show()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Whether there is something to do for a key; else the footer does not show it."""
+        del parameters
+        return action != "server" or len(self._servers) > 1
 
     def action_dark(self) -> None:
         """Changes between dark and light."""
@@ -211,19 +227,31 @@ class TopApp(App[None]):
     def _end_by(self, number: signal.Signals) -> None:
         self.exit(return_code=_OF_SIGNAL + number)
 
+    @property
+    def _is_paused(self) -> bool:
+        return self._pollers[0].is_paused
+
     def _show(self) -> None:
         if not self.is_running:
             return
-        status, width = self._status, self.size.width - 2
-        address = text.plain(self._source.address)
+        status, width = self._server.status, self.size.width - 2
+        address = text.plain(self._server.source.address)
+        summary = "it has not answered yet" if status is None else server_facts.summary(status)
         self._put(
-            "#server",
-            [
-                line(
-                    ("Reverb ", "bold"), address, (f"  {server_facts.summary(status)}", "soft")
-                ).fit(width)
-            ],
+            "#server", [line(("Reverb ", "bold"), address, (f"  {summary}", "soft")).fit(width)]
         )
+        if status is None:
+            for part in ("#memory", "#tables-head", "#streams-head", "#checkpoints"):
+                self._put(part, [])
+            for part in ("#tables-rows", "#streams-rows"):
+                self.query_one(part, Rows).show([])
+        else:
+            self._show_status(status, width)
+        self._put("#words", [line(row).fit(width - 1) for row in _HELP.splitlines()])
+        self._show_table()
+        self._tell()
+
+    def _show_status(self, status: ServerStatus, width: int) -> None:
         self._put("#memory", server_facts.memory(status, BLOCKS, width))
         head, rows = server_facts.tables(status, width)
         # One column is for the mark of the chosen line.
@@ -238,15 +266,13 @@ class TopApp(App[None]):
             [title, (line(" ") + head).fit(width) if rows else line("None is open.")],
         )
         self.query_one("#streams-rows", Rows).show(rows)
-        self._put("#words", [line(row).fit(width - 1) for row in _HELP.splitlines()])
         saved = line(("Checkpoints ", "bold"), (server_facts.checkpoints(status), "soft"))
         self._put("#checkpoints", [saved.fit(width)])
-        self._show_table()
-        self._tell()
 
     def _show_table(self) -> None:
         name = self.query_one("#tables-rows", Rows).chosen
-        table = self._status.tables.get(name) if name is not None else None
+        status = self._server.status
+        table = status.tables.get(name) if status is not None and name is not None else None
         if name is None or table is None:
             self._put("#table", [])
             return
@@ -255,7 +281,7 @@ class TopApp(App[None]):
         count = max(width // _BLOCK_WIDTH, 1)
         each = column_width(width, count)
         height = 4 if self.size.height >= _VERY_TALL else 2
-        blocks = table_facts.blocks(name, table, self._history, BLOCKS, each, height)
+        blocks = table_facts.blocks(name, table, self._server.history, BLOCKS, each, height)
         lines = table_facts.diagnosis(name, table, width)
         self._put("#table", [*lines, line(), *columns(blocks, width, count)])
 
@@ -263,13 +289,15 @@ class TopApp(App[None]):
         """Says in words what is the matter, if the status is not that of now."""
         if not self.is_running:
             return
-        age = time.monotonic() - self._answered_at
+        server, age = self._server, self._server.age_s
         told = ""
-        if self._poller.is_paused:
+        if self._is_paused:
             told = f"Paused. What you see is {text.interval(age)} old; p goes on."
-        elif self._error is not None and not isinstance(self._error, UnavailableError):
-            told = f"{text.plain(' '.join(str(self._error).split()))}"
-        elif self._error is not None or age > self._interval_s + _LATE_S:
+        elif server.error is not None and (
+            server.status is None or not isinstance(server.error, UnavailableError)
+        ):
+            told = text.plain(" ".join(in_options(str(server.error)).split()))
+        elif self._is_late(server):
             told = (
                 "The server does not answer. What you see is what it said "
                 f"{text.interval(age)} ago."
@@ -278,6 +306,24 @@ class TopApp(App[None]):
         alert.display = bool(told)
         if told:
             self._put("#alert", [line(told)])
+        servers = self.query_one("#servers", Static)
+        servers.display = len(self._servers) > 1
+        if servers.display:
+            self._put("#servers", self._server_lines())
+
+    def _is_late(self, server: Watched) -> bool:
+        return server.error is not None or server.age_s > self._interval_s + _LATE_S
+
+    def _server_lines(self) -> list[Line]:
+        """A line for each of several servers; the one that is shown as a whole is marked."""
+        return [
+            line("▌" if server is self._server else " ")
+            + server_facts.server_line(
+                server.source.address,
+                None if self._is_late(server) and not self._is_paused else server.status,
+            ).fit(self.size.width - 3)
+            for server in self._servers
+        ]
 
     def _put(self, selector: str, lines: list[Line]) -> None:
         is_dark = self.current_theme.dark
@@ -288,20 +334,20 @@ class TopApp(App[None]):
         self.query_one(selector, Static).update(made)
 
 
-def run(source: StatusSource, interval_s: float) -> int:
-    """Shows a server until the user quits.
+def run(sources: Sequence[StatusSource], interval_s: float) -> int:
+    """Shows servers until the user quits.
 
     Args:
-      source: The server.
+      sources: The servers, at least one.
       interval_s: From one question to the next, in seconds.
 
     Returns:
       An exit code: 0, or 128 and the number of the signal that ended it.
 
     Raises:
-      ReverbError: If the server does not answer the first question.
+      ReverbError: If no server answers the first question.
     """
-    app = TopApp(source, source.ask(with_streams=True), interval_s)
+    app = TopApp(watch(sources), interval_s)
     with screen_alone():
         app.run()
     return app.return_code or 0

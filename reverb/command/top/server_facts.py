@@ -32,14 +32,38 @@ def summary(status: ServerStatus) -> str:
     )
 
 
+def server_line(address: str, status: ServerStatus | None) -> Line:
+    """One of several servers: its name, the table that needs help most, and its rates.
+
+    Args:
+      address: Its address.
+      status: What it said last; `None` if it does not answer.
+    """
+    name = line((text.plain(address), "bold"), "  ")
+    if status is None:
+        return name + line(("no answer", "bad"))
+    tables = worst_first(status)
+    told = line((f"{text.plural(len(tables), 'table')}", "soft"))
+    for table, worst in list(tables.items())[:1]:
+        state = worst.diagnosis.state
+        told = line((state, ROLE_OF_STATE[state]), f" {text.plain(table)}  ") + told
+    rates = [it.rates for it in tables.values() if it.rates is not None]
+    inserts = sum(it.inserts_per_s for it in rates)
+    samples = sum(it.samples_per_s for it in rates)
+    per_s = f", {text.short(inserts)} inserts/s, {text.short(samples)} samples/s"
+    return name + told + line((per_s if rates else "", "soft"))
+
+
 def memory(status: ServerStatus, pictures: Pictures, width: int) -> list[Line]:
-    """The memory of a server against its limit, as a bar and as numbers."""
+    """The memory of a server as numbers, and as a bar if there is a limit that it could fill."""
     used = status.memory
     of_limit = ", no limit" if used.limit is None else f" of {text.bytes_(used.limit)} (max_bytes)"
-    whole = used.limit or used.total or 1
-    others = used.queued + used.streams + used.other + used.readers
-    bar = pictures.bar([used.tables / whole, others / whole], max(min(width // 3, 60), 10))
-    total = line(("Memory ", "bold"), *bar.parts, f" {text.bytes_(used.total)}{of_limit}")
+    total = line(("Memory ", "bold"))
+    if used.limit:
+        others = used.queued + used.streams + used.other + used.readers
+        shares = [used.tables / used.limit, others / used.limit]
+        total += pictures.bar(shares, max(min(width // 3, 60), 10)) + line(" ")
+    total += line(f"{text.bytes_(used.total)}{of_limit}")
     parts = (
         f"tables {text.bytes_(used.tables)}, queued {text.bytes_(used.queued)}, "
         f"streams {text.bytes_(used.streams)}, other {text.bytes_(used.other)}, "

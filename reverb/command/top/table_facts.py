@@ -68,7 +68,9 @@ def _limiter(table: TableStatus, pictures: Pictures, width: int) -> Block:
     # An end that does not exist is put a little beyond the cursor.
     start = low if math.isfinite(low) else min(cursor, 0.0) - 1
     end = high if math.isfinite(high) else max(cursor, start + 1) * 1.25 + 1
-    place = (cursor - start) / (end - start) if end > start else 0.5
+    # Between two ends that do not exist is the middle.
+    has_end = math.isfinite(low) or math.isfinite(high)
+    place = (cursor - start) / (end - start) if has_end and end > start else 0.5
     left = f"{text.short(low)}: samples wait" if math.isfinite(low) else "samples never wait"
     right = f"{text.short(high)}: inserts wait" if math.isfinite(high) else "inserts never wait"
     room = width - text.cells(left) - text.cells(right)

@@ -152,6 +152,13 @@ impl Client {
         Ok(Self { address: server_address, connect_timeout, keepalive, security, core })
     }
 
+    /// Ends questions and changes when the server is silent for so long. Not after a fork.
+    #[pyo3(signature = (limit_s))]
+    fn give_up_on_silence(&self, limit_s: f64) -> PyResult<()> {
+        self.core().give_up_on_silence(seconds("limit_s", limit_s)?);
+        Ok(())
+    }
+
     /// Whether the server is in this process now.
     pub(crate) fn is_local(&self) -> bool {
         matches!(self.parts().reach, Reach::Servers(servers) if servers.is_local())

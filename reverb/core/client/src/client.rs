@@ -52,6 +52,13 @@ impl Client {
         }
     }
 
+    /// Ends questions about a server, and changes of it, when it is silent for so long: for programs
+    /// that operate servers. Without that they wait as long as the connection lives. A frozen server
+    /// does not make such a change later.
+    pub fn give_up_on_silence(&self, limit: Duration) {
+        self.session.give_up_on_silence(limit);
+    }
+
     pub(crate) fn session(&self) -> &Arc<Session> {
         &self.session
     }
@@ -118,7 +125,11 @@ impl Client {
 
     /// Removes all items from a table of one server.
     pub async fn reset(&self, table: &str) -> Result<()> {
-        self.session.retrying(|transport| async move { transport.reset(table).await }).await
+        self.session
+            .changing(|transport, not_after_ns| async move {
+                transport.reset_before(table, not_after_ns).await
+            })
+            .await
     }
 
     /// Makes one server save all tables; returns the path. Fails at once if no server answers.
@@ -135,7 +146,7 @@ impl Client {
     /// Everything that one server counts. Waits for a server to answer, at most for
     /// `connect_timeout`.
     pub async fn status(&self, request: StatusRequest) -> Result<StatusResponse> {
-        self.session.retrying(|transport| async move { transport.status(request).await }).await
+        self.session.asking(|transport| async move { transport.status(request).await }).await
     }
 
     /// Changes settings of tables of one server: all, or none. Waits for a server to answer, at
@@ -152,8 +163,8 @@ impl Client {
             self.session.require(&[Capability::Selectors]).await?;
         }
         self.session
-            .retrying(|transport| {
-                let request = request.clone();
+            .changing(|transport, not_after_ns| {
+                let request = ConfigureTablesRequest { not_after_ns, ..request.clone() };
                 async move { transport.configure_tables(request).await }
             })
             .await
@@ -163,8 +174,8 @@ impl Client {
     /// for `connect_timeout`.
     pub async fn set_paused(&self, request: &SetPausedRequest) -> Result<()> {
         self.session
-            .retrying(|transport| {
-                let request = request.clone();
+            .changing(|transport, not_after_ns| {
+                let request = SetPausedRequest { not_after_ns, ..request.clone() };
                 async move { transport.set_paused(request).await }
             })
             .await

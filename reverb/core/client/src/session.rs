@@ -4,12 +4,14 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, NewItem, Result, Signature, is_max_priority};
+use reverb_data::{Error, ErrorKind, NewItem, Result, Signature, is_max_priority};
 use reverb_wire::convert::signature::flatten_signature;
+use reverb_wire::generated::reverb::StatusRequest;
+use reverb_wire::presence::{ServerClock, silent, while_it_answers};
 use reverb_wire::transport::{
     InsertStream, NextStream, SampleStream, ScanStream, ServerInfo, Transport,
 };
@@ -49,6 +51,9 @@ pub(crate) struct Session {
     address: String,
     connector: Box<dyn Connector>,
     connect_timeout: Duration,
+    /// How long a server may be silent that was asked how it is, or told to change; not set: as long
+    /// as its connection lives. A group has limits of its own.
+    silence: OnceLock<Duration>,
     runtime: Handle,
     signatures: Mutex<Option<CachedSignatures>>,
     /// An open sample stream with no outstanding request.
@@ -89,6 +94,7 @@ impl Session {
             address: address.to_owned(),
             connector,
             connect_timeout,
+            silence: OnceLock::new(),
             runtime,
             signatures: Mutex::new(None),
             idle_sample_stream: Mutex::new(None),
@@ -105,6 +111,11 @@ impl Session {
         self.connect_timeout
     }
 
+    /// Ends questions and changes whose server is silent for so long. Only the first limit counts.
+    pub(crate) fn give_up_on_silence(&self, limit: Duration) {
+        let _ = self.silence.set(limit);
+    }
+
     /// The runtime of the client's tasks.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
@@ -118,7 +129,7 @@ impl Session {
     /// Describes all tables, and refreshes the cached signatures. Waits for a server to answer, at
     /// most for `connect_timeout`.
     pub(crate) async fn server_info(&self) -> Result<ServerInfo> {
-        let info = self.retrying(|transport| async move { transport.server_info().await }).await?;
+        let info = self.asking(|transport| async move { transport.server_info().await }).await?;
         self.remember_signatures(&info)?;
         Ok(info)
     }
@@ -254,6 +265,66 @@ impl Session {
             capabilities: Arc::new(info.capabilities.clone()),
         });
         Ok(())
+    }
+
+    /// Asks a server for something that it knows at once. Repeats that as `retrying`.
+    pub(crate) async fn asking<T, F>(&self, ask: impl Fn(Arc<dyn Transport>) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let ask = &ask;
+        self.retrying(|transport| async move { self.answer_of(ask(transport), "").await }).await
+    }
+
+    /// Changes something at a server that is there, with the moment of its clock until when it may
+    /// begin; 0: at any time. Repeats that as `retrying`.
+    pub(crate) async fn changing<T, F>(
+        &self,
+        change: impl Fn(Arc<dyn Transport>, i64) -> F,
+    ) -> Result<T>
+    where
+        F: Future<Output = Result<T>>,
+    {
+        let change = &change;
+        self.retrying(|transport| async move {
+            if self.silence.get().is_none() || self.leads_to_group() {
+                return change(transport, 0).await;
+            }
+            let status = || transport.status(StatusRequest { with_streams: false });
+            let clock = match self.answer_of(status(), ", so nothing was changed").await {
+                Ok(status) => ServerClock::told(status.now_ns),
+                Err(error) if error.is_transient() || error.kind() == ErrorKind::Unavailable => {
+                    return Err(error);
+                }
+                // A server of dm-reverb, or a caller that may not ask: the change itself says so.
+                Err(_) => return change(transport, 0).await,
+            };
+            let changing = change(Arc::clone(&transport), clock.not_after_ns());
+            let done = while_it_answers(changing, || async { status().await.map(drop) });
+            done.await.map_err(|error| match error.kind() {
+                ErrorKind::Unavailable => error.context(&format!("The server at {}", self.address)),
+                _ => error,
+            })
+        })
+        .await
+    }
+
+    /// What a server answers, or that it is silent.
+    async fn answer_of<T>(&self, asked: impl Future<Output = Result<T>>, then: &str) -> Result<T> {
+        match self.silence.get() {
+            Some(&limit) if !self.leads_to_group() => {
+                tokio::time::timeout(limit, asked).await.unwrap_or_else(|_| {
+                    let why = silent(limit);
+                    Err(Error::unavailable(format!(
+                        "The server at {} does not answer ({}){then}. It may be stopped or frozen.",
+                        self.address,
+                        why.message(),
+                    ))
+                    .lasting())
+                })
+            }
+            _ => asked.await,
+        }
     }
 
     /// Repeats a call while the server cannot be reached.

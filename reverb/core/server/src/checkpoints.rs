@@ -155,6 +155,7 @@ impl Checkpoints {
             num_saved: state.num_saved,
             num_failed: state.num_failed,
             restored_from: restored_from.map_or_else(String::new, |path| text(path)),
+            interval_s: self.options.interval.map_or(0.0, |it| it.as_secs_f64()),
         }
     }
 

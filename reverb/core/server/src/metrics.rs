@@ -175,6 +175,11 @@ fn checkpoint(text: &mut Text, status: &CheckpointStatusResponse) {
         status.latest_bytes as f64,
     );
     one(
+        "reverb_checkpoint_interval_seconds",
+        "How often the server saves by itself; 0: never.",
+        status.interval_s,
+    );
+    one(
         "reverb_checkpoint_saving",
         "1 while a checkpoint is written.",
         f64::from(u8::from(status.is_saving)),

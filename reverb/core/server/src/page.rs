@@ -11,7 +11,7 @@ const PAGE: &str = include_str!("page/page.html");
 /// What the page may do: run its own script, use its own styles, and ask its own server.
 pub(crate) const POLICY: &str = concat!(
     "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; ",
-    "frame-ancestors 'none'; script-src 'sha256-Ia7hbJHrCWU+2x4JCr9r5VdaIGOLsqPLxgK/8gDc1rY='; style-src 'sha256-4bHWiSk1dk/ObRXWh2y7xIoMyKskgkmoN05Bzat75fQ='"
+    "frame-ancestors 'none'; script-src 'sha256-NDmt71cgz/PCxFUsdkETGQ9Kz8Uur1czee+lHs22nPk='; style-src 'sha256-a84FLUY2ujodiSbt9dZcAweI1161oNGqEsKjK+sfPLQ='"
 );
 
 /// The page for this status.

@@ -421,7 +421,7 @@ impl GroupSampleStream {
             && self.lanes.iter().all(|lane| lane.facts.size() == 0)
         {
             return Err(Error::rate_limiter_timeout(&format!(
-                "items: table {} is empty in all {} shards of {}",
+                "Table {} is empty in all {} shards of {}.",
                 self.table,
                 self.lanes.len(),
                 self.group.text()
@@ -504,7 +504,11 @@ impl GroupSampleStream {
                 for part in part.into_iter().chain(rest) {
                     if is_over(part.deadline) {
                         let name = self.lanes[i].member.name();
-                        self.failure = Some(error.clone().context(&name));
+                        let count = self.lanes.len();
+                        // The text begins with what happened, as that of a single server.
+                        self.failure = Some(error.clone().followed_by(&format!(
+                            "These are the numbers of {name}, one of {count} shards."
+                        )));
                         continue;
                     }
                     // What the shard does not give now, others may have.

@@ -287,6 +287,7 @@ pub(crate) fn checkpoints_together<'a>(
         sum.num_failed += part.num_failed;
         join(&mut sum.restored_from, &part.restored_from);
         sum.latest_bytes += part.latest_bytes;
+        sum.interval_s = sum.interval_s.max(part.interval_s);
     }
     sum
 }

@@ -127,8 +127,12 @@ impl Transport for GrpcTransport {
     }
 
     fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>> {
+        self.reset_before(table, 0)
+    }
+
+    fn reset_before<'a>(&'a self, table: &'a str, not_after_ns: i64) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            let request = ResetRequest { table: table.to_owned(), not_after_ns: 0 };
+            let request = ResetRequest { table: table.to_owned(), not_after_ns };
             let ResetResponse {} = self.0.unary_to_one(methods::RESET, &request).await?;
             Ok(())
         })

@@ -11,6 +11,7 @@ pub mod decoded_size;
 pub mod generated;
 pub mod grpc;
 pub mod methods;
+pub mod presence;
 pub mod shard;
 pub mod transport;
 

@@ -39,13 +39,6 @@ pub trait Shard: Transport {
     /// Gives it a new map.
     fn set_directory(&self, request: SetDirectoryRequest) -> BoxFuture<'_, Result<()>>;
 
-    /// Empties a table, but not after a moment of the server's clock, in nanoseconds since 1970; 0:
-    /// at any time. Within a process nothing is late.
-    fn reset_before<'a>(&'a self, table: &'a str, not_after_ns: i64) -> BoxFuture<'a, Result<()>> {
-        let _ = not_after_ns;
-        self.reset(table)
-    }
-
     /// Watches tables; all of them if none is named.
     fn watch<'a>(&'a self, tables: &'a [String]) -> BoxFuture<'a, Result<Box<dyn WatchStream>>>;
 

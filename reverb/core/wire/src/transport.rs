@@ -193,6 +193,13 @@ pub trait Transport: Send + Sync {
     /// Empties a table.
     fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>>;
 
+    /// Empties a table, but not after a moment of the server's clock, in nanoseconds since 1970; 0:
+    /// at any time. Within a process nothing is late.
+    fn reset_before<'a>(&'a self, table: &'a str, not_after_ns: i64) -> BoxFuture<'a, Result<()>> {
+        let _ = not_after_ns;
+        self.reset(table)
+    }
+
     /// Describes all tables.
     fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>>;
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A roll call: changes begin when all shards have said that they are there.
 //!
-//! A frozen process takes what is sent to it, and does it when it goes on. So nothing is sent to a
-//! group of which a shard is silent, and each change has a deadline by the clock of its shard.
+//! Nothing is sent to a group of which a shard is silent, and each change has a deadline by the clock
+//! of its shard.
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 use reverb_data::{Error, Result};
 use reverb_wire::generated::reverb::{DirectoryRequest, StatusRequest};
+use reverb_wire::presence::{ServerClock, silent, while_it_answers};
 use reverb_wire::shard::Shard;
 
 use super::of_shard;
@@ -21,9 +21,6 @@ use crate::member::Member;
 pub(super) const ROLL_CALL: Duration = Duration::from_millis(1200);
 /// The same of one that did not answer before.
 const OF_DOWN: Duration = Duration::from_millis(250);
-/// How long after the roll call a shard may begin with a change. Longer work is waited for while
-/// the shard answers other questions.
-const BEGIN: Duration = Duration::from_millis(700);
 
 /// How long a member is waited for, if one that is up is waited for `usual`.
 pub(super) fn patience(member: &Member, usual: Duration) -> Duration {
@@ -40,15 +37,11 @@ pub(super) async fn answer_of<T>(
     tokio::time::timeout(limit, asked).await.unwrap_or_else(|_| Err(silent(limit)))
 }
 
-fn silent(limit: Duration) -> Error {
-    Error::unavailable(format!("no answer within {} s", limit.as_secs_f64()))
-}
-
 /// A member that has answered.
 pub(super) struct Present<'a> {
     pub(super) member: &'a Arc<Member>,
-    /// Its clock, and when it said so; `None` if it does not tell.
-    clock: Option<(i64, Instant)>,
+    /// `None` if it does not tell.
+    clock: Option<ServerClock>,
 }
 
 /// Asks all members whether they are there.
@@ -60,7 +53,7 @@ pub(super) async fn roll_call(view: &View) -> Result<Vec<Present<'_>>> {
     let asked = view.members.iter().map(|member| async move {
         let status = async { member.shard()?.status(StatusRequest { with_streams: false }).await };
         match answer_of(member, ROLL_CALL, status).await {
-            Ok(status) => Ok(Present { member, clock: Some((status.now_ns, Instant::now())) }),
+            Ok(status) => Ok(Present { member, clock: Some(ServerClock::told(status.now_ns)) }),
             Err(error) if error.is_transient() => {
                 member.went_down(&error);
                 let why = error.message().trim_end_matches('.');
@@ -77,14 +70,6 @@ pub(super) async fn roll_call(view: &View) -> Result<Vec<Present<'_>>> {
 }
 
 impl Present<'_> {
-    /// Until when it may begin with a change, by its own clock.
-    pub(super) fn not_after_ns(&self) -> i64 {
-        self.clock.map_or(0, |(now_ns, at)| {
-            let left = at.elapsed() + BEGIN;
-            now_ns.saturating_add(i64::try_from(left.as_nanos()).unwrap_or(i64::MAX))
-        })
-    }
-
     /// Changes something. A change may take long, but a shard that works on one answers.
     ///
     /// # Errors
@@ -99,20 +84,13 @@ impl Present<'_> {
     {
         let changed = async {
             let shard = self.member.shard()?;
-            let mut changing = pin!(change(Arc::clone(&shard), self.not_after_ns()));
-            loop {
-                if let Ok(done) = tokio::time::timeout(BEGIN, &mut changing).await {
-                    return done;
-                }
-                if self.clock.is_some() && self.member.is_ours() {
-                    tokio::select! {
-                        done = &mut changing => return done,
-                        there = tokio::time::timeout(BEGIN, shard.directory(DirectoryRequest::default())) => {
-                            there.map_err(|_| silent(BEGIN * 2).lasting())??;
-                        }
-                    }
-                }
+            let not_after_ns = self.clock.map_or(0, ServerClock::not_after_ns);
+            let changing = change(Arc::clone(&shard), not_after_ns);
+            if self.clock.is_none() || !self.member.is_ours() {
+                return changing.await;
             }
+            let there = || async { shard.directory(DirectoryRequest::default()).await.map(drop) };
+            while_it_answers(changing, there).await
         };
         changed.await.map_err(|error: Error| of_shard(error, &self.member.name()))
     }

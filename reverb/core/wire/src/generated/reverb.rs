@@ -404,6 +404,9 @@ pub struct CheckpointStatusResponse {
     /// Size of the last one that was completed, on disk.
     #[prost(int64, tag = "13")]
     pub latest_bytes: i64,
+    /// How often the server saves by itself; 0: never.
+    #[prost(double, tag = "14")]
+    pub interval_s: f64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {

@@ -16,7 +16,6 @@ use crate::generated::reverb::{
     SetRateLimiterRequest, SetRateLimiterResponse, TransferResponse, UpdatePrioritiesResponse,
     WatchRequest, WatchResponse,
 };
-use crate::generated::{ResetRequest, ResetResponse};
 use crate::grpc::{GrpcTransport, explain};
 use crate::methods;
 use crate::shard::{Shard, TransferSink, WatchStream};
@@ -27,14 +26,6 @@ impl Shard for GrpcTransport {
         Box::pin(async move {
             let answer = self.0.unary(methods::DIRECTORY, &request).await;
             answer.map_err(|error| self.explain(error, "tell the map of a group of shards"))
-        })
-    }
-
-    fn reset_before<'a>(&'a self, table: &'a str, not_after_ns: i64) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move {
-            let request = ResetRequest { table: table.to_owned(), not_after_ns };
-            let ResetResponse {} = self.0.unary_to_one(methods::RESET, &request).await?;
-            Ok(())
         })
     }
 

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Short ways to write tables in a config, and what they stand for.
+
+A config may say `shuffle: true`, `queue: true` or `min_size: 1000`, as Python does. Checkpoints and
+the wire know none of these fields: they are translated when a config is read.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from google.protobuf import text_format
+
+from reverb import rate_limiters
+from reverb.core import protos
+from reverb.errors import ReverbError
+
+__all__ = ["parse_written", "written_config_class"]
+
+# What the messages of a config have more than those that are stored and sent. The numbers matter to
+# nobody, but must be free.
+_ADDITIONS = {
+    "deepmind.reverb.PriorityTableCheckpoint": """
+      field { name: "queue" number: 2000 type: TYPE_BOOL label: LABEL_OPTIONAL }
+      field { name: "stack" number: 2001 type: TYPE_BOOL label: LABEL_OPTIONAL }
+    """,
+    "deepmind.reverb.KeyDistributionOptions": """
+      field { name: "shuffle" number: 2000 type: TYPE_BOOL label: LABEL_OPTIONAL oneof_index: 0 }
+      field {
+        name: "recent" number: 2001 type: TYPE_MESSAGE label: LABEL_OPTIONAL oneof_index: 0
+        type_name: ".deepmind.reverb.KeyDistributionOptions.Extension.Recent"
+      }
+      field { name: "min_heap" number: 2002 type: TYPE_BOOL label: LABEL_OPTIONAL oneof_index: 0 }
+      field { name: "max_heap" number: 2003 type: TYPE_BOOL label: LABEL_OPTIONAL oneof_index: 0 }
+    """,
+    "deepmind.reverb.KeyDistributionOptions.Prioritized": """
+      field {
+        name: "draw" number: 2000 type: TYPE_ENUM label: LABEL_OPTIONAL
+        type_name: ".deepmind.reverb.KeyDistributionOptions.Extension.Draw"
+      }
+    """,
+    "deepmind.reverb.RateLimiterCheckpoint": """
+      oneof_decl { name: "limiter" }
+      field { name: "min_size" number: 2000 type: TYPE_INT64 label: LABEL_OPTIONAL oneof_index: 0 }
+      field {
+        name: "sample_to_insert_ratio" number: 2001 type: TYPE_MESSAGE label: LABEL_OPTIONAL
+        oneof_index: 0 type_name: ".deepmind.reverb.RateLimiterCheckpoint.SampleToInsertRatio"
+      }
+      field { name: "queue" number: 2002 type: TYPE_INT64 label: LABEL_OPTIONAL oneof_index: 0 }
+      field { name: "stack" number: 2003 type: TYPE_INT64 label: LABEL_OPTIONAL oneof_index: 0 }
+      nested_type {
+        name: "SampleToInsertRatio"
+        field { name: "samples_per_insert" number: 1 type: TYPE_DOUBLE label: LABEL_OPTIONAL }
+        field { name: "min_size_to_sample" number: 2 type: TYPE_INT64 label: LABEL_OPTIONAL }
+        field { name: "error_buffer" number: 3 type: TYPE_DOUBLE label: LABEL_REPEATED }
+      }
+    """,
+}
+
+# Which fields a whole table gives.
+_GIVEN = ("sampler", "remover", "max_times_sampled", "rate_limiter", "when_full")
+_LIMITER_NUMBERS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
+
+# Path below the table, and what is wrong there.
+_Problem = tuple[str, str]
+
+
+@functools.cache
+def written_config_class() -> Any:
+    """Returns the class of configs as they are written: `ReverbServerConfig` with more fields."""
+    return protos.with_fields("deepmind.reverb.ReverbServerConfig", _ADDITIONS)
+
+
+def parse_written(text: str) -> tuple[Any, list[_Problem]]:
+    """Parses a config.
+
+    Returns:
+      The `ReverbServerConfig` message that it stands for, and pairs of a path such as
+      `tables[0].rate_limiter.queue` and what is wrong there. The message has good values in these
+      places.
+
+    Raises:
+      google.protobuf.text_format.ParseError: If the text is invalid; names line and column.
+    """
+    written = text_format.Parse(text, written_config_class()())
+    problems = []
+    for number, table in enumerate(written.tables):
+        problems += [(f"tables[{number}].{path}", it) for path, it in _translate_table(table)]
+    # What is left has the same fields under the same numbers.
+    return protos.ReverbServerConfig.FromString(written.SerializeToString()), problems
+
+
+def _translate_table(table: Any) -> Iterator[_Problem]:
+    kind = "queue" if table.queue else "stack" if table.stack else None
+    if table.queue and table.stack:
+        yield "stack", "cannot stand beside queue: true"
+    if kind is not None:
+        for field, _ in table.ListFields():
+            if field.name in _GIVEN:
+                yield field.name, f"cannot stand beside {kind}: true, which gives it"
+        for selector in (table.sampler, table.remover):
+            selector.Clear()
+            setattr(selector, "fifo" if kind == "queue" else "lifo", True)
+        table.max_times_sampled = 1
+        table.when_full = table.WAIT
+        table.rate_limiter.Clear()
+        # A size that is wrong is told as that of the table.
+        setattr(table.rate_limiter, kind, max(1, table.max_size))
+    for role in ("sampler", "remover"):
+        if table.HasField(role):
+            for path, text in _translate_selector(getattr(table, role)):
+                yield f"{role}.{path}", text
+    if table.HasField("rate_limiter"):
+        for path, text in _translate_limiter(table.rate_limiter):
+            yield f"rate_limiter.{path}", text
+    table.ClearField("queue")
+    table.ClearField("stack")
+
+
+def _translate_selector(options: Any) -> Iterator[_Problem]:
+    kind = options.WhichOneof("distribution")
+    if kind == "prioritized" and options.prioritized.draw:
+        if options.HasField("extension"):
+            yield "extension", "cannot stand beside the draw of prioritized"
+        options.extension.draw = options.prioritized.draw
+        options.prioritized.ClearField("draw")
+    if kind not in ("shuffle", "recent", "min_heap", "max_heap"):
+        return
+    if options.HasField("extension"):
+        yield "extension", f"cannot stand beside {kind}"
+    if getattr(options, kind) is False:
+        yield kind, "must be true, got false"
+    expected_age = options.recent.expected_age
+    if kind == "recent" and not 0 < expected_age < float("inf"):
+        yield "recent.expected_age", f"must be finite and above 0, got {expected_age:g}"
+        expected_age = 1.0
+    options.ClearField(kind)
+    options.ClearField("extension")
+    if kind == "shuffle":
+        options.uniform = True
+        options.extension.shuffle.SetInParent()
+    elif kind == "recent":
+        options.uniform = True
+        options.extension.recent.expected_age = expected_age
+    else:
+        options.heap.min_heap = kind == "min_heap"
+
+
+def _translate_limiter(limiter: Any) -> Iterator[_Problem]:
+    kind = limiter.WhichOneof("limiter")
+    if kind is None:
+        return
+    for field, value in limiter.ListFields():
+        if field.name in _LIMITER_NUMBERS:
+            yield field.name, f"cannot stand beside {kind}, which gives it; got {value:g}"
+    value = getattr(limiter, kind)
+    makers: dict[str, Callable[[int], rate_limiters.RateLimiter]] = {
+        "min_size": rate_limiters.MinSize,
+        "queue": rate_limiters.Queue,
+        "stack": rate_limiters.Stack,
+    }
+    numbers = rate_limiters.MinSize(1).to_proto()
+    if kind == "sample_to_insert_ratio":
+        problem = _ratio_problem(value)
+        if problem is None:
+            numbers = _ratio(value).to_proto()
+        else:
+            yield f"{kind}{problem[0]}", problem[1]
+    elif value < 1:
+        yield kind, f"must be at least 1, got {value}"
+    else:
+        numbers = makers[kind](value).to_proto()
+    limiter.ClearField(kind)
+    for name in _LIMITER_NUMBERS:
+        setattr(limiter, name, getattr(numbers, name))
+
+
+def _ratio(ratio: Any) -> rate_limiters.SampleToInsertRatio:
+    buffer = tuple(ratio.error_buffer)
+    return rate_limiters.SampleToInsertRatio(
+        ratio.samples_per_insert,
+        ratio.min_size_to_sample,
+        buffer[0] if len(buffer) == 1 else (buffer[0], buffer[1]),
+    )
+
+
+def _ratio_problem(ratio: Any) -> _Problem | None:
+    if not 0 < ratio.samples_per_insert < float("inf"):
+        text = f"must be finite and greater than 0, got {ratio.samples_per_insert:g}"
+        return ".samples_per_insert", text
+    if ratio.min_size_to_sample < 1:
+        return ".min_size_to_sample", f"must be at least 1, got {ratio.min_size_to_sample}"
+    if len(ratio.error_buffer) not in (1, 2):
+        got = f"{len(ratio.error_buffer)} numbers" if ratio.error_buffer else "none"
+        return ".error_buffer", f"must be one number, or [min_diff, max_diff], got {got}"
+    try:
+        _ratio(ratio)
+    except ReverbError as error:
+        return ".error_buffer", f"does not fit: {error}"
+    return None
