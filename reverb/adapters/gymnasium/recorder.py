@@ -9,6 +9,7 @@ import numpy as np
 import reverb
 from reverb import errors
 from reverb.adapters.gymnasium import autoreset
+from reverb.adapters.gymnasium.checks import as_row
 from reverb.adapters.gymnasium.frame_stacks import check_frame_stack
 from reverb.adapters.gymnasium.history import History
 from reverb.adapters.gymnasium.items import Items, Transitions
@@ -105,6 +106,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
             tables,
             items,
             env.num_envs,
+            env.single_observation_space,
             env.single_action_space,
             frame_stack,
             priority,
@@ -212,8 +214,9 @@ class Recorder(gymnasium.vector.VectorWrapper):
 
     def _step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         observation, rewards, terminations, truncations, infos = self.env.step(actions)
-        terminated = np.asarray(terminations, np.bool_)
-        truncated = np.asarray(truncations, np.bool_)
+        reward = as_row("rewards", rewards, self.num_envs)
+        terminated = as_row("terminations", terminations, self.num_envs).astype(np.bool_)
+        truncated = as_row("truncations", truncations, self.num_envs).astype(np.bool_)
         ended = terminated | truncated
         resets = self._mode == autoreset.SAME_STEP and np.count_nonzero(ended) > 0
         led_to = observation
@@ -222,7 +225,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
         self._history.step(
             led_to,
             actions,
-            rewards,
+            reward,
             terminated,
             truncated,
             ended,
