@@ -249,9 +249,9 @@ class History:
         """The columns of items. There are all of them after the first step."""
         if self._item_columns is None:
             extras = sorted(self._extras or ())
-            self._item_columns = ItemColumns(
-                self._writer.history, self._frame_stack, extras, self._infos.keys
-            )
+            columns = ItemColumns(self._writer.history, self._frame_stack, extras, self._infos.keys)
+            self._writer.name_columns(columns.paths)
+            self._item_columns = columns
         return self._item_columns
 
 
