@@ -375,7 +375,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
 
     def _timeouts_in(self, infos: Any) -> Any:
         """Which environments met their time limits, `[N]`; `None`: none did."""
-        if isinstance(infos, Mapping):
+        if not isinstance(infos, list) and isinstance(infos, Mapping):
             raise InvalidArgumentError(
                 "infos must be a list with a dict for each environment, got one dict, as vector "
                 "environments of Gymnasium give it; with handle_timeout_termination=False, infos "

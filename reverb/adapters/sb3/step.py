@@ -82,8 +82,10 @@ class Step:
 
     def goes_on(self, last: "Step") -> bool:
         """Whether all observations are, bit by bit, what the last step led to."""
-        pairs = zip(self.starts, last.ends, strict=True)
-        return all(start.memory == end.memory for start, end in pairs)
+        for start, end in zip(self.starts, last.ends, strict=True):
+            if start.memory != end.memory:
+                return False
+        return True
 
     def where_it_goes_on(self, last: "Step") -> Array:
         """The same of each environment, `[N]`."""

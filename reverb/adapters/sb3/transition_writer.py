@@ -65,6 +65,7 @@ class TransitionWriter:
         self.has_items = False
         self._table, self._leaves, self._n_steps = table, leaves, n_steps
         num_frames = [leaf.num_frames for leaf in leaves]
+        self._all_leaves = range(len(leaves))
         self._stacks = [i for i, num in enumerate(num_frames) if num > 1]
         # The rows of all steps of a transition: its frames, what it led to, and its numbers.
         num_rows = (2 + sum(num_frames)) * (n_steps + 2)
@@ -91,8 +92,10 @@ class TransitionWriter:
         # Where the next step begins an episode, and whether it does anywhere.
         self._is_start = np.ones(num_envs, np.bool_)
         self._has_starts = True
-        # How many of the newest steps are no transition yet.
+        # How many of the newest steps are no transition yet; always 0 with `n_steps` of 1. The
+        # other is what it is, as bytes, where all environments complete one.
         self._age = np.zeros(num_envs, np.int64)
+        self._complete_age = np.full(num_envs, n_steps, np.int64).tobytes()
         self._cell_rows = CellRows(num_frames, num_envs, n_steps + 1)
         self._is_regular = True
         # The columns of transitions, by the rows of their cells.
@@ -230,7 +233,7 @@ class TransitionWriter:
         if self._n_steps > 1:
             self._age += 1 if where is None else where
         self._set_numbers()
-        self._append_row(step.row, range(len(self._leaves)), where)
+        self._append_row(step.row, self._all_leaves, where)
 
     def _append_first(self, step: Step, where: Array) -> None:
         """Appends first observations: a row for each frame, the newest ones of all leaves last."""
@@ -268,10 +271,14 @@ class TransitionWriter:
     def _set_numbers(self) -> None:
         """Sets the numbers of transitions of the oldest steps that are none yet."""
         numbers = self._numbers
-        if self._n_steps == 1:
-            first = self.num_steps - 1
-            numbers["reward"][:, 0] = self._rewards[first % len(self._steps)]
-            np.add(self._envs, first * len(self._envs), out=numbers["place"])
+        if self._n_steps == 1 or self._age.tobytes() == self._complete_age:
+            # Nearly always all are of as many steps, and this takes a third of the time.
+            oldest = self.num_steps - self._n_steps
+            for i in range(self._n_steps):
+                numbers["reward"][:, i] = self._rewards[(oldest + i) % len(self._steps)]
+            np.add(self._envs, oldest * len(self._envs), out=numbers["place"])
+            if self._n_steps > 1:
+                numbers["discount"][...] = self._discounts[-1]
             return
         first = self.num_steps - self._age
         steps = first[:, None] + self._window
@@ -290,7 +297,7 @@ class TransitionWriter:
           rows_after: Number of rows after that of the newest step. 0: the transitions are of
             `n_steps` steps.
         """
-        if not np.count_nonzero(where):
+        if where is not self._all and not np.count_nonzero(where):
             return
         items = [(it, self._priorities, None, of) for it, of in self._items(where, rows_after)]
         self._num_unconfirmed += self._writer._create_all_items(self._table, items)
@@ -300,8 +307,8 @@ class TransitionWriter:
 
     def _items(self, where: Array, rows_after: int) -> Iterable[tuple[list[Any], Array]]:
         """Yields columns, each with the environments whose transitions have their cells there."""
-        age: Any = 1 if self._n_steps == 1 else self._age
         if not self._is_regular:
+            age: Any = 1 if self._n_steps == 1 else self._age
             first = (self.num_steps - age) % len(self._steps)
             rows = self._cell_rows.of_transitions(first, where)
             patterns, kinds = np.unique(rows, axis=0, return_inverse=True)
