@@ -10,9 +10,10 @@ import pytest
 from gymnasium import spaces
 from stable_baselines3.common.buffers import NStepReplayBuffer
 
+import reverb
 from reverb import testing
 from reverb.adapters.sb3 import ReverbReplayBuffer
-from reverb.errors import InvalidArgumentError
+from reverb.errors import InvalidArgumentError, SignatureMismatchError
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 STACK = spaces.Box(0, 255, (4, 6, 6), np.uint8)
@@ -211,3 +212,41 @@ def test_rewards_without_end_stay_in_their_transitions():
     assert [rewards[at] for at in range(2, 5)] == [np.inf] * 3
     assert [rewards[at] for at in range(5, 12)] == [1.0, *[1.75] * 4, 1.5, 1.0]
     buffer.close()
+
+
+def named(columns):
+    specs = {
+        "obs": reverb.specs.TensorSpec((3,), np.float32),
+        "next_obs": reverb.specs.TensorSpec((3,), np.float32),
+        "action": reverb.specs.TensorSpec((1,), np.int64),
+        "reward": reverb.specs.TensorSpec((1,), np.float32),
+        "done": reverb.specs.TensorSpec((), np.float32),
+        "discount": reverb.specs.TensorSpec((), np.float32),
+        "place": reverb.specs.TensorSpec((), np.int64),
+        "end": reverb.specs.TensorSpec((), np.uint8),
+    }
+    return {columns.get(name, name): spec for name, spec in specs.items()}
+
+
+def test_a_signature_that_names_the_columns_is_matched_by_names():
+    with testing.server([testing.table("replay", max_size=9, signature=named({}))]) as client:
+        buffer = made(server=client.server_address)
+        buffer.add(*step(1))
+        assert transitions(buffer) == {((1.0,) * 3, (1,), (2.0,) * 3, (1.0,), (0.0,))}
+        other = pickle.loads(pickle.dumps(buffer))
+        other.add(*step(2))
+        other.flush()
+        found = [it.data for it in client.scan("replay", unpack_as_table_signature=True)]
+        assert [it["obs"][0] for it in found] == [1.0, 2.0]
+        assert [it["next_obs"][0] for it in found] == [2.0, 3.0]
+        for it in (buffer, other):
+            it.close()
+
+
+def test_a_signature_with_other_names_is_an_error():
+    columns = named({"next_obs": "state"})
+    with testing.server([testing.table("replay", max_size=9, signature=columns)]) as client:
+        with pytest.raises(SignatureMismatchError) as raised:
+            made(server=client.server_address)
+        assert f"has the columns {sorted(columns)}, and the transitions" in str(raised.value)
+        assert "of this buffer ['obs', 'next_obs', 'action', 'reward'," in str(raised.value)

@@ -30,8 +30,8 @@ PATIENCE_MS = 10_000
 class NewItems(NamedTuple):
     """One item for each selected environment.
 
-    `columns` are those of an item, flat, in the order of `name_columns`; `where` are booleans `[B]`;
-    functions compute priorities from `step`.
+    `columns` are those of an item, flat, in the order of `name_columns`; `where` are booleans
+    `[B]`; functions compute priorities from `step`.
     """
 
     columns: list[Any]

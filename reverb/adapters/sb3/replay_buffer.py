@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import tree
 
 import reverb
 from reverb.adapters.sb3 import arrays
+from reverb.adapters.sb3.column_order import order_in
 from reverb.adapters.sb3.leaf import make_leaf
 from reverb.adapters.sb3.library import buffers, spaces, type_aliases
 from reverb.adapters.sb3.transition_writer import TransitionWriter
@@ -21,7 +23,19 @@ from reverb.packed_checkpoint import pack_checkpoint, unpack_checkpoint
 __all__ = ["ReverbReplayBuffer"]
 
 # Made anew when a buffer is loaded.
-_NOT_PICKLED = ("_server", "_client", "_steps", "_directory", "_remove", "_leaves", "info")
+_NOT_PICKLED = (
+    *("_server", "_client", "_steps", "_directory", "_remove"),
+    *("_leaves", "_order", "info"),
+)
+    "_server",
+    "_client",
+    "_steps",
+    "_directory",
+    "_remove",
+    "_leaves",
+    "_order",
+    "info",
+)
 
 
 class ReverbReplayBuffer(buffers.ReplayBuffer):
@@ -78,6 +92,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         Raises:
           InvalidArgumentError: If a number is out of its range, if `priority_exponent` is given
             with `server`, or if the server has no such table.
+          SignatureMismatchError: If the signature of the table names other columns.
           UnavailableError: If no server answers.
         """
         buffers.BaseBuffer.__init__(
@@ -147,12 +162,15 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         batch = self._client.sample_batch(self._table, batch_size, partial=False)
         self.info, self._min_probability = batch.info, batch.min_probability
         num_columns = 2 * len(self._leaves) + len(arrays.NUMBERS)
-        if len(batch.data) != num_columns:
+        columns = batch.data if self._order is None else tree.flatten(batch.data)
+        if len(columns) != num_columns:
             raise InvalidArgumentError(
-                f"table {self._table} has {len(batch.data)} columns, where this buffer needs "
+                f"table {self._table} has {len(columns)} columns, where this buffer needs "
                 f"{num_columns}: another program writes into it"
             )
-        return self._as_samples(batch.data, env)
+        if self._order is not None:
+            columns = [columns[at] for at in np.argsort(self._order)]
+        return self._as_samples(columns, env)
 
     def _as_samples(self, columns: Any, env: Any) -> Any:
         """Makes the tensors of a batch of columns `[B, ...]`."""
@@ -245,6 +263,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self._server: reverb.Server | None = None
         self._directory: str | None = None
         self._remove: Any = None
+        signature = None
         if self._address is None:
             self._directory = tempfile.mkdtemp(prefix="reverb-sb3-")
             self._remove = weakref.finalize(self, shutil.rmtree, self._directory, True)
@@ -275,27 +294,36 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
                     f"server {self._address} has no table {self._table}; it has {sorted(tables)}"
                 )
             has_priorities = tables[self._table].sampler_options.HasField("prioritized")
+            signature = tables[self._table].signature
         # A table of dm-reverb whose sampler takes no priorities does as well.
         self._priority = reverb.MAX_PRIORITY if has_priorities else 1.0
+        self._make_leaves()
+        names = [leaf.name for leaf in self._leaves]
+        names += [f"next_{name}" for name in names]
+        self._order = order_in(self._table, signature, [*names, *arrays.NUMBERS])
         self._begin_writing(num_steps)
         if checkpoint is not None:
             self._steps.has_items = self._client.server_info()[self._table].current_size > 0
 
-    def _begin_writing(self, num_steps: int = 0) -> None:
+    def _make_leaves(self) -> None:
+        """Makes the leaves of an observation, in the order of the columns."""
         space: Any = self.observation_space
+        shapes: Any = self.obs_shape
         if self._is_dict:
             self._names = sorted(space.spaces)
             self._leaves = [
-                make_leaf(f"obs_{name}", space[name], self.obs_shape[name])  # pyright: ignore
-                for name in self._names
+                make_leaf(f"obs_{name}", space[name], shapes[name]) for name in self._names
             ]
         else:
-            self._leaves = [make_leaf("obs_observation", space, self.obs_shape)]
+            self._leaves = [make_leaf("obs", space, shapes)]
+
+    def _begin_writing(self, num_steps: int = 0) -> None:
         self._steps = TransitionWriter(
             self._client,
             self._table,
             self._priority,
             self._leaves,
+            self._order,
             (self.action_dim, self._action_dtype),
             self.n_envs,
             self.n_steps,

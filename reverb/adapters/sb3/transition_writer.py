@@ -42,6 +42,7 @@ class TransitionWriter:
         table: str,
         priority: float,
         leaves: Sequence[Leaf],
+        order: Sequence[int] | None,
         action: tuple[int, Any],
         num_envs: int,
         n_steps: int,
@@ -55,6 +56,8 @@ class TransitionWriter:
           table: Its name.
           priority: Of new transitions.
           leaves: Those of an observation.
+          order: Numbers of the columns of a transition in the order of the table; `None`: the
+            observations, the next ones, and `arrays.NUMBERS`.
           action: Number of dimensions of an action, and its dtype.
           num_envs: Number of environments, `N`.
           n_steps: Number of steps of a transition.
@@ -63,7 +66,8 @@ class TransitionWriter:
         """
         self.num_steps = num_steps
         self.has_items = False
-        self._table, self._leaves, self._n_steps = table, leaves, n_steps
+        self._table, self._leaves, self._order = table, leaves, order
+        self._n_steps = n_steps
         num_frames = [leaf.num_frames for leaf in leaves]
         self._all_leaves = range(len(leaves))
         self._stacks = [i for i, num in enumerate(num_frames) if num > 1]
@@ -349,12 +353,15 @@ class TransitionWriter:
             if len(self._columns) >= _MAX_PATTERNS:
                 self._columns.clear()
             history, num_cells = self._writer.history, len(rows) // 2
-            self._columns[rows] = [
+            columns = [
                 *self._observation(rows[:num_cells]),
                 *self._observation(rows[num_cells:-1]),
                 history["action"][rows[-1]],
-                *(history[name][-1] for name in self._numbers),
+                *(history[name][-1] for name in arrays.NUMBERS[1:]),
             ]
+            if self._order is not None:
+                columns = [columns[at] for at in self._order]
+            self._columns[rows] = columns
         return self._columns[rows]
 
     def _observation(self, rows: Sequence[int]) -> list[Any]:
