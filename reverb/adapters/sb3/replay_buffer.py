@@ -27,15 +27,6 @@ _NOT_PICKLED = (
     *("_server", "_client", "_steps", "_directory", "_remove"),
     *("_leaves", "_order", "info"),
 )
-    "_server",
-    "_client",
-    "_steps",
-    "_directory",
-    "_remove",
-    "_leaves",
-    "_order",
-    "info",
-)
 
 
 class ReverbReplayBuffer(buffers.ReplayBuffer):
