@@ -132,6 +132,7 @@ class EnvRecorder(gymnasium.Wrapper):
           What the environment returns.
 
         Raises:
+          InvalidArgumentError: As in `Recorder`.
           ReverbError: If the connection failed for good.
         """
         observation, info = self.env.reset(seed=seed, options=options)
@@ -153,7 +154,8 @@ class EnvRecorder(gymnasium.Wrapper):
         Raises:
           FailedPreconditionError: If the episode has ended and the environment does not reset
             itself. Nothing was done.
-          InvalidArgumentError: As in `Recorder`.
+          InvalidArgumentError: As in `Recorder`; the reward and the flags are numbers, or arrays
+            of shape `[1]`.
           SignatureMismatchError: As in `Recorder`.
           ReverbError: If the connection failed for good.
         """

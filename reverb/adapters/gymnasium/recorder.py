@@ -28,10 +28,10 @@ class Recorder(gymnasium.vector.VectorWrapper):
     once, whether it is an observation, a next observation, the last one of its episode or a frame
     of several stacks.
 
-    `Transitions`, `Sequences` and `Episodes` say which columns the items have. Values of the
-    program, such as the probability of the action, become columns by `extras`, and values of the
-    environment by `keep_infos`. `signature` makes the table's signature, with which samples have
-    the names of the columns.
+    Observations and actions have the dtypes of their spaces. `Transitions`, `Sequences` and
+    `Episodes` say which columns the items have. Values of the program, such as the probability of
+    the action, become columns by `extras`, and values of the environment by `keep_infos`.
+    `signature` makes the table's signature, with which samples have the names of the columns.
 
     Example:
       >>> import gymnasium
@@ -155,6 +155,8 @@ class Recorder(gymnasium.vector.VectorWrapper):
           What the environment returns.
 
         Raises:
+          InvalidArgumentError: If a value does not fit into the dtype of its space; the environment
+            has to be reset again.
           ReverbError: If the connection failed for good.
         """
         where = autoreset.rows_to_reset(self.num_envs, options)
@@ -177,8 +179,9 @@ class Recorder(gymnasium.vector.VectorWrapper):
         Raises:
           FailedPreconditionError: If the mode is DISABLED and an environment has ended and was not
             reset; the text names it. Nothing was done.
-          InvalidArgumentError: If extras are missing; nothing was done. If infos are missing; the
-            environment made its step, and has to be reset.
+          InvalidArgumentError: If extras are missing; nothing was done. If infos are missing, if a
+            value does not fit into the dtype of its space, or if rewards or flags have another
+            shape than `[B]`; the environment made its step, and has to be reset.
           SignatureMismatchError: If the items do not match a table's signature. The environment
             made its step, and has to be reset.
           ReverbError: If the connection failed for good.

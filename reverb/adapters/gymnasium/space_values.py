@@ -74,7 +74,7 @@ def _cast(array: np.ndarray, dtype: np.dtype, column: str, where: Any) -> np.nda
         fits = (wide >= low) & (wide < float(high + 1)) & (wide == np.floor(wide))
     else:
         fits = (array >= low) & (array <= high)
-    if where is not None and array.ndim:
+    if where is not None and array.shape[:1] == where.shape:
         fits[~where] = True
     if not fits.all():
         raise _no_fit(array, np.argwhere(~fits)[0], dtype, column)

@@ -73,6 +73,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
           optimize_memory_usage: Of no effect: memory is always used as with `True`, and time
             limits are handled all the same.
           handle_timeout_termination: Whether the end of an episode by a time limit counts as none.
+            `False`: nobody looks at `infos`.
           server: Address of a server with the table; `None`: a server in this process.
           table: Name of the table.
           n_steps: Number of steps of a transition. Near the end of an episode it has fewer.
