@@ -218,8 +218,10 @@ class Recorder(gymnasium.vector.VectorWrapper):
     def _step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         observation, rewards, terminations, truncations, infos = self.env.step(actions)
         reward = as_row("rewards", rewards, self.num_envs)
-        terminated = as_row("terminations", terminations, self.num_envs).astype(np.bool_)
-        truncated = as_row("truncations", truncations, self.num_envs).astype(np.bool_)
+        terminated = as_row("terminations", terminations, self.num_envs).astype(
+            np.bool_, copy=False
+        )
+        truncated = as_row("truncations", truncations, self.num_envs).astype(np.bool_, copy=False)
         ended = terminated | truncated
         resets = self._mode == autoreset.SAME_STEP and np.count_nonzero(ended) > 0
         led_to = observation
