@@ -148,6 +148,7 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(MAKE) test-ray
 	$(RAY_ENV)/bin/python -m pytest -m slow tests/with_ray
 	$(MAKE) test-gymnasium test-torch test-sb3 test-torchrl test-jax
+	$(LEARNERS_ENV)/bin/python -m pytest -m slow tests/with_sb3
 	$(MAKE) demo-torch demo-sb3 demo-jax
 	$(MAKE) test-integrations
 

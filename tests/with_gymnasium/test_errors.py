@@ -207,7 +207,7 @@ def test_actions_of_another_structure(client, action):
 
     recorder = Recorder(Lenient([TwoActions]), client, "replay")
     recorder.reset(seed=1)
-    with raises(r"actions must be a dict with the keys \['a', 'b'\], got"):
+    with raises(r"action must be a dict with the keys \['a', 'b'\], got"):
         recorder.step(action)
     recorder.close()
 

@@ -4,9 +4,11 @@
 import operator
 from typing import Any
 
+import numpy as np
+
 from reverb import errors
 
-__all__ = ["check_at_least", "check_choice", "check_discount"]
+__all__ = ["as_row", "check_at_least", "check_choice", "check_discount"]
 
 
 def check_at_least(limit: int, argument: str, value: Any) -> None:
@@ -26,3 +28,26 @@ def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
         names = " or ".join(f'"{choice}"' for choice in choices)
         raise errors.InvalidArgumentError(f"{argument} must be {names}, got {value!r}")
+
+
+def as_row(name: str, value: Any, num_envs: int) -> np.ndarray:
+    """Returns numbers of a step, one for each environment, `[B]`.
+
+    Args:
+      name: What the environment calls them.
+      value: The numbers. Of one environment also a number without a dimension.
+      num_envs: Number of environments, `B`.
+
+    Raises:
+      InvalidArgumentError: If they have another shape, or are no numbers.
+    """
+    array = np.asarray(value)
+    if array.shape == (num_envs,) and array.dtype.kind in "biuf":
+        return array
+    if num_envs == 1 and array.shape == () and array.dtype.kind in "biuf":
+        return array.reshape(1)
+    shapes = "a number or an array of shape [1]" if num_envs == 1 else f"of shape [{num_envs}]"
+    raise errors.InvalidArgumentError(
+        f"{name} of a step must be {shapes}, got dtype {array.dtype} and shape "
+        f"{list(array.shape)}; a wrapper below the recorder can make them so"
+    )

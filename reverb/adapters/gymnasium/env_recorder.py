@@ -9,7 +9,7 @@ import numpy as np
 import reverb
 from reverb import errors
 from reverb.adapters.gymnasium import autoreset
-from reverb.adapters.gymnasium.checks import check_choice
+from reverb.adapters.gymnasium.checks import as_row, check_choice
 from reverb.adapters.gymnasium.frame_stacks import check_frame_stack
 from reverb.adapters.gymnasium.history import History
 from reverb.adapters.gymnasium.items import Items, Transitions
@@ -92,6 +92,7 @@ class EnvRecorder(gymnasium.Wrapper):
             tables,
             items,
             1,
+            env.observation_space,
             env.action_space,
             frame_stack,
             priority,
@@ -131,6 +132,7 @@ class EnvRecorder(gymnasium.Wrapper):
           What the environment returns.
 
         Raises:
+          InvalidArgumentError: As in `Recorder`.
           ReverbError: If the connection failed for good.
         """
         observation, info = self.env.reset(seed=seed, options=options)
@@ -152,7 +154,8 @@ class EnvRecorder(gymnasium.Wrapper):
         Raises:
           FailedPreconditionError: If the episode has ended and the environment does not reset
             itself. Nothing was done.
-          InvalidArgumentError: As in `Recorder`.
+          InvalidArgumentError: As in `Recorder`; the reward and the flags are numbers, or arrays
+            of shape `[1]`.
           SignatureMismatchError: As in `Recorder`.
           ReverbError: If the connection failed for good.
         """
@@ -185,13 +188,15 @@ class EnvRecorder(gymnasium.Wrapper):
     def _step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         had_ended = np.array([self._ended])
-        self._ended = bool(terminated or truncated)
+        flags = as_row("terminated", terminated, 1), as_row("truncated", truncated, 1)
+        is_terminated, is_truncated = (flag.astype(np.bool_, copy=False) for flag in flags)
+        self._ended = bool(is_terminated | is_truncated)
         self._history.step(
             map_nest(_as_row, observation),
             map_nest(_as_row, action),
-            np.array([reward], np.float64),
-            np.array([terminated], np.bool_),
-            np.array([truncated], np.bool_),
+            as_row("reward", reward, 1).astype(np.float64, copy=False),
+            is_terminated,
+            is_truncated,
             np.array([self._ended]),
             {key: _as_row(info[key]) for key in self._keep_infos if key in info},
             begins=autoreset.rows_that_begin(self._mode, had_ended),

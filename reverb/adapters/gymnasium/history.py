@@ -8,7 +8,7 @@ import numpy as np
 
 import reverb
 from reverb import errors
-from reverb.adapters.gymnasium import item_makers, nests
+from reverb.adapters.gymnasium import item_makers, nests, space_values
 from reverb.adapters.gymnasium.infos import KeptInfos
 from reverb.adapters.gymnasium.item_columns import COLUMNS, ItemColumns
 from reverb.adapters.gymnasium.items import Items
@@ -28,7 +28,8 @@ class History:
       tables: As in `Recorder`, and so are the other arguments.
       items: What the items are.
       num_envs: Number of environments, `B`.
-      action_space: The space of an action of one environment.
+      observation_space: The space of an observation of one environment.
+      action_space: The space of its action.
       frame_stack: Number of frames of an observation.
       priority: The priorities of the items.
       keep_infos: The infos that become columns.
@@ -43,6 +44,7 @@ class History:
         tables: str | Mapping[str, Priority | None],
         items: Items,
         num_envs: int,
+        observation_space: Any,
         action_space: Any,
         frame_stack: int | None,
         priority: Priority,
@@ -62,11 +64,12 @@ class History:
         )
         self._maker = item_makers.make_item_maker(items, self._writer, self._columns)
         self._given: dict[str, Any] = {}
-        self._actions = nests.map_space(
-            lambda space: np.zeros((num_envs, *space.shape), space.dtype), action_space
-        )
+        self._observation_dtypes = space_values.dtypes_of(observation_space)
+        self._action_dtypes = space_values.dtypes_of(action_space)
         self._first_row = {
-            "action": self._actions,
+            "action": nests.map_space(
+                lambda space: np.zeros((num_envs, *space.shape), space.dtype), action_space
+            ),
             "reward": np.zeros(num_envs, np.float32),
             "discount": np.zeros(num_envs, np.float32),
             "terminated": np.zeros(num_envs, np.bool_),
@@ -107,6 +110,9 @@ class History:
 
         An episode that has not ended is interrupted. It ends with its last step, which is neither
         a termination nor a truncation.
+
+        Raises:
+          InvalidArgumentError: If an observation is none of the space. No episode has begun then.
         """
         interrupted = where & (self._steps > 0)
         if interrupted.any():
@@ -114,6 +120,10 @@ class History:
         rest = where & ~interrupted
         if rest.any():
             self._writer.end_episode(rest)
+        self._steps[where], self._all_begun = -1, False
+        observation = space_values.of_dtypes(
+            self._observation_dtypes, observation, "observation", where
+        )
         first_row = {"observation": observation} | self._first_row | self._infos.of_reset()
         self._writer.append(first_row, where)
         self._steps[where] = 0
@@ -146,7 +156,7 @@ class History:
         self,
         observation: Any,
         actions: Any,
-        rewards: Any,
+        rewards: np.ndarray,
         terminated: np.ndarray,
         truncated: np.ndarray,
         ended: np.ndarray,
@@ -166,12 +176,17 @@ class History:
           infos: The infos.
           begins: Which environments began an episode instead of making a step; `None`: none.
           final_infos: Which environments have their infos in `final_info`; `None`: none.
+
+        Raises:
+          InvalidArgumentError: If an observation or an action is none of its space. Nothing was
+            recorded.
         """
-        rewards = np.asarray(rewards)
+        observation = space_values.of_dtypes(self._observation_dtypes, observation, "observation")
+        action = space_values.of_dtypes(self._action_dtypes, actions, "action")
         reward, discount = self._maker.sums(rewards, terminated)
         row = {
             "observation": observation,
-            "action": nests.cast_like(self._actions, actions, "actions"),
+            "action": action,
             "reward": reward,
             "discount": discount,
             "terminated": terminated,
@@ -234,9 +249,9 @@ class History:
         """The columns of items. There are all of them after the first step."""
         if self._item_columns is None:
             extras = sorted(self._extras or ())
-            self._item_columns = ItemColumns(
-                self._writer.history, self._frame_stack, extras, self._infos.keys
-            )
+            columns = ItemColumns(self._writer.history, self._frame_stack, extras, self._infos.keys)
+            self._writer.name_columns(columns.paths)
+            self._item_columns = columns
         return self._item_columns
 
 

@@ -32,6 +32,9 @@ Index = int | slice
 class ItemColumns:
     """Makes the columns of items over a history.
 
+    Attributes:
+      paths: The names of the columns, as `tree.flatten_with_path` has them.
+
     Args:
       history: The history of a writer: a dict with a nest for each column.
       frame_stack: Number of frames of an observation; `None`: observations are not stacked.
@@ -51,6 +54,8 @@ class ItemColumns:
         self._is_stacked = frame_stack is not None
         self._extras = extras
         self._infos = infos
+        # The columns of an item by their paths, in their order.
+        self.paths = [path for path, _ in tree.flatten_with_path(self._nest(-1, -1, -1, -1, -1))]
         # They are indices and do not change: each is made once.
         self._made: dict[tuple[Any, ...], list[Any]] = {}
 
@@ -95,10 +100,14 @@ class ItemColumns:
     def _frames(self, last: int) -> Index:
         return slice(last - self._frames_before, last + 1 or None) if self._is_stacked else last
 
-    def _columns(
+    def _columns(self, *indices: Index) -> list[Any]:
+        """The columns of `_nest`, flat."""
+        return tree.flatten(self._nest(*indices))
+
+    def _nest(
         self, observation: Index, next_observation: Index, action: Index, flags: Index, sums: Index
-    ) -> list[Any]:
-        """The columns, flat, in the order of the nest with these names."""
+    ) -> dict[str, Any]:
+        """The columns of an item by their names."""
         history = self._history
         columns = {
             "observation": self._observation(observation),
@@ -113,7 +122,7 @@ class ItemColumns:
             columns[name] = map_nest(lambda column: column[action], history[name])
         for name in self._infos:
             columns[name] = history[name][flags]
-        return tree.flatten(columns)
+        return columns
 
     def _observation(self, index: Index) -> Any:
         def of(column: Any) -> Any:

@@ -50,29 +50,6 @@ def check_space(argument: str, space: Any) -> None:
     map_space(check, space)
 
 
-def cast_like(template: Any, nest: Any, argument: str) -> Any:
-    """Returns the arrays of a nest with the dtypes of the template's leaves.
-
-    Raises:
-      InvalidArgumentError: If the structure differs from the template's.
-    """
-    if isinstance(template, Mapping):
-        if not isinstance(nest, Mapping) or nest.keys() != template.keys():
-            got = list(nest) if isinstance(nest, Mapping) else type(nest).__name__
-            raise errors.InvalidArgumentError(
-                f"{argument} must be a dict with the keys {list(template)}, got {got}"
-            )
-        return {key: cast_like(part, nest[key], argument) for key, part in template.items()}
-    if isinstance(template, tuple):
-        if not isinstance(nest, tuple | list) or len(nest) != len(template):
-            raise errors.InvalidArgumentError(
-                f"{argument} must be a tuple of {len(template)}, got {type(nest).__name__}"
-            )
-        pairs = zip(template, nest, strict=True)
-        return tuple(cast_like(part, value, argument) for part, value in pairs)
-    return np.asarray(nest, template.dtype)
-
-
 def with_rows(nest: Any, rows: Any, indices: np.ndarray) -> Any:
     """Returns a copy of the nest with some rows exchanged.
 
@@ -97,6 +74,8 @@ def _with_rows(nest: Any, rows: Any, indices: np.ndarray) -> Any:
 
         parts = [_with_rows(nest[key], child(key), indices) for key in keys]
         return dict(zip(keys, parts, strict=True)) if isinstance(nest, Mapping) else tuple(parts)
-    changed = np.array(nest)
-    changed[indices] = np.stack(rows) if isinstance(rows, list) else rows
+    others = np.stack(rows) if isinstance(rows, list) else rows
+    # No value is cut off where the two differ in their dtypes.
+    changed = np.array(nest, np.result_type(nest, others))
+    changed[indices] = others
     return changed

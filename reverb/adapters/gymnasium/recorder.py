@@ -9,6 +9,7 @@ import numpy as np
 import reverb
 from reverb import errors
 from reverb.adapters.gymnasium import autoreset
+from reverb.adapters.gymnasium.checks import as_row
 from reverb.adapters.gymnasium.frame_stacks import check_frame_stack
 from reverb.adapters.gymnasium.history import History
 from reverb.adapters.gymnasium.items import Items, Transitions
@@ -27,10 +28,10 @@ class Recorder(gymnasium.vector.VectorWrapper):
     once, whether it is an observation, a next observation, the last one of its episode or a frame
     of several stacks.
 
-    `Transitions`, `Sequences` and `Episodes` say which columns the items have. Values of the
-    program, such as the probability of the action, become columns by `extras`, and values of the
-    environment by `keep_infos`. `signature` makes the table's signature, with which samples have
-    the names of the columns.
+    Observations and actions have the dtypes of their spaces. `Transitions`, `Sequences` and
+    `Episodes` say which columns the items have. Values of the program, such as the probability of
+    the action, become columns by `extras`, and values of the environment by `keep_infos`.
+    `signature` makes the table's signature, with which samples have the names of the columns.
 
     Example:
       >>> import gymnasium
@@ -105,6 +106,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
             tables,
             items,
             env.num_envs,
+            env.single_observation_space,
             env.single_action_space,
             frame_stack,
             priority,
@@ -153,6 +155,8 @@ class Recorder(gymnasium.vector.VectorWrapper):
           What the environment returns.
 
         Raises:
+          InvalidArgumentError: If a value does not fit into the dtype of its space; the environment
+            has to be reset again.
           ReverbError: If the connection failed for good.
         """
         where = autoreset.rows_to_reset(self.num_envs, options)
@@ -175,8 +179,9 @@ class Recorder(gymnasium.vector.VectorWrapper):
         Raises:
           FailedPreconditionError: If the mode is DISABLED and an environment has ended and was not
             reset; the text names it. Nothing was done.
-          InvalidArgumentError: If extras are missing; nothing was done. If infos are missing; the
-            environment made its step, and has to be reset.
+          InvalidArgumentError: If extras are missing; nothing was done. If infos are missing, if a
+            value does not fit into the dtype of its space, or if rewards or flags have another
+            shape than `[B]`; the environment made its step, and has to be reset.
           SignatureMismatchError: If the items do not match a table's signature. The environment
             made its step, and has to be reset.
           ReverbError: If the connection failed for good.
@@ -212,8 +217,11 @@ class Recorder(gymnasium.vector.VectorWrapper):
 
     def _step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         observation, rewards, terminations, truncations, infos = self.env.step(actions)
-        terminated = np.asarray(terminations, np.bool_)
-        truncated = np.asarray(truncations, np.bool_)
+        reward = as_row("rewards", rewards, self.num_envs)
+        terminated = as_row("terminations", terminations, self.num_envs).astype(
+            np.bool_, copy=False
+        )
+        truncated = as_row("truncations", truncations, self.num_envs).astype(np.bool_, copy=False)
         ended = terminated | truncated
         resets = self._mode == autoreset.SAME_STEP and np.count_nonzero(ended) > 0
         led_to = observation
@@ -222,7 +230,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
         self._history.step(
             led_to,
             actions,
-            rewards,
+            reward,
             terminated,
             truncated,
             ended,

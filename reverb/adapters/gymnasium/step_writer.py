@@ -9,6 +9,7 @@ import numpy as np
 
 import reverb
 from reverb import errors
+from reverb.adapters.gymnasium.column_order import order_in
 from reverb.adapters.gymnasium.nests import map_nest
 
 __all__ = ["NewItems", "Priority", "Step", "StepWriter"]
@@ -29,8 +30,8 @@ PATIENCE_MS = 10_000
 class NewItems(NamedTuple):
     """One item for each selected environment.
 
-    `columns` are those of an item, flat; `where` are booleans `[B]`; functions compute priorities
-    from `step`.
+    `columns` are those of an item, flat, in the order of `name_columns`; `where` are booleans
+    `[B]`; functions compute priorities from `step`.
     """
 
     columns: list[Any]
@@ -77,6 +78,9 @@ class StepWriter:
                 raise errors.TableNotFoundError(
                     f"the server has no table {table!r}; it has {sorted(known)}"
                 )
+        self._signatures = {table: known[table].signature for table in given}
+        # The order of the columns in each table; `None`: that of the items.
+        self._orders: dict[str, list[int] | None] = {}
         self._num_envs = num_envs
         if max_unconfirmed_items is None:
             max_unconfirmed_items = 64 * num_envs
@@ -96,6 +100,17 @@ class StepWriter:
         """Whether `close` was called."""
         return self._closed
 
+    def name_columns(self, paths: Sequence[tuple[Any, ...]]) -> None:
+        """Says what the columns of the items are called.
+
+        Raises:
+          SignatureMismatchError: If a table has other columns.
+        """
+        self._orders = {
+            table: order_in(table, signature, paths)
+            for table, signature in self._signatures.items()
+        }
+
     def append(self, row: dict[str, Any], where: np.ndarray | None = None) -> None:
         """Appends a row to the history of each selected environment."""
         self._writer.append(row, where=where)
@@ -110,10 +125,16 @@ class StepWriter:
         if not items:
             return
         for table, priority in self._priorities.items():
+            order = self._orders[table]
             self._unconfirmed_items += self._writer._create_all_items(
                 table,
                 [
-                    (new.columns, _numbers(priority, new.step, self._num_envs), None, new.where)
+                    (
+                        new.columns if order is None else [new.columns[at] for at in order],
+                        _numbers(priority, new.step, self._num_envs),
+                        None,
+                        new.where,
+                    )
                     for new in items
                 ],
             )

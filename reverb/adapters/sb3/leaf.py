@@ -1,139 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one leaf of an observation is written: as a whole, or frame by frame."""
+"""How one leaf of an observation is kept and written: as a whole, or frame by frame."""
 
 from typing import Any
 
 import numpy as np
 
-__all__ = ["Frames", "Leaf", "Rows"]
+from reverb.adapters.sb3.library import spaces
+
+__all__ = ["Leaf", "Values", "make_leaf"]
+
+Array = np.ndarray[Any, Any]
+
+# More frames than this in an observation are no stack.
+_MAX_FRAMES = 16
 
 
-class Rows:
-    """Writes rows of the history of each environment, and counts them.
+class Values:
+    """A leaf of the observations of all environments, which can be compared quickly.
 
     Attributes:
-      writer: A batched trajectory writer.
-      count: int64 `[num_envs]`, how many rows the episode of each environment has.
+      memory: The bytes of all arrays; two of them are compared by one `memcmp`.
+      frames: `[N, k, ...]` of the space's dtype, the oldest frame first.
+      array: The same with the axes of the space, `[N, ...]`.
+      newest: The newest frame of each, `[N, ...]`.
+      words: The same bits as unsigned integers, `[N, k, ...]`.
     """
 
-    def __init__(self, writer: Any) -> None:
-        self.writer = writer
-        self.count = np.zeros(writer.batch_size, np.int64)
+    __slots__ = ("array", "frames", "memory", "newest", "words")
 
-    def append(self, columns: dict[str, Any], where: Any = None) -> None:
-        """Writes one row of the environments that `where` selects."""
-        self.writer.append(columns, where=where)
-        self.count += 1 if where is None else where
+    def __init__(self, shape: tuple[int, ...], dtype: Any, axis: int) -> None:
+        """Makes zeros.
 
-    def end_episode(self, where: Any) -> None:
-        """Begins the rows of these environments again."""
-        self.writer.end_episode(where)
-        self.count[where] = 0
+        Args:
+          shape: `[N, k, ...]`, of `frames`.
+          dtype: Of the space.
+          axis: Axis of `array` that has the frames.
+        """
+        frame_bytes = int(np.prod(shape[2:], dtype=np.int64)) * np.dtype(dtype).itemsize
+        word = next(size for size in (8, 4, 2, 1) if frame_bytes % size == 0)
+        self.memory = bytearray(shape[0] * shape[1] * frame_bytes)
+        self.frames: Array = np.ndarray(shape, dtype, self.memory)
+        self.newest: Array = self.frames[:, -1]
+        self.array: Array = np.moveaxis(self.frames, 1, axis) if shape[1] > 1 else self.newest
+        words = (*shape[:2], frame_bytes // word)
+        self.words: Array = np.ndarray(words, f"u{word}", self.memory)
 
 
 class Leaf:
-    """A leaf of the observation, which is one cell of a row.
+    """A leaf of the observation, `k` cells of a column.
+
+    Most stacks of frames are the last one with a new frame instead of the oldest. That is found by
+    comparing them, so it needs no word from the environment. A leaf that is no stack has one frame,
+    which is the whole of it.
 
     Attributes:
       name: Of the column.
-      places: int64 `[num_envs, k]`, the numbers of the rows that have the latest observation.
+      shape: `[...]` in the arrays of Stable-Baselines3.
+      dtype: Of the space.
+      num_frames: Number of frames, `k`.
     """
 
-    def __init__(self, name: str, num_envs: int, num_frames: int = 1) -> None:
-        self.name = name
-        self.places = np.zeros((num_envs, num_frames), np.int64)
-        self._last: Any = None
-
-    def continues(self, observation: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Whether the observation of each environment is the last one that was written, `[N]`."""
-        if self._last is None:
-            return np.zeros(len(self.places), np.bool_)
-        return _rows_equal(self._last, observation)
-
-    def begin(self, rows: Rows, observation: np.ndarray[Any, Any], where: Any) -> None:
-        """Writes the first observation of an episode, in rows of its own."""
-        self._write_frames(rows, list(self._frames(observation)), where)
-        if self._last is None:
-            self._last = observation.copy()
-        self._last[where] = observation[where]
-
-    def prepare(self, rows: Rows, observation: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Writes what the next observation needs before its row; returns the cells of that row."""
-        frames = list(self._frames(observation))
-        if len(frames) > 1:
-            last = list(self._frames(self._last))
-            is_moved = np.ones(len(self.places), np.bool_)
-            for old, new in zip(last[1:], frames[:-1], strict=True):
-                is_moved &= _rows_equal(old, new)
-            # Where it is no stack that goes on, all frames are written again.
-            self._write_frames(rows, frames[:-1], ~is_moved)
-        np.copyto(self._last, observation)
-        return np.ascontiguousarray(frames[-1])
-
-    def is_written(self, rows: Rows) -> None:
-        """Notes that the last row has the cells of `prepare`."""
-        self._note(rows, np.ones(len(self.places), np.bool_))
-
-    def column(self, writer: Any, places: list[int]) -> Any:
-        """The observation in these rows, counted from the newest one."""
-        return writer.history[self.name][places[0]]
-
-    def restored(self, column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Observations `[B, ...]` of the column of a batch."""
-        return column
-
-    def stored(self, observations: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The column of a batch of observations `[B, ...]`."""
-        return observations
-
-    def _frames(self, observation: Any) -> Any:
-        return [observation]
-
-    def _write_frames(self, rows: Rows, frames: list[Any], where: Any) -> None:
-        if where.any():
-            for frame in frames:
-                rows.append({self.name: np.ascontiguousarray(frame)}, where)
-                self._note(rows, where)
-
-    def _note(self, rows: Rows, where: Any) -> None:
-        self.places[where, :-1] = self.places[where, 1:]
-        self.places[where, -1] = rows.count[where]
-
-
-class Frames(Leaf):
-    """A leaf that is a stack of frames, each of which is a cell.
-
-    Most stacks are the last one with a new frame instead of the oldest. That is found by comparing
-    them, so it needs no word from the environment.
-    """
-
-    def __init__(self, name: str, num_envs: int, num_frames: int, axis: int) -> None:
+    def __init__(
+        self, name: str, space: Any, shape: tuple[int, ...], num_frames: int, axis: int
+    ) -> None:
         """Makes one.
 
         Args:
           name: Of the column.
-          num_envs: Number of environments.
-          num_frames: Number of frames of an observation, the oldest one first.
-          axis: Of an observation, which has the frames: 0 or 2.
+          space: Of the leaf.
+          shape: `[...]` in the arrays of Stable-Baselines3.
+          num_frames: Number of frames; 1: it is no stack.
+          axis: Of `shape`, which has the frames if there are several.
         """
-        super().__init__(name, num_envs, num_frames)
+        self.name = name
+        self.shape, self.dtype = shape, np.dtype(space.dtype)
+        self.num_frames = num_frames
         self._axis = axis
+        # They come as [n_envs], and have the shape [1] in arrays.
+        self._is_discrete = isinstance(space, spaces.Discrete)
 
-    def column(self, writer: Any, places: list[int]) -> Any:
-        """As in `Leaf`: one row for each frame."""
-        return writer.history[self.name][places]
+    def values(self, num_envs: int) -> Values:
+        """Returns room for the observations of all environments."""
+        if self.num_frames == 1:
+            return Values((num_envs, 1, *self.shape), self.dtype, 1)
+        rest = self.shape[: self._axis] + self.shape[self._axis + 1 :]
+        return Values((num_envs, self.num_frames, *rest), self.dtype, 1 + self._axis)
 
-    def restored(self, column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """As in `Leaf`, from frames `[B, k, ...]`."""
-        return np.moveaxis(column, 1, 1 + self._axis)
+    def store(self, values: Values, observation: Any) -> None:
+        """Casts observations into `values`, as Stable-Baselines3 assigns them to its arrays.
 
-    def stored(self, observations: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """As in `Leaf`: frames `[B, k, ...]`."""
-        return np.moveaxis(observations, 1 + self._axis, 1)
+        Raises:
+          ValueError: If the shape is another one.
+        """
+        observation = np.asarray(observation)
+        if self._is_discrete:
+            observation = observation.reshape(values.array.shape)
+        values.array[...] = observation
 
-    def _frames(self, observation: Any) -> Any:
-        return np.moveaxis(observation, 1 + self._axis, 0)
+    def column(self, history: Any, places: list[int]) -> Any:
+        """The observation whose frames are in these rows, counted from the newest one."""
+        return history[self.name][places if self.num_frames > 1 else places[0]]
+
+    def restored(self, column: Array) -> Array:
+        """Observations `[B, ...]` of the column of a batch, whose frames are `[B, k, ...]`."""
+        return np.moveaxis(column, 1, 1 + self._axis) if self.num_frames > 1 else column
+
+    def stored(self, observations: Array) -> Array:
+        """The column of a batch of observations `[B, ...]`."""
+        return np.moveaxis(observations, 1 + self._axis, 1) if self.num_frames > 1 else observations
 
 
-def _rows_equal(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.fromiter(map(np.array_equal, a, b), np.bool_, len(a))
+def make_leaf(name: str, space: Any, shape: tuple[int, ...]) -> Leaf:
+    """Returns a leaf; stacks of frames are images of bytes with some channels.
+
+    Args:
+      name: Of the column.
+      space: Of the leaf.
+      shape: What Stable-Baselines3 makes of it.
+    """
+    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(shape) == 3:
+        axis = 0 if shape[0] == min(shape) else 2
+        if 2 <= shape[axis] <= _MAX_FRAMES:
+            return Leaf(name, space, shape, shape[axis], axis)
+    return Leaf(name, space, shape, 1, 0)

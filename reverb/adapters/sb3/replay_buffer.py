@@ -5,27 +5,27 @@ import contextlib
 import shutil
 import tempfile
 import weakref
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import tree
 
 import reverb
 from reverb._checkpoints.packed import pack_checkpoint, unpack_checkpoint
 from reverb.adapters.sb3 import arrays
-from reverb.adapters.sb3.leaf import Frames, Leaf, Rows
+from reverb.adapters.sb3.column_order import order_in
+from reverb.adapters.sb3.leaf import make_leaf
 from reverb.adapters.sb3.library import buffers, spaces, type_aliases
+from reverb.adapters.sb3.transition_writer import TransitionWriter
 from reverb.errors import InvalidArgumentError, UnimplementedError
 
 __all__ = ["ReverbReplayBuffer"]
 
-# More frames than this in an observation are no stack.
-_MAX_FRAMES = 16
-# How far the program may be ahead of the table, in transitions.
-_MAX_UNCONFIRMED = 1_000
-# Made anew by whoever loads a buffer.
+# Made anew when a buffer is loaded.
 _NOT_PICKLED = (
-    *("_server", "_client", "_writer", "_directory", "_remove"),
-    *("_leaves", "_rows", "_starts", "_actions", "info"),
+    *("_server", "_client", "_steps", "_directory", "_remove"),
+    *("_leaves", "_order", "info"),
 )
 
 
@@ -73,6 +73,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
           optimize_memory_usage: Of no effect: memory is always used as with `True`, and time
             limits are handled all the same.
           handle_timeout_termination: Whether the end of an episode by a time limit counts as none.
+            `False`: nobody looks at `infos`.
           server: Address of a server with the table; `None`: a server in this process.
           table: Name of the table.
           n_steps: Number of steps of a transition. Near the end of an episode it has fewer.
@@ -83,6 +84,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         Raises:
           InvalidArgumentError: If a number is out of its range, if `priority_exponent` is given
             with `server`, or if the server has no such table.
+          SignatureMismatchError: If the signature of the table names other columns.
           UnavailableError: If no server answers.
         """
         buffers.BaseBuffer.__init__(
@@ -107,8 +109,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self._table = table
         self._priority_exponent = priority_exponent
         self._is_dict = isinstance(observation_space, spaces.Dict)
-        # Number of calls of `add`. It tells the places of transitions, see `arrays`.
-        self._num_steps = 0
+        # Discrete and continuous ones; float64 is stored as float32.
+        self._action_dtype = np.dtype(self._maybe_cast_dtype(action_space.dtype))
         self._open()
 
     # ---- What Stable-Baselines3 calls ------------------------------------------------------------
@@ -116,44 +118,22 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Adds a transition of each environment; see `ReplayBuffer.add`.
 
-        Blocks while 1,000 transitions are not confirmed.
+        Values are cast to the dtypes of the spaces as in `ReplayBuffer`. Blocks while 1,000
+        transitions are not confirmed.
+
+        Raises:
+          InvalidArgumentError: If `infos` is one dict and time limits are to be found in it.
+          ValueError: If a shape is another one. Nothing was added.
         """
-        done = np.array(done, np.bool_)
-        observations, next_observations = self._leaves_of(obs), self._leaves_of(next_obs)
-        goes_on = ~self._is_start
-        for leaf, observation in zip(self._leaves, observations, strict=True):
-            goes_on &= leaf.continues(observation)
-        begins = ~goes_on
-        interrupted = begins & ~self._is_start
-        if interrupted.any():
-            # What was written last is not what came before this: another episode has begun.
-            self._finish_episodes(interrupted, np.zeros(self.n_envs, np.int64))
-        if begins.any():
-            for leaf, observation in zip(self._leaves, observations, strict=True):
-                leaf.begin(self._rows, observation, begins)
-        # The steps of the episode that are not items yet, in turn.
-        at = self._num_steps % self.n_steps
-        self._num_steps += 1
-        self._starts[at] = [leaf.places.copy() for leaf in self._leaves]
-        self._rewards[at] = np.asarray(reward, np.float32)
-        timeout = np.array([bool(info.get("TimeLimit.truncated")) for info in infos])
-        ends = arrays.DONE * done + arrays.TIMEOUT * timeout
-        done |= timeout
-        action = np.asarray(action).reshape(self.n_envs, -1)
-        row = {"action": action.astype(self._action_dtype, copy=False)}
-        for leaf, observation in zip(self._leaves, next_observations, strict=True):
-            row[leaf.name] = leaf.prepare(self._rows, observation)
-        self._rows.append(row)
-        for leaf in self._leaves:
-            leaf.is_written(self._rows)
-        self._actions[at] = self._rows.count.copy()
-        self._age += 1
-        self._create((self._age == self.n_steps) & ~done, ends)
-        if done.any():
-            self._finish_episodes(done, ends)
-        self._is_start = done
-        self._writer.flush(block_until_num_items=_MAX_UNCONFIRMED)
-        self._is_flushed = False
+        timeout = None
+        if self.handle_timeout_termination:
+            timeout = self._timeouts_in(infos)
+        if self._is_dict:
+            obs = [obs[name] for name in self._names]
+            next_obs = [next_obs[name] for name in self._names]
+        else:
+            obs, next_obs = [obs], [next_obs]
+        self._steps.add(obs, next_obs, action, reward, done, timeout)
         self.pos += 1
         if self.pos == self.buffer_size:
             self.full = True
@@ -168,20 +148,21 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         Raises:
           InvalidArgumentError: If there is no transition yet. Only without `server`.
         """
-        if self._server is not None and not self._has_items:
+        if self._server is not None and not self._steps.has_items:
             return self._unwritten(batch_size, env)
-        if not self._is_flushed:
-            self._writer.flush()
-            self._is_flushed = True
+        self._steps.flush()
         batch = self._client.sample_batch(self._table, batch_size, partial=False)
         self.info, self._min_probability = batch.info, batch.min_probability
         num_columns = 2 * len(self._leaves) + len(arrays.NUMBERS)
-        if len(batch.data) != num_columns:
+        columns = batch.data if self._order is None else tree.flatten(batch.data)
+        if len(columns) != num_columns:
             raise InvalidArgumentError(
-                f"table {self._table} has {len(batch.data)} columns, where this buffer needs "
+                f"table {self._table} has {len(columns)} columns, where this buffer needs "
                 f"{num_columns}: another program writes into it"
             )
-        return self._as_samples(batch.data, env)
+        if self._order is not None:
+            columns = [columns[at] for at in np.argsort(self._order)]
+        return self._as_samples(columns, env)
 
     def _as_samples(self, columns: Any, env: Any) -> Any:
         """Makes the tensors of a batch of columns `[B, ...]`."""
@@ -227,20 +208,18 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
     def reset(self) -> None:
         """Removes all transitions."""
         super().reset()
-        self._num_steps = 0
-        self._writer.close()
+        self._steps.close()
         self._client.reset(self._table)
         self._begin_writing()
 
     def flush(self) -> None:
         """Waits until all transitions are in the table."""
-        self._writer.flush()
-        self._is_flushed = True
+        self._steps.flush()
 
     @property
     def dones(self) -> arrays.Dones:
         """As `observations` and the other arrays; Stable-Baselines3 also sets it."""
-        return arrays.Dones(lambda: self._array("dones"), self._end_episodes)
+        return arrays.Dones(lambda: self._array("dones"), self._steps.end_episodes)
 
     def __getattr__(self, name: str) -> Any:
         """Reads one of the arrays of other buffers from the table.
@@ -258,7 +237,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
 
     def close(self) -> None:
         """Ends the writer and the server, if it is this buffer's own."""
-        self._writer.close()
+        self._steps.close()
         if self._server is not None:
             self._server.stop()
         if self._remove is not None:
@@ -266,11 +245,17 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
 
     # ---- Parts -----------------------------------------------------------------------------------
 
-    def _open(self, checkpoint: bytes | None = None) -> None:
-        """Starts or finds the server."""
+    def _open(self, checkpoint: bytes | None = None, num_steps: int = 0) -> None:
+        """Starts or finds the server.
+
+        Args:
+          checkpoint: Its transitions; `None`: none.
+          num_steps: Number of calls of `add` before.
+        """
         self._server: reverb.Server | None = None
         self._directory: str | None = None
         self._remove: Any = None
+        signature = None
         if self._address is None:
             self._directory = tempfile.mkdtemp(prefix="reverb-sb3-")
             self._remove = weakref.finalize(self, shutil.rmtree, self._directory, True)
@@ -301,35 +286,44 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
                     f"server {self._address} has no table {self._table}; it has {sorted(tables)}"
                 )
             has_priorities = tables[self._table].sampler_options.HasField("prioritized")
+            signature = tables[self._table].signature
         # A table of dm-reverb whose sampler takes no priorities does as well.
         self._priority = reverb.MAX_PRIORITY if has_priorities else 1.0
-        self._begin_writing()
+        self._make_leaves()
+        names = [leaf.name for leaf in self._leaves]
+        names += [f"next_{name}" for name in names]
+        self._order = order_in(self._table, signature, [*names, *arrays.NUMBERS])
+        self._begin_writing(num_steps)
         if checkpoint is not None:
-            self._has_items = self._client.server_info()[self._table].current_size > 0
+            self._steps.has_items = self._client.server_info()[self._table].current_size > 0
 
-    def _begin_writing(self) -> None:
-        space = self.observation_space
-        leaves = space.spaces if self._is_dict else {"observation": space}
-        self._leaves = [
-            _leaf_of(f"obs_{name}", leaf, self.n_envs) for name, leaf in sorted(leaves.items())
-        ]
-        # The rows of all steps of an item: its frames, what it led to, and its numbers.
-        per_step = 2 + sum(leaf.places.shape[1] for leaf in self._leaves)
-        self._writer = self._client.batched_trajectory_writer(
-            self.n_envs, per_step * (self.n_steps + 2)
+    def _make_leaves(self) -> None:
+        """Makes the leaves of an observation, in the order of the columns."""
+        space: Any = self.observation_space
+        shapes: Any = self.obs_shape
+        if self._is_dict:
+            self._names = sorted(space.spaces)
+            self._leaves = [
+                make_leaf(f"obs_{name}", space[name], shapes[name]) for name in self._names
+            ]
+        else:
+            self._leaves = [make_leaf("obs", space, shapes)]
+
+    def _begin_writing(self, num_steps: int = 0) -> None:
+        self._steps = TransitionWriter(
+            self._client,
+            self._table,
+            self._priority,
+            self._leaves,
+            self._order,
+            (self.action_dim, self._action_dtype),
+            self.n_envs,
+            self.n_steps,
+            self.gamma,
+            num_steps,
         )
-        self._rows = Rows(self._writer)
-        # Discrete and continuous ones; float64 is stored as float32.
-        dtype = np.dtype(self.action_space.dtype)
-        self._action_dtype = np.dtype(np.float32) if dtype == np.float64 else dtype
-        self._is_start = np.ones(self.n_envs, np.bool_)
-        self._age = np.zeros(self.n_envs, np.int64)
-        self._starts: list[Any] = [None] * self.n_steps
-        self._actions: list[Any] = [None] * self.n_steps
-        self._rewards = np.zeros((self.n_steps, self.n_envs), np.float32)
         self.info: Any = None
         self._min_probability: float | None = None
-        self._has_items, self._is_flushed = False, True
 
     def _unwritten(self, batch_size: int, env: Any) -> Any:
         """Samples of a table of this process that has no transition, so that none can come.
@@ -337,15 +331,14 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         Raises:
           InvalidArgumentError: Unless the program has set `full`: then all rows are zeros.
         """
-        if not self.full or self._num_steps:
+        if not self.full or self._steps.num_steps:
             raise InvalidArgumentError(
-                f"the buffer has no transition yet, after {self._num_steps} steps, where one is of "
-                f"n_steps={self.n_steps} or of an episode that ended; add steps before sample(), "
-                "as with larger learning_starts"
+                f"the buffer has no transition yet, after {self._steps.num_steps} steps, where one "
+                f"is of n_steps={self.n_steps} or of an episode that ended; add steps before "
+                "sample(), as with larger learning_starts"
             )
         observations = [
-            leaf.stored(np.zeros((batch_size, *shape), dtype))
-            for leaf, (shape, dtype) in zip(self._leaves, self._leaf_arrays(), strict=True)
+            leaf.stored(np.zeros((batch_size, *leaf.shape), leaf.dtype)) for leaf in self._leaves
         ]
         action = np.zeros((batch_size, self.action_dim), self._action_dtype)
         rewards = np.zeros((batch_size, self.n_steps), np.float32)
@@ -374,7 +367,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self.flush()
         shape = (self.buffer_size, self.n_envs)
         return arrays.StoredTransitions(
-            self._client, self._table, self._leaves, shape, self._num_steps
+            self._client, self._table, self._leaves, shape, self._steps.num_steps
         )
 
     def _array(self, name: str) -> Any:
@@ -393,105 +386,29 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             return stored.numbers(name)
         first = len(self._leaves) if name == "next_observations" else 0
         found = [
-            stored.observations(at, shape, dtype)
-            for at, (shape, dtype) in enumerate(self._leaf_arrays(), first)
+            stored.observations(at, leaf.shape, leaf.dtype)
+            for at, leaf in enumerate(self._leaves, first)
         ]
         if not self._is_dict:
             return found[0]
-        return dict(zip(sorted(self.observation_space.spaces), found, strict=True))
+        return dict(zip(self._names, found, strict=True))
 
-    def _leaf_arrays(self) -> list[tuple[tuple[int, ...], Any]]:
-        """Shape and dtype of each leaf of an observation, in the order of the columns."""
-        space: Any = self.observation_space
-        if not self._is_dict:
-            return [(self.obs_shape, space.dtype)]
-        return [(self.obs_shape[name], space[name].dtype) for name in sorted(space.spaces)]
-
-    def _leaves_of(self, observation: Any) -> list[np.ndarray[Any, Any]]:
-        """Arrays `[num_envs, ...]` of all leaves, in the order of the cells."""
-        if self._is_dict:
-            found = [np.asarray(observation[name]) for name in sorted(observation)]
-        else:
-            # Discrete observations come as [n_envs].
-            found = [np.asarray(observation).reshape(self.n_envs, *self.obs_shape)]
-        space = self.observation_space
-        shapes = [self.obs_shape[name] for name in sorted(space.spaces)] if self._is_dict else None
-        if shapes is None:
-            return found
-        return [it.reshape(self.n_envs, *shape) for it, shape in zip(found, shapes, strict=True)]
-
-    def _finish_episodes(self, where: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> None:
-        """Makes items of all steps that are left, and ends the episodes."""
-        while (left := where & (self._age > 0)).any():
-            self._create(left, ends)
-        self._rows.end_episode(where)
-
-    def _end_episodes(self) -> None:
-        """What comes next begins other episodes."""
-        self._finish_episodes(~self._is_start, np.zeros(self.n_envs, np.int64))
-        self._is_start = np.ones(self.n_envs, np.bool_)
-
-    def _create(self, where: np.ndarray[Any, Any], ends: np.ndarray[Any, Any]) -> None:
-        """Makes an item of the oldest step that is none yet, of each of these environments.
-
-        Args:
-          where: Booleans `[n_envs]`.
-          ends: What was said of their newest steps, bits of `arrays`.
-        """
-        if not where.any():
-            return
-        envs = np.flatnonzero(where)
-        steps = self._num_steps - self._age[envs, None] + np.arange(self.n_steps)
-        is_step = steps < self._num_steps
-        rewards = np.zeros((self.n_envs, self.n_steps), np.float32)
-        rewards[envs] = self._rewards[steps % self.n_steps, envs[:, None]] * is_step
-        discounts = np.zeros(self.n_envs, np.float32)
-        discounts[envs] = self.gamma ** self._age[envs]
-        is_last = ends & arrays.DONE > 0
-        if self.handle_timeout_termination:
-            is_last &= ends & arrays.TIMEOUT == 0
-        numbers = {
-            "reward": rewards,
-            "done": is_last.astype(np.float32),
-            "discount": discounts,
-            "place": (self._num_steps - self._age) * self.n_envs + np.arange(self.n_envs),
-            "end": ends.astype(np.uint8),
-        }
-        self._rows.append(numbers, where)
-        # Where the cells are, counted from the newest row: the same for most environments.
-        first = steps[:, 0] % self.n_steps
-        starts = [self._starts[at] for at in first]
-        places = [
-            np.stack([it[at][env] for it, env in zip(starts, envs, strict=True)])
-            for at in range(len(self._leaves))
-        ]
-        places += [leaf.places[envs] for leaf in self._leaves]
-        places.append(
-            np.array([[self._actions[at][env]] for at, env in zip(first, envs, strict=True)])
-        )
-        ends = np.cumsum([it.shape[1] for it in places])[:-1]
-        relative = np.concatenate(places, axis=1) - self._rows.count[envs, None] - 1
-        kinds, kind_of = np.unique(relative, axis=0, return_inverse=True)
-        history, leaves = self._writer.history, [*self._leaves, *self._leaves]
-        for number, kind in enumerate(kinds):
-            mask = np.zeros(self.n_envs, np.bool_)
-            mask[envs[kind_of.ravel() == number]] = True
-            *of_leaves, (of_action,) = (it.tolist() for it in np.split(kind, ends))
-            trajectory = [
-                *(it.column(self._writer, at) for it, at in zip(leaves, of_leaves, strict=True)),
-                history["action"][of_action],
-                *(history[name][-1] for name in numbers),
-            ]
-            self._writer.create_items(self._table, self._priority, trajectory, where=mask)
-        self._has_items = True
-        self._age[envs] -= 1
+    def _timeouts_in(self, infos: Any) -> Any:
+        """Which environments met their time limits, `[N]`; `None`: none did."""
+        if not isinstance(infos, list) and isinstance(infos, Mapping):
+            raise InvalidArgumentError(
+                "infos must be a list with a dict for each environment, got one dict, as vector "
+                "environments of Gymnasium give it; with handle_timeout_termination=False, infos "
+                "are not looked at, and done must then be the terminations alone"
+            )
+        found = [info.get("TimeLimit.truncated", False) for info in infos]
+        return found if any(found) or len(found) != self.n_envs else None
 
     def _as_tensors(self, columns: Any, env: Any) -> Any:
         found = [leaf.restored(it) for leaf, it in zip(self._leaves, columns, strict=True)]
         if not self._is_dict:
             return self._to_torch(self._normalize_obs(found[0], env))
-        names = sorted(self.observation_space.spaces)
-        normal = self._normalize_obs(dict(zip(names, found, strict=True)), env)
+        normal = self._normalize_obs(dict(zip(self._names, found, strict=True)), env)
         return {name: self._to_torch(value) for name, value in normal.items()}
 
     def _returns(self, rewards: np.ndarray[Any, Any], env: Any) -> np.ndarray[Any, Any]:
@@ -507,28 +424,24 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
 
     def __getstate__(self) -> dict[str, Any]:
         """Without a server's address, the state has all transitions; else the address."""
-        self._writer.flush()
+        self._steps.flush()
         kept = {name: it for name, it in self.__dict__.items() if name not in _NOT_PICKLED}
+        kept["_num_steps"] = self._steps.num_steps
+        kept["_open_steps"] = self._steps.open_steps()
         if self._directory is not None:
             kept["_checkpoint"] = pack_checkpoint(self._client.checkpoint())
         return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
-        checkpoint = state.pop("_checkpoint", None)
+        checkpoint, num_steps = state.pop("_checkpoint", None), state.pop("_num_steps")
+        # Those of earlier releases are lost.
+        open_steps = state.pop("_open_steps", None)
         self.__dict__.update(state)
-        self._open(checkpoint)
+        self._open(checkpoint, num_steps)
+        if open_steps is not None:
+            self._steps.restore(open_steps)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
-
-
-def _leaf_of(name: str, space: Any, num_envs: int) -> Leaf:
-    """Stacks of frames are images of bytes with some channels."""
-    shape = space.shape or ()
-    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(shape) == 3:
-        axis = 0 if shape[0] == min(shape) else 2
-        if 2 <= shape[axis] <= _MAX_FRAMES:
-            return Frames(name, num_envs, shape[axis], axis)
-    return Leaf(name, num_envs)

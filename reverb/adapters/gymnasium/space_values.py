@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values as their space says: of its structure and its dtypes."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from reverb import errors
+from reverb.adapters.gymnasium.nests import map_space
+
+__all__ = ["dtypes_of", "of_dtypes"]
+
+_NUMBERS = "biuf"
+
+
+def dtypes_of(space: Any) -> Any:
+    """Returns a nest with the dtype of each space below Dict and Tuple."""
+    return map_space(lambda leaf: np.dtype(leaf.dtype), space)
+
+
+def of_dtypes(dtypes: Any, nest: Any, column: str, where: Any = None) -> Any:
+    """Returns the arrays of a nest with these dtypes.
+
+    Floats are cast. Integers and booleans are cast if their values fit, and floats to integers if
+    they have no fraction. What has its dtype already is returned as it is.
+
+    Args:
+      dtypes: A nest of dtypes.
+      nest: The same nest of arrays `[B, ...]`.
+      column: Its name in errors.
+      where: The environments whose values count, booleans `[B]`; `None`: all.
+
+    Raises:
+      InvalidArgumentError: If the structure differs, or if a value does not fit.
+    """
+    if type(nest) is np.ndarray and nest.dtype == dtypes:
+        return nest
+    if isinstance(dtypes, Mapping):
+        if not isinstance(nest, Mapping) or nest.keys() != dtypes.keys():
+            got = list(nest) if isinstance(nest, Mapping) else type(nest).__name__
+            raise errors.InvalidArgumentError(
+                f"{column} must be a dict with the keys {list(dtypes)}, got {got}"
+            )
+        return {
+            key: of_dtypes(dtype, nest[key], f"{column}[{key!r}]", where)
+            for key, dtype in dtypes.items()
+        }
+    if isinstance(dtypes, tuple):
+        if not isinstance(nest, tuple | list) or len(nest) != len(dtypes):
+            raise errors.InvalidArgumentError(
+                f"{column} must be a tuple of {len(dtypes)}, got {type(nest).__name__}"
+            )
+        return tuple(
+            of_dtypes(dtype, value, f"{column}[{at}]", where)
+            for at, (dtype, value) in enumerate(zip(dtypes, nest, strict=True))
+        )
+    return _cast(np.asarray(nest), dtypes, column, where)
+
+
+def _cast(array: np.ndarray, dtype: np.dtype, column: str, where: Any) -> np.ndarray:
+    if array.dtype.kind not in _NUMBERS:
+        raise errors.InvalidArgumentError(
+            f"{column} has values of dtype {array.dtype}, where its space has dtype {dtype}"
+        )
+    if dtype.kind == "f" or np.can_cast(array.dtype, dtype):
+        with np.errstate(over="ignore", under="ignore"):
+            return array.astype(dtype, copy=False)
+    low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if array.dtype.kind == "f":
+        wide = array.astype(np.float64, copy=False)
+        # `high` itself may be no float, but the power of 2 after it is one. NaN does not fit.
+        fits = (wide >= low) & (wide < float(high + 1)) & (wide == np.floor(wide))
+    else:
+        fits = (array >= low) & (array <= high)
+    if where is not None and array.shape[:1] == where.shape:
+        fits[~where] = True
+    if not fits.all():
+        raise _no_fit(array, np.argwhere(~fits)[0], dtype, column)
+    with np.errstate(invalid="ignore"):
+        return array.astype(dtype)
+
+
+def _no_fit(
+    array: np.ndarray, at: np.ndarray, dtype: np.dtype, column: str
+) -> errors.InvalidArgumentError:
+    value = array[tuple(at)].item()
+    problem = f"does not fit into {dtype}"
+    if isinstance(value, float) and not value.is_integer() and not math.isinf(value):
+        problem = f"is no integer, as {dtype} has"
+    return errors.InvalidArgumentError(
+        f"environment {at[0] if len(at) else 0} has the value {value!r} of dtype {array.dtype} in "
+        f"{column}, which {problem}, the dtype of its space; correct the space, or cast below the "
+        "recorder"
+    )

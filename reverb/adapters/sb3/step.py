@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One step of all environments, with the dtypes and shapes of the spaces."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from reverb.adapters.sb3.leaf import Leaf
+
+__all__ = ["Step"]
+
+Array = np.ndarray[Any, Any]
+
+
+class Step:
+    """Room for one step of `N` environments, which is used again and again.
+
+    Attributes:
+      starts: For each leaf its observation.
+      ends: For each leaf what the step led to.
+      action: `[N, action_dim]`.
+      reward: float32 `[N]`.
+      done: Whether the episode ended, float32 `[N]`.
+      row: The row of the step.
+    """
+
+    def __init__(
+        self,
+        leaves: Sequence[Leaf],
+        action: tuple[int, Any],
+        reward: Array,
+        numbers: dict[str, Array],
+    ) -> None:
+        """Makes zeros.
+
+        Args:
+          leaves: Those of an observation.
+          action: Number of dimensions of an action, and its dtype.
+          reward: As the attribute.
+          numbers: The other columns of `row`.
+        """
+        num_envs, (action_dim, action_dtype) = len(reward), action
+        self.starts = [leaf.values(num_envs) for leaf in leaves]
+        self.ends = [leaf.values(num_envs) for leaf in leaves]
+        self.action: Array = np.zeros((num_envs, action_dim), action_dtype)
+        self.reward = reward
+        self.done: Array = np.zeros(num_envs, np.float32)
+        newest = {leaf.name: end.newest for leaf, end in zip(leaves, self.ends, strict=True)}
+        self.row = {"action": self.action, **newest, **numbers}
+
+    def store(
+        self,
+        leaves: Sequence[Leaf],
+        observations: Sequence[Any],
+        next_observations: Sequence[Any],
+        action: Any,
+        reward: Any,
+        done: Any,
+    ) -> None:
+        """Casts a step as Stable-Baselines3 does when it assigns to the arrays of its buffers.
+
+        Args:
+          leaves: Those of an observation.
+          observations: For each of them `[N, ...]`, or what can be assigned to that.
+          next_observations: The same.
+          action: `[N, ...]`, and so are the others `[N]`.
+          reward: As the attribute.
+          done: As the attribute.
+
+        Raises:
+          ValueError: If a shape is another one.
+        """
+        for leaf, values, observation in zip(leaves, self.starts, observations, strict=True):
+            leaf.store(values, observation)
+        for leaf, values, observation in zip(leaves, self.ends, next_observations, strict=True):
+            leaf.store(values, observation)
+        # Lists become arrays first: a number in a list would have to fit, one in an array is cast.
+        self.action[...] = np.asarray(action).reshape(self.action.shape)
+        self.reward[...] = np.asarray(reward)
+        self.done[...] = np.asarray(done)
+
+    def goes_on(self, last: "Step") -> bool:
+        """Whether all observations are, bit by bit, what the last step led to."""
+        for start, end in zip(self.starts, last.ends, strict=True):
+            if start.memory != end.memory:
+                return False
+        return True
+
+    def where_it_goes_on(self, last: "Step") -> Array:
+        """The same of each environment, `[N]`."""
+        found: Array = np.ones(len(self.action), np.bool_)
+        for start, end in zip(self.starts, last.ends, strict=True):
+            found &= (start.words == end.words).all(axis=(1, 2))
+        return found
+
+    def state(self) -> tuple[Any, ...]:
+        """Copies of what a transition is made of; see `set_state`."""
+        starts = [values.array.copy() for values in self.starts]
+        ends = [values.array.copy() for values in self.ends]
+        return starts, ends, self.action.copy(), self.reward.copy()
+
+    def set_state(self, state: tuple[Any, ...]) -> None:
+        """Takes what `state` has returned. No episode ends with it."""
+        starts, ends, action, reward = state
+        stored = zip([*self.starts, *self.ends], [*starts, *ends], strict=True)
+        for values, array in stored:
+            values.array[...] = array
+        self.action[...], self.reward[...] = action, reward
