@@ -260,6 +260,10 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         """
         return self._writer.create_all_items(table, items, names)
 
+    def _column_names(self, labels: Sequence[str]) -> native.ColumnNames:
+        """The names of columns for `_create_all_items`: their paths, joined with `/`."""
+        return native.ColumnNames(labels)
+
     def end_episode(self, where: Any | None = None, *, clear_buffers: bool = True) -> None:
         """Starts a new episode in each selected environment.
 

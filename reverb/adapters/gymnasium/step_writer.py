@@ -9,7 +9,6 @@ import numpy as np
 
 import reverb
 from reverb import errors
-from reverb.adapters.gymnasium.column_order import order_in
 from reverb.adapters.gymnasium.nests import map_nest
 
 __all__ = ["NewItems", "Priority", "Step", "StepWriter"]
@@ -78,9 +77,8 @@ class StepWriter:
                 raise errors.TableNotFoundError(
                     f"the server has no table {table!r}; it has {sorted(known)}"
                 )
-        self._signatures = {table: known[table].signature for table in given}
-        # The order of the columns in each table; `None`: that of the items.
-        self._orders: dict[str, list[int] | None] = {}
+        # The names of the columns of items, once they are known.
+        self._names: Any = None
         self._num_envs = num_envs
         if max_unconfirmed_items is None:
             max_unconfirmed_items = 64 * num_envs
@@ -101,42 +99,34 @@ class StepWriter:
         return self._closed
 
     def name_columns(self, paths: Sequence[tuple[Any, ...]]) -> None:
-        """Says what the columns of the items are called.
-
-        Raises:
-          SignatureMismatchError: If a table has other columns.
-        """
-        self._orders = {
-            table: order_in(table, signature, paths)
-            for table, signature in self._signatures.items()
-        }
+        """Says what the columns of the items are called, before the first item."""
+        labels = ["/".join(map(str, path)) for path in paths]
+        self._names = self._writer._column_names(labels)
 
     def append(self, row: dict[str, Any], where: np.ndarray | None = None) -> None:
         """Appends a row to the history of each selected environment."""
         self._writer.append(row, where=where)
 
     def create_items(self, items: Sequence[NewItems]) -> None:
-        """Makes items in every table.
+        """Makes items in every table, with its columns in the order of its signature.
 
         Blocks while too many items are unconfirmed.
+
+        Raises:
+          SignatureMismatchError: If a table has other columns.
         """
         # Faster than `any()`.
         items = [new for new in items if np.count_nonzero(new.where)]
         if not items:
             return
         for table, priority in self._priorities.items():
-            order = self._orders[table]
             self._unconfirmed_items += self._writer._create_all_items(
                 table,
                 [
-                    (
-                        new.columns if order is None else [new.columns[at] for at in order],
-                        _numbers(priority, new.step, self._num_envs),
-                        None,
-                        new.where,
-                    )
+                    (new.columns, _numbers(priority, new.step, self._num_envs), None, new.where)
                     for new in items
                 ],
+                self._names,
             )
         if self._unconfirmed_items > self._max_unconfirmed_items:
             self._wait(self._max_unconfirmed_items // 2)
