@@ -6,15 +6,14 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-import numpy as np
-
 import reverb
-from reverb.adapters.torchrl.arguments import check_numbers, check_parts, check_table
+from reverb.adapters.torchrl.arguments import check_parts, check_settings, check_table
 from reverb.adapters.torchrl.buffer_state import BufferState
-from reverb.adapters.torchrl.fields import Fields, as_values
 from reverb.adapters.torchrl.item_reader import ItemReader
+from reverb.adapters.torchrl.item_writer import ItemWriter
 from reverb.adapters.torchrl.library import tensordict, torch, torchrl_data
 from reverb.adapters.torchrl.priorities import Priorities
+from reverb.adapters.torchrl.sequence_keys import INIT_KEY, TRUNCATED_KEY, SequenceKeys
 from reverb.adapters.torchrl.sequences import SequenceWriter
 from reverb.adapters.torchrl.table_access import TableAccess
 from reverb.adapters.torchrl.table_parts import (
@@ -61,6 +60,11 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         priority_key: Any = "td_error",
         reduction: Literal["max", "min", "mean", "median", "sum"] = "max",
         sequence_length: int | None = None,
+        end_key: Any = None,
+        end_keys: Any = None,
+        traj_key: Any = None,
+        truncated_key: Any = TRUNCATED_KEY,
+        init_key: Any = INIT_KEY,
         consume_after_n_samples: int | None = None,
         prefetch: int | None = None,
         transform: Any = None,
@@ -88,6 +92,16 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
           priority_key: Where priorities are in data and samples.
           reduction: How several priorities of an item become one.
           sequence_length: Items are this many consecutive steps of an episode; see `extend`.
+          end_key: A flag in the data that ends an episode; `None`: ("next", "done"). This one and
+            the next four go with `sequence_length`, and are those of TorchRL's `SliceSampler`.
+          end_keys: Several such flags, of which the data may lack some; instead of `end_key`.
+          traj_key: A field whose change begins another episode. If the data has it, flags of ends
+            do not count. `None`: without `end_key` and `end_keys`, ("collector", "traj_ids") or
+            "episode" if the data has it.
+          truncated_key: Where samples have a flag, bool `[B, 1]`, at the last step of each
+            sequence. "done" beside it is set there, too. `None`: no flags.
+          init_key: A flag, if the data has it, that samples have also at the first step of each
+            sequence, so that recurrent modules begin anew; `None`: it stays as it was written.
           consume_after_n_samples: An item is removed after it was sampled this often. With `server`
             it must be what the table has.
           prefetch: Number of batches that threads fetch ahead.
@@ -105,8 +119,8 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
             must have their default.
 
         Raises:
-          InvalidArgumentError: If a number is out of its range, or if the table differs from what
-            was asked for.
+          InvalidArgumentError: If a number is out of its range, if the table differs from what was
+            asked for, or if keys exclude each other.
           UnavailableError: If no server answers.
           ValueError: If `prefetch` is given without `batch_size` or with
             `consume_after_n_samples`.
@@ -118,6 +132,11 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
             "priority_key": priority_key,
             "reduction": reduction,
             "sequence_length": sequence_length,
+            "end_key": end_key,
+            "end_keys": end_keys,
+            "traj_key": traj_key,
+            "truncated_key": truncated_key,
+            "init_key": init_key,
             "consume_after_n_samples": consume_after_n_samples,
             "prefetch": prefetch,
             "pin_memory": pin_memory,
@@ -125,11 +144,8 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
             "shared": shared,
             "timeout_ms": timeout_ms,
         }
-        check_numbers(self._settings, server, max_size, batch_size)
-        if server is not None and generator is not None:
-            raise InvalidArgumentError(
-                "generator must be None with a server: its table draws, and has a seed of its own"
-            )
+        check_settings(self._settings, server, max_size, batch_size, generator)
+        keys = SequenceKeys(end_key, end_keys, traj_key, truncated_key, init_key)
         own = {
             "max_size": 1_000_000 if max_size is None else max_size,
             "alpha": alpha,
@@ -146,21 +162,21 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         self._device = torch.device(device)
         self._timeout_ms = timeout_ms
         self._sequence_length = sequence_length
-        self._reader = ItemReader(self._access, sequence_length, self._device)
+        self._reader = ItemReader(self._access, sequence_length, keys, self._device)
         self._priorities = Priorities(reduction, eps, sequence_length)
         self._state = BufferState(self, self._access)
         exponent = self._access.alpha
         new_item = 1.0 if exponent is None else reverb.MAX_PRIORITY
-        self._new_priority = new_item
+        self._items = ItemWriter(self._access, self._priorities, new_item)
         self._sequences: SequenceWriter | None = None
         if sequence_length is not None:
-            self._sequences = SequenceWriter(self._access, sequence_length, new_item)
+            self._sequences = SequenceWriter(
+                self._access, sequence_length, keys, self._priorities, new_item
+            )
         sampler: Any = TableSampler()
         if exponent is not None:
             beta = _DEFAULT_BETA if beta is None else beta
-            sampler = PrioritizedTableSampler(
-                self, self._access.max_size, exponent, beta, eps, reduction
-            )
+            sampler = PrioritizedTableSampler(self, self._access.max_size, beta, eps, reduction)
         super().__init__(
             priority_key=priority_key,
             storage=TableStorage(self, self._access.max_size, self._device),
@@ -187,6 +203,16 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         """Name of the table."""
         return self._access.table
 
+    @property
+    def sequence_length(self) -> int | None:
+        """Number of steps of an item, if items are sequences."""
+        return self._sequence_length
+
+    @property
+    def alpha(self) -> float | None:
+        """The exponent of the table; `None` if it does not sample by priority."""
+        return self._access.alpha
+
     # ---- Writing ---------------------------------------------------------------------------------
 
     def add(self, data: Any) -> int:
@@ -200,14 +226,15 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
           The index; -1 if it is not known, as in `extend`.
 
         Raises:
-          InvalidArgumentError: If the fields are not those of the table.
+          SignatureMismatchError: As `extend`.
+          InvalidArgumentError: As `extend`.
         """
         if len(self._transform):
             data = self._transform.inv(data)
         if data is None:
             return torch.zeros((0, 1), dtype=torch.long)
         if self._sequences is not None:
-            self._sequences.write(data)
+            self._sequences.write(data, self._priorities_in(data, True))
             return -1
         return int(self._insert(data.unsqueeze(0), data, True)[0])
 
@@ -216,21 +243,24 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
 
         Without `sequence_length`, each row of `[B, ...]` is an item. With it, data is `[T]` or
         `[N, T]`, steps of one or of `N` environments, and every `sequence_length` consecutive steps
-        of an episode are an item; steps are stored once. An episode ends where `("next", "done")`,
-        `("next", "terminated")` or `("next", "truncated")` is set, or `("collector", "traj_ids")`
-        changes; else it goes on with the next call.
+        of an episode are an item; steps are stored once. `traj_key`, `end_key` and `end_keys` tell
+        where an episode ends; else it goes on with the next call.
 
         Args:
           tensordicts: TensorDict. Each leaf must be a tensor; "index" is not stored.
           update_priority: Whether values at `priority_key` are the priorities of the new items;
-            `None`: yes. Other new items have the largest priority so far.
+            `None`: yes. Those of the steps of a sequence are reduced to one. Other new items have
+            the largest priority so far.
 
         Returns:
           The indices of the items, int64 `[B]`, which are in the data as "index" too. -1 where they
           are not known: with `sequence_length`, and in a group of servers.
 
         Raises:
-          InvalidArgumentError: If the fields are not those of the table.
+          SignatureMismatchError: If the fields are not those of the table; they are compared by
+            their names.
+          InvalidArgumentError: If a value is no tensor, or with `sequence_length` if nothing in the
+            data tells where episodes end.
           ValueError: If it is no TensorDict.
         """
         if not isinstance(tensordicts, tensordict.TensorDictBase):
@@ -241,7 +271,7 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         if data is None:
             return torch.zeros((0, 1), dtype=torch.long)
         if self._sequences is not None:
-            self._sequences.write(data)
+            self._sequences.write(data, self._priorities_in(data, update_priority is not False))
             return torch.full((data.numel(),), -1, dtype=torch.long)
         return self._insert(data, data, update_priority is not False)
 
@@ -249,20 +279,18 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         """Inserts rows `[B, ...]`, and tells the user's data where they are."""
         if not len(rows):
             return torch.zeros(0, dtype=torch.long)
-        fields, tensors = Fields.of(rows)
-        self._access.check_fields(fields)
-        priorities = self._new_priority
-        if takes_priority and self._access.alpha is not None:
-            found = rows.get(self.priority_key, None)
-            if found is not None:
-                priorities = self._priorities.of_items(found, len(rows))
-        keys = self._access.insert([as_values(tensor) for tensor in tensors], priorities)
-        if keys is None:
+        index = self._items.write(rows, self._priorities_in(rows, takes_priority))
+        if index is None:
             return torch.full((len(rows),), -1, dtype=torch.long)
-        index = torch.from_numpy(keys.view(np.int64))
         if not data.is_locked:
             self._set_index_in_td(data, index if data is rows else index[0])
         return index
+
+    def _priorities_in(self, data: Any, takes_priority: bool) -> Any:
+        """The priorities that new data brings with it, or `None`."""
+        if not takes_priority or self._access.alpha is None:
+            return None
+        return data.get(self.priority_key, None)
 
     # ---- Sampling --------------------------------------------------------------------------------
 
@@ -274,14 +302,8 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
                 f"batch_size must be a multiple of sequence_length={length}, got {batch_size}"
             )
         batch = self._access.sample(batch_size // length, self._timeout_ms)
-        data = self._reader.of_batch(batch)
-        info = {"index": torch.from_numpy(batch.info.key.view(np.int64))}
-        if self._access.alpha is not None:
-            info["priority_weight"] = self._reader.weights(batch, self._sampler.beta)
-        if self._sequence_length is not None:
-            info = {name: it.repeat_interleave(length) for name, it in info.items()}
-        if self._device.type != "cpu":
-            info = {name: it.to(self._device) for name, it in info.items()}
+        beta = None if self._access.alpha is None else self._sampler.beta
+        data, info = self._reader.of_batch(batch, beta)
         if len(self._transform):
             data = self._transform(data)
         if self._pin_memory:
@@ -395,7 +417,13 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         """
         with self._futures_lock:
             self._clear_prefetch_queue_locked()
+        self.drop_sequences()
         self._access.remove_all(keep_counters=not empty_write_count)
+
+    def drop_sequences(self) -> None:
+        """Lets steps that come next begin episodes, because those before them are gone."""
+        if self._sequences is not None:
+            self._sequences.drop()
 
     def share(self, shared: bool = True) -> "ReverbReplayBuffer":
         """Returns the buffer: its table may always be shared."""
@@ -418,8 +446,15 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over the state of `state_dict`; what was fetched ahead is dropped.
 
+        Items take the place of those that are there, and the table gets the `alpha` of the state.
+        After an error the buffer is as it was. Calls of forked copies of the buffer raise
+        `FailedPreconditionError` from then on; pickles stay valid.
+
         Raises:
-          InvalidArgumentError: If it has items and this buffer's are on a server.
+          InvalidArgumentError: If it is not the state of a `ReverbReplayBuffer`, if that was of
+            another kind, if it has items and this buffer's are on a server, or if it has none and
+            this buffer's server is its own.
+          DataLossError: If the items are damaged.
         """
         with self._futures_lock:
             self._clear_prefetch_queue_locked()
@@ -430,10 +465,12 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         self._state.write(pathlib.Path(path).absolute())
 
     def loads(self, path: Any) -> None:
-        """Loads what `dumps` saved.
+        """Loads what `dumps` saved, as `load_state_dict`.
 
         Raises:
           InvalidArgumentError: As `load_state_dict`.
+          DataLossError: If a file is damaged.
+          OSError: If a file cannot be read, or is none.
         """
         with self._futures_lock:
             self._clear_prefetch_queue_locked()
@@ -462,7 +499,7 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
             "beta": self._sampler.beta if self._access.alpha is not None else None,
             "batch_size": self._batch_size,
             "transform": self._transform,
-            "_fields": self._access.known_fields(),
+            "_fields": self._access.fields.known(),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -470,7 +507,7 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         fields = arguments.pop("_fields")
         # Of a pickle within this process, too: whose server it is, is the other's business.
         self.__init__(arguments.pop("server"), **arguments)  # pyright: ignore
-        self._access.remember(fields)
+        self._access.fields.remember(fields)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
