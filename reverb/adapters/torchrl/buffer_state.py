@@ -27,7 +27,6 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
     "alpha": (int, float),
     "beta": (int, float),
 }
-_FOREIGN = "is not the state of a ReverbReplayBuffer"
 
 
 class BufferState:
@@ -54,17 +53,15 @@ class BufferState:
           DataLossError: If the items are damaged.
         """
         if not isinstance(state, dict):
-            raise InvalidArgumentError(f"state_dict {_FOREIGN}: it is a {type(state).__name__}")
+            raise _foreign("state_dict", f"it is a {type(state).__name__}")
         missing = [name for name in ("_transforms", *_KINDS) if name not in state]
         if missing:
-            raise InvalidArgumentError(f"state_dict {_FOREIGN}: it has no {', '.join(missing)}")
+            raise _foreign("state_dict", f"it has no {', '.join(missing)}")
         items = state.get("_checkpoint")
         if items is not None:
             if not isinstance(items, torch.Tensor) or items.dtype != torch.uint8:
-                raise InvalidArgumentError(
-                    f"state_dict {_FOREIGN}: _checkpoint must be a tensor of bytes, got "
-                    f"{getattr(items, 'dtype', type(items).__name__)}"
-                )
+                found = getattr(items, "dtype", type(items).__name__)
+                raise _foreign("state_dict", f"_checkpoint must be a tensor of bytes, got {found}")
             items = items.cpu().numpy().tobytes()
         self._replace("state_dict", items, state["_transforms"], state)
 
@@ -90,11 +87,12 @@ class BufferState:
         there = {it.name for it in path.iterdir()}
         missing = [it for it in (_NUMBERS, _TRANSFORMS) if it not in there]
         if missing:
-            raise InvalidArgumentError(f"{path} {_FOREIGN}: it has no {', '.join(missing)}")
+            raise _foreign(path, f"it has no {', '.join(missing)}")
         numbers = self._read_numbers(path / _NUMBERS)
-        if not isinstance(numbers, dict) or (left := [it for it in _KINDS if it not in numbers]):
-            found = f"it has no {', '.join(left)}" if isinstance(numbers, dict) else "it is no dict"
-            raise InvalidArgumentError(f"{path / _NUMBERS} {_FOREIGN}: {found}")
+        if not isinstance(numbers, dict):
+            raise _foreign(path / _NUMBERS, f"it has a {type(numbers).__name__}")
+        if left := [it for it in _KINDS if it not in numbers]:
+            raise _foreign(path / _NUMBERS, f"it has no {', '.join(left)}")
         with open_file(path / _TRANSFORMS) as file:
             try:
                 transforms = torch.load(file, weights_only=True)
@@ -127,7 +125,7 @@ class BufferState:
         for key, kind in _KINDS.items():
             value = numbers[key]
             if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-                raise InvalidArgumentError(f"{name} {_FOREIGN}: its {key} is {value!r}")
+                raise _foreign(name, f"its {key} is {value!r}")
         own = self._numbers()
         for key in ("alpha", "beta", "consume_after_n_samples"):
             if (numbers[key] is None) != (own[key] is None):
@@ -205,3 +203,10 @@ class BufferState:
         except BaseException:
             transform.load_state_dict(before)
             raise
+
+
+def _foreign(name: Any, why: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{name} is not the state of a ReverbReplayBuffer: {why}. A buffer of the class that saved "
+        "it can load it, and its items may be given to extend"
+    )

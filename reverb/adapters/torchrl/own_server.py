@@ -37,8 +37,10 @@ class OwnServer:
         self._owner = os.getpid()
         self._root = tempfile.mkdtemp(prefix="reverb-torchrl-")
         self._remove = weakref.finalize(self, _remove, self._root, self._owner)
-        # Shared with forked copies of the buffer, which learn by it that there are other items.
-        self._num_loads = mmap.mmap(-1, mmap.PAGESIZE)
+        # Forked copies of the buffer share the first number, and learn by it that there are other
+        # items since.
+        self._num_loads = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
+        self._known_loads = 0
         self._start(tempfile.mkdtemp(dir=self._root), None)
 
     def check_not_replaced(self) -> None:
@@ -49,7 +51,7 @@ class OwnServer:
         Raises:
           FailedPreconditionError: If that is so.
         """
-        if self._num_loads[0] and os.getpid() != self._owner:
+        if self._num_loads[0] != self._known_loads and os.getpid() != self._owner:
             raise FailedPreconditionError(
                 f"load_state_dict or loads in process {self._owner} has replaced the items of this "
                 f"buffer after it was forked into process {os.getpid()}; fork it again, or give "
@@ -92,7 +94,8 @@ class OwnServer:
           stored: What `unpacked` gave.
         """
         port, before = self._server.port, self._directory
-        self._num_loads[0] = 1
+        self._known_loads += 1
+        self._num_loads[0] = self._known_loads
         self._server.stop()
         shutil.rmtree(before, ignore_errors=True)
         directory = str(pathlib.Path(stored.path).parent)

@@ -11,7 +11,7 @@ from reverb.adapters.torchrl.arguments import check_parts, check_settings, check
 from reverb.adapters.torchrl.buffer_state import BufferState
 from reverb.adapters.torchrl.item_reader import ItemReader
 from reverb.adapters.torchrl.item_writer import ItemWriter
-from reverb.adapters.torchrl.library import tensordict, torch, torchrl_data
+from reverb.adapters.torchrl.library import as_one_step, tensordict, torch, torchrl_data
 from reverb.adapters.torchrl.priorities import Priorities
 from reverb.adapters.torchrl.sequence_keys import INIT_KEY, TRUNCATED_KEY, SequenceKeys
 from reverb.adapters.torchrl.sequences import SequenceWriter
@@ -21,9 +21,8 @@ from reverb.adapters.torchrl.table_parts import (
     TableSampler,
     TableStorage,
     TableWriter,
-    refuse_part,
-    refuse_write,
 )
+from reverb.adapters.torchrl.unused_calls import UnusedCalls
 from reverb.errors import InvalidArgumentError
 
 __all__ = ["ReverbReplayBuffer"]
@@ -31,7 +30,7 @@ __all__ = ["ReverbReplayBuffer"]
 _DEFAULT_BETA = 0.4
 
 
-class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
+class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
     """A `TensorDictReplayBuffer` for TorchRL's collectors and trainers, over a table.
 
         buffer = ReverbReplayBuffer("localhost:8000", table="replay", batch_size=256, prefetch=2)
@@ -215,6 +214,7 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
 
     # ---- Writing ---------------------------------------------------------------------------------
 
+    @as_one_step
     def add(self, data: Any) -> int:
         """Adds one item, and waits until the server has it.
 
@@ -238,6 +238,7 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
             return -1
         return int(self._insert(data.unsqueeze(0), data, True)[0])
 
+    @as_one_step
     def extend(self, tensordicts: Any, *, update_priority: bool | None = None) -> Any:
         """Adds items, and waits until the server has all of them.
 
@@ -294,6 +295,8 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
 
     # ---- Sampling --------------------------------------------------------------------------------
 
+    sample = as_one_step(torchrl_data.TensorDictReplayBuffer.sample)
+
     def _sample(self, batch_size: int) -> tuple[Any, dict[str, Any]]:
         """A batch and its info; runs in threads of `prefetch`."""
         length = self._sequence_length or 1
@@ -340,11 +343,9 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         """
         return self._reader.read(places)
 
-    __setitem__ = set_ = set_at_ = update_ = write_all = refuse_write
-    set_storage = set_sampler = set_writer = refuse_part
-
     # ---- Priorities ------------------------------------------------------------------------------
 
+    @as_one_step
     def update_priority(self, index: Any, priority: Any) -> None:
         """Updates priorities; indices of items that are gone are ignored.
 
@@ -364,6 +365,7 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         if len(keys):
             self._access.update_priorities(keys, priorities)
 
+    @as_one_step
     def update_tensordict_priority(self, data: Any) -> None:
         """Updates priorities by a sample with values at `priority_key`.
 
@@ -424,14 +426,6 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         """Lets steps that come next begin episodes, because those before them are gone."""
         if self._sequences is not None:
             self._sequences.drop()
-
-    def share(self, shared: bool = True) -> "ReverbReplayBuffer":
-        """Returns the buffer: its table may always be shared."""
-        self.shared = shared
-        self._write_lock = contextlib.nullcontext()
-        if shared and getattr(self, "_initialized", False):
-            self._share_replay_buffer_transform()
-        return self
 
     # ---- Files -----------------------------------------------------------------------------------
 
@@ -512,15 +506,6 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
-
-    # ---- What TorchRL would do with a storage ----------------------------------------------------
-
-    def _initialize_prioritized_sampler(self) -> None:
-        """Nothing: the items of a table have their priorities."""
-
-    def set_rng(self, generator: Any) -> None:
-        """Of no effect: the server draws; see `generator` of the constructor."""
-        self._rng = generator
 
 
 def _same(data: Any) -> Any:
