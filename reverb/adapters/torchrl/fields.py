@@ -9,7 +9,7 @@ import numpy as np
 from reverb.adapters.torchrl.library import tensordict, torch
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 
-__all__ = ["Fields", "as_values"]
+__all__ = ["Fields", "columns_of"]
 
 # A field with this name tells in a sample which item it is.
 INDEX = "index"
@@ -55,27 +55,6 @@ class Fields:
         self._dtypes = dtypes
         self._shapes = shapes
         self._tree = _tree_of(paths)
-
-    @classmethod
-    def of(cls, data: Any) -> "tuple[Fields, list[Any]]":
-        """Returns the fields of a TensorDict `[B, ...]`, and its tensors on the CPU.
-
-        Raises:
-          InvalidArgumentError: If something in it is no tensor, or if there is no tensor.
-        """
-        found: list[tuple[Path, Any]] = []
-        _collect(data, (), found)
-        if not found:
-            raise InvalidArgumentError("data must have at least one tensor, got none")
-        tensors = [tensor.detach().cpu() for _, tensor in found]
-        fields = cls(
-            [path for path, _ in found],
-            [tensor.dtype for tensor in tensors],
-            [tuple(tensor.shape[1:]) for tensor in tensors],
-            len(data.batch_size) - 1,
-            _dim_names(data),
-        )
-        return fields, tensors
 
     @classmethod
     def of_signature(cls, signature: Any) -> "Fields":
@@ -225,9 +204,27 @@ class Fields:
         return made if device.type == "cpu" else made.to(device)
 
 
-def as_values(tensor: Any) -> Any:
-    """Returns what writers take: an array of the same memory, if NumPy has the dtype."""
-    return tensor if tensor.dtype in _BITS else tensor.numpy()
+def columns_of(data: Any) -> tuple[Fields, list[Any]]:
+    """Returns the fields of a TensorDict `[B, ...]`, and what writers take for each of them.
+
+    That is an array of the same memory, if NumPy has the dtype, else a tensor.
+
+    Raises:
+      InvalidArgumentError: If something in it is no tensor, or if there is no tensor.
+    """
+    found: list[tuple[Path, Any]] = []
+    _collect(data, (), found)
+    if not found:
+        raise InvalidArgumentError("data must have at least one tensor, got none")
+    tensors = [tensor.detach().cpu() for _, tensor in found]
+    fields = Fields(
+        [path for path, _ in found],
+        [tensor.dtype for tensor in tensors],
+        [tuple(tensor.shape[1:]) for tensor in tensors],
+        len(data.batch_size) - 1,
+        _dim_names(data),
+    )
+    return fields, [it if it.dtype in _BITS else it.numpy() for it in tensors]
 
 
 def _collect(data: Any, path: Path, found: list[tuple[Path, Any]]) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb.adapters.torchrl.fields import Fields, as_values
+from reverb.adapters.torchrl.fields import columns_of
 from reverb.adapters.torchrl.library import torch
 from reverb.adapters.torchrl.priorities import Priorities
 from reverb.adapters.torchrl.table_access import TableAccess
@@ -40,12 +40,11 @@ class ItemWriter:
         Raises:
           SignatureMismatchError: If the fields are not those of the table.
         """
-        fields, tensors = Fields.of(rows)
-        order = self._access.fields.check(fields)
-        if order is not None:
-            tensors = [tensors[at] for at in order]
+        fields, columns = columns_of(rows)
+        columns = self._access.fields.in_order(fields, columns)
         priorities = self._priority
         if values is not None:
             priorities = self._priorities.of_items(values, len(rows))
-        keys = self._access.insert([as_values(tensor) for tensor in tensors], priorities)
+        keys = self._access.insert(columns, priorities)
+        self._access.fields.confirm()
         return None if keys is None else torch.from_numpy(keys.view(np.int64))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb.adapters.torchrl.fields import Fields, as_values
+from reverb.adapters.torchrl.fields import columns_of
 from reverb.adapters.torchrl.library import torch
 from reverb.adapters.torchrl.priorities import Priorities
 from reverb.adapters.torchrl.sequence_keys import SequenceKeys
@@ -64,7 +64,7 @@ class SequenceWriter:
         """
         if data.ndim == 0:
             data = data.unsqueeze(0)
-        if not data.numel():
+        if 0 in data.shape:
             return
         num_steps = data.shape[-1]
         # [T, N]
@@ -72,25 +72,23 @@ class SequenceWriter:
         if values is not None:
             # [T, N, ...]
             values = values.reshape(data.shape[1], num_steps, -1).transpose(0, 1)
-        fields, tensors = Fields.of(data)
-        order = self._access.fields.check(fields.of_steps())
-        if order is not None:
-            tensors = [tensors[at] for at in order]
+        fields, columns = columns_of(data)
+        columns = self._access.fields.in_order(fields.of_steps(), columns)
         boundaries = self._keys.find(data)
         with self._access.telling_table(), self._lock_of_process():
             try:
-                self._write(boundaries, tensors, values)
+                self._write(boundaries, columns, values)
             except BaseException:
                 # Nobody knows which steps were written: what comes next does not go on with them.
                 self._writer, self._made_for = None, None
                 raise
+        self._access.fields.confirm()
 
-    def _write(self, boundaries: tuple[Any, Any], tensors: list[Any], values: Any) -> None:
+    def _write(self, boundaries: tuple[Any, Any], columns: list[Any], values: Any) -> None:
         """Writes steps `[T, N]`."""
-        num_steps, num_lanes = tensors[0].shape[:2]
+        num_steps, num_lanes = columns[0].shape[:2]
         writer = self._writer_of(num_lanes)
         begins, ends = self._moves(*boundaries)
-        columns = [as_values(tensor) for tensor in tensors]
         priority = self._priority
         if values is None:
             self._last_values.clear()

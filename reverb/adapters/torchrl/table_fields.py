@@ -29,6 +29,7 @@ class TableFields:
     def __init__(self, access: Any) -> None:
         self._access = access
         self._known: Fields | None = None
+        self._unconfirmed: Fields | None = None
         # Which columns have a time axis, where only a signature tells the fields.
         self._have_time: list[bool] | None = None
 
@@ -38,32 +39,47 @@ class TableFields:
 
     def remember(self, fields: Fields | None) -> None:
         """Takes over what another process has learned."""
-        self._known = fields
-        self._have_time = None
+        self._known, self._unconfirmed, self._have_time = fields, None, None
 
-    def check(self, fields: Fields) -> list[int] | None:
+    def in_order(self, fields: Fields, columns: list[Any]) -> list[Any]:
         """Compares fields of new items with those of the items, or makes them known to everybody.
 
+        Args:
+          fields: Of the new items.
+          columns: One for each of the fields.
+
         Returns:
-          The order in which their tensors are columns, as `Fields.order_of`.
+          The columns in the order that they have in the table.
 
         Raises:
           SignatureMismatchError: If the items have other fields.
         """
-        known = self._known
+        known, self._unconfirmed = self._known, None
         if known is None or known.signature_shapes is not None:
             known = self._told()
         order = None if known is None else known.order_of(fields, self._access.table)
         fields = fields.in_order(order)
-        if known is None or known.signature_shapes is not None:
+        if known is None:
             self._tell(fields)
+            known = fields
+        elif known.signature_shapes is not None:
+            # The server may refuse them yet.
+            self._unconfirmed = fields
             known = fields
         known.check(fields, self._access.table)
         if known.dim_names is not None and known.dim_names != fields.dim_names:
             known = known.without_dim_names()
             self._tell(known)
-        self._known = known
-        return order
+        if self._unconfirmed is None:
+            self._known = known
+        return columns if order is None else [columns[at] for at in order]
+
+    def confirm(self) -> None:
+        """Tells fields that only a signature knew: the server has taken items with them."""
+        fields, self._unconfirmed = self._unconfirmed, None
+        if fields is not None:
+            self._tell(fields)
+            self._known = fields
 
     def of_items(self) -> Fields:
         """Returns the fields of the items.
