@@ -273,7 +273,7 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
             return torch.zeros((0, 1), dtype=torch.long)
         if self._sequences is not None:
             self._sequences.write(data, self._priorities_in(data, update_priority is not False))
-            return torch.full((data.numel(),), -1, dtype=torch.long)
+            return torch.full((data.shape.numel(),), -1, dtype=torch.long)
         return self._insert(data, data, update_priority is not False)
 
     def _insert(self, rows: Any, data: Any, takes_priority: bool) -> Any:

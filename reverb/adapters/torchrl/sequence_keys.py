@@ -47,8 +47,8 @@ class SequenceKeys:
             raise InvalidArgumentError(
                 f"end_keys must be a sequence of at least one key, got {end_keys!r}"
             )
-        ends = end_keys if end_key is None else [end_key]
-        self._ends = None if ends is None else [_path("end_keys", it) for it in ends]
+        name, ends = ("end_key", [end_key]) if end_keys is None else ("end_keys", end_keys)
+        self._ends = [path for it in ends if (path := _path(name, it)) is not None]
         self._trajectory = _path("traj_key", traj_key)
         self._truncated = _path("truncated_key", truncated_key)
         self._init = _path("init_key", init_key)
