@@ -69,8 +69,8 @@ class Fields:
             if isinstance(nest, dict):
                 for name in sorted(nest):
                     visit(nest[name], (*path, name))
-            elif isinstance(nest, tuple) and hasattr(nest, "_fields"):
-                for name, inner in zip(nest._fields, nest, strict=True):
+            elif isinstance(nest, tuple) and (names := getattr(nest, "_fields", ())):
+                for name, inner in zip(names, nest, strict=True):
                     visit(inner, (*path, name))
             elif hasattr(nest, "shape") and path:
                 found.append((path, nest))

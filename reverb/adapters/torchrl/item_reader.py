@@ -98,7 +98,7 @@ class ItemReader:
         described = zip(columns, have_time, fields.paths, strict=True)
         size: tuple[int, ...]
         if self._length is not None:
-            columns = [self._steps(*it) for it in described]
+            columns = [self._steps(self._length, *it) for it in described]
             size = columns[0].shape[:2]
             if is_flat:
                 size = (size[0] * size[1],)
@@ -111,14 +111,14 @@ class ItemReader:
             size = columns[0].shape[: 1 + fields.batch_dims]
         return fields.to_tensordict(columns, size, self._device)
 
-    def _steps(self, column: Any, has_time: bool, path: tuple[str, ...]) -> Any:
+    def _steps(self, length: int, column: Any, has_time: bool, path: tuple[str, ...]) -> Any:
         """A column `[N, T, ...]` of sequences; what an item has once, each of its steps has."""
         if not has_time:
-            shape = (len(column), self._length, *column.shape[1:])
+            shape = (len(column), length, *column.shape[1:])
             return np.ascontiguousarray(np.broadcast_to(column[:, None], shape))
-        if column.shape[1] != self._length:
+        if column.shape[1] != length:
             raise InvalidArgumentError(
-                f"sequence_length={self._length} must be the number of steps of the items of table "
+                f"sequence_length={length} must be the number of steps of the items of table "
                 f"{self._access.table}, which have {column.shape[1]} in field {'.'.join(path)}"
             )
         return column

@@ -30,7 +30,7 @@ __all__ = ["ReverbReplayBuffer"]
 _DEFAULT_BETA = 0.4
 
 
-class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
+class ReverbReplayBuffer(UnusedCalls):
     """A `TensorDictReplayBuffer` for TorchRL's collectors and trainers, over a table.
 
         buffer = ReverbReplayBuffer("localhost:8000", table="replay", batch_size=256, prefetch=2)
@@ -105,15 +105,14 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
             it must be what the table has.
           prefetch: Number of batches that threads fetch ahead.
           transform: As in `TensorDictReplayBuffer`; applied in this process.
-          transform_factory: As in `TensorDictReplayBuffer`; called at once.
+          transform_factory: As there; called at once.
           pin_memory: Whether samples are pinned.
           device: Where samples are.
           shared: Of no effect: a table may always be shared.
           timeout_ms: How long `sample` waits for the rate limiter, in milliseconds; `None`: no
             limit.
-          generator: A `torch.Generator` that draws the seed of the table; `None`: PyTorch's own,
-            so that `torch.manual_seed` makes samples reproducible. Only without `server`, whose
-            table has a seed itself.
+          generator: A `torch.Generator` that draws the seed of the table; `None`: PyTorch's own, so
+            that `torch.manual_seed` makes samples reproducible. Only without `server`.
           **parts: Other arguments of `TensorDictReplayBuffer`, such as `storage` and `sampler`;
             must have their default.
 
@@ -121,8 +120,7 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
           InvalidArgumentError: If a number is out of its range, if the table differs from what was
             asked for, or if keys exclude each other.
           UnavailableError: If no server answers.
-          ValueError: If `prefetch` is given without `batch_size` or with
-            `consume_after_n_samples`.
+          ValueError: If `prefetch` has no `batch_size`, or `consume_after_n_samples` beside it.
         """
         check_parts(type(self).__name__, parts)
         self._settings: dict[str, Any] = {
@@ -164,8 +162,7 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
         self._reader = ItemReader(self._access, sequence_length, keys, self._device)
         self._priorities = Priorities(reduction, eps, sequence_length)
         self._state = BufferState(self, self._access)
-        exponent = self._access.alpha
-        new_item = 1.0 if exponent is None else reverb.MAX_PRIORITY
+        new_item = 1.0 if self.alpha is None else reverb.MAX_PRIORITY
         self._items = ItemWriter(self._access, self._priorities, new_item)
         self._sequences: SequenceWriter | None = None
         if sequence_length is not None:
@@ -173,7 +170,7 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
                 self._access, sequence_length, keys, self._priorities, new_item
             )
         sampler: Any = TableSampler()
-        if exponent is not None:
+        if self.alpha is not None:
             beta = _DEFAULT_BETA if beta is None else beta
             sampler = PrioritizedTableSampler(self, self._access.max_size, beta, eps, reduction)
         super().__init__(
@@ -181,7 +178,7 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
             storage=TableStorage(self, self._access.max_size, self._device),
             sampler=sampler,
             writer=TableWriter(self),
-            collate_fn=_same,
+            collate_fn=lambda data: data,
             pin_memory=pin_memory,
             prefetch=prefetch,
             transform=transform,
@@ -289,7 +286,7 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
 
     def _priorities_in(self, data: Any, takes_priority: bool) -> Any:
         """The priorities that new data brings with it, or `None`."""
-        if not takes_priority or self._access.alpha is None:
+        if not takes_priority or self.alpha is None:
             return None
         return data.get(self.priority_key, None)
 
@@ -305,7 +302,7 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
                 f"batch_size must be a multiple of sequence_length={length}, got {batch_size}"
             )
         batch = self._access.sample(batch_size // length, self._timeout_ms)
-        beta = None if self._access.alpha is None else self._sampler.beta
+        beta = None if self.alpha is None else self._sampler.beta
         data, info = self._reader.of_batch(batch, beta)
         if len(self._transform):
             data = self._transform(data)
@@ -357,7 +354,7 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
           InvalidArgumentError: If there is not one priority for each index, if one is negative or
             no number, or with `sequence_length` if the sequences are not complete.
         """
-        if self._access.alpha is None:
+        if self.alpha is None:
             # Which warns.
             self._sampler.update_priority(index, priority)
             return
@@ -375,7 +372,7 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
         Raises:
           InvalidArgumentError: As `update_priority`.
         """
-        if self._access.alpha is None:
+        if self.alpha is None:
             return
         index = data.get("index")
         if self._sequence_length is None and data.ndim:
@@ -400,15 +397,8 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
 
     def stats(self) -> dict[str, int | float | bool]:
         """Returns sizes and counters, as `ReplayBuffer.stats`; asks the server once."""
-        info = self._access.info()
-        return {
-            "size": info.current_size,
-            "write_count": int(info.rate_limiter_info.insert_stats.completed),
-            "prefetch_queue_size": len(self._prefetch_queue),
-            "initialized": True,
-            "capacity": info.max_size,
-            "utilization": info.current_size / info.max_size,
-        }
+        ahead = len(self._prefetch_queue)
+        return {**self._access.sizes(), "prefetch_queue_size": ahead, "initialized": True}
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Removes all items, of all processes; what was fetched ahead is dropped.
@@ -432,8 +422,7 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
     def state_dict(self) -> dict[str, Any]:
         """Returns the state.
 
-        Without `server` it has all items, as a checkpoint. With it, the items stay on the server,
-        which makes its checkpoints itself.
+        Without `server` it has all items, as a checkpoint. With it they stay on the server.
         """
         return self._state.as_dict()
 
@@ -478,7 +467,7 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
             self.close()
 
     def close(self) -> None:
-        """Ends the writer, and the server if it is this process's own. The buffer is gone then."""
+        """Ends the writer, and the server if it is this process's own."""
         if self._sequences is not None:
             self._sequences.close()
         self._access.close()
@@ -490,7 +479,7 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
         return {
             **self._settings,
             "server": self._access.for_others(),
-            "beta": self._sampler.beta if self._access.alpha is not None else None,
+            "beta": self._sampler.beta if self.alpha is not None else None,
             "batch_size": self._batch_size,
             "transform": self._transform,
             "_fields": self._access.fields.known(),
@@ -506,7 +495,3 @@ class ReverbReplayBuffer(UnusedCalls, torchrl_data.TensorDictReplayBuffer):
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
-
-
-def _same(data: Any) -> Any:
-    return data

@@ -188,6 +188,16 @@ class TableAccess:
             )
         return infos[self.table]
 
+    def sizes(self) -> dict[str, int | float]:
+        """Returns sizes by the names of TorchRL's `stats`; asks the server once."""
+        info = self.info()
+        return {
+            "size": info.current_size,
+            "write_count": int(info.rate_limiter_info.insert_stats.completed),
+            "capacity": info.max_size,
+            "utilization": info.current_size / info.max_size,
+        }
+
     def set_alpha(self, alpha: float) -> None:
         """Changes the exponent of the table."""
         self.client.configure_table(self.table, priority_exponent=alpha)
