@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from torchrl.modules import LSTMModule, set_recurrent_mode
 
-from reverb.adapters.torchrl import ReverbReplayBuffer
+import reverb
+from reverb.adapters.torchrl import ReverbReplayBuffer, tables
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 from support.torchrl_steps import episodes
 
@@ -213,3 +214,22 @@ def test_nothing_is_written_of_no_steps(made):
     for part in (data[:0], data[:2], data[2:2], data[2:]):
         assert buffer.extend(part).tolist() == [-1] * len(part)
     assert len(buffer) == 3
+
+
+def test_a_step_of_several_environments(made):
+    buffer = made(sequence_length=2, batch_size=2)
+    first, second = episodes([3, 3]).reshape(2, 3).unbind(0)
+    for at in range(3):
+        assert buffer.add(torch.stack([first[at], second[at]])) == -1
+    assert windows(buffer) == [(0, 0, 1), (0, 1, 2), (1, 0, 1), (1, 1, 2)]
+
+
+@pytest.mark.parametrize("length", [None, 2, 4])
+def test_items_have_the_length_that_was_asked_for(made, length):
+    with reverb.Server(tables("replay")) as server:
+        address = f"localhost:{server.port}"
+        made(address, sequence_length=3).extend(episodes([5]))
+        reader = made(address, sequence_length=length, batch_size=12)
+        for read in (reader.sample, lambda: reader[:], lambda: next(reader.scan())):
+            with pytest.raises(InvalidArgumentError, match=r"have 3 in field|sequence_length=3"):
+                read()

@@ -105,11 +105,22 @@ class ItemReader:
                 columns = [it.reshape(*size, *it.shape[2:]) for it in columns]
         else:
             columns = [
-                it.reshape(len(it), *it.shape[2:]) if has_time and it.shape[1] == 1 else it
-                for it, has_time, _ in described
+                self._step(column, path, fields) if has_time else column
+                for column, has_time, path in described
             ]
             size = columns[0].shape[: 1 + fields.batch_dims]
         return fields.to_tensordict(columns, size, self._device)
+
+    def _step(self, column: Any, path: tuple[str, ...], fields: Any) -> Any:
+        """A column `[N, ...]` of one step; if only a signature tells its fields, also of more."""
+        if column.shape[1] == 1:
+            return column.reshape(len(column), *column.shape[2:])
+        if fields.signature_shapes is None:
+            raise InvalidArgumentError(
+                f"items of table {self._access.table} are sequences: field {'.'.join(path)} has "
+                f"{column.shape[1]} steps; give sequence_length={column.shape[1]}"
+            )
+        return column
 
     def _steps(self, length: int, column: Any, has_time: bool, path: tuple[str, ...]) -> Any:
         """A column `[N, T, ...]` of sequences; what an item has once, each of its steps has."""

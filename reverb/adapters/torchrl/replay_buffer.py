@@ -216,8 +216,8 @@ class ReverbReplayBuffer(UnusedCalls):
         """Adds one item, and waits until the server has it.
 
         Args:
-          data: TensorDict of one item, `[]`, or `[T]` for a trajectory. With `sequence_length`, one
-            step. It gets the key "index".
+          data: TensorDict of one item, `[]`, or `[T]` for a trajectory; it gets the key "index".
+            With `sequence_length`, one step, `[]`, or `[N]` of `N` environments.
 
         Returns:
           The index; -1 if it is not known, as in `extend`.
@@ -231,7 +231,7 @@ class ReverbReplayBuffer(UnusedCalls):
         if data is None:
             return torch.zeros((0, 1), dtype=torch.long)
         if self._sequences is not None:
-            self._sequences.write(data, self._priorities_in(data, True))
+            self._sequences.write(data.unsqueeze(-1), self._priorities_in(data, True))
             return -1
         return int(self._insert(data.unsqueeze(0), data, True)[0])
 

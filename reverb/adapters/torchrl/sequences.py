@@ -62,8 +62,6 @@ class SequenceWriter:
           InvalidArgumentError: If the fields are not those of the table, or if nothing in the data
             tells where episodes end.
         """
-        if data.ndim == 0:
-            data = data.unsqueeze(0)
         if 0 in data.shape:
             return
         num_steps = data.shape[-1]
