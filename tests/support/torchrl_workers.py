@@ -8,6 +8,9 @@ from tensordict import TensorDict
 from torchrl.envs import GymEnv, TransformedEnv
 from torchrl.envs.transforms import StepCounter
 
+from reverb.errors import FailedPreconditionError
+from support.torchrl_steps import episodes
+
 
 def numbered(first, count):
     return TensorDict({"number": torch.arange(first, first + count)}, [count])
@@ -28,6 +31,17 @@ def learn_for_ever(buffer, pipe):
         buffer.update_tensordict_priority(sample)
         if turn == 20:
             pipe.send("learns")
+
+
+def write_until_refused(buffer, pipe):
+    """Writes on until a call says that it must not."""
+    try:
+        for turn in range(10**9):
+            buffer.extend(episodes([3]))
+            if turn == 3:
+                pipe.send("writes")
+    except FailedPreconditionError as error:
+        pipe.send(str(error))
 
 
 def make_env():

@@ -4,12 +4,21 @@
 import math
 from typing import Any
 
+from reverb.adapters.torchrl.sequence_keys import INIT_KEY, TRUNCATED_KEY
 from reverb.adapters.torchrl.table_access import TableAccess
 from reverb.errors import InvalidArgumentError
 
-__all__ = ["check_numbers", "check_parts", "check_table"]
+__all__ = ["check_parts", "check_settings", "check_table"]
 
 _REDUCTIONS = ("max", "min", "mean", "median", "sum")
+# Arguments that go with sequence_length, and their defaults.
+_OF_SEQUENCES: dict[str, Any] = {
+    "end_key": None,
+    "end_keys": None,
+    "traj_key": None,
+    "truncated_key": TRUNCATED_KEY,
+    "init_key": INIT_KEY,
+}
 # What others' buffers are made of, with the values that do no harm and what to say of others.
 _TABLE = "a Reverb table takes its place"
 _PARTS: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -47,11 +56,14 @@ def check_parts(owner: str, parts: dict[str, Any]) -> None:
             raise InvalidArgumentError(f"{name} must be {allowed[0]}: {reason}; got {shown}")
 
 
-def check_numbers(settings: dict[str, Any], server: Any, max_size: Any, batch_size: Any) -> None:
+def check_settings(
+    settings: dict[str, Any], server: Any, max_size: Any, batch_size: Any, generator: Any
+) -> None:
     """Checks what can be checked without the table.
 
     Raises:
-      InvalidArgumentError: If a number is out of its range.
+      InvalidArgumentError: If a number is out of its range, or if an argument is for buffers of
+        another kind.
       ValueError: If `prefetch` does not go with the others.
     """
     for name, value in (
@@ -67,6 +79,15 @@ def check_numbers(settings: dict[str, Any], server: Any, max_size: Any, batch_si
             f"max_size={max_size} is a setting of the table, which server {address} has; leave it "
             "out"
         )
+    if server is not None and generator is not None:
+        raise InvalidArgumentError(
+            "generator must be None with a server: its table draws, and has a seed of its own"
+        )
+    for name, default in _OF_SEQUENCES.items():
+        if settings["sequence_length"] is None and settings[name] != default:
+            raise InvalidArgumentError(
+                f"{name}={settings[name]!r} is for sequences; give sequence_length, or leave it out"
+            )
     if settings["reduction"] not in _REDUCTIONS:
         raise InvalidArgumentError(
             f"reduction must be one of {_REDUCTIONS}, got {settings['reduction']!r}"

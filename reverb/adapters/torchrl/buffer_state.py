@@ -1,21 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of a buffer, as a dict and as files."""
 
+import contextlib
+import copy
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from reverb._checks.plain_files import open_file, read_file
 from reverb.adapters.torchrl.library import torch
-from reverb.adapters.torchrl.table_access import TableAccess
-from reverb.errors import InvalidArgumentError
+from reverb.adapters.torchrl.table_access import TableAccess, alpha_of
+from reverb.errors import DataLossError, InvalidArgumentError
 
 __all__ = ["BufferState"]
 
-# It has two numbers.
-_MAX_METADATA_BYTES = 1024 * 1024
+_ITEMS, _TRANSFORMS, _NUMBERS = "checkpoint.tar", "transform.t", "buffer_metadata.json"
+_MAX_NUMBERS_BYTES = 1024 * 1024
+# What each of the numbers may be, besides `None`.
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "batch_size": int,
+    "sequence_length": int,
+    "consume_after_n_samples": int,
+    "alpha": (int, float),
+    "beta": (int, float),
+}
 
 
 class BufferState:
@@ -27,64 +38,175 @@ class BufferState:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the state."""
-        state = {"_transforms": self._buffer.transform.state_dict(), **self._metadata()}
-        if self._access.is_own:
-            packed = np.frombuffer(self._access.packed(), np.uint8)
+        state = {"_transforms": self._buffer.transform.state_dict(), **self._numbers()}
+        if self._access.own is not None:
+            packed = np.frombuffer(self._access.own.pack(), np.uint8)
             state["_checkpoint"] = torch.from_numpy(packed.copy())
         return state
 
     def take(self, state: dict[str, Any]) -> None:
-        """Takes over what `as_dict` returned.
+        """Takes over what `as_dict` returned; after an error the buffer is as it was.
 
         Raises:
-          InvalidArgumentError: If it has items and this buffer's are on a server.
+          InvalidArgumentError: If it is no such state, if it is of another kind of buffer, or if it
+            has items and this buffer's are on a server, or has none and they are not.
+          DataLossError: If the items are damaged.
         """
-        checkpoint = state.get("_checkpoint")
-        if checkpoint is not None:
-            self._load_items(checkpoint.numpy().tobytes())
-        self._buffer.transform.load_state_dict(state["_transforms"])
-        self._load_metadata(state)
+        if not isinstance(state, dict):
+            raise _foreign("state_dict", f"it is a {type(state).__name__}")
+        missing = [name for name in ("_transforms", *_KINDS) if name not in state]
+        if missing:
+            raise _foreign("state_dict", f"it has no {', '.join(missing)}")
+        items = state.get("_checkpoint")
+        if items is not None:
+            if not isinstance(items, torch.Tensor) or items.dtype != torch.uint8:
+                found = getattr(items, "dtype", type(items).__name__)
+                raise _foreign("state_dict", f"_checkpoint must be a tensor of bytes, got {found}")
+            items = items.cpu().numpy().tobytes()
+        self._replace("state_dict", items, state["_transforms"], state)
 
     def write(self, path: pathlib.Path) -> None:
         """Saves the state in a directory, which is made if it is not there."""
         path.mkdir(parents=True, exist_ok=True)
-        if self._access.is_own:
-            path.joinpath("checkpoint.tar").write_bytes(self._access.packed())
-        if transforms := self._buffer.transform.state_dict():
-            torch.save(transforms, path / "transform.t")
-        path.joinpath("buffer_metadata.json").write_text(json.dumps(self._metadata()))
+        # Without its numbers, a state that was not written to the end is refused.
+        path.joinpath(_NUMBERS).unlink(missing_ok=True)
+        path.joinpath(_ITEMS).unlink(missing_ok=True)
+        if self._access.own is not None:
+            path.joinpath(_ITEMS).write_bytes(self._access.own.pack())
+        torch.save(self._buffer.transform.state_dict(), path / _TRANSFORMS)
+        path.joinpath(_NUMBERS).write_text(json.dumps(self._numbers()))
 
     def read(self, path: pathlib.Path) -> None:
-        """Loads what `write` saved.
+        """Loads what `write` saved; after an error the buffer is as it was.
 
         Raises:
           InvalidArgumentError: As `take`.
-          DataLossError: If the items are damaged.
+          DataLossError: If a file is damaged.
           OSError: If a file cannot be read, or is a pipe or a device.
         """
-        if path.joinpath("checkpoint.tar").exists():
-            self._load_items(path / "checkpoint.tar")
-        if path.joinpath("transform.t").exists():
-            with open_file(path / "transform.t") as file:
-                self._buffer.transform.load_state_dict(torch.load(file))
-        self._load_metadata(
-            json.loads(read_file(path / "buffer_metadata.json", _MAX_METADATA_BYTES))
-        )
+        there = {it.name for it in path.iterdir()}
+        missing = [it for it in (_NUMBERS, _TRANSFORMS) if it not in there]
+        if missing:
+            raise _foreign(path, f"it has no {', '.join(missing)}")
+        numbers = self._read_numbers(path / _NUMBERS)
+        if not isinstance(numbers, dict):
+            raise _foreign(path / _NUMBERS, f"it has a {type(numbers).__name__}")
+        if left := [it for it in _KINDS if it not in numbers]:
+            raise _foreign(path / _NUMBERS, f"it has no {', '.join(left)}")
+        with open_file(path / _TRANSFORMS) as file:
+            try:
+                transforms = torch.load(file, weights_only=True)
+            # Damaged files raise whatever the reader of archives and pickles meets.
+            except Exception as error:
+                raise DataLossError(f"{path / _TRANSFORMS} is damaged: {error}") from error
+        items = path / _ITEMS if _ITEMS in there else None
+        self._replace(str(path), items, transforms, numbers)
 
-    def _metadata(self) -> dict[str, Any]:
-        buffer = self._buffer
-        beta = buffer.sampler.beta if self._access.alpha is not None else None
-        return {"batch_size": buffer.batch_size, "beta": beta}
+    # ---- Numbers ---------------------------------------------------------------------------------
 
-    def _load_metadata(self, metadata: dict[str, Any]) -> None:
-        self._buffer._batch_size = metadata["batch_size"]
-        if self._access.alpha is not None and metadata["beta"] is not None:
-            self._buffer.sampler.beta = metadata["beta"]
+    def _numbers(self) -> dict[str, Any]:
+        buffer, alpha = self._buffer, alpha_of(self._access.info())
+        return {
+            "batch_size": buffer.batch_size,
+            "sequence_length": buffer.sequence_length,
+            "consume_after_n_samples": self._access.max_times_sampled or None,
+            "alpha": alpha,
+            "beta": None if alpha is None else buffer.sampler.beta,
+        }
 
-    def _load_items(self, checkpoint: bytes | pathlib.Path) -> None:
-        if not self._access.is_own:
+    def _read_numbers(self, path: pathlib.Path) -> Any:
+        try:
+            return json.loads(read_file(path, _MAX_NUMBERS_BYTES))
+        except ValueError as error:
+            raise DataLossError(f"{path} is damaged: {error}") from error
+
+    def _check_numbers(self, name: str, numbers: dict[str, Any]) -> None:
+        """Compares the kind of the buffer in the state with this one."""
+        for key, kind in _KINDS.items():
+            value = numbers[key]
+            if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+                raise _foreign(name, f"its {key} is {value!r}")
+        own = self._numbers()
+        for key in ("alpha", "beta", "consume_after_n_samples"):
+            if (numbers[key] is None) != (own[key] is None):
+                raise InvalidArgumentError(
+                    f"{name} is of another kind of sampler: its {key} is {numbers[key]}, and this "
+                    f"buffer's is {own[key]}"
+                )
+        if numbers["sequence_length"] != own["sequence_length"]:
             raise InvalidArgumentError(
-                "the state has the items of a buffer's own server, and the items of this one are "
-                f"on server {self._access.address}, which loads its checkpoints itself"
+                f"sequence_length={own['sequence_length']} must be that of {name}, which is "
+                f"{numbers['sequence_length']}"
             )
-        self._access.unpack(checkpoint)
+
+    # ---- Loading ---------------------------------------------------------------------------------
+
+    def _replace(
+        self,
+        name: str,
+        items: bytes | pathlib.Path | None,
+        transforms: Any,
+        numbers: dict[str, Any],
+    ) -> None:
+        """Checks everything, then takes it over."""
+        self._check_numbers(name, numbers)
+        with contextlib.ExitStack() as stack:
+            stored = None
+            own = self._access.own
+            if own is None and items is not None:
+                raise InvalidArgumentError(
+                    "the state has the items of a buffer's own server, and the items of this one "
+                    f"are on server {self._access.address}, which loads its checkpoints itself"
+                )
+            if own is not None and items is None:
+                raise InvalidArgumentError(
+                    f"{name} has no items: a buffer with a server saved it, and the items are in "
+                    "the checkpoints of that server; make a buffer with that server"
+                )
+            if own is not None and items is not None:
+                stored = stack.enter_context(own.unpacked(items))
+                self._check_tables(name, stored)
+            stack.enter_context(self._with_transforms(name, transforms))
+            if stored is not None:
+                self._buffer.drop_sequences()
+                self._access.replace_items(stored)
+        self._buffer._batch_size = numbers["batch_size"]
+        if numbers["beta"] is not None:
+            self._buffer.sampler.beta = numbers["beta"]
+
+    def _check_tables(self, name: str, stored: Any) -> None:
+        names = self._access.own_tables()
+        if sorted(stored.tables) != names:
+            raise InvalidArgumentError(
+                f"{name} has the tables {sorted(stored.tables)}, and this buffer has {names}"
+            )
+        if (alpha_of(stored.tables[self._access.table]) is None) != (self._access.alpha is None):
+            raise InvalidArgumentError(
+                f"{name} is of another kind of sampler: the exponent of its table is "
+                f"{alpha_of(stored.tables[self._access.table])}, and this buffer's is "
+                f"{self._access.alpha}"
+            )
+
+    @contextlib.contextmanager
+    def _with_transforms(self, name: str, state: Any) -> Iterator[None]:
+        """Loads the state of transforms; if that or the body fails, the one before comes back."""
+        transform = self._buffer.transform
+        before = copy.deepcopy(transform.state_dict())
+        try:
+            try:
+                transform.load_state_dict(state)
+            except Exception as error:
+                raise InvalidArgumentError(
+                    f"{name} does not fit the transforms of this buffer: {error}"
+                ) from error
+            yield
+        except BaseException:
+            transform.load_state_dict(before)
+            raise
+
+
+def _foreign(name: Any, why: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{name} is not the state of a ReverbReplayBuffer: {why}. A buffer of the class that saved "
+        "it can load it, and its items may be given to extend"
+    )

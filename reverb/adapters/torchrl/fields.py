@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from reverb.adapters.torchrl.library import tensordict, torch
-from reverb.errors import InvalidArgumentError
+from reverb.errors import InvalidArgumentError, SignatureMismatchError
 
-__all__ = ["Fields", "as_values"]
+__all__ = ["Fields", "columns_of"]
 
 # A field with this name tells in a sample which item it is.
 INDEX = "index"
@@ -34,40 +34,31 @@ class Fields:
     Attributes:
       paths: Of the tensors, as ("next", "reward").
       batch_dims: Number of dimensions of an item's own batch: 1 for trajectories `[T, ...]`.
+      dim_names: Names of these dimensions, or `None` if they have none.
+      signature_shapes: If only the signature of the table has told the fields: the shapes in it, of
+        which each may be open, `None`, and may have the time or not. There are no dtypes then.
     """
 
     def __init__(
-        self, paths: list[Path], dtypes: list[Any], shapes: list[Any], batch_dims: int
+        self,
+        paths: list[Path],
+        dtypes: list[Any],
+        shapes: list[Any],
+        batch_dims: int,
+        dim_names: list[str | None] | None = None,
+        signature_shapes: list[Any] | None = None,
     ) -> None:
         self.paths = paths
         self.batch_dims = batch_dims
+        self.dim_names = dim_names
+        self.signature_shapes = signature_shapes
         self._dtypes = dtypes
         self._shapes = shapes
         self._tree = _tree_of(paths)
 
     @classmethod
-    def of(cls, data: Any) -> "tuple[Fields, list[Any]]":
-        """Returns the fields of a TensorDict `[B, ...]`, and its tensors on the CPU.
-
-        Raises:
-          InvalidArgumentError: If something in it is no tensor, or if there is no tensor.
-        """
-        found: list[tuple[Path, Any]] = []
-        _collect(data, (), found)
-        if not found:
-            raise InvalidArgumentError("data must have at least one tensor, got none")
-        tensors = [tensor.detach().cpu() for _, tensor in found]
-        fields = cls(
-            [path for path, _ in found],
-            [tensor.dtype for tensor in tensors],
-            [tuple(tensor.shape[1:]) for tensor in tensors],
-            len(data.batch_size) - 1,
-        )
-        return fields, tensors
-
-    @classmethod
-    def of_signature(cls, signature: Any, batch_dims: int = 0) -> "Fields":
-        """Reads the fields from a signature that is a nest of dicts.
+    def of_signature(cls, signature: Any) -> "Fields":
+        """Reads the fields from a signature that is a nest of dicts and named tuples.
 
         Raises:
           InvalidArgumentError: If it is none.
@@ -78,19 +69,22 @@ class Fields:
             if isinstance(nest, dict):
                 for name in sorted(nest):
                     visit(nest[name], (*path, name))
+            elif isinstance(nest, tuple) and (names := getattr(nest, "_fields", ())):
+                for name, inner in zip(names, nest, strict=True):
+                    visit(inner, (*path, name))
             elif hasattr(nest, "shape") and path:
                 found.append((path, nest))
             else:
                 raise InvalidArgumentError(
-                    "the signature of the table must be a dict of specs, as a TensorDict is; got "
+                    "the signature of the table must be a dict of specs, as a TensorDict is, or a "
+                    "named tuple; got "
                     f"{type(nest).__name__} at {'.'.join(path) or 'its root'}"
                 )
 
         visit(signature, ())
-        # Shapes in signatures may be open, and may have the time or not.
-        return cls(
-            [path for path, _ in found], [None] * len(found), [None] * len(found), batch_dims
-        )
+        unknown = [None] * len(found)
+        shapes = [_shape_of(spec) for _, spec in found]
+        return cls([path for path, _ in found], unknown, unknown, 0, None, shapes)
 
     @classmethod
     def of_json(cls, text: str) -> "Fields":
@@ -102,6 +96,7 @@ class Fields:
             [_DTYPES[dtype] for dtype in dtypes],
             [tuple(shape) for shape in shapes],
             value["batch_dims"],
+            value["dim_names"],
         )
 
     def to_json(self) -> str:
@@ -110,25 +105,75 @@ class Fields:
             (path, str(dtype).partition(".")[2], shape)
             for path, dtype, shape in zip(self.paths, self._dtypes, self._shapes, strict=True)
         ]
-        return json.dumps({"fields": rows, "batch_dims": self.batch_dims})
+        return json.dumps(
+            {"fields": rows, "batch_dims": self.batch_dims, "dim_names": self.dim_names}
+        )
 
     def of_steps(self) -> "Fields":
         """Returns the fields of one step, if these are those of `[T, N]` data."""
         shapes = [shape[1:] for shape in self._shapes]
         return Fields(self.paths, self._dtypes, shapes, 0)
 
-    def check(self, other: "Fields", table: str) -> None:
-        """Compares the fields of new data with these.
+    def without_dim_names(self) -> "Fields":
+        """Returns the fields with dimensions that have no names."""
+        return Fields(self.paths, self._dtypes, self._shapes, self.batch_dims)
+
+    def have_time(self, shapes: list[tuple[int, ...]]) -> list[bool]:
+        """Whether columns are sequences, so that their first dimension is the time.
+
+        A column of a table with nothing but a signature is one if it has a dimension more than the
+        signature says, or if its length is open there.
+
+        Args:
+          shapes: Of an item's columns, `[T, ...]` or `[...]`.
+        """
+        if self.signature_shapes is None:
+            return [len(it) > len(own) for it, own in zip(shapes, self._shapes, strict=True)]
+        return [
+            spec is None or len(it) > len(spec) or spec[:1] == (None,)
+            for it, spec in zip(shapes, self.signature_shapes, strict=True)
+        ]
+
+    def order_of(self, other: "Fields", table: str) -> list[int] | None:
+        """Compares fields with these by their names.
+
+        Returns:
+          For each of these fields, its place among the others; `None` if all are at their places.
 
         Raises:
-          InvalidArgumentError: If they differ; names the field.
+          SignatureMismatchError: If the names differ; has both lists.
         """
-        if self.paths != other.paths:
-            missing = [".".join(it) for it in self.paths if it not in other.paths]
-            new = [".".join(it) for it in other.paths if it not in self.paths]
-            raise InvalidArgumentError(
-                f"data for table {table} must have the fields of its items: {missing} are missing, "
-                f"{new} are new"
+        if self.paths == other.paths:
+            return None
+        places = {path: at for at, path in enumerate(other.paths)}
+        if len(places) != len(self.paths) or not all(path in places for path in self.paths):
+            wanted, got = (sorted(map(".".join, it.paths)) for it in (self, other))
+            raise SignatureMismatchError(
+                f"data for table {table} must have the fields of its items, {wanted}, got {got}: "
+                f"{[it for it in wanted if it not in got]} are missing, "
+                f"{[it for it in got if it not in wanted]} are new"
+            )
+        return [places[path] for path in self.paths]
+
+    def in_order(self, order: list[int] | None) -> "Fields":
+        """Returns the fields in the order that `order_of` found."""
+        if order is None:
+            return self
+        paths, dtypes, shapes = (
+            [values[at] for at in order] for values in (self.paths, self._dtypes, self._shapes)
+        )
+        return Fields(paths, dtypes, shapes, self.batch_dims, self.dim_names)
+
+    def check(self, other: "Fields", table: str) -> None:
+        """Compares dtypes and shapes of fields of the same names in the same order with these.
+
+        Raises:
+          SignatureMismatchError: If they differ; names the field.
+        """
+        if self.batch_dims != other.batch_dims:
+            raise SignatureMismatchError(
+                f"items of table {table} have {self.batch_dims} dimensions in the batch size of "
+                f"their own, got {other.batch_dims}"
             )
         if self._dtypes == other._dtypes and self._shapes == other._shapes:
             return
@@ -136,8 +181,8 @@ class Fields:
             self.paths, self._dtypes, other._dtypes, self._shapes, other._shapes, strict=True
         ):
             dtype, new_dtype, shape, new_shape = pairs
-            if dtype is not None and (dtype, shape) != (new_dtype, new_shape):
-                raise InvalidArgumentError(
+            if (dtype, shape) != (new_dtype, new_shape):
+                raise SignatureMismatchError(
                     f"field {'.'.join(path)} of table {table} has items of {dtype} {list(shape)}, "
                     f"got {new_dtype} {list(new_shape)}"
                 )
@@ -154,12 +199,32 @@ class Fields:
             _tensor(column, dtype) for column, dtype in zip(columns, self._dtypes, strict=True)
         ]
         made = _built(self._tree, tensors, torch.Size(batch_size))
+        if self.dim_names is not None and len(batch_size) == len(self.dim_names) + 1:
+            made.names = [None, *self.dim_names]
         return made if device.type == "cpu" else made.to(device)
 
 
-def as_values(tensor: Any) -> Any:
-    """Returns what writers take: an array of the same memory, if NumPy has the dtype."""
-    return tensor if tensor.dtype in _BITS else tensor.numpy()
+def columns_of(data: Any) -> tuple[Fields, list[Any]]:
+    """Returns the fields of a TensorDict `[B, ...]`, and what writers take for each of them.
+
+    That is an array of the same memory, if NumPy has the dtype, else a tensor.
+
+    Raises:
+      InvalidArgumentError: If something in it is no tensor, or if there is no tensor.
+    """
+    found: list[tuple[Path, Any]] = []
+    _collect(data, (), found)
+    if not found:
+        raise InvalidArgumentError("data must have at least one tensor, got none")
+    tensors = [tensor.detach().cpu() for _, tensor in found]
+    fields = Fields(
+        [path for path, _ in found],
+        [tensor.dtype for tensor in tensors],
+        [tuple(tensor.shape[1:]) for tensor in tensors],
+        len(data.batch_size) - 1,
+        _dim_names(data),
+    )
+    return fields, [it if it.dtype in _BITS else it.numpy() for it in tensors]
 
 
 def _collect(data: Any, path: Path, found: list[tuple[Path, Any]]) -> None:
@@ -174,6 +239,20 @@ def _collect(data: Any, path: Path, found: list[tuple[Path, Any]]) -> None:
                 f"field {'.'.join((*path, name))} must be a tensor to be stored, got "
                 f"{type(value).__name__}; leave it out with data.exclude(...)"
             )
+
+
+def _shape_of(spec: Any) -> Any:
+    """The shape of a spec of ours or of TensorFlow's, as a tuple; `None` if its rank is open."""
+    shape = spec.shape
+    return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)
+
+
+def _dim_names(data: Any) -> list[str | None] | None:
+    """Names of the dimensions of each row of a TensorDict."""
+    if data.ndim < 2:
+        return None
+    names = list(data.names[1:])
+    return names if any(name is not None for name in names) else None
 
 
 def _tree_of(paths: list[Path]) -> dict[str, Any]:

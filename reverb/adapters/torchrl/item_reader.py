@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
+import reverb
 from reverb.adapters.torchrl.library import torch
+from reverb.adapters.torchrl.sequence_keys import SequenceKeys
 from reverb.adapters.torchrl.table_access import TableAccess
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
 __all__ = ["ItemReader"]
-
-_ENDS = (("next", "truncated"), ("next", "done"))
 
 
 class ItemReader:
@@ -21,28 +21,41 @@ class ItemReader:
     With a `sequence_length` an item is a sequence of that many steps.
     """
 
-    def __init__(self, access: TableAccess, sequence_length: int | None, device: Any) -> None:
+    def __init__(
+        self, access: TableAccess, sequence_length: int | None, keys: SequenceKeys, device: Any
+    ) -> None:
         self._access = access
         self._length = sequence_length
+        self._keys = keys
         self._device = device
 
-    def of_batch(self, batch: Any) -> Any:
-        """The data of a batch: `[B, ...]`, or `[B * T]` of sequences.
+    def of_batch(self, batch: Any, beta: float | None) -> tuple[Any, dict[Any, Any]]:
+        """The data of a batch, `[B, ...]`, or `[B * T]` of sequences; and what goes into it later.
+
+        Args:
+          batch: As the table gave it.
+          beta: Exponent of the importance weights, or `None`.
 
         Raises:
-          InvalidArgumentError: If the items have other columns than the fields tell.
+          InvalidArgumentError: If the items have other columns than the fields tell, or if their
+            lengths differ from each other or from `sequence_length`.
         """
-        if self._length is None:
-            return self._of_columns(batch.data, len(batch.info.key))
-        columns = [it.reshape(-1, *it.shape[2:]) for it in batch.data]
-        fields = self._fields_of(columns)
-        data = fields.to_tensordict(columns, (len(columns[0]),), self._device)
-        # The last step of a sequence is none that the next one follows.
-        for path in _ENDS:
-            flag = data.get(path, None)
-            if flag is not None:
-                flag[self._length - 1 :: self._length] = True
-        return data
+        data = batch.data
+        if self._access.fields.lack_time:
+            self._access.fields.learn_time([isinstance(it, reverb.Ragged) for it in data])
+        columns = [self._stacked(it) if isinstance(it, reverb.Ragged) else it for it in data]
+        made = self._of_columns(columns, self._access.fields.of_items(), is_flat=True)
+        info = {"index": torch.from_numpy(batch.info.key.view(np.int64))}
+        if beta is not None:
+            info["priority_weight"] = self.weights(batch, beta)
+        if self._length is not None:
+            info = {name: it.repeat_interleave(self._length) for name, it in info.items()}
+            # As that of `SliceSampler`.
+            info["index"] = info["index"].unsqueeze(-1)
+            info |= self._keys.marks(made, self._length)
+        if self._device.type != "cpu":
+            info = {name: it.to(self._device) for name, it in info.items()}
+        return made, info
 
     def weights(self, batch: Any, beta: float) -> Any:
         """The importance weights of a batch, float32 `[B]`; the largest of the table is 1."""
@@ -52,8 +65,10 @@ class ItemReader:
 
     def scan(self) -> Iterator[Any]:
         """Reads all items, the oldest one first, as TensorDicts `[...]`, or `[T]` of sequences."""
+        fields = None
         for columns in self._access.scan():
-            yield self._of_columns([it[None] for it in columns], 1)[0]
+            fields = fields or self._access.fields.of_items()
+            yield self._of_columns([it[None] for it in columns], fields)[0]
 
     def read(self, places: slice) -> Any:
         """Reads items `[N, ...]`, or `[N, T]`, counted from the oldest one.
@@ -70,26 +85,65 @@ class ItemReader:
         # One row tells the shapes if there are none in the slice.
         chosen = rows[places] or rows[:1]
         columns = [np.stack(it)[:count] for it in zip(*chosen, strict=True)]
-        return self._of_columns(columns, count)
+        return self._of_columns(columns, self._access.fields.of_items())
 
-    def _of_columns(self, columns: list[Any], num_items: int) -> Any:
-        """A TensorDict of columns `[N, ...]`, or `[N, 1, ...]` of items of one step."""
-        fields = self._fields_of(columns)
-        if self._length is not None:
-            size = (num_items, self._length)
-            return fields.to_tensordict(columns, size, self._device)
-        columns = [
-            it.reshape(num_items, *it.shape[2:]) if it.ndim > 1 and it.shape[1] == 1 else it
-            for it in columns
-        ]
-        inner = columns[0].shape[1 : 1 + fields.batch_dims]
-        return fields.to_tensordict(columns, (num_items, *inner), self._device)
-
-    def _fields_of(self, columns: list[Any]) -> Any:
-        fields = self._access.fields()
+    def _of_columns(self, columns: list[Any], fields: Any, *, is_flat: bool = False) -> Any:
+        """A TensorDict `[N, ...]` of columns; of sequences `[N, T]`, or `[N * T]`."""
         if len(columns) != len(fields.paths):
             raise InvalidArgumentError(
                 f"table {self._access.table} has {len(columns)} columns, where its fields are "
                 f"{['.'.join(path) for path in fields.paths]}: another program writes into it"
             )
-        return fields
+        have_time = self._access.fields.have_time(fields, [it.shape[1:] for it in columns])
+        described = zip(columns, have_time, fields.paths, strict=True)
+        size: tuple[int, ...]
+        if self._length is not None:
+            columns = [self._steps(self._length, *it) for it in described]
+            size = columns[0].shape[:2]
+            if is_flat:
+                size = (size[0] * size[1],)
+                columns = [it.reshape(*size, *it.shape[2:]) for it in columns]
+        else:
+            columns = [
+                self._step(column, path, fields) if has_time else column
+                for column, has_time, path in described
+            ]
+            size = columns[0].shape[: 1 + fields.batch_dims]
+        return fields.to_tensordict(columns, size, self._device)
+
+    def _step(self, column: Any, path: tuple[str, ...], fields: Any) -> Any:
+        """A column `[N, ...]` of one step; if only a signature tells its fields, also of more."""
+        if column.shape[1] == 1:
+            return column.reshape(len(column), *column.shape[2:])
+        if fields.signature_shapes is None:
+            raise InvalidArgumentError(
+                f"items of table {self._access.table} are sequences: field {'.'.join(path)} has "
+                f"{column.shape[1]} steps; give sequence_length={column.shape[1]}"
+            )
+        return column
+
+    def _steps(self, length: int, column: Any, has_time: bool, path: tuple[str, ...]) -> Any:
+        """A column `[N, T, ...]` of sequences; what an item has once, each of its steps has."""
+        if not has_time:
+            shape = (len(column), length, *column.shape[1:])
+            return np.ascontiguousarray(np.broadcast_to(column[:, None], shape))
+        if column.shape[1] != length:
+            raise InvalidArgumentError(
+                f"sequence_length={length} must be the number of steps of the items of table "
+                f"{self._access.table}, which have {column.shape[1]} in field {'.'.join(path)}"
+            )
+        return column
+
+    def _stacked(self, column: Any) -> np.ndarray[Any, Any]:
+        """A packed column as an array `[N, T, ...]`.
+
+        Raises:
+          InvalidArgumentError: If the lengths differ.
+        """
+        lengths = column.lengths
+        if (lengths != lengths[:1]).any():
+            raise InvalidArgumentError(
+                f"items of table {self._access.table} must have the same number of steps to be one "
+                f"batch, and have from {lengths.min()} to {lengths.max()}"
+            )
+        return column.values.reshape(len(lengths), -1, *column.values.shape[1:])

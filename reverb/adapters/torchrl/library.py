@@ -4,7 +4,7 @@
 import importlib
 from typing import Any
 
-__all__ = ["samplers", "storages", "tensordict", "torch", "torchrl_data", "writers"]
+__all__ = ["as_one_step", "samplers", "storages", "tensordict", "torch", "torchrl_data", "writers"]
 
 
 def _import(module: str) -> Any:
@@ -27,3 +27,6 @@ storages: Any = _import("torchrl.data.replay_buffers.storages")
 writers: Any = _import("torchrl.data.replay_buffers.writers")
 tensordict: Any = _import("tensordict")
 torch: Any = _import("torch")
+# A call that `torch.compile` leaves as it is: there is nothing to compile in calls of a server, and
+# whatever changes on the way would be compiled anew.
+as_one_step: Any = torch.compiler.disable

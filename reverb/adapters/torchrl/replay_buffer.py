@@ -6,15 +6,14 @@ import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-import numpy as np
-
 import reverb
-from reverb.adapters.torchrl.arguments import check_numbers, check_parts, check_table
+from reverb.adapters.torchrl.arguments import check_parts, check_settings, check_table
 from reverb.adapters.torchrl.buffer_state import BufferState
-from reverb.adapters.torchrl.fields import Fields, as_values
 from reverb.adapters.torchrl.item_reader import ItemReader
-from reverb.adapters.torchrl.library import tensordict, torch, torchrl_data
+from reverb.adapters.torchrl.item_writer import ItemWriter
+from reverb.adapters.torchrl.library import as_one_step, tensordict, torch, torchrl_data
 from reverb.adapters.torchrl.priorities import Priorities
+from reverb.adapters.torchrl.sequence_keys import INIT_KEY, TRUNCATED_KEY, SequenceKeys
 from reverb.adapters.torchrl.sequences import SequenceWriter
 from reverb.adapters.torchrl.table_access import TableAccess
 from reverb.adapters.torchrl.table_parts import (
@@ -22,9 +21,8 @@ from reverb.adapters.torchrl.table_parts import (
     TableSampler,
     TableStorage,
     TableWriter,
-    refuse_part,
-    refuse_write,
 )
+from reverb.adapters.torchrl.unused_calls import UnusedCalls
 from reverb.errors import InvalidArgumentError
 
 __all__ = ["ReverbReplayBuffer"]
@@ -32,7 +30,7 @@ __all__ = ["ReverbReplayBuffer"]
 _DEFAULT_BETA = 0.4
 
 
-class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
+class ReverbReplayBuffer(UnusedCalls):
     """A `TensorDictReplayBuffer` for TorchRL's collectors and trainers, over a table.
 
         buffer = ReverbReplayBuffer("localhost:8000", table="replay", batch_size=256, prefetch=2)
@@ -61,6 +59,11 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         priority_key: Any = "td_error",
         reduction: Literal["max", "min", "mean", "median", "sum"] = "max",
         sequence_length: int | None = None,
+        end_key: Any = None,
+        end_keys: Any = None,
+        traj_key: Any = None,
+        truncated_key: Any = TRUNCATED_KEY,
+        init_key: Any = INIT_KEY,
         consume_after_n_samples: int | None = None,
         prefetch: int | None = None,
         transform: Any = None,
@@ -88,28 +91,36 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
           priority_key: Where priorities are in data and samples.
           reduction: How several priorities of an item become one.
           sequence_length: Items are this many consecutive steps of an episode; see `extend`.
+          end_key: A flag in the data that ends an episode; `None`: ("next", "done"). This one and
+            the next four go with `sequence_length`, and are those of TorchRL's `SliceSampler`.
+          end_keys: Several such flags, of which the data may lack some; instead of `end_key`.
+          traj_key: A field whose change begins another episode. If the data has it, flags of ends
+            do not count. `None`: without `end_key` and `end_keys`, ("collector", "traj_ids") or
+            "episode" if the data has it.
+          truncated_key: Where samples have a flag, bool `[B, 1]`, at the last step of each
+            sequence. "done" beside it is set there, too. `None`: no flags.
+          init_key: A flag, if the data has it, that samples have also at the first step of each
+            sequence, so that recurrent modules begin anew; `None`: it stays as it was written.
           consume_after_n_samples: An item is removed after it was sampled this often. With `server`
             it must be what the table has.
           prefetch: Number of batches that threads fetch ahead.
           transform: As in `TensorDictReplayBuffer`; applied in this process.
-          transform_factory: As in `TensorDictReplayBuffer`; called at once.
+          transform_factory: As there; called at once.
           pin_memory: Whether samples are pinned.
           device: Where samples are.
           shared: Of no effect: a table may always be shared.
           timeout_ms: How long `sample` waits for the rate limiter, in milliseconds; `None`: no
             limit.
-          generator: A `torch.Generator` that draws the seed of the table; `None`: PyTorch's own,
-            so that `torch.manual_seed` makes samples reproducible. Only without `server`, whose
-            table has a seed itself.
+          generator: A `torch.Generator` that draws the seed of the table; `None`: PyTorch's own, so
+            that `torch.manual_seed` makes samples reproducible. Only without `server`.
           **parts: Other arguments of `TensorDictReplayBuffer`, such as `storage` and `sampler`;
             must have their default.
 
         Raises:
-          InvalidArgumentError: If a number is out of its range, or if the table differs from what
-            was asked for.
+          InvalidArgumentError: If a number is out of its range, if the table differs from what was
+            asked for, or if keys exclude each other.
           UnavailableError: If no server answers.
-          ValueError: If `prefetch` is given without `batch_size` or with
-            `consume_after_n_samples`.
+          ValueError: If `prefetch` has no `batch_size`, or `consume_after_n_samples` beside it.
         """
         check_parts(type(self).__name__, parts)
         self._settings: dict[str, Any] = {
@@ -118,6 +129,11 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
             "priority_key": priority_key,
             "reduction": reduction,
             "sequence_length": sequence_length,
+            "end_key": end_key,
+            "end_keys": end_keys,
+            "traj_key": traj_key,
+            "truncated_key": truncated_key,
+            "init_key": init_key,
             "consume_after_n_samples": consume_after_n_samples,
             "prefetch": prefetch,
             "pin_memory": pin_memory,
@@ -125,11 +141,8 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
             "shared": shared,
             "timeout_ms": timeout_ms,
         }
-        check_numbers(self._settings, server, max_size, batch_size)
-        if server is not None and generator is not None:
-            raise InvalidArgumentError(
-                "generator must be None with a server: its table draws, and has a seed of its own"
-            )
+        check_settings(self._settings, server, max_size, batch_size, generator)
+        keys = SequenceKeys(end_key, end_keys, traj_key, truncated_key, init_key)
         own = {
             "max_size": 1_000_000 if max_size is None else max_size,
             "alpha": alpha,
@@ -146,27 +159,26 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         self._device = torch.device(device)
         self._timeout_ms = timeout_ms
         self._sequence_length = sequence_length
-        self._reader = ItemReader(self._access, sequence_length, self._device)
+        self._reader = ItemReader(self._access, sequence_length, keys, self._device)
         self._priorities = Priorities(reduction, eps, sequence_length)
         self._state = BufferState(self, self._access)
-        exponent = self._access.alpha
-        new_item = 1.0 if exponent is None else reverb.MAX_PRIORITY
-        self._new_priority = new_item
+        new_item = 1.0 if self.alpha is None else reverb.MAX_PRIORITY
+        self._items = ItemWriter(self._access, self._priorities, new_item)
         self._sequences: SequenceWriter | None = None
         if sequence_length is not None:
-            self._sequences = SequenceWriter(self._access, sequence_length, new_item)
-        sampler: Any = TableSampler()
-        if exponent is not None:
-            beta = _DEFAULT_BETA if beta is None else beta
-            sampler = PrioritizedTableSampler(
-                self, self._access.max_size, exponent, beta, eps, reduction
+            self._sequences = SequenceWriter(
+                self._access, sequence_length, keys, self._priorities, new_item
             )
+        sampler: Any = TableSampler()
+        if self.alpha is not None:
+            beta = _DEFAULT_BETA if beta is None else beta
+            sampler = PrioritizedTableSampler(self, self._access.max_size, beta, eps, reduction)
         super().__init__(
             priority_key=priority_key,
             storage=TableStorage(self, self._access.max_size, self._device),
             sampler=sampler,
             writer=TableWriter(self),
-            collate_fn=_same,
+            collate_fn=lambda data: data,
             pin_memory=pin_memory,
             prefetch=prefetch,
             transform=transform,
@@ -187,50 +199,66 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         """Name of the table."""
         return self._access.table
 
+    @property
+    def sequence_length(self) -> int | None:
+        """Number of steps of an item, if items are sequences."""
+        return self._sequence_length
+
+    @property
+    def alpha(self) -> float | None:
+        """The exponent of the table; `None` if it does not sample by priority."""
+        return self._access.alpha
+
     # ---- Writing ---------------------------------------------------------------------------------
 
+    @as_one_step
     def add(self, data: Any) -> int:
         """Adds one item, and waits until the server has it.
 
         Args:
-          data: TensorDict of one item, `[]`, or `[T]` for a trajectory. With `sequence_length`, one
-            step. It gets the key "index".
+          data: TensorDict of one item, `[]`, or `[T]` for a trajectory; it gets the key "index".
+            With `sequence_length`, one step, `[]`, or `[N]` of `N` environments.
 
         Returns:
           The index; -1 if it is not known, as in `extend`.
 
         Raises:
-          InvalidArgumentError: If the fields are not those of the table.
+          SignatureMismatchError: As `extend`.
+          InvalidArgumentError: As `extend`.
         """
         if len(self._transform):
             data = self._transform.inv(data)
         if data is None:
             return torch.zeros((0, 1), dtype=torch.long)
         if self._sequences is not None:
-            self._sequences.write(data)
+            self._sequences.write(data.unsqueeze(-1), self._priorities_in(data, True))
             return -1
         return int(self._insert(data.unsqueeze(0), data, True)[0])
 
+    @as_one_step
     def extend(self, tensordicts: Any, *, update_priority: bool | None = None) -> Any:
         """Adds items, and waits until the server has all of them.
 
         Without `sequence_length`, each row of `[B, ...]` is an item. With it, data is `[T]` or
         `[N, T]`, steps of one or of `N` environments, and every `sequence_length` consecutive steps
-        of an episode are an item; steps are stored once. An episode ends where `("next", "done")`,
-        `("next", "terminated")` or `("next", "truncated")` is set, or `("collector", "traj_ids")`
-        changes; else it goes on with the next call.
+        of an episode are an item; steps are stored once. `traj_key`, `end_key` and `end_keys` tell
+        where an episode ends; else it goes on with the next call.
 
         Args:
           tensordicts: TensorDict. Each leaf must be a tensor; "index" is not stored.
           update_priority: Whether values at `priority_key` are the priorities of the new items;
-            `None`: yes. Other new items have the largest priority so far.
+            `None`: yes. Those of the steps of a sequence are reduced to one. Other new items have
+            the largest priority so far.
 
         Returns:
           The indices of the items, int64 `[B]`, which are in the data as "index" too. -1 where they
           are not known: with `sequence_length`, and in a group of servers.
 
         Raises:
-          InvalidArgumentError: If the fields are not those of the table.
+          SignatureMismatchError: If the fields are not those of the table; they are compared by
+            their names.
+          InvalidArgumentError: If a value is no tensor, or with `sequence_length` if nothing in the
+            data tells where episodes end.
           ValueError: If it is no TensorDict.
         """
         if not isinstance(tensordicts, tensordict.TensorDictBase):
@@ -241,30 +269,30 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         if data is None:
             return torch.zeros((0, 1), dtype=torch.long)
         if self._sequences is not None:
-            self._sequences.write(data)
-            return torch.full((data.numel(),), -1, dtype=torch.long)
+            self._sequences.write(data, self._priorities_in(data, update_priority is not False))
+            return torch.full((data.shape.numel(),), -1, dtype=torch.long)
         return self._insert(data, data, update_priority is not False)
 
     def _insert(self, rows: Any, data: Any, takes_priority: bool) -> Any:
         """Inserts rows `[B, ...]`, and tells the user's data where they are."""
         if not len(rows):
             return torch.zeros(0, dtype=torch.long)
-        fields, tensors = Fields.of(rows)
-        self._access.check_fields(fields)
-        priorities = self._new_priority
-        if takes_priority and self._access.alpha is not None:
-            found = rows.get(self.priority_key, None)
-            if found is not None:
-                priorities = self._priorities.of_items(found, len(rows))
-        keys = self._access.insert([as_values(tensor) for tensor in tensors], priorities)
-        if keys is None:
+        index = self._items.write(rows, self._priorities_in(rows, takes_priority))
+        if index is None:
             return torch.full((len(rows),), -1, dtype=torch.long)
-        index = torch.from_numpy(keys.view(np.int64))
         if not data.is_locked:
             self._set_index_in_td(data, index if data is rows else index[0])
         return index
 
+    def _priorities_in(self, data: Any, takes_priority: bool) -> Any:
+        """The priorities that new data brings with it, or `None`."""
+        if not takes_priority or self.alpha is None:
+            return None
+        return data.get(self.priority_key, None)
+
     # ---- Sampling --------------------------------------------------------------------------------
+
+    sample = as_one_step(torchrl_data.TensorDictReplayBuffer.sample)
 
     def _sample(self, batch_size: int) -> tuple[Any, dict[str, Any]]:
         """A batch and its info; runs in threads of `prefetch`."""
@@ -274,14 +302,8 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
                 f"batch_size must be a multiple of sequence_length={length}, got {batch_size}"
             )
         batch = self._access.sample(batch_size // length, self._timeout_ms)
-        data = self._reader.of_batch(batch)
-        info = {"index": torch.from_numpy(batch.info.key.view(np.int64))}
-        if self._access.alpha is not None:
-            info["priority_weight"] = self._reader.weights(batch, self._sampler.beta)
-        if self._sequence_length is not None:
-            info = {name: it.repeat_interleave(length) for name, it in info.items()}
-        if self._device.type != "cpu":
-            info = {name: it.to(self._device) for name, it in info.items()}
+        beta = None if self.alpha is None else self._sampler.beta
+        data, info = self._reader.of_batch(batch, beta)
         if len(self._transform):
             data = self._transform(data)
         if self._pin_memory:
@@ -318,11 +340,9 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         """
         return self._reader.read(places)
 
-    __setitem__ = set_ = set_at_ = update_ = write_all = refuse_write
-    set_storage = set_sampler = set_writer = refuse_part
-
     # ---- Priorities ------------------------------------------------------------------------------
 
+    @as_one_step
     def update_priority(self, index: Any, priority: Any) -> None:
         """Updates priorities; indices of items that are gone are ignored.
 
@@ -334,7 +354,7 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
           InvalidArgumentError: If there is not one priority for each index, if one is negative or
             no number, or with `sequence_length` if the sequences are not complete.
         """
-        if self._access.alpha is None:
+        if self.alpha is None:
             # Which warns.
             self._sampler.update_priority(index, priority)
             return
@@ -342,6 +362,7 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         if len(keys):
             self._access.update_priorities(keys, priorities)
 
+    @as_one_step
     def update_tensordict_priority(self, data: Any) -> None:
         """Updates priorities by a sample with values at `priority_key`.
 
@@ -351,7 +372,7 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         Raises:
           InvalidArgumentError: As `update_priority`.
         """
-        if self._access.alpha is None:
+        if self.alpha is None:
             return
         index = data.get("index")
         if self._sequence_length is None and data.ndim:
@@ -376,15 +397,8 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
 
     def stats(self) -> dict[str, int | float | bool]:
         """Returns sizes and counters, as `ReplayBuffer.stats`; asks the server once."""
-        info = self._access.info()
-        return {
-            "size": info.current_size,
-            "write_count": int(info.rate_limiter_info.insert_stats.completed),
-            "prefetch_queue_size": len(self._prefetch_queue),
-            "initialized": True,
-            "capacity": info.max_size,
-            "utilization": info.current_size / info.max_size,
-        }
+        ahead = len(self._prefetch_queue)
+        return {**self._access.sizes(), "prefetch_queue_size": ahead, "initialized": True}
 
     def empty(self, empty_write_count: bool = True) -> None:
         """Removes all items, of all processes; what was fetched ahead is dropped.
@@ -395,31 +409,35 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         """
         with self._futures_lock:
             self._clear_prefetch_queue_locked()
+        self.drop_sequences()
         self._access.remove_all(keep_counters=not empty_write_count)
 
-    def share(self, shared: bool = True) -> "ReverbReplayBuffer":
-        """Returns the buffer: its table may always be shared."""
-        self.shared = shared
-        self._write_lock = contextlib.nullcontext()
-        if shared and getattr(self, "_initialized", False):
-            self._share_replay_buffer_transform()
-        return self
+    def drop_sequences(self) -> None:
+        """Lets steps that come next begin episodes, because those before them are gone."""
+        if self._sequences is not None:
+            self._sequences.drop()
 
     # ---- Files -----------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state.
 
-        Without `server` it has all items, as a checkpoint. With it, the items stay on the server,
-        which makes its checkpoints itself.
+        Without `server` it has all items, as a checkpoint. With it they stay on the server.
         """
         return self._state.as_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Takes over the state of `state_dict`; what was fetched ahead is dropped.
 
+        Items take the place of those that are there, and the table gets the `alpha` of the state.
+        After an error the buffer is as it was. Calls of forked copies of the buffer raise
+        `FailedPreconditionError` from then on; pickles stay valid.
+
         Raises:
-          InvalidArgumentError: If it has items and this buffer's are on a server.
+          InvalidArgumentError: If it is not the state of a `ReverbReplayBuffer`, if that was of
+            another kind, if it has items and this buffer's are on a server, or if it has none and
+            this buffer's server is its own.
+          DataLossError: If the items are damaged.
         """
         with self._futures_lock:
             self._clear_prefetch_queue_locked()
@@ -430,10 +448,12 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         self._state.write(pathlib.Path(path).absolute())
 
     def loads(self, path: Any) -> None:
-        """Loads what `dumps` saved.
+        """Loads what `dumps` saved, as `load_state_dict`.
 
         Raises:
           InvalidArgumentError: As `load_state_dict`.
+          DataLossError: If a file is damaged.
+          OSError: If a file cannot be read, or is none.
         """
         with self._futures_lock:
             self._clear_prefetch_queue_locked()
@@ -447,7 +467,7 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
             self.close()
 
     def close(self) -> None:
-        """Ends the writer, and the server if it is this process's own. The buffer is gone then."""
+        """Ends the writer, and the server if it is this process's own."""
         if self._sequences is not None:
             self._sequences.close()
         self._access.close()
@@ -459,10 +479,10 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         return {
             **self._settings,
             "server": self._access.for_others(),
-            "beta": self._sampler.beta if self._access.alpha is not None else None,
+            "beta": self._sampler.beta if self.alpha is not None else None,
             "batch_size": self._batch_size,
             "transform": self._transform,
-            "_fields": self._access.known_fields(),
+            "_fields": self._access.fields.known(),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -470,21 +490,8 @@ class ReverbReplayBuffer(torchrl_data.TensorDictReplayBuffer):
         fields = arguments.pop("_fields")
         # Of a pickle within this process, too: whose server it is, is the other's business.
         self.__init__(arguments.pop("server"), **arguments)  # pyright: ignore
-        self._access.remember(fields)
+        self._access.fields.remember(fields)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
             self.close()
-
-    # ---- What TorchRL would do with a storage ----------------------------------------------------
-
-    def _initialize_prioritized_sampler(self) -> None:
-        """Nothing: the items of a table have their priorities."""
-
-    def set_rng(self, generator: Any) -> None:
-        """Of no effect: the server draws; see `generator` of the constructor."""
-        self._rng = generator
-
-
-def _same(data: Any) -> Any:
-    return data

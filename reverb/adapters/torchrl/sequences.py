@@ -1,93 +1,143 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sequences of consecutive steps as items, whose steps are stored once."""
 
+import collections
 import os
+import threading
 from typing import Any
 
 import numpy as np
 
-from reverb.adapters.torchrl.fields import Fields, as_values
+from reverb.adapters.torchrl.fields import columns_of
 from reverb.adapters.torchrl.library import torch
+from reverb.adapters.torchrl.priorities import Priorities
+from reverb.adapters.torchrl.sequence_keys import SequenceKeys
 from reverb.adapters.torchrl.table_access import TableAccess
 
 __all__ = ["SequenceWriter"]
-
-_ENDS = (("next", "done"), ("next", "terminated"), ("next", "truncated"))
-_TRAJECTORY = ("collector", "traj_ids")
 
 
 class SequenceWriter:
     """Makes an item of every `length` consecutive steps of an episode.
 
-    Row `i` of `[N, T]` data goes on with row `i` of the data before, until the episode ends, or
-    until its `("collector", "traj_ids")` changes.
+    Row `i` of `[N, T]` data goes on with row `i` of the data before, until its episode ends.
+
+    Args:
+      access: The table.
+      length: Number of steps of an item.
+      keys: Tells where episodes end.
+      priorities: Reduces the priorities of steps to one for an item.
+      priority: Of items whose steps have none.
     """
 
-    def __init__(self, access: TableAccess, length: int, priority: Any) -> None:
+    def __init__(
+        self,
+        access: TableAccess,
+        length: int,
+        keys: SequenceKeys,
+        priorities: Priorities,
+        priority: Any,
+    ) -> None:
         self._access = access
         self._length = length
+        self._keys = keys
+        self._priorities = priorities
         self._priority = priority
+        self._pid, self._lock = os.getpid(), threading.Lock()
         self._writer: Any = None
         # Writers are of one process and of one number of lanes.
         self._made_for: tuple[int, int] | None = None
+        # Trajectories of the last step `[N, ...]`, priorities of each of the last `length` steps.
         self._last_ids: Any = None
+        self._last_values: collections.deque[Any] = collections.deque(maxlen=length)
 
-    def write(self, data: Any) -> None:
+    def write(self, data: Any, values: Any = None) -> None:
         """Writes a TensorDict `[T]`, or `[..., T]` with that many lanes, and waits for the server.
 
+        Args:
+          data: The steps.
+          values: Priorities of the steps, `[..., T, ...]`; `None`: they have none.
+
         Raises:
-          InvalidArgumentError: If the fields are not those of the table.
+          InvalidArgumentError: If the fields are not those of the table, or if nothing in the data
+            tells where episodes end.
         """
-        if data.ndim == 0:
-            data = data.unsqueeze(0)
+        if 0 in data.shape:
+            return
         num_steps = data.shape[-1]
         # [T, N]
         data = data.reshape(-1, num_steps).transpose(0, 1)
-        fields, tensors = Fields.of(data)
-        self._access.check_fields(fields.of_steps())
-        with self._access.telling_table():
-            self._write(data, tensors)
+        if values is not None:
+            # [T, N, ...]
+            values = values.reshape(data.shape[1], num_steps, -1).transpose(0, 1)
+        fields, columns = columns_of(data)
+        columns = self._access.fields.in_order(fields.of_steps(), columns)
+        boundaries = self._keys.find(data)
+        with self._access.telling_table(), self._lock_of_process():
+            try:
+                self._write(boundaries, columns, values)
+            except BaseException:
+                # Nobody knows which steps were written: what comes next does not go on with them.
+                self._writer, self._made_for = None, None
+                raise
+        self._access.fields.confirm()
 
-    def _write(self, data: Any, tensors: list[Any]) -> None:
+    def _write(self, boundaries: tuple[Any, Any], columns: list[Any], values: Any) -> None:
         """Writes steps `[T, N]`."""
-        num_steps, num_lanes = data.shape
+        num_steps, num_lanes = columns[0].shape[:2]
         writer = self._writer_of(num_lanes)
-        ends, ids = _ends(data), data.get(_TRAJECTORY, None)
-        if ids is not None:
-            ids = ids.reshape(num_steps, num_lanes, -1)[..., 0].cpu().numpy()
-        columns = [as_values(tensor) for tensor in tensors]
+        begins, ends = self._moves(*boundaries)
+        priority = self._priority
+        if values is None:
+            self._last_values.clear()
         for step in range(num_steps):
-            if ids is not None:
-                if self._last_ids is not None and (moved := ids[step] != self._last_ids).any():
-                    writer.end_episode(moved)
-                self._last_ids = ids[step]
+            if begins[step].any():
+                writer.end_episode(begins[step])
             writer.append([column[step] for column in columns])
+            if values is not None:
+                self._last_values.append(values[step])
+                window = torch.stack(tuple(self._last_values)).transpose(0, 1)
+                priority = self._priorities.of_items(window, num_lanes)
             items = [column[-self._length :] for column in writer.history]
-            writer.create_items(self._access.table, self._priority, items)
+            writer.create_items(self._access.table, priority, items)
             if ends[step].any():
                 writer.end_episode(ends[step])
         writer.flush()
+
+    def drop(self) -> None:
+        """Forgets the episodes so far; what comes next does not go on with them."""
+        with self._lock_of_process():
+            self.close()
 
     def close(self) -> None:
         """Closes the writer."""
         if self._writer is not None and self._made_for and self._made_for[0] == os.getpid():
             self._writer.close()
-        self._writer = None
+        self._writer, self._made_for = None, None
 
     def _writer_of(self, num_lanes: int) -> Any:
+        # Which refuses a closed buffer, and one that has other items.
+        client = self._access.client
         if self._made_for != (os.getpid(), num_lanes):
             self.close()
-            self._writer = self._access.client.batched_trajectory_writer(num_lanes, self._length)
+            self._writer = client.batched_trajectory_writer(num_lanes, self._length)
             self._made_for = (os.getpid(), num_lanes)
             self._last_ids = None
+            self._last_values.clear()
         return self._writer
 
+    def _moves(self, ids: Any, ends: Any) -> tuple[Any, Any]:
+        """Whether an episode begins before a step, and whether it ends with it, bool `[T, N]`."""
+        if ids is None:
+            ends = ends.cpu().numpy()
+            return np.zeros_like(ends), ends
+        before = ids[:1] if self._last_ids is None else self._last_ids[None]
+        begins = (ids != torch.cat([before, ids[:-1]])).any(-1).cpu().numpy()
+        self._last_ids = ids[-1].clone()
+        return begins, np.zeros_like(begins)
 
-def _ends(data: Any) -> np.ndarray[Any, Any]:
-    """Whether the episode ends with a step, bool `[T, N]`."""
-    ends = np.zeros(tuple(data.shape), np.bool_)
-    for path in _ENDS:
-        flag = data.get(path, None)
-        if isinstance(flag, torch.Tensor):
-            ends |= flag.reshape(*data.shape, -1).any(-1).cpu().numpy()
-    return ends
+    def _lock_of_process(self) -> threading.Lock:
+        """A lock, so that threads write one after another; a forked process gets a free one."""
+        if self._pid != os.getpid():
+            self._pid, self._lock = os.getpid(), threading.Lock()
+        return self._lock

@@ -3,20 +3,15 @@
 
 import contextlib
 import math
-import os
-import pathlib
-import shutil
-import tempfile
 import time
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 import reverb
-from reverb._checkpoints.packed import pack_checkpoint, unpack_checkpoint
-from reverb.adapters.torchrl.fields import Fields
+from reverb.adapters.torchrl.own_server import OwnServer
+from reverb.adapters.torchrl.table_fields import TableFields, fields_table
 from reverb.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -24,7 +19,7 @@ from reverb.errors import (
     UnavailableError,
 )
 
-__all__ = ["TableAccess", "tables"]
+__all__ = ["TableAccess", "alpha_of", "tables"]
 
 # How long one that removes what it samples waits before it looks again what is left.
 _CONSUMER_WAIT_MS = 50
@@ -78,7 +73,7 @@ def tables(
         seed=seed,
     )
     fields = reverb.Table(
-        _fields_table(name),
+        fields_table(name),
         sampler=reverb.selectors.Fifo(),
         remover=reverb.selectors.Fifo(),
         max_size=1,
@@ -87,8 +82,11 @@ def tables(
     return [data, fields]
 
 
-def _fields_table(name: str) -> str:
-    return f"{name}.fields"
+def alpha_of(info: Any) -> float | None:
+    """The exponent of a table's sampler, or `None` if it does not sample by priority."""
+    options = info.sampler_options
+    is_prioritized = options.WhichOneof("distribution") == "prioritized"
+    return options.prioritized.priority_exponent if is_prioritized else None
 
 
 class TableAccess:
@@ -99,6 +97,8 @@ class TableAccess:
       max_size: Of the table.
       alpha: The exponent of its sampler, or `None` if it does not sample by priority.
       max_times_sampled: Of the table; 0: no limit.
+      own: The server, if it is the buffer's own.
+      fields: What the table's processes know of its fields.
     """
 
     def __init__(self, server: Any, table: str, settings: dict[str, Any]) -> None:
@@ -115,23 +115,17 @@ class TableAccess:
         """
         self.table = table
         self._settings = settings
-        self._server: reverb.Server | None = None
-        self._directory: str | None = None
-        self._remove: Any = None
-        self._owner = os.getpid()
         self._is_closed = False
-        self._fields: Fields | None = None
+        self.own: OwnServer | None = None
         if server is None:
-            self._directory = tempfile.mkdtemp(prefix="reverb-torchrl-")
-            self._remove = weakref.finalize(self, shutil.rmtree, self._directory, True)
-            self._serve(None)
+            self.own = OwnServer(lambda: tables(self.table, **self._settings))
+            self._client = self.own.client
         else:
             self._client = reverb.Client(server) if isinstance(server, str) else server
+        self.fields = TableFields(self)
         info = self.info()
-        options = info.sampler_options
-        is_prioritized = options.WhichOneof("distribution") == "prioritized"
-        self.alpha = options.prioritized.priority_exponent if is_prioritized else None
-        self.sampler_name = options.WhichOneof("distribution")
+        self.alpha = alpha_of(info)
+        self.sampler_name = info.sampler_options.WhichOneof("distribution")
         self.max_size = info.max_size
         self.max_times_sampled = max(info.max_times_sampled, 0)
 
@@ -140,16 +134,19 @@ class TableAccess:
         """The client.
 
         Raises:
-          FailedPreconditionError: If the buffer is closed.
+          FailedPreconditionError: If the buffer is closed, or a forked copy of one that has loaded
+            other items.
         """
         if self._is_closed:
             raise FailedPreconditionError("the replay buffer is closed")
+        if self.own is not None:
+            self.own.check_not_replaced()
         return self._client
 
     @property
     def is_own(self) -> bool:
         """Whether the server is the buffer's."""
-        return self._server is not None
+        return self.own is not None
 
     @property
     def address(self) -> str:
@@ -191,73 +188,28 @@ class TableAccess:
             )
         return infos[self.table]
 
+    def sizes(self) -> dict[str, int | float]:
+        """Returns sizes by the names of TorchRL's `stats`; asks the server once."""
+        info = self.info()
+        return {
+            "size": info.current_size,
+            "write_count": int(info.rate_limiter_info.insert_stats.completed),
+            "capacity": info.max_size,
+            "utilization": info.current_size / info.max_size,
+        }
+
     def set_alpha(self, alpha: float) -> None:
         """Changes the exponent of the table."""
         self.client.configure_table(self.table, priority_exponent=alpha)
         self.alpha = alpha
         self._settings["alpha"] = alpha
 
-    # ---- Fields ----------------------------------------------------------------------------------
-
-    def known_fields(self) -> Fields | None:
-        """The fields, as far as this process has learned them."""
-        return self._fields
-
-    def check_fields(self, fields: Fields) -> None:
-        """Compares fields with those of the items, or makes them known to everybody.
-
-        Raises:
-          InvalidArgumentError: If the items have other fields.
-        """
-        known = self._fields or self._stored_fields()
-        if known is None:
-            with self.telling_table():
-                if _fields_table(self.table) in self.client.server_info():
-                    text = np.array(fields.to_json().encode())
-                    self.client.insert([text], {_fields_table(self.table): 1.0})
-            known = fields
-        if known.batch_dims != fields.batch_dims:
-            # Of a signature, which does not tell it.
-            known.batch_dims = fields.batch_dims
-        known.check(fields, self.table)
-        self._fields = known
-
-    def fields(self) -> Fields:
-        """Returns the fields of the items.
-
-        Raises:
-          InvalidArgumentError: If nobody has told them.
-        """
-        if self._fields is None:
-            self._fields = self._stored_fields()
-        if self._fields is None:
-            raise InvalidArgumentError(
-                f"the names of the fields of table {self.table} are not known: it has no "
-                f"signature, and server {self.address} has no table {_fields_table(self.table)}. "
-                "Make both with reverb.adapters.torchrl.tables, or give the table a dict as its "
-                "signature"
-            )
-        return self._fields
-
-    def remember(self, fields: Fields | None) -> None:
-        """Takes over what another process has learned."""
-        self._fields = fields
-
-    def _stored_fields(self) -> Fields | None:
-        with self.telling_table():
-            infos = self.client.server_info()
-            if _fields_table(self.table) in infos:
-                for sample in self.client.scan(_fields_table(self.table)):
-                    text = np.asarray(sample.data[0]).reshape(-1)[0]
-                    return Fields.of_json(text.decode() if isinstance(text, bytes) else str(text))
-                return None
-        signature = infos[self.table].signature
-        return None if signature is None else Fields.of_signature(signature)
-
     # ---- Items -----------------------------------------------------------------------------------
 
     def sample(self, batch_size: int, timeout_ms: int | None) -> Any:
         """Samples a batch; waits for the rate limiter, but not for an empty table.
+
+        As long as `fields.lack_time`, columns that are sequences are `reverb.Ragged`.
 
         Raises:
           RuntimeError: If the table is empty.
@@ -265,15 +217,17 @@ class TableAccess:
         """
         client = self.client
         with self.telling_table():
+            options: dict[str, Any] = {"ragged": "packed"} if self.fields.lack_time else {}
             if self.max_times_sampled:
-                return self._sample_what_is_left(batch_size, timeout_ms)
+                return self._sample_what_is_left(batch_size, timeout_ms, options)
+            options["partial"] = False
             try:
-                return client.sample_batch(self.table, batch_size, partial=False, timeout_ms=0)
+                return client.sample_batch(self.table, batch_size, timeout_ms=0, **options)
             except DeadlineExceededError:
                 pass
         self._check_not_empty()
         with self.telling_table():
-            return client.sample_batch(self.table, batch_size, partial=False, timeout_ms=timeout_ms)
+            return client.sample_batch(self.table, batch_size, timeout_ms=timeout_ms, **options)
 
     def insert(self, columns: list[Any], priorities: Any) -> Any:
         """Inserts items `[B, ...]`, and waits for the server.
@@ -296,7 +250,9 @@ class TableAccess:
             for sample in self.client.scan(self.table):
                 yield [np.asarray(it) for it in sample.data]
 
-    def _sample_what_is_left(self, batch_size: int, timeout_ms: int | None) -> Any:
+    def _sample_what_is_left(
+        self, batch_size: int, timeout_ms: int | None, options: dict[str, Any]
+    ) -> Any:
         """Samples items that leave, so the last batch may be smaller."""
         deadline = math.inf if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         wait_ms = 0
@@ -309,6 +265,7 @@ class TableAccess:
                     min(batch_size, left),
                     timeout_ms=wait_ms,
                     distinct=self.max_times_sampled > 1,
+                    **options,
                 )
             except InvalidArgumentError:
                 # Somebody else has taken some of them meanwhile.
@@ -341,35 +298,27 @@ class TableAccess:
 
     # ---- Files -----------------------------------------------------------------------------------
 
-    def packed(self) -> bytes:
-        """Makes a checkpoint and returns its files."""
-        path = self.client.checkpoint()
-        packed = pack_checkpoint(path)
-        shutil.rmtree(path, ignore_errors=True)
-        return packed
+    def own_tables(self) -> list[str]:
+        """Names of the tables of an own server, in order."""
+        return sorted([self.table, fields_table(self.table)])
 
-    def unpack(self, checkpoint: bytes | pathlib.Path) -> None:
-        """Starts the own server again at the same address, with the items of a checkpoint."""
-        assert self._server is not None
-        assert self._directory is not None
-        for path in pathlib.Path(self._directory).iterdir():
-            shutil.rmtree(path, ignore_errors=True)
-        unpack_checkpoint(checkpoint, self._directory)
-        port = self._server.port
-        self._server.stop()
-        self._serve(port)
-        self._fields = None
+    def replace_items(self, stored: reverb.checkpointers.Checkpoint) -> None:
+        """Replaces the items, and the exponent, of the own table by those of a checkpoint."""
+        assert self.own is not None
+        before = self._settings["alpha"]
+        self._settings["alpha"] = alpha_of(stored.tables[self.table])
+        try:
+            self.own.start_again(stored)
+        except BaseException:
+            self._settings["alpha"] = before
+            raise
+        self.alpha = self._settings["alpha"]
+        self._client = self.own.client
+        self.fields.remember(None)
 
     def close(self) -> None:
         """Stops the server, if it is this process's own."""
         is_first = not self._is_closed
         self._is_closed = True
-        if is_first and self._server is not None and self._owner == os.getpid():
-            self._server.stop()
-            self._remove()
-
-    def _serve(self, port: int | None) -> None:
-        checkpointer = reverb.checkpointers.DefaultCheckpointer(str(self._directory))
-        made = tables(self.table, **self._settings)
-        self._server = reverb.Server(made, port=port, checkpointer=checkpointer)
-        self._client = self._server.localhost_client()
+        if is_first and self.own is not None:
+            self.own.stop()

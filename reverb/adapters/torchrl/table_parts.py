@@ -117,12 +117,11 @@ class PrioritizedTableSampler(_TableSampler, samplers.PrioritizedSampler):
     """Stands for a table that samples by priority, for those who ask what kind the sampler is."""
 
     def __init__(
-        self, buffer: Any, max_capacity: int, alpha: float, beta: float, eps: float, reduction: str
+        self, buffer: Any, max_capacity: int, beta: float, eps: float, reduction: str
     ) -> None:
         # Without the trees of the library's own class.
         self._buffer = buffer
         self._max_capacity = max_capacity
-        self._alpha = alpha
         self._beta = beta
         self._eps = eps
         self.reduction = reduction
@@ -131,12 +130,16 @@ class PrioritizedTableSampler(_TableSampler, samplers.PrioritizedSampler):
     @property
     def alpha(self) -> float:
         """The exponent of the table's sampler; setting it changes the table, for everybody."""
-        return self._alpha
+        return self._buffer.alpha
 
     @alpha.setter
     def alpha(self, value: float) -> None:
         self._buffer.set_alpha(value)
-        self._alpha = value
+
+    @property
+    def _alpha(self) -> float:
+        """Where the library's own methods look for it."""
+        return self._buffer.alpha
 
     @property
     def device(self) -> Any:

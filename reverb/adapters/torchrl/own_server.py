@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server of a buffer's own, in its process, and its items as one piece of bytes."""
+
+import contextlib
+import logging
+import mmap
+import os
+import pathlib
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator
+
+import reverb
+from reverb._checkpoints.packed import pack_checkpoint, unpack_checkpoint
+from reverb.errors import FailedPreconditionError, InvalidArgumentError
+
+__all__ = ["OwnServer"]
+
+_logger = logging.getLogger("reverb")
+
+
+class OwnServer:
+    """A server that lives as long as its buffer, in the process that made it.
+
+    Attributes:
+      client: A client of it.
+    """
+
+    def __init__(self, make_tables: Callable[[], list[reverb.Table]]) -> None:
+        """Starts the server at any free port.
+
+        Args:
+          make_tables: Makes its tables; is called again when items are loaded.
+        """
+        self._make_tables = make_tables
+        self._owner = os.getpid()
+        self._root = tempfile.mkdtemp(prefix="reverb-torchrl-")
+        self._remove = weakref.finalize(self, _remove, self._root, self._owner)
+        # Forked copies of the buffer share the first number, and learn by it that there are other
+        # items since.
+        self._num_loads = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
+        self._known_loads = 0
+        self._start(tempfile.mkdtemp(dir=self._root), None)
+
+    def check_not_replaced(self) -> None:
+        """Refuses a forked copy of the buffer after the buffer has loaded other items.
+
+        Its writers are in the middle of what is gone, and its settings may have changed.
+
+        Raises:
+          FailedPreconditionError: If that is so.
+        """
+        if self._num_loads[0] != self._known_loads and os.getpid() != self._owner:
+            raise FailedPreconditionError(
+                f"load_state_dict or loads in process {self._owner} has replaced the items of this "
+                f"buffer after it was forked into process {os.getpid()}; fork it again, or give "
+                "processes a pickle of it, which stays valid"
+            )
+
+    def pack(self) -> bytes:
+        """Makes a checkpoint and returns its files."""
+        path = self.client.checkpoint()
+        packed = pack_checkpoint(path)
+        shutil.rmtree(path, ignore_errors=True)
+        return packed
+
+    @contextlib.contextmanager
+    def unpacked(self, packed: bytes | pathlib.Path) -> Iterator[reverb.checkpointers.Checkpoint]:
+        """Writes what `pack` returned to files and reads all of it; changes nothing else.
+
+        Args:
+          packed: The bytes, or a file of them.
+
+        Raises:
+          DataLossError: If it is damaged.
+          OSError: If the file cannot be read, or is none.
+        """
+        directory = tempfile.mkdtemp(dir=self._root)
+        try:
+            unpack_checkpoint(packed, directory)
+            stored = reverb.checkpointers.read(directory)
+            # Which checks every record.
+            stored.statistics()
+            yield stored
+        finally:
+            if directory != self._directory:
+                shutil.rmtree(directory, ignore_errors=True)
+
+    def start_again(self, stored: reverb.checkpointers.Checkpoint) -> None:
+        """Replaces the server by one with the items of a checkpoint, at the same address.
+
+        Args:
+          stored: What `unpacked` gave.
+        """
+        port, before = self._server.port, self._directory
+        self._known_loads += 1
+        self._num_loads[0] = self._known_loads
+        self._server.stop()
+        shutil.rmtree(before, ignore_errors=True)
+        directory = str(pathlib.Path(stored.path).parent)
+        try:
+            self._start(directory, port)
+        except InvalidArgumentError as error:
+            # Somebody else has taken the port meanwhile.
+            self._start(directory, None)
+            _logger.warning(
+                "The server of a replay buffer moved from port %d to %d, where pickles of the "
+                "buffer that were made before do not find it: %s",
+                *(port, self._server.port, error),
+            )
+
+    def stop(self) -> None:
+        """Stops the server, if it is this process's."""
+        if self._owner == os.getpid():
+            self._server.stop()
+            self._remove()
+
+    def _start(self, directory: str, port: int | None) -> None:
+        checkpointer = reverb.checkpointers.DefaultCheckpointer(directory)
+        self._server = reverb.Server(self._make_tables(), port=port, checkpointer=checkpointer)
+        self._directory = directory
+        self.client = self._server.localhost_client()
+
+
+def _remove(directory: str, owner: int) -> None:
+    """Removes a directory at the end of the process that made it; a forked child ends, too."""
+    if os.getpid() == owner:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fields that tell of episodes, and the flags at both ends of sampled sequences."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from reverb.adapters.torchrl.library import tensordict, torch
+from reverb.errors import InvalidArgumentError
+
+__all__ = ["INIT_KEY", "TRUNCATED_KEY", "SequenceKeys"]
+
+TRUNCATED_KEY = ("next", "truncated")
+INIT_KEY = "is_init"
+_TRAJECTORIES = (("collector", "traj_ids"), ("episode",))
+_DONE = ("next", "done")
+# Data without the key of before has one of these at least.
+_OTHER_ENDS = (("next", "terminated"), ("next", "truncated"))
+
+Path = tuple[str, ...]
+
+
+class SequenceKeys:
+    """Keys with the meaning, and the defaults, that TorchRL's `SliceSampler` gives them.
+
+    Where both are in the data, a trajectory key decides, and flags of ends do not count. A key that
+    was named and is not in the data is replaced by what is there.
+
+    Args:
+      end_key: A flag that ends an episode.
+      end_keys: Several of them, of which the data may lack some.
+      traj_key: A field whose change begins another episode.
+      truncated_key: Where samples have a flag at the last step of a sequence, or `None`.
+      init_key: Where samples have one at the first step, if the data has the field; or `None`.
+
+    Raises:
+      InvalidArgumentError: If both `end_key` and `end_keys` are given, or if something is no key.
+    """
+
+    def __init__(
+        self, end_key: Any, end_keys: Any, traj_key: Any, truncated_key: Any, init_key: Any
+    ) -> None:
+        if end_key is not None and end_keys is not None:
+            raise InvalidArgumentError(
+                f"end_key={end_key!r} and end_keys={end_keys!r} exclude each other; leave one out"
+            )
+        if end_keys is not None and (isinstance(end_keys, str) or not len(end_keys)):
+            raise InvalidArgumentError(
+                f"end_keys must be a sequence of at least one key, got {end_keys!r}"
+            )
+        name, ends = ("end_key", [end_key]) if end_keys is None else ("end_keys", end_keys)
+        self._ends = [path for it in ends if (path := _path(name, it)) is not None]
+        self._trajectory = _path("traj_key", traj_key)
+        self._truncated = _path("truncated_key", truncated_key)
+        self._init = _path("init_key", init_key)
+
+    def find(self, data: Any) -> tuple[Any, Any]:
+        """Finds what tells of the episodes of steps `[T, N]`.
+
+        Returns:
+          The numbers of trajectories `[T, N, ...]` and `None`, or `None` and whether an episode
+          ends with a step, bool `[T, N]`.
+
+        Raises:
+          InvalidArgumentError: If nothing does.
+        """
+        looked_for = []
+        for is_trajectory, paths in self._candidates():
+            found = [it for path in paths if isinstance(it := data.get(path, None), torch.Tensor)]
+            if found and is_trajectory:
+                return found[0].reshape(*data.shape, -1), None
+            if found:
+                ends = torch.zeros(data.shape, dtype=torch.bool, device=found[0].device)
+                for flag in found:
+                    ends |= flag.reshape(*data.shape, -1).any(-1)
+                return None, ends
+            looked_for += paths
+        raise InvalidArgumentError(
+            "data must tell where episodes end, or sequences would cross them, and has none of "
+            f"{['.'.join(path) for path in looked_for]}; name its field with end_key or traj_key"
+        )
+
+    def marks(self, data: Any, length: int) -> dict[Any, Any]:
+        """Fields that samples of sequences get, beside those that the data `[B * length]` has.
+
+        Args:
+          data: As it was written.
+          length: Number of steps of each sequence.
+        """
+        marks = {}
+        if self._truncated is not None:
+            path = self._truncated
+            done = data.get((*path[:-1], "done"), None)
+            terminated = data.get((*path[:-1], "terminated"), None)
+            shape = (len(data), 1) if done is None else done.shape
+            truncated = torch.zeros(shape, dtype=torch.bool, device=data.device)
+            truncated[length - 1 :: length] = True
+            marks[path] = truncated
+            marks[(*path[:-1], "done")] = truncated.clone() if done is None else done | truncated
+            if terminated is None:
+                terminated = torch.zeros_like(truncated)
+            marks[(*path[:-1], "terminated")] = terminated
+        if self._init is not None:
+            begins = data.get(self._init, None)
+            if begins is not None:
+                begins = begins.clone()
+                begins[::length] = True
+                marks[self._init] = begins
+        return marks
+
+    def _candidates(self) -> list[tuple[bool, Sequence[Path]]]:
+        """Kinds of fields to look for, the first one that is there decides."""
+        known = [(True, [path]) for path in _TRAJECTORIES]
+        ends = [(False, [_DONE]), (False, _OTHER_ENDS)]
+        if self._trajectory is not None:
+            return [(True, [self._trajectory]), *([(False, self._ends)] if self._ends else ends)]
+        return [(False, self._ends), *known] if self._ends else [*known, *ends]
+
+
+def _path(name: str, key: Any) -> Path | None:
+    if key is None:
+        return None
+    try:
+        path = tensordict.utils.unravel_key(key)
+    except (TypeError, ValueError, RuntimeError):
+        path = None
+    if not path:
+        raise InvalidArgumentError(f"{name} must be a name or a tuple of names, got {key!r}")
+    return (path,) if isinstance(path, str) else tuple(path)
