@@ -29,7 +29,7 @@ from reverb.platform import checkpointers_lib as _checkpointers_lib  # noqa: F40
 from reverb.platform.default import checkpointers as _default_checkpointers  # noqa: F401
 from reverb.prioritized_replay import MAX_PRIORITY, importance_weights, sequence_priority
 from reverb.ragged import Ragged
-from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo
+from reverb.replay_sample import BatchInfo, ReplayBatch, ReplaySample, SampleInfo
 from reverb.sequence_writer import SequenceWriter
 from reverb.server import Server, Table
 from reverb.table_change import UNCHANGED, TableChange
@@ -50,6 +50,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MAX_PRIORITY",
     "UNCHANGED",
+    "BatchInfo",
     "BatchIterator",
     "BatchedTrajectoryWriter",
     "Client",

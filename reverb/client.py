@@ -16,9 +16,9 @@ from reverb.batch_request import (
     BatchRequest,
     is_plain,
     keep_flat_samples,
+    nested_batch,
     plain_arguments,
     plain_batch,
-    with_nested_data,
 )
 from reverb.batch_sampler import BatchSampler
 from reverb.byte_sizes import parse_byte_size
@@ -557,7 +557,7 @@ class Client:
             if not unpack_as_table_signature:
                 return batch
             try:
-                return with_nested_data(batch, functools.partial(self._nested, table))
+                return nested_batch(batch, functools.partial(self._nested, table))
             except BaseException as error:
                 keep_samples(error, rows_of_batch(batch))
                 raise
@@ -576,19 +576,14 @@ class Client:
         )
         if request.needs_choice:
             request.choose(self._choice(table, columns))
+        batch = self._flat_batch(request)
         try:
-            batch = request.flat_batch(self._client.sample_batch(*request.arguments()))
-        except BaseException as error:
-            keep_flat_samples(error)
-            raise
-        try:
-            finished = request.finished(batch)
             if out is not None or not unpack_as_table_signature:
-                return finished
+                return request.finished(batch)
             nested = request.nested or functools.partial(self._nested, table)
-            return with_nested_data(finished, nested)
+            return request.finished(batch, nested)
         except BaseException as error:
-            keep_samples(error, rows_of_batch(batch, batch.lengths))
+            keep_samples(error, rows_of_batch(batch))
             raise
 
     def batch_sampler(
@@ -640,6 +635,14 @@ class Client:
             timeout_ms=timeout_ms,
             max_batch_bytes=max_batch_bytes,
         )
+
+    def _flat_batch(self, request: BatchRequest) -> ReplayBatch:
+        """Samples a batch; see `BatchRequest.flat_batch`. Its columns were chosen before."""
+        try:
+            return request.flat_batch(self._client.sample_batch(*request.arguments()))
+        except BaseException as error:
+            keep_flat_samples(error)
+            raise
 
     def _batches_ahead(self, request: BatchRequest, num_ahead: int) -> native.BatchesAhead:
         """Has whole batches ahead, as a request asks for them; `next` returns those of the core."""
@@ -1216,7 +1219,6 @@ def updates_of(table: str, keys: Any, priorities: Any) -> tuple[str, np.ndarray,
     keys = as_keys("keys", _without_tensor("keys", keys))
     if priorities is None:
         raise TypeError("priorities must be numbers, got None")
-    priorities = _without_tensor("priorities", priorities)
     return table, keys, as_rows("priorities", priorities, np.float64, len(keys))
 
 

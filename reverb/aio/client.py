@@ -20,9 +20,9 @@ from reverb.batch_request import (
     BatchRequest,
     is_plain,
     keep_flat_samples,
+    nested_batch,
     plain_arguments,
     plain_batch,
-    with_nested_data,
 )
 from reverb.byte_sizes import parse_byte_size
 from reverb.core import native, protos
@@ -382,19 +382,19 @@ class Client:
         if request is None and not unpack_as_table_signature:
             return batch
         try:
-            finished = batch if request is None else request.finished(batch)
+            finished = nested_batch if request is None else request.finished
             if out is not None or not unpack_as_table_signature:
-                return finished
+                return finished(batch, None)
             if request is not None and request.nested is not None:
-                return with_nested_data(finished, request.nested)
+                return finished(batch, request.nested)
             await self._know_signature(table)
             try:
-                return self._with_signature(table, finished)
+                return finished(batch, self._nested(table))
             except SignatureMismatchError:
                 await self.server_info()
-                return self._with_signature(table, finished)
+                return finished(batch, self._nested(table))
         except BaseException as error:
-            keep_samples(error, rows_of_batch(batch, batch.lengths))
+            keep_samples(error, rows_of_batch(batch))
             raise
 
     def scan(
@@ -743,9 +743,9 @@ class Client:
         await self.server_info()
         return self._blocking._known_unflatten(table)
 
-    def _with_signature(self, table: str, batch: ReplayBatch) -> ReplayBatch:
-        unflatten = self._blocking._known_unflatten(table)
-        return with_nested_data(batch, unflatten or list)
+    def _nested(self, table: str) -> Callable[[list[Any]], Any]:
+        """Returns what nests a flat list like a table's signature, as far as it is known."""
+        return self._blocking._known_unflatten(table) or list
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(_of, type(self)), (self._blocking,)

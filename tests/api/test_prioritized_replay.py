@@ -39,7 +39,7 @@ def test_weights_by_the_table():
     np.testing.assert_allclose(by_row, [1, 0.5, 0.125])
 
 
-@pytest.mark.parametrize("unknown", [None, 0.0, [0.1, 0.0]])
+@pytest.mark.parametrize("unknown", [0.0, [0.1, 0.0]])
 def test_without_a_minimum_of_the_table_the_batch_has_to_do(unknown):
     weights = reverb.importance_weights(info_of([0.2, 0.4]), 1.0, min_probability=unknown)
     np.testing.assert_allclose(weights, [1, 0.5])

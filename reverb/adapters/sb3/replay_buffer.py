@@ -174,7 +174,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             self._writer.flush()
             self._is_flushed = True
         batch = self._client.sample_batch(self._table, batch_size, partial=False)
-        self.info, self._min_probability = batch.info, batch.min_probability
+        self.info = batch.info
         num_columns = 2 * len(self._leaves) + len(arrays.NUMBERS)
         if len(batch.data) != num_columns:
             raise InvalidArgumentError(
@@ -210,9 +210,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
           beta: How much is made up for: 0 nothing, 1 everything.
           normalize: See `reverb.importance_weights`.
         """
-        weights = reverb.importance_weights(
-            self.info, beta, normalize, min_probability=self._min_probability
-        )
+        weights = reverb.importance_weights(self.info, beta, normalize)
         return self._to_torch(weights.reshape(-1, 1))
 
     def update_priorities(self, keys: Any, priorities: Any) -> None:
@@ -328,7 +326,6 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self._actions: list[Any] = [None] * self.n_steps
         self._rewards = np.zeros((self.n_steps, self.n_envs), np.float32)
         self.info: Any = None
-        self._min_probability: float | None = None
         self._has_items, self._is_flushed = False, True
 
     def _unwritten(self, batch_size: int, env: Any) -> Any:
