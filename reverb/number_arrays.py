@@ -67,9 +67,12 @@ def _as_array(argument: str, tensor: Any) -> Any:
             f"{argument} must be in CPU memory, got a tensor on {getattr(tensor, 'device', kind)}. "
             "Call .cpu() before"
         )
-    if hasattr(tensor, "__array__"):
-        return tensor
-    return np.from_dlpack(tensor)
+    if getattr(tensor, "requires_grad", False):
+        tensor = tensor.detach()
+    try:
+        return np.asarray(tensor)
+    except TypeError:
+        return np.from_dlpack(tensor)
 
 
 def _of_bits(argument: str, array: np.ndarray) -> np.ndarray:

@@ -305,6 +305,19 @@ def test_samples_tell_the_smallest_probability_and_the_epoch(serve):
     assert epochs == [[2, 2, 2], [2, 3, 3]]
 
 
+def test_weights_of_new_data_first_are_relative_to_the_batch(serve):
+    """Beside an item that is hardly ever sampled all others would weigh nothing."""
+    client = serve(make_table("r", reverb.selectors.Recent(5.0)))
+    insert(client, "r", np.ones(200))
+    batch = client.sample_batch("r", 256)
+    assert batch.min_probability.tolist() == [0.0] * 256
+    weights = reverb.importance_weights(batch, beta=1.0)
+    np.testing.assert_allclose(
+        weights, batch.info.probability.min() / batch.info.probability, rtol=1e-6
+    )
+    assert weights.max() == 1.0
+
+
 def test_a_group_of_servers_refuses_samplers_that_need_all_items():
     for sampler in (reverb.selectors.Shuffle(), reverb.selectors.Recent(5.0)):
         with pytest.raises(InvalidArgumentError, match="which a group of servers cannot have"):
