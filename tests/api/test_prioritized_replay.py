@@ -53,7 +53,7 @@ def test_weights_that_are_not_normalized_are_those_of_the_paper():
 @pytest.mark.parametrize("of", [lambda info: info, lambda info: reverb.ReplaySample(info, [])])
 def test_an_info_without_the_minimum_of_the_table_is_refused(of):
     info = info_of([0.2, 0.4])
-    with pytest.raises(InvalidArgumentError, match='field min_probability.*normalize="batch"'):
+    with pytest.raises(InvalidArgumentError, match=r'field min_probability.*normalize="batch"'):
         reverb.importance_weights(of(info), 1.0)
     np.testing.assert_allclose(reverb.importance_weights(of(info), 1.0, "batch"), [1, 0.5])
     np.testing.assert_allclose(reverb.importance_weights(of(info), 0.0, None), [1, 1])

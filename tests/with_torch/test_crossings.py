@@ -63,7 +63,9 @@ def libraries():
     return found
 
 
-@pytest.mark.parametrize("cross", list((CROSSINGS | libraries()).values()), ids=CROSSINGS | libraries())
+@pytest.mark.parametrize(
+    "cross", list((CROSSINGS | libraries()).values()), ids=CROSSINGS | libraries()
+)
 def test_the_fields_of_a_batch(client, cross):
     check(cross(as_loader(client)))
 
