@@ -335,8 +335,8 @@ class Client:
             memory that the process may use, such as `"25%"`. `None`: 50 %, at most 8 GiB.
 
         Returns:
-          A `ReplayBatch`: `info` has arrays `[B]`, `data` has columns `[B, T, ...]`, or `[B, ...]`
-          for a column that is a single step.
+          A `ReplayBatch`: `info` is a `BatchInfo` of arrays `[B]`, `data` has columns
+          `[B, T, ...]`, or `[B, ...]` for a column that is a single step.
 
         Raises:
           InvalidArgumentError: If `batch_size` is below 1, if the items' dtypes or shapes differ,
@@ -465,7 +465,7 @@ class Client:
         Args:
           table: Name of the table.
           keys: Integers `[B]`; see `reverb.Client.update_priorities`.
-          priorities: New priorities `[B]`, or one number for all.
+          priorities: New priorities `[B]` of any float or integer dtype, or one number for all.
 
         Raises:
           InvalidArgumentError: If there is not one priority for each key, if the table rejects a

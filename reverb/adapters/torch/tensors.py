@@ -35,11 +35,7 @@ _DTYPES = {name: getattr(torch, name, None) for name in f"{_SAME} {_EXTENSIONS}"
 def as_is(batch: Any) -> Any:
     """Returns a batch as it is: the `collate_fn` of a `DataLoader` over a `SampleDataset`.
 
-    The `DataLoader`'s own converts arrays that are tensors already, makes lists of tuples, and
-    fails for a `TensorDict`.
-
-    Example:
-      >>> loader = DataLoader(dataset, batch_size=None, collate_fn=reverb.adapters.torch.as_is)
+    The `DataLoader`'s own function makes lists of tuples in the data, and fails for a `TensorDict`.
     """
     return batch
 
