@@ -8,7 +8,7 @@ import numpy as np
 
 from reverb.errors import InvalidArgumentError
 
-__all__ = ["as_numbers", "declared_name"]
+__all__ = ["as_array", "as_numbers", "declared_name"]
 
 # Kinds of devices of DLPack whose memory the processor reads: CPU, pinned for CUDA and for ROCm.
 _CPU_DEVICES = (1, 3, 11)
@@ -33,13 +33,24 @@ def as_numbers(argument: str, value: Any) -> np.ndarray:
             return np.asarray(value, np.float64)
         except (TypeError, ValueError):  # NumPy does not know the dtype of some element.
             return np.asarray([as_numbers(argument, it) for it in value], np.float64)
+    return as_array(argument, value).astype(np.float64, copy=False)
+
+
+def as_array(argument: str, value: Any) -> np.ndarray:
+    """Returns an array of NumPy; numbers that NumPy does not have become float64.
+
+    Raises:
+      InvalidArgumentError: If a tensor is not in CPU memory.
+      TypeError: If it is an array of raw bytes that stand for no numbers.
+    """
     if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
-        value = _as_array(argument, value)
+        value = _of_tensor(argument, value)
     array = np.asarray(value)
-    if array.dtype.type is not np.void:
-        return array.astype(np.float64, copy=False)
-    with np.errstate(invalid="ignore"):  # NaN are no error here.
-        return _of_bits(argument, array)
+    if array.dtype.type is np.void:
+        with np.errstate(invalid="ignore"):  # NaN are no error here.
+            return _of_bits(argument, array)
+    # The dtypes of `ml_dtypes` are of other kinds, or of that of raw bytes.
+    return array.astype(np.float64) if array.dtype.kind == "V" else array
 
 
 def declared_name(dtype: np.dtype[Any]) -> str | None:
@@ -47,7 +58,7 @@ def declared_name(dtype: np.dtype[Any]) -> str | None:
     return (dtype.metadata or {}).get("reverb_dtype")
 
 
-def _as_array(argument: str, tensor: Any) -> Any:
+def _of_tensor(argument: str, tensor: Any) -> Any:
     """Returns what NumPy takes for a tensor of another library."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor) and tensor.is_cpu:
