@@ -32,7 +32,7 @@ from reverb.client import Client, Writer
 from reverb.errors import DeadlineExceededError, ReverbError
 from reverb.platform import checkpointers_lib as _checkpointers_lib  # noqa: F401
 from reverb.platform.default import checkpointers as _default_checkpointers  # noqa: F401
-from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo
+from reverb.replay_sample import BatchInfo, ReplayBatch, ReplaySample, SampleInfo
 from reverb.server import Server, Table
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryColumn, TrajectoryWriter
 
@@ -50,6 +50,7 @@ __version__ = "0.1.0"
 __all__ = [
     "MAX_PRIORITY",
     "UNCHANGED",
+    "BatchInfo",
     "BatchIterator",
     "BatchedTrajectoryWriter",
     "Client",

@@ -17,9 +17,9 @@ from reverb._client.batch_request import (
     BatchRequest,
     is_plain,
     keep_flat_samples,
+    nested_batch,
     plain_arguments,
     plain_batch,
-    with_nested_data,
 )
 from reverb._client.batch_sampler import BatchSampler
 from reverb._client.column_choice import ColumnChoice
@@ -510,8 +510,8 @@ class Client:
           batch_size: Number of items, `B`.
           out: Where to write the batch: a nest of writable, C-contiguous arrays `[B, T, ...]`, one
             for each column in their order, of NumPy or anything with the buffer protocol; or a
-            `ReplaySample` of the arrays `[B]` of the info and such a nest. No thread may use them
-            meanwhile. After an error their content is undefined.
+            `ReplaySample` of a `SampleInfo` or `BatchInfo` of arrays `[B]` and such a nest. No
+            thread may use them meanwhile. After an error their content is undefined.
           partial: Whether a smaller batch is returned if `timeout_ms` passes after some items were
             sampled. `False`: all `B` items or a `DeadlineExceededError`, after which none counts as
             sampled; the server picks them all at once, 65,536 at most. A dm-reverb server picks
@@ -520,7 +520,7 @@ class Client:
           ragged: What becomes of items of different lengths `T`. `"error"`: `InvalidArgumentError`.
             `"pad"`: columns are `[B, T, ...]` with the largest `T`, and `lengths` of the batch has
             the lengths. `"packed"`: columns are `reverb.Ragged`: `[sum T, ...]` and offsets. A
-            column that is a single step has no length, and stays `[B, ...]`.
+            column that is a single step stays `[B, ...]`; its lengths are 1.
           pad: What stands behind shorter items: one value for all columns, a list with one for
             each, or a dict by name; 0 (an empty string) for columns that it does not name.
           pad_to_multiple_of: Rounds the largest `T` up to a multiple of this, so that programs that
@@ -537,10 +537,9 @@ class Client:
             memory that the process may use, such as `"25%"`. `None`: 50 %, at most 8 GiB.
 
         Returns:
-          A `ReplayBatch`: `info` has arrays `[B]` (key uint64, probability float64, table_size
-          int64, priority float64, times_sampled int32), `data` has columns `[B, T, ...]`, or
-          `[B, ...]` for a column that is a single step. With `out`, `data` is its nest; if the
-          batch is smaller than `B`, a nest of views of its first rows.
+          A `ReplayBatch`: `info` is a `BatchInfo` of arrays `[B]`, `data` has columns
+          `[B, T, ...]`, or `[B, ...]` for a column that is a single step. With `out`, `data` is its
+          nest; if the batch is smaller than `B`, a nest of views of its first rows.
 
         Raises:
           InvalidArgumentError: If `batch_size` is below 1, if the items' dtypes or shapes differ,
@@ -568,7 +567,7 @@ class Client:
             if not unpack_as_table_signature:
                 return batch
             try:
-                return with_nested_data(batch, functools.partial(self._nested, table))
+                return nested_batch(batch, functools.partial(self._nested, table))
             except BaseException as error:
                 keep_samples(error, rows_of_batch(batch))
                 raise
@@ -587,19 +586,14 @@ class Client:
         )
         if request.needs_choice:
             request.choose(self._choice(table, columns))
+        batch = self._flat_batch(request)
         try:
-            batch = request.flat_batch(self._client.sample_batch(*request.arguments()))
-        except BaseException as error:
-            keep_flat_samples(error)
-            raise
-        try:
-            finished = request.finished(batch)
             if out is not None or not unpack_as_table_signature:
-                return finished
+                return request.finished(batch)
             nested = request.nested or functools.partial(self._nested, table)
-            return with_nested_data(finished, nested)
+            return request.finished(batch, nested)
         except BaseException as error:
-            keep_samples(error, rows_of_batch(batch, batch.lengths))
+            keep_samples(error, rows_of_batch(batch))
             raise
 
     def batch_sampler(
@@ -651,6 +645,14 @@ class Client:
             timeout_ms=timeout_ms,
             max_batch_bytes=max_batch_bytes,
         )
+
+    def _flat_batch(self, request: BatchRequest) -> ReplayBatch:
+        """Samples a batch; see `BatchRequest.flat_batch`. Its columns were chosen before."""
+        try:
+            return request.flat_batch(self._client.sample_batch(*request.arguments()))
+        except BaseException as error:
+            keep_flat_samples(error)
+            raise
 
     def _batches_ahead(self, request: BatchRequest, num_ahead: int) -> native.BatchesAhead:
         """Has whole batches ahead, as a request asks for them; `next` returns those of the core."""
@@ -775,7 +777,8 @@ class Client:
           keys: Integers `[B]`, such as `sample.info.key`, of any integer dtype. Negative int64 are
             taken as the uint64 of the same bits, for libraries without uint64. Arrays of NumPy, or
             of anything that speaks DLPack, such as tensors of PyTorch on the CPU.
-          priorities: New priorities `[B]`, or one number for all.
+          priorities: New priorities `[B]` of any float or integer dtype, also of tensors, or one
+            number for all.
 
         Raises:
           InvalidArgumentError: If there is not one priority for each key, if the table rejects a
@@ -1242,7 +1245,6 @@ def updates_of(table: str, keys: Any, priorities: Any) -> tuple[str, np.ndarray,
     keys = as_keys("keys", _without_tensor("keys", keys))
     if priorities is None:
         raise TypeError("priorities must be numbers, got None")
-    priorities = _without_tensor("priorities", priorities)
     return table, keys, as_rows("priorities", priorities, np.float64, len(keys))
 
 

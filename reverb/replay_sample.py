@@ -1,24 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples: the data of an item, and its state at the moment it was sampled or scanned."""
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["ReplayBatch", "ReplaySample", "SampleInfo", "keep_samples", "replaced", "rows_of_batch"]
+__all__ = [
+    "BatchInfo",
+    "ReplayBatch",
+    "ReplaySample",
+    "SampleInfo",
+    "are_lengths",
+    "keep_samples",
+    "rows_of_batch",
+]
 
 
 class SampleInfo(NamedTuple):
     """State of an item and its table at the moment the item was sampled.
 
-    Fields are Python numbers in `Client.sample`, arrays `[B]` in `Client.sample_batch`, and tensors
-    in TensorFlow datasets.
+    Fields are Python numbers in `Client.sample` and `Client.scan`, and tensors in TensorFlow
+    datasets. A batch has a `BatchInfo`.
 
     Example:
-      >>> info = client.sample_batch("table", 1).info
-      >>> print(info.probability, info.table_size, info.times_sampled)
-      [1.] [1] [1]
+      >>> (sample,) = client.sample("table", emit_timesteps=False)
+      >>> print(sample.info.probability, sample.info.table_size, sample.info.times_sampled)
+      1.0 1 1
 
     Attributes:
       key: uint64 that identifies the item in its table.
@@ -55,16 +62,58 @@ class SampleInfo(NamedTuple):
         return cls(0, 0.0, 0, 0.0, 0)
 
 
+class BatchInfo(NamedTuple):
+    """State of the items of a batch, and of their table, at the moment they were sampled.
+
+    The first five fields are those of `SampleInfo`. All are arrays `[B]`, or tensors where the data
+    is: what maps over the leaves of a batch keeps every field.
+
+    Example:
+      >>> info = client.sample_batch("table", 1).info
+      >>> print(info.probability, info.min_probability, info.epoch, info.lengths)
+      [1.] [1.] [0] ()
+
+    Attributes:
+      key: uint64 `[B]` that identifies the items in their table; int64 with the same bits as a
+        tensor of PyTorch.
+      probability: float64 `[B]`, the probability of sampling each item at that moment.
+      table_size: int64 `[B]`, number of items at that moment.
+      priority: float64 `[B]`, the priorities at that moment.
+      times_sampled: int32 `[B]`, how often each item was sampled, this time included.
+      min_probability: float64 `[B]`, the smallest probability that an item of the table had at that
+        moment, of those that could be sampled. 0: the server does not tell it, as those of
+        dm-reverb, or the sampler is `Recent`, whose oldest items have next to none.
+      epoch: int64 `[B]`, how often the sampler had gone through the whole table, if it is one that
+        does; else 0.
+      lengths: With `ragged="pad"` a nest like the data, with the number of steps of each item in
+        each column, int32 `[B]`; 1 for a column that is a single step. Otherwise `()`.
+    """
+
+    key: Any
+    probability: Any
+    table_size: Any
+    priority: Any
+    times_sampled: Any
+    min_probability: Any
+    epoch: Any
+    lengths: Any = ()
+
+    def with_lengths(self, lengths: Any) -> "BatchInfo":
+        """Returns the info with other lengths."""
+        # Not `_replace`, which takes several times as long.
+        return BatchInfo(*self[:7], lengths)  # pyright: ignore[reportCallIssue]
+
+
 class ReplaySample(NamedTuple):
     """An item, or one step of it.
 
     Example:
-      >>> sample = client.sample_batch("table", 1)
+      >>> (sample,) = client.sample("table", emit_timesteps=False)
       >>> print(sample.data[0].shape, sample.info.priority)
-      (1, 1, 4) [1.]
+      (1, 4) 1.0
 
     Attributes:
-      info: State of the item when it was sampled.
+      info: State of the item when it was sampled; `BatchInfo` of a batch.
       data: Its columns: a flat list, or a nest like the table's signature.
     """
 
@@ -73,50 +122,63 @@ class ReplaySample(NamedTuple):
 
 
 class ReplayBatch(ReplaySample):
-    """A batch of items: a `ReplaySample` of arrays, with what was true for the whole table.
+    """A batch of items: a `ReplaySample` of arrays, whose `info` is a `BatchInfo`.
 
-    `data` has columns `[B, T, ...]`, `info` arrays `[B]`; see `Client.sample_batch`.
+    `data` has columns `[B, T, ...]`; see `Client.sample_batch`.
 
     Example:
       >>> batch = client.sample_batch("table", 1)
-      >>> print(batch.data[0].shape, batch.lengths)
-      (1, 1, 4) None
-
-    Attributes:
-      min_probability: The smallest probability that an item of the table had, of those that could
-        be sampled; `None` if the server does not tell it.
-      epoch: How often the sampler had gone through the whole table, if it is one that does; else 0.
-      lengths: Only of `ragged="pad"`: like `data`, with the number of steps of each item, int32
-        `[B]`, for each column; `None` for a column that is a single step. Otherwise `None`.
+      >>> print(batch.data[0].shape, batch.min_probability, batch.lengths)
+      (1, 1, 4) [1.] ()
     """
 
-    min_probability: float | None = None
-    epoch: int = 0
-    lengths: Any = None
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def info(self) -> BatchInfo:  # pyright: ignore[reportIncompatibleVariableOverride]
+            """State of the items."""
+            ...
+
+        def __new__(cls, info: BatchInfo, data: Any) -> "ReplayBatch":
+            """Makes a batch."""
+            ...
+
+    @property
+    def min_probability(self) -> Any:
+        """`info.min_probability`."""
+        return self.info.min_probability
+
+    @property
+    def epoch(self) -> Any:
+        """`info.epoch`."""
+        return self.info.epoch
+
+    @property
+    def lengths(self) -> Any:
+        """`info.lengths`."""
+        return self.info.lengths
 
 
-def replaced(batch: ReplaySample, **fields: Any) -> ReplayBatch:
-    """Returns a batch with other fields, and with the other attributes that it has."""
-    # Not `_replace`, which takes several times as long.
-    other = ReplayBatch(fields.pop("info", batch.info), fields.pop("data", batch.data))
-    if fields:
-        raise TypeError(f"a batch has the fields info and data, got {', '.join(fields)}")
-    other.__dict__.update(getattr(batch, "__dict__", {}))
-    return other
+def are_lengths(lengths: Any) -> bool:
+    """Returns whether the field `lengths` of a batch has any: it is not `()`."""
+    return bool(lengths) if isinstance(lengths, tuple | list) else True
 
 
-def rows_of_batch(batch: ReplaySample, lengths: Sequence[Any] | None = None) -> list[ReplaySample]:
+def rows_of_batch(batch: ReplayBatch) -> list[ReplaySample]:
     """Splits a batch into items, as `Client.sample` yields them.
 
     Args:
-      batch: Has arrays `[B]` as info, and as data a flat list of columns `[B, ...]`.
-      lengths: Of each column, if the batch is padded: int32 `[B]`, or `None`.
+      batch: Has arrays `[B]` as info, and as data a flat list of columns `[B, ...]`; if it is
+        padded, its lengths are a flat list with `None` for a column that is a single step.
     """
-    infos = zip(*(field.tolist() for field in batch.info), strict=True)
+    lengths = batch.lengths
+    infos = zip(*(field.tolist() for field in batch.info[:5]), strict=True)
 
     def item(at: int, row: int) -> np.ndarray:
         values = np.asarray(batch.data[at][row])
-        of_column = None if lengths is None else lengths[at]
+        of_column = lengths[at] if lengths else None
         return values if of_column is None else values[: of_column[row]]
 
     return [

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The formulas of prioritized replay, in NumPy: importance weights and priorities of sequences."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
 
+from reverb._checks.number_arrays import as_numbers
 from reverb.errors import InvalidArgumentError
 
 __all__ = ["MAX_PRIORITY", "importance_weights", "sequence_priority"]
@@ -56,33 +58,29 @@ def importance_weights(
       array([1. , 0.5], dtype=float32)
 
     Args:
-      info: Of a batch or of one sample; or the batch or the sample itself.
+      info: Of a batch or of one sample; or the batch or the sample itself. A `TensorDict` of a
+        batch, and what it has below "reverb", will do.
       beta: How much is made up for: 0 nothing, 1 everything.
       normalize: Of what `P_min` is the smallest probability. "table": of all items that the table
-        had then. It is taken from `min_probability`; if the server has not told it (a server of
-        dm-reverb does not), "batch" is meant. "batch": of the items of this batch. `None`: nothing
-        is normalized; the weights are `(table_size * P(i)) ** -beta`.
+        had then, `min_probability`. "batch": of the items of this batch; also if that is 0, as it
+        is from a server of dm-reverb and of a table with the sampler `Recent`. `None`: nothing is
+        normalized; the weights are `(table_size * P(i)) ** -beta`.
       min_probability: The smallest probability in the table, a number or `[B]`; by default the
-        attribute of this name of `info`. 0: not known.
+        field of this name of `info`, which a `BatchInfo` has and a `SampleInfo` has not. 0: not
+        known.
 
     Returns:
       float32 `[B]`; a scalar for the info of one sample.
 
     Raises:
       InvalidArgumentError: If a probability is not above 0, as in a scan, if `beta` is not finite,
-        or if `normalize` is something else.
+        if `normalize` is something else, or if it is "table" and there is no `min_probability`.
     """
     if normalize not in ("table", "batch", None):
         raise InvalidArgumentError(f'normalize must be "table", "batch" or None, got {normalize!r}')
     if not np.isfinite(beta):
         raise InvalidArgumentError(f"beta must be finite, got {beta!r}")
-    if min_probability is None:
-        min_probability = getattr(info, "min_probability", None)
-    # A batch or a sample has its numbers in `info`.
-    info = getattr(info, "info", info)
-    if min_probability is None:
-        min_probability = getattr(info, "min_probability", 0.0)
-    probability = np.asarray(info.probability, np.float64)
+    probability = as_numbers("info.probability", _field(info, "probability"))
     if not (probability > 0).all():
         raise InvalidArgumentError(
             "info.probability must be above 0, got "
@@ -90,13 +88,39 @@ def importance_weights(
             "sampled, has no probability"
         )
     if normalize is None:
-        relative = np.asarray(info.table_size) * probability
-    else:
-        smallest = np.asarray(min_probability, np.float64)
-        if normalize == "batch" or not (smallest > 0).all():
-            smallest = probability.min(initial=np.inf)
-        relative = probability / smallest
-    return np.asarray(relative**-beta, np.float32)
+        table_size = as_numbers("info.table_size", _field(info, "table_size"))
+        return np.asarray((table_size * probability) ** -beta, np.float32)
+    smallest = np.float64(0)
+    if normalize == "table":
+        smallest = _min_probability(info, min_probability)
+    if not (smallest > 0).all():
+        smallest = probability.min(initial=np.inf)
+    return np.asarray((probability / smallest) ** -beta, np.float32)
+
+
+def _min_probability(info: Any, min_probability: Any) -> np.ndarray:
+    """Returns the smallest probability in the table: the argument, or a field of the info."""
+    if min_probability is None:
+        # A batch of another library may have it beside its info.
+        min_probability = getattr(info, "min_probability", None)
+    if min_probability is None:
+        min_probability = _field(info, "min_probability")
+    if min_probability is None:
+        raise InvalidArgumentError(
+            'info must have the field min_probability with normalize="table", as that of a batch '
+            'has; take normalize="batch" for the smallest probability of these items, or '
+            "min_probability="
+        )
+    return as_numbers("min_probability", min_probability)
+
+
+def _field(info: Any, name: str) -> Any:
+    """Returns a field of an info, of a batch, or of a mapping; `None` if there is none."""
+    info = getattr(info, "info", info)
+    if isinstance(info, Mapping):
+        fields = info["reverb"] if "reverb" in info.keys() else info  # noqa: SIM118
+        return fields[name] if name in fields.keys() else None  # noqa: SIM118
+    return getattr(info, name, None)
 
 
 def sequence_priority(td: Any, eta: float = 0.9, mask: Any = None) -> np.ndarray:
@@ -122,7 +146,7 @@ def sequence_priority(td: Any, eta: float = 0.9, mask: Any = None) -> np.ndarray
     """
     if not 0.0 <= eta <= 1.0:
         raise InvalidArgumentError(f"eta must be from 0 to 1, got {eta!r}")
-    errors = np.abs(np.asarray(td, np.float64))
+    errors = np.abs(as_numbers("td", td))
     if errors.ndim == 0 or errors.shape[-1] == 0:
         raise InvalidArgumentError(
             f"td must have shape [B, T] or [T] with at least one step, got {list(errors.shape)}"

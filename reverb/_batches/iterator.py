@@ -5,20 +5,21 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
+
 from reverb._batches.mixture import by_batch, by_item, positive_weights
 from reverb._batches.prefetching import Ahead, Pipe, PrefetchIterator, Source
 from reverb._batches.priority_updates import PriorityUpdates
-from reverb._batches.source import TableSource
+from reverb._batches.source import OPTIONS, TableSource
+from reverb._batches.whole_batches import MAX_ITEMS
 from reverb._checks.arguments import check_at_least_one, check_not_negative
+from reverb._client.batch_request import BatchRequest
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
-from reverb.replay_sample import ReplaySample
+from reverb.replay_sample import ReplayBatch
+from reverb.shown_text import type_name
 
 __all__ = ["BatchIterator", "Conversion", "batches", "check_arguments", "transformed"]
-
-
-# The server picks batches of this many items at once.
-_MAX_AT_ONCE = 65_536
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +80,13 @@ class BatchIterator(PrefetchIterator):
 
         Args:
           keys: `[B]`, `batch.info.key`; int64 holds the same bits.
-          priorities: `[B]`, at least 0 and finite, or one number for all.
+          priorities: `[B]` of any float or integer dtype, at least 0 and finite, or one number for
+            all.
 
         Raises:
           InvalidArgumentError: If there is not one priority for each key.
           TypeError: If `keys` are not integers.
+          FailedPreconditionError: If the iterator is closed.
           ReverbError: If an earlier update failed.
         """
         self._updates.put(keys, priorities)
@@ -111,7 +114,7 @@ def batches(
     batch_size: int,
     *,
     prefetch: int = 2,
-    transform: Callable[[ReplaySample], Any] | None = None,
+    transform: Callable[[ReplayBatch], Any] | None = None,
     partial: bool = False,
     mix: Literal["item", "batch"] = "item",
     seed: int | None = None,
@@ -165,8 +168,8 @@ def batches(
     Returns:
       An iterator; it begins to fetch at once. Elements are a `ReplayBatch`: `info` has arrays
       `[B]`, `data` is nested like the table's signature with arrays `[B, ...]` (a flat list if the
-      table has no signature). With several tables in a batch, `min_probability` is an array `[B]`
-      too: that of the row's table.
+      table has no signature). With several tables in a batch, each row has the numbers of its
+      table.
 
     Raises:
       InvalidArgumentError: If an argument is out of its range. Errors of the server are raised by
@@ -176,8 +179,13 @@ def batches(
         table,
         batch_size,
         prefetch=prefetch,
+        transform=transform,
         mix=mix,
+        seed=seed,
+        timeout_s=timeout_s,
         rate_limiter_timeout_ms=rate_limiter_timeout_ms,
+        container_types=container_types,
+        **options,
     )
     client = Client(client) if isinstance(client, str) else client
     sources = [
@@ -187,22 +195,24 @@ def batches(
             batch_size,
             rate_limiter_timeout_ms=rate_limiter_timeout_ms,
             container_types=container_types,
-            partial="short" if partial else "raise",
+            partial=partial,
             options=options,
             out=out if len(weights) == 1 else None,
         )
         for name in weights
     ]
     if len(sources) > 1 and mix == "item":
+        first = sources[0]
         parts = [source.rows for source in sources]
-        source = by_item(parts, sources[0].mixed, list(weights.values()), batch_size, seed)
+        shares = list(weights.values())
+        source = by_item(parts, first.mixed, first.cut_off, shares, batch_size, seed)
     else:
         source = by_batch(sources, list(weights.values()), seed)
     if transform is not None:
         source = transformed(source, transform)
     updates = PriorityUpdates(client, list(weights))
     ahead = None
-    if len(sources) == 1 and out is None and batch_size <= _MAX_AT_ONCE:
+    if len(sources) == 1 and out is None and batch_size <= MAX_ITEMS:
         ahead = _ahead(sources[0], prefetch, transform)
     return BatchIterator(source, prefetch, timeout_s=timeout_s, updates=updates, ahead=ahead)
 
@@ -212,21 +222,43 @@ def check_arguments(
     batch_size: int,
     *,
     prefetch: int = 2,
+    transform: Any = None,
+    partial: bool = False,
     mix: str = "item",
+    seed: int | None = None,
+    timeout_s: float | None = None,
     rate_limiter_timeout_ms: int | None = None,
-    **others: Any,
+    container_types: Sequence[type] = (),
+    out: Any = None,
+    **options: Any,
 ) -> tuple[int, int, dict[str, float]]:
     """Checks arguments of `batches`; returns `batch_size`, `prefetch` and the weights of tables.
 
     Raises:
       InvalidArgumentError: If one is out of its range.
+      TypeError: If one is of another type, or if there is no such argument.
     """
+    del partial
+    unknown = sorted(options.keys() - OPTIONS.keys())
+    if unknown:
+        raise TypeError(f"batches() got an unexpected keyword argument {unknown[0]!r}")
     batch_size = check_at_least_one("batch_size", batch_size)
     prefetch = check_at_least_one("prefetch", prefetch)
+    for name, function in (("transform", transform), ("out", out)):
+        if function is not None and not callable(function):
+            raise TypeError(f"{name} must be a function, got {type_name(function)}")
+    if timeout_s is not None:
+        float(timeout_s)
     if rate_limiter_timeout_ms is not None:
         check_not_negative("rate_limiter_timeout_ms", rate_limiter_timeout_ms)
     if mix not in ("item", "batch"):
         raise InvalidArgumentError(f"mix must be 'item' or 'batch', got {mix!r}")
+    if seed is not None:
+        np.random.default_rng(seed)
+    for kind in container_types:
+        if not isinstance(kind, type):
+            raise TypeError(f"container_types must be classes, got {kind!r}")
+    BatchRequest("", batch_size, **OPTIONS | options, out=None, partial=True, timeout_ms=None)
     return batch_size, prefetch, positive_weights(table)
 
 

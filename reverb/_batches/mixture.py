@@ -9,6 +9,7 @@ import numpy as np
 
 from reverb import errors
 from reverb._batches.prefetching import Pipe, Source
+from reverb.shown_text import type_name
 
 __all__ = ["by_batch", "by_item", "positive_weights", "shares"]
 
@@ -18,9 +19,12 @@ def positive_weights(table: str | Mapping[str, float]) -> dict[str, float]:
 
     Raises:
       InvalidArgumentError: If a weight is negative or not finite, or if none is positive.
+      TypeError: If `table` is neither a name nor a mapping.
     """
     if isinstance(table, str):
         return {table: 1.0}
+    if not isinstance(table, Mapping):
+        raise TypeError(f"table must be a name, or weights by name, got {type_name(table)}")
     if any(not (math.isfinite(weight) and weight >= 0) for weight in table.values()):
         raise errors.InvalidArgumentError(
             f"the weights of tables must be at least 0 and finite, got {dict(table)}"
@@ -53,6 +57,7 @@ def by_batch(sources: Sequence[Source], weights: Sequence[float], seed: int | No
 def by_item(
     make_parts: Sequence[Callable[[int, Pipe], Any]],
     join: Callable[[list[Any]], Any],
+    cut_off: Callable[[list[Any]], Any],
     weights: Sequence[float],
     batch_size: int,
     seed: int | None,
@@ -62,19 +67,28 @@ def by_item(
     Args:
       make_parts: For each table, a function that returns so many rows of it, or `None` at the end.
       join: Makes one batch of the parts that are not empty.
+      cut_off: Makes the last batch of the parts that there are when a table has no more rows, or
+        raises an error that has them.
       weights: Of the tables.
       batch_size: Number of rows.
       seed: Of the rounding.
     """
     random = np.random.default_rng(seed)
+    has_ended = False
 
     def mixed(count: int, pipe: Pipe) -> Iterator[Any]:
+        nonlocal has_ended
         for _ in range(count):
+            if has_ended:
+                return
             parts = []
             for make, rows in zip(make_parts, shares(weights, batch_size, random), strict=True):
                 if rows:
                     part = make(rows, pipe)
                     if part is None:
+                        has_ended = True
+                        if parts:
+                            yield cut_off(parts)
                         return
                     parts.append(part)
             yield join(parts)

@@ -11,6 +11,7 @@ import numpy as np
 
 from reverb._checks.arguments import as_keys, as_rows
 from reverb.client import Client
+from reverb.errors import FailedPreconditionError
 
 __all__ = ["PriorityUpdates"]
 
@@ -41,6 +42,7 @@ class PriorityUpdates:
         self._failure: list[BaseException] = []
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._is_closed = False
         self._end = weakref.finalize(self, self._queue.put, None)
         self._end.atexit = False
 
@@ -54,8 +56,11 @@ class PriorityUpdates:
         Raises:
           InvalidArgumentError: If there is not one priority for each key.
           TypeError: If `keys` are not integers.
+          FailedPreconditionError: If the queue is closed.
           ReverbError: If an earlier update failed.
         """
+        if self._is_closed:
+            raise FailedPreconditionError("the iterator is closed; its updates were sent before")
         # Copies: the caller may use the memory again.
         keys = np.array(as_keys("keys", keys))
         priorities = np.array(as_rows("priorities", priorities, np.float64, len(keys)))
@@ -85,6 +90,7 @@ class PriorityUpdates:
 
     def close(self) -> None:
         """Ends the thread when it has sent what waits; waits 5 s for that at most."""
+        self._is_closed = True
         if self._thread is not None and self._end.detach():
             self._queue.put(None)
             self._thread.join(_CLOSE_TIMEOUT_S)

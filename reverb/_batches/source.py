@@ -3,37 +3,33 @@
 
 import collections
 import functools
-import math
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import tree
 
 from reverb import errors
 from reverb._batches.prefetching import Failure, Pipe
+from reverb._batches.whole_batches import WholeBatches
 from reverb._checks.byte_sizes import parse_byte_size_or_share
-from reverb._client.batch_request import BatchRequest, keep_flat_samples, with_nested_data
-from reverb._client.ragged import Ragged
+from reverb._client.batch_request import BatchRequest, keep_flat_samples
+from reverb._client.joined_batches import joined, rows_of_parts
 from reverb.client import Client
 from reverb.core import native
-from reverb.replay_sample import (
-    ReplayBatch,
-    ReplaySample,
-    SampleInfo,
-    keep_samples,
-    replaced,
-    rows_of_batch,
-)
+from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo, keep_samples
 
-__all__ = ["TableSource", "joined"]
+__all__ = ["OPTIONS", "TableSource"]
+
+_logger = logging.getLogger("reverb")
 
 # How long a request waits for a rate limiter before the thread checks whether it must stop.
 _POLL_MS = 200
 
-# Options of `Client.sample_batch` that a batch may lack.
-_DEFAULTS: dict[str, Any] = {
+# Options of `Client.sample_batch` that a source takes, with their defaults.
+OPTIONS: dict[str, Any] = {
     "ragged": "error",
     "pad": 0,
     "pad_to_multiple_of": None,
@@ -55,7 +51,7 @@ class TableSource:
         postprocess: Callable[[ReplaySample], Any] | None = None,
         rate_limiter_timeout_ms: int | None = None,
         container_types: Sequence[type] = (),
-        partial: Literal["drop", "raise", "short"] = "drop",
+        partial: bool = False,
         options: Mapping[str, Any] | None = None,
         out: Callable[[], list[Any] | None] | None = None,
     ) -> None:
@@ -70,9 +66,10 @@ class TableSource:
             never.
           container_types: Classes for the named tuples with the same name and fields in the table's
             signature.
-          partial: What becomes of the rows of a batch that is not complete at the end: they are
-            lost, they are the `samples` of a `DeadlineExceededError`, or they are a batch. With
-            "short", a batch is also short if the rate limiter allows no more for 0.2 s.
+          partial: Whether a batch may be short: at the end, or if the rate limiter allows no more
+            for 0.2 s. If not, the items of a batch that is not complete at the end stay in the
+            table, which a warning tells; where the table has no whole batch at once, they were
+            sampled, and are the `samples` of a `DeadlineExceededError`.
           options: Other arguments of `Client.sample_batch`.
           out: Returns the columns that the next batch is decoded into, or `None`: into new memory.
         """
@@ -85,13 +82,15 @@ class TableSource:
         )
         self._container_types = {cls.__name__: cls for cls in container_types}
         self._partial = partial
-        self._options = dict(options or {})
+        self._options = OPTIONS | dict(options or {})
         self._out = out
         # The client nests chosen columns; it knows which these are.
-        self._has_choice = self._options.get("columns") is not None
+        self._has_choice = self._options["columns"] is not None
         if self._has_choice:
-            self._options["unpack_as_table_signature"] = True
             self._out = None
+        self._whole: WholeBatches | None = None
+        if self._timeout_s is not None and batch_size is not None and not partial:
+            self._whole = WholeBatches(client, table)
         self._structure: Any = None
         self._num_columns = 0
         self._is_flat = False
@@ -102,8 +101,11 @@ class TableSource:
             yield from self._items(count, pipe)
             return
         for _ in range(count):
-            make = self.rows if self._postprocess is None else self._batch_of_items
-            batch = make(self._batch_size, pipe)
+            if self._postprocess is None:
+                rows = self.rows(self._batch_size, pipe)
+                batch = None if rows is None else self.finished(rows)
+            else:
+                batch = self._batch_of_items(self._batch_size, pipe)
             if batch is None:
                 return
             yield batch
@@ -117,77 +119,94 @@ class TableSource:
           size: Number of batches.
           convert: Makes the elements of batches, in the thread that asks for them.
         """
-        is_endless = self._timeout_s is None and self._partial == "raise"
+        is_endless = self._timeout_s is None and not self._partial
         if self._out is not None or self._batch_size is None or not is_endless:
             return None
-        options = _DEFAULTS | self._options
         try:
-            request = BatchRequest(
-                self._table, self._batch_size, **options, out=None, partial=True, timeout_ms=None
-            )
+            request = self._request(self._batch_size, timeout_ms=None)
             if request.needs_choice:
                 if not self._client._is_local():
                     return None  # To ask for the table's columns may take time; nobody waits yet.
-                request.choose(self._client._choice(self._table, options["columns"]))
+                self._choose(request)
             ahead = self._client._batches_ahead(request, size)
-        except (errors.ReverbError, TypeError):
+        except errors.ReverbError:
             return None  # The thread gets the same error, and `next` raises it.
         return CoreBatches(self, request, ahead, convert)
 
-    def rows(self, count: int, pipe: Pipe) -> ReplaySample | None:
-        """Returns a batch of `count` rows, stacked by the client; `None` after the timeout."""
-        parts: list[ReplaySample] = []
+    def rows(self, count: int, pipe: Pipe) -> ReplayBatch | None:
+        """Returns a flat batch of `count` rows, stacked by the client; `None` after the timeout."""
+        parts: list[ReplayBatch] = []
         out = self._out() if self._out is not None else None
+        whole = self._whole
         missing = count
         last_progress = time.monotonic()
         pipe.check(self._purpose())
         while missing:
             pipe.check()
-            options: dict[str, Any] = self._options
-            if out is not None:
-                options = options | {"out": [column[count - missing :] for column in out]}
+            rest = None if out is None else [column[count - missing :] for column in out]
             try:
-                part = self._client.sample_batch(
-                    self._table, missing, timeout_ms=_POLL_MS, **options
-                )
+                is_whole = whole is not None and whole.are_possible(count)
+                request = self._request(missing, out=rest, partial=not is_whole)
+                self._choose(request)
+                part = self._client._flat_batch(request)
             except errors.DeadlineExceededError as error:
-                if self._partial == "short" and parts:
+                if self._partial and parts:
                     break
+                if whole is not None and whole.has_grown():
+                    last_progress = time.monotonic()
                 if not self._waits_too_long(last_progress, pipe, error):
                     continue
-                if parts and self._partial == "raise":
+                if parts:
                     raise self._explained(error, parts) from error
+                if whole is not None:
+                    whole.warn_of_rest(count)
                 return None
             except errors.ReverbError as error:
                 raise self._explained(error, parts) from error
             parts.append(part)
             missing -= len(part.info.key)
             last_progress = time.monotonic()
-        batch = parts[0]
-        if len(parts) > 1:
-            batch = self._joined(parts, out)
-        return self._as_table(batch)
+        return parts[0] if len(parts) == 1 else self._joined(parts, out)
 
-    def mixed(self, parts: list[ReplaySample]) -> ReplayBatch:
+    def mixed(self, parts: list[ReplayBatch]) -> ReplayBatch:
         """Joins batches of several tables into one; each row has the numbers of its table.
 
         Args:
-          parts: Nested like the tables' signatures; those of this table, or of others with the same
-            columns.
+          parts: See `rows`; those of this table, or of others with the same columns.
 
         Raises:
           InvalidArgumentError: As `joined`.
         """
-        batch = replaced(parts[0]) if len(parts) == 1 else self._joined(parts)
-        if batch.min_probability is not None:
-            of_tables = [np.full(len(part.info.key), part.min_probability) for part in parts]  # pyright: ignore
-            batch.min_probability = np.concatenate(of_tables)  # pyright: ignore
-        return batch
+        return self.finished(parts[0] if len(parts) == 1 else self._joined(parts))
+
+    def cut_off(self, parts: list[ReplayBatch]) -> ReplayBatch:
+        """Returns what is left of a mixed batch when one of its tables has no more rows.
+
+        Raises:
+          DeadlineExceededError: If a batch may not be partial; `samples` has the rows.
+        """
+        if self._partial:
+            return self.mixed(parts)
+        text = "another table of the mixture has no more samples for the rest of the batch"
+        raise self._explained(errors.DeadlineExceededError(text), parts)
+
+    def _request(self, count: int, **arguments: Any) -> BatchRequest:
+        """Asks for so many rows."""
+        others = {"out": None, "partial": True, "timeout_ms": _POLL_MS} | arguments
+        return BatchRequest(self._table, count, **self._options, **others)
+
+    def _choose(self, request: BatchRequest) -> None:
+        """Tells the request the columns of the table, if it has to know them; may wait for them."""
+        if request.needs_choice:
+            request.choose(self._client._choice(self._table, self._options["columns"]))
 
     def _batch_of_items(self, batch_size: int, pipe: Pipe) -> Any:
         """Returns one batch of processed items; `None` after the timeout."""
         items = list(self._items(batch_size, pipe))
         if len(items) < batch_size:
+            if items:
+                text = "%d items of the last batch of %s are lost: %d make a batch"
+                _logger.warning(text, len(items), self._purpose(), batch_size)
             return None
         columns = zip(*map(tree.flatten, items), strict=True)
         return tree.unflatten_as(items[0], [np.stack(column) for column in columns])
@@ -230,49 +249,49 @@ class TableSource:
 
     def _of_answer(self, request: BatchRequest, answer: Any) -> ReplayBatch:
         """Makes a batch of what the core has sampled for a request."""
-        batch = request.flat_batch(answer)
+        return self.finished(request.flat_batch(answer), request)
+
+    def _explained(self, error: Any, parts: list[ReplayBatch]) -> errors.ReverbError:
+        """The same error with table and address, and with the rows that were sampled."""
+        explained = type(error)(f"{self._purpose()}: {error}")
+        keep_samples(explained, [*rows_of_parts(parts), *getattr(error, "samples", ())])
+        return explained
+
+    def finished(self, batch: ReplayBatch, request: BatchRequest | None = None) -> ReplayBatch:
+        """Fills the padding of a flat batch, and nests it like the signature of the table.
+
+        Args:
+          batch: See `rows`.
+          request: What was asked for, if that is at hand.
+        """
         try:
-            batch = request.finished(batch)
-            if request.nested is not None:
-                batch = with_nested_data(batch, request.nested)
-            return self._as_table(batch)
+            if request is None:
+                request = self._request(len(batch.info.key))
+                self._choose(request)
+            if request.nested is None:
+                return request.finished(batch, self._nested)
+            chosen = request.nested
+            return request.finished(batch, lambda columns: self._with_types(chosen(columns)))
         except errors.ReverbError as error:
             raise self._explained(error, [batch]) from error
 
-    def _explained(self, error: Any, parts: list[ReplaySample]) -> errors.ReverbError:
-        """The same error with table and address, and with the rows that were sampled."""
-        explained = type(error)(f"{self._purpose()}: {error}")
-        keep_samples(explained, [*_rows(parts), *getattr(error, "samples", ())])
-        return explained
-
-    def _as_table(self, batch: Any) -> ReplayBatch:
-        """Nests the columns of a batch, and their lengths, like the signature of the table."""
-        nested = self._with_types if self._has_choice else self._nested
-        data = nested(batch.data)
-        if data is batch.data:
-            return batch  # Flat, and so are the lengths.
-        lengths = getattr(batch, "lengths", None)
-        batch = replaced(batch, data=data)
-        batch.lengths = None if lengths is None else nested(lengths)
-        return batch
-
-    def _joined(self, parts: list[ReplaySample], out: list[Any] | None = None) -> ReplayBatch:
+    def _joined(self, parts: list[ReplayBatch], out: list[Any] | None = None) -> ReplayBatch:
         """Joins batches, padded as they are."""
-        to_multiple_of = self._options.get("pad_to_multiple_of") or 1
-        pads = self._pads(parts[0].data)
-        max_bytes = parse_byte_size_or_share(
-            "max_batch_bytes", self._options.get("max_batch_bytes")
-        )
+        limit = parse_byte_size_or_share("max_batch_bytes", self._options["max_batch_bytes"])
         return joined(
-            parts, out, pads=pads, to_multiple_of=to_multiple_of, max_batch_bytes=max_bytes
+            parts,
+            out,
+            pads=self._pads(len(parts[0].data)),
+            to_multiple_of=self._options["pad_to_multiple_of"] or 1,
+            max_batch_bytes=limit,
         )
 
-    def _pads(self, data: Any) -> list[Any]:
-        """What pads each column of a batch of items of different lengths."""
-        pad, count = self._options.get("pad", 0), len(tree.flatten(data))
+    def _pads(self, count: int) -> list[Any]:
+        """What pads each of so many columns of a batch of items of different lengths."""
+        pad = self._options["pad"]
         if not isinstance(pad, Mapping | list | tuple):
             return [pad] * count
-        choice = self._client._choice(self._table, self._options.get("columns"))
+        choice = self._client._choice(self._table, self._options["columns"])
         return choice.pad_values(pad, count)
 
     def _purpose(self) -> str:
@@ -365,132 +384,3 @@ def _is_flat(structure: Any) -> bool:
 @functools.cache
 def _named_tuple(name: str, fields: tuple[str, ...]) -> type:
     return collections.namedtuple(name, fields)
-
-
-def _rows(parts: list[ReplaySample]) -> list[ReplaySample]:
-    rows = []
-    for part in parts:
-        lengths = getattr(part, "lengths", None)
-        flat = part._replace(data=tree.flatten(part.data))
-        rows += rows_of_batch(flat, None if lengths is None else tree.flatten(lengths))
-    return rows
-
-
-def joined(
-    parts: list[ReplaySample],
-    out: list[Any] | None = None,
-    *,
-    pads: Sequence[Any] = (),
-    to_multiple_of: int = 1,
-    max_batch_bytes: int | None = None,
-) -> ReplayBatch:
-    """Joins several batches into one; in `out`, their rows are side by side.
-
-    Args:
-      parts: At least one, with the same nests.
-      out: The columns that all parts were written into, one part behind the other.
-      pads: What stands behind shorter items, for each column; 0 if there is none.
-      to_multiple_of: Padded lengths are rounded up to a multiple of this.
-      max_batch_bytes: Bytes that the columns may take; `None`: the default of `sample_batch`.
-
-    Raises:
-      ResourceExhaustedError: If they take more; `samples` has all items.
-      InvalidArgumentError: If their items have different shapes; `samples` has all of them.
-    """
-    columns = list(zip(*(tree.flatten(part.data) for part in parts), strict=True))
-    lengths: list[Any] = [None] * len(columns)
-    if getattr(parts[0], "lengths", None) is not None:
-        of_parts = (tree.flatten(part.lengths) for part in parts)  # pyright: ignore
-        lengths = [list(it) if it[0] is not None else None for it in zip(*of_parts, strict=True)]
-    shapes = [
-        [
-            _item_shape(column[at], of is not None)
-            for column, of in zip(columns, lengths, strict=True)
-        ]
-        for at in range(len(parts))
-    ]
-    for other in shapes[1:]:
-        if other != shapes[0]:
-            error = errors.InvalidArgumentError(
-                "The items of a batch must have the same shapes, but the columns of one have the "
-                f"shapes {shapes[0]} and those of another {other}."
-            )
-            keep_samples(error, _rows(parts))
-            raise error
-    info = SampleInfo(*map(np.concatenate, zip(*(part.info for part in parts), strict=True)))
-    batch = replaced(parts[-1], info=info)
-    known = [getattr(part, "min_probability", None) for part in parts]
-    batch.min_probability = None if None in known else min(it for it in known if it is not None)
-    if out is not None:
-        return replaced(batch, data=[column[: len(info.key)] for column in out])
-    _check_size(parts, info.key, columns, lengths, to_multiple_of, max_batch_bytes)
-    pads = pads or [0] * len(columns)
-    data = [
-        _joined_column(column, of, pad, to_multiple_of)
-        for column, of, pad in zip(columns, lengths, pads, strict=True)
-    ]
-    batch = replaced(batch, data=tree.unflatten_as(parts[0].data, data))
-    if getattr(parts[0], "lengths", None) is not None:
-        whole = [None if of is None else np.concatenate(of) for of in lengths]
-        batch.lengths = tree.unflatten_as(parts[0].data, whole)
-    return batch
-
-
-def _check_size(
-    parts: list[ReplaySample],
-    keys: Any,
-    columns: list[Any],
-    lengths: list[Any],
-    to_multiple_of: int,
-    max_batch_bytes: int | None,
-) -> None:
-    """Checks what the joined columns take before there is memory for them."""
-    limit = native.max_batch_bytes(max_batch_bytes)
-    num_bytes, largest, longest = 0, -1, (keys[0], 1)
-    for column, of in zip(columns, lengths, strict=True):
-        if of is None:
-            taken = sum(
-                part.values.nbytes if isinstance(part, Ragged) else part.nbytes for part in column
-            )
-        else:
-            whole = np.concatenate(of)
-            steps = -(-int(whole.max(initial=0)) // to_multiple_of) * to_multiple_of
-            of_step = math.prod(column[0].shape[2:]) * column[0].dtype.itemsize
-            taken = len(whole) * steps * of_step
-            if taken > largest:
-                largest, longest = taken, (keys[whole.argmax()], whole.max())
-        num_bytes += taken
-    if num_bytes > limit:
-        advice = "Sample fewer items"
-        if any(of is not None for of in lengths):
-            advice = 'Sample with ragged="packed", which pads nothing, fewer items'
-        error = errors.ResourceExhaustedError(
-            f"A batch of {len(keys)} items takes {num_bytes} bytes, more than max_batch_bytes, "
-            f"{limit}: the longest item, {longest[0]}, has {longest[1]} steps. {advice}, or with a "
-            "larger max_batch_bytes."
-        )
-        keep_samples(error, _rows(parts))
-        raise error
-
-
-def _item_shape(column: Any, is_padded: bool) -> tuple[int, ...]:
-    """The shape of an item, without its length if that may differ."""
-    if isinstance(column, Ragged):
-        return column.values.shape[1:]
-    return column.shape[2 if is_padded else 1 :]
-
-
-def _joined_column(parts: Sequence[Any], lengths: Any, pad: Any, to_multiple_of: int) -> Any:
-    if isinstance(parts[0], Ragged):
-        return Ragged.concatenate(parts)
-    if lengths is None:
-        return np.concatenate(parts)
-    items = [
-        row[:length]
-        for part, of in zip(parts, lengths, strict=True)
-        for row, length in zip(part, of, strict=True)
-    ]
-    offsets = np.cumsum([0, *(len(item) for item in items)])
-    if parts[0].dtype.kind in "OSU" and pad == 0:
-        pad = b"" if parts[0].dtype.kind == "O" else parts[0].dtype.type()
-    return Ragged(np.concatenate(items), offsets).padded(pad, to_multiple_of=to_multiple_of)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from reverb._checks.number_arrays import as_numbers
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import type_name
 
@@ -71,10 +72,12 @@ def as_path(argument: str, value: Any) -> str:
 def as_rows(argument: str, value: Any, dtype: Any, batch_size: int) -> np.ndarray:
     """Returns one value per row of a batch, `[B]`; a scalar is repeated for all rows.
 
+    Float64 are numbers of any library, at their value.
+
     Raises:
       InvalidArgumentError: If `value` has another shape.
     """
-    array = np.asarray(value, dtype)
+    array = as_numbers(argument, value) if dtype is np.float64 else np.asarray(value, dtype)
     if array.shape == (batch_size,):
         return np.ascontiguousarray(array)
     if array.shape == ():

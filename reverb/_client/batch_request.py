@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import tree
 
 from reverb._checks.arguments import check_at_least_one
 from reverb._checks.byte_sizes import parse_byte_size_or_share
@@ -14,15 +13,22 @@ from reverb._client.column_choice import ColumnChoice, check_pad
 from reverb._client.ragged import packed_columns
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
-from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo, keep_samples, replaced
+from reverb.replay_sample import (
+    BatchInfo,
+    ReplayBatch,
+    ReplaySample,
+    SampleInfo,
+    are_lengths,
+    keep_samples,
+)
 
 __all__ = [
     "BatchRequest",
     "is_plain",
     "keep_flat_samples",
+    "nested_batch",
     "plain_arguments",
     "plain_batch",
-    "with_nested_data",
 ]
 
 
@@ -30,7 +36,8 @@ class BatchRequest:
     """The arguments of `sample_batch`, checked.
 
     With `needs_choice`, `choose` comes first. Then `arguments` are those of the native call,
-    `flat_batch` takes its answer, and `finished` brings the batch into the form that was asked.
+    `flat_batch` takes its answer, and `finished` brings the batch into the form that was asked, but
+    for the nest of the signature.
 
     Attributes:
       needs_choice: Whether the columns of the table must be known.
@@ -94,34 +101,46 @@ class BatchRequest:
             self._max_batch_bytes,
         )
 
-    def flat_batch(self, answer: tuple[Any, Any, Any]) -> ReplayBatch:
-        """Returns a batch with a flat list of columns; with outputs it is that of their arrays."""
-        batch = plain_batch(answer, self._ragged)
-        lengths = answer[1][1]
-        if self._outputs is not None:
-            arrays = self._outputs.arrays()
-            count = answer[2][0]
-            info = batch.info
-            if count < self._batch_size:
-                arrays = [array[:count] for array in arrays]
-                info = SampleInfo(*(field[:count] for field in info))
-            batch = replaced(batch, info=info, data=arrays)
-        if self._ragged == "pad":
-            batch.lengths = lengths
-        return batch
+    def flat_batch(self, answer: tuple[Any, Any, int]) -> ReplayBatch:
+        """Returns a batch with a flat list of columns; with outputs it is that of their arrays.
 
-    def finished(self, batch: ReplayBatch) -> ReplayBatch:
-        """Fills the padding of a flat batch; with outputs, its data gets their nest."""
-        data = batch.data
-        if self._ragged == "pad" and self._pad != 0 and self._choice is not None:
-            _fill_padding(data, batch.lengths, self._choice.pad_values(self._pad, len(data)))
-        if self._out is None:
+        Its lengths are a flat list, too, with `None` for a column that is a single step.
+        """
+        batch = plain_batch(answer, self._ragged)
+        if self._outputs is None and self._ragged != "pad":
             return batch
+        info, data = batch.info, batch.data
+        if self._outputs is not None:
+            data = self._outputs.arrays()
+            count = answer[2]
+            if count < self._batch_size:
+                data = [array[:count] for array in data]
+                info = BatchInfo(*(field[:count] for field in info[:7]))
+        if self._ragged == "pad":
+            info = info.with_lengths(answer[1][1])
+        return ReplayBatch(info, data)
+
+    def finished(
+        self, batch: ReplayBatch, nested: Callable[[list[Any]], Any] | None = None
+    ) -> ReplayBatch:
+        """Fills the padding of a flat batch, and nests it as it was asked.
+
+        Args:
+          batch: See `flat_batch`.
+          nested: Nests all columns, if there are no outputs; `None`: they stay a list.
+        """
+        if self._ragged == "pad" and self._pad != 0 and self._choice is not None:
+            values = self._choice.pad_values(self._pad, len(batch.data))
+            _fill_padding(batch.data, batch.lengths, values)
+        if self._out is None:
+            return nested_batch(batch, nested)
         nest = self._out.data if isinstance(self._out, ReplaySample) else self._out
         count = len(batch.info.key)
+        if are_lengths(batch.lengths):
+            batch = nested_batch(batch, functools.partial(_placed, nest))
         if count < self._batch_size:
-            nest = tree.map_structure(functools.partial(_first_rows, count), nest)
-        return _with_data(batch, nest, batch.lengths)
+            nest = _mapped(lambda array: np.asarray(array)[:count], nest)
+        return ReplayBatch(batch.info, nest)
 
 
 def is_plain(
@@ -145,22 +164,30 @@ def plain_arguments(
     return (table, batch_size, timeout_ms, bool(partial), bool(distinct), ragged, 1, [], None, None)
 
 
-def plain_batch(answer: tuple[Any, Any, Any], ragged: str = "error") -> ReplayBatch:
+def plain_batch(answer: tuple[Any, Any, int], ragged: str = "error") -> ReplayBatch:
     """Returns a batch with a flat list of columns, packed if that was asked."""
-    info, (arrays, lengths), (_, min_probability, epoch) = answer
+    info, (arrays, lengths), _ = answer
     if ragged == "packed":
         arrays = packed_columns(arrays, lengths)
-    batch = ReplayBatch(SampleInfo(*info), arrays)
-    if min_probability > 0:
-        batch.min_probability = min_probability
-    if epoch:
-        batch.epoch = epoch
-    return batch
+    return ReplayBatch(BatchInfo(*info), arrays)
 
 
-def with_nested_data(batch: ReplayBatch, nested: Callable[[list[Any]], Any]) -> ReplayBatch:
-    """Returns a batch with its columns, and their lengths, in a nest."""
-    return _with_data(batch, nested(batch.data), batch.lengths and nested(batch.lengths))
+def nested_batch(batch: ReplayBatch, nested: Callable[[list[Any]], Any] | None) -> ReplayBatch:
+    """Returns a batch as programs get it: with its columns, and their lengths, in a nest.
+
+    Args:
+      batch: Flat, see `BatchRequest.flat_batch`.
+      nested: Nests a flat list; `None`: data and lengths stay lists.
+    """
+    info, data = batch.info, batch.data
+    nest = data if nested is None else nested(data)
+    if are_lengths(info.lengths):
+        one = np.ones(len(info.key), np.int32)
+        lengths = [one if of_column is None else of_column for of_column in info.lengths]
+        info = info.with_lengths(lengths if nested is None else nested(lengths))
+    elif nest is data:
+        return batch
+    return ReplayBatch(info, nest)
 
 
 def keep_flat_samples(error: BaseException) -> None:
@@ -197,12 +224,31 @@ def _outputs(name: str, out: Any, batch_size: int, choice: ColumnChoice | None) 
         info, out = out.info, out.data
     if choice is not None and isinstance(out, Mapping):
         choice.check_structure(name, out)
-    return native.Outputs(name, out, None if info is None else list(info), batch_size)
+    return native.Outputs(name, out, None if info is None else list(info[:7]), batch_size)
 
 
-def _first_rows(count: int, array: Any) -> Any:
-    """Returns a view of the first rows of an array that a batch was written to."""
-    return None if array is None else np.asarray(array)[:count]
+def _placed(nest: Any, values: list[Any]) -> Any:
+    """Returns values in the places of the arrays of a nest."""
+    left = iter(values)
+    return _mapped(lambda _: next(left), nest)
+
+
+def _mapped(function: Callable[[Any], Any], nest: Any) -> Any:
+    """Maps the arrays of a nest that a batch was written to, in the order of the core.
+
+    Arrays are whatever is no container: dm-tree takes memory for a sequence.
+    """
+    if nest is None:
+        return None  # A column that was left out.
+    if isinstance(nest, dict):
+        keys = sorted(nest, key=lambda key: key if isinstance(key, str) else repr(key))
+        return {key: _mapped(function, nest[key]) for key in keys}
+    if isinstance(nest, tuple) and hasattr(nest, "_fields"):
+        named_tuple: Any = type(nest)
+        return named_tuple(*(_mapped(function, child) for child in nest))
+    if isinstance(nest, list | tuple):
+        return type(nest)(_mapped(function, child) for child in nest)
+    return function(nest)
 
 
 def _fill_padding(columns: list[Any], lengths: list[Any], values: list[Any]) -> None:
@@ -213,12 +259,3 @@ def _fill_padding(columns: list[Any], lengths: list[Any], values: list[Any]) -> 
         if column.dtype.kind != "O":
             check_pad(str(at), value, column.dtype)
         column[np.arange(column.shape[1]) >= of_column[:, None]] = value
-
-
-def _with_data(batch: ReplayBatch, data: Any, lengths: Any) -> ReplayBatch:
-    """Returns a batch with its columns in another form."""
-    other = ReplayBatch(batch.info, data)
-    other.__dict__.update(batch.__dict__)
-    if lengths is not None:
-        other.lengths = lengths
-    return other

@@ -6,7 +6,7 @@ from typing import Any
 import tree
 
 from reverb._checks.arguments import check_at_least_one
-from reverb.replay_sample import ReplayBatch, ReplaySample
+from reverb.replay_sample import ReplayBatch
 
 __all__ = ["BatchSampler"]
 
@@ -49,7 +49,7 @@ class BatchSampler:
         options = self._options if slot is None else {**self._options, "out": slot}
         batch = self._client.sample_batch(self._table, self._batch_size, **options)
         if slot is None and len(batch.info.key) == self._batch_size and _has_numbers(batch.data):
-            self._slots[self._next] = ReplaySample(batch.info, batch.data)
+            self._slots[self._next] = batch
         self._next = (self._next + 1) % len(self._slots)
         return batch
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from reverb._checks.number_arrays import declared_name
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import shown
 
@@ -106,8 +107,10 @@ class Ragged:
         import torch  # pyright: ignore[reportMissingImports]
 
         values = self.values
-        if values.dtype.name == "bfloat16":  # PyTorch has it, and does not know NumPy's.
-            tensor = torch.from_numpy(values.view(np.int16)).view(torch.bfloat16)
+        name = declared_name(values.dtype) or values.dtype.name
+        if name == "bfloat16" or name.startswith("float8"):  # PyTorch does not know NumPy's.
+            bits = np.int16 if values.dtype.itemsize == 2 else np.uint8
+            tensor = torch.from_numpy(values.view(bits)).view(getattr(torch, name))
         else:
             tensor = torch.from_numpy(values)
         return torch.nested.nested_tensor_from_jagged(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from reverb._checks.arguments import check_at_least_one, check_not_negative, clamped_timeout_ms
+from reverb._checks.number_arrays import as_numbers
 from reverb._nests.flat import flatten_with_path
 from reverb._writers.legacy import with_pending_limit
 from reverb.core import native
@@ -100,10 +101,10 @@ class SequenceWriter:
         if is_last is not False and is_last is not True:
             is_last = self._mask("is_last", is_last)
         if type(priorities) is not float:
-            priorities = self._per_row("priorities", np.asarray(priorities, np.float64))
+            priorities = self._per_row("priorities", as_numbers("priorities", priorities))
         removal = removal_priorities
         if removal is not None:
-            removal = self._per_row("removal_priorities", np.asarray(removal, np.float64))
+            removal = self._per_row("removal_priorities", as_numbers("removal_priorities", removal))
         num_items = self._append(step, is_last, priorities, removal)
         if num_items is None:
             return self._append_new_structure(step, is_last, priorities, removal)

@@ -18,9 +18,9 @@ from reverb._client.batch_request import (
     BatchRequest,
     is_plain,
     keep_flat_samples,
+    nested_batch,
     plain_arguments,
     plain_batch,
-    with_nested_data,
 )
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
@@ -344,8 +344,8 @@ class Client:
             memory that the process may use, such as `"25%"`. `None`: 50 %, at most 8 GiB.
 
         Returns:
-          A `ReplayBatch`: `info` has arrays `[B]`, `data` has columns `[B, T, ...]`, or `[B, ...]`
-          for a column that is a single step.
+          A `ReplayBatch`: `info` is a `BatchInfo` of arrays `[B]`, `data` has columns
+          `[B, T, ...]`, or `[B, ...]` for a column that is a single step.
 
         Raises:
           InvalidArgumentError: If `batch_size` is below 1, if the items' dtypes or shapes differ,
@@ -391,19 +391,19 @@ class Client:
         if request is None and not unpack_as_table_signature:
             return batch
         try:
-            finished = batch if request is None else request.finished(batch)
+            finished = nested_batch if request is None else request.finished
             if out is not None or not unpack_as_table_signature:
-                return finished
+                return finished(batch, None)
             if request is not None and request.nested is not None:
-                return with_nested_data(finished, request.nested)
+                return finished(batch, request.nested)
             await self._know_signature(table)
             try:
-                return self._with_signature(table, finished)
+                return finished(batch, self._nested(table))
             except SignatureMismatchError:
                 await self.server_info()
-                return self._with_signature(table, finished)
+                return finished(batch, self._nested(table))
         except BaseException as error:
-            keep_samples(error, rows_of_batch(batch, batch.lengths))
+            keep_samples(error, rows_of_batch(batch))
             raise
 
     def scan(
@@ -474,7 +474,7 @@ class Client:
         Args:
           table: Name of the table.
           keys: Integers `[B]`; see `reverb.Client.update_priorities`.
-          priorities: New priorities `[B]`, or one number for all.
+          priorities: New priorities `[B]` of any float or integer dtype, or one number for all.
 
         Raises:
           InvalidArgumentError: If there is not one priority for each key, if the table rejects a
@@ -752,9 +752,9 @@ class Client:
         await self.server_info()
         return self._blocking._known_unflatten(table)
 
-    def _with_signature(self, table: str, batch: ReplayBatch) -> ReplayBatch:
-        unflatten = self._blocking._known_unflatten(table)
-        return with_nested_data(batch, unflatten or list)
+    def _nested(self, table: str) -> Callable[[list[Any]], Any]:
+        """Returns what nests a flat list like a table's signature, as far as it is known."""
+        return self._blocking._known_unflatten(table) or list
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(_of, type(self)), (self._blocking,)

@@ -394,7 +394,7 @@ class Client:
     ) -> tuple[
         list[NDArray[Any]],
         tuple[list[NDArray[Any]], list[NDArray[np.int32] | None]],
-        tuple[int, float, int],
+        int,
     ]:
         """Returns five arrays `[B]` in the order of `SampleInfo`, the columns, and three numbers.
 

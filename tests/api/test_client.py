@@ -240,12 +240,14 @@ class TestSampleBatch:
         client.insert_batch([np.arange(6).reshape(3, 2)], {"queue": [1.0, 2.0, 3.0]})
         info, (column,) = client.sample_batch("queue", 3)
         np.testing.assert_array_equal(column, np.arange(6).reshape(3, 1, 2))
-        assert [array.dtype for array in info] == [
+        assert [array.dtype for array in info[:7]] == [
             np.uint64,
             np.float64,
             np.int64,
             np.float64,
             np.int32,
+            np.float64,
+            np.int64,
         ]
         assert info.priority.tolist() == [1.0, 2.0, 3.0]
         assert len(set(info.key.tolist())) == 3

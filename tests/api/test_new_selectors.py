@@ -298,7 +298,24 @@ def test_samples_tell_the_smallest_probability_and_the_epoch(serve):
     np.testing.assert_allclose(batch.min_probability, 1 / 8)
     weights = reverb.importance_weights(batch, beta=1.0)
     np.testing.assert_allclose(weights, 1 / batch.info.priority, rtol=1e-6)
-    assert [client.sample_batch("s", 4).epoch for _ in range(3)] == [0, 1, 2]
+    epochs = [client.sample_batch("s", 4).epoch.tolist() for _ in range(2)]
+    assert epochs == [[0] * 4, [1] * 4]
+    # A batch may be of two epochs.
+    epochs = [client.sample_batch("s", 3).epoch.tolist() for _ in range(2)]
+    assert epochs == [[2, 2, 2], [2, 3, 3]]
+
+
+def test_weights_of_new_data_first_are_relative_to_the_batch(serve):
+    """Beside an item that is hardly ever sampled all others would weigh nothing."""
+    client = serve(make_table("r", reverb.selectors.Recent(5.0)))
+    insert(client, "r", np.ones(200))
+    batch = client.sample_batch("r", 256)
+    assert batch.min_probability.tolist() == [0.0] * 256
+    weights = reverb.importance_weights(batch, beta=1.0)
+    np.testing.assert_allclose(
+        weights, batch.info.probability.min() / batch.info.probability, rtol=1e-6
+    )
+    assert weights.max() == 1.0
 
 
 def test_a_group_of_servers_refuses_samplers_that_need_all_items():

@@ -39,7 +39,7 @@ def test_weights_by_the_table():
     np.testing.assert_allclose(by_row, [1, 0.5, 0.125])
 
 
-@pytest.mark.parametrize("unknown", [None, 0.0, [0.1, 0.0]])
+@pytest.mark.parametrize("unknown", [0.0, [0.1, 0.0]])
 def test_without_a_minimum_of_the_table_the_batch_has_to_do(unknown):
     weights = reverb.importance_weights(info_of([0.2, 0.4]), 1.0, min_probability=unknown)
     np.testing.assert_allclose(weights, [1, 0.5])
@@ -48,6 +48,23 @@ def test_without_a_minimum_of_the_table_the_batch_has_to_do(unknown):
 def test_weights_that_are_not_normalized_are_those_of_the_paper():
     weights = reverb.importance_weights(info_of([0.1, 0.2], table_size=20), 0.5, None)
     np.testing.assert_allclose(weights, [2**-0.5, 0.5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("of", [lambda info: info, lambda info: reverb.ReplaySample(info, [])])
+def test_an_info_without_the_minimum_of_the_table_is_refused(of):
+    info = info_of([0.2, 0.4])
+    with pytest.raises(InvalidArgumentError, match=r'field min_probability.*normalize="batch"'):
+        reverb.importance_weights(of(info), 1.0)
+    np.testing.assert_allclose(reverb.importance_weights(of(info), 1.0, "batch"), [1, 0.5])
+    np.testing.assert_allclose(reverb.importance_weights(of(info), 0.0, None), [1, 1])
+
+
+def test_a_batch_its_info_and_its_fields_have_the_same_weights():
+    smallest = np.array([0.1, 0.05])
+    info = reverb.BatchInfo(*info_of([0.2, 0.4]), smallest, np.zeros(2, np.int64))
+    batch = reverb.ReplayBatch(info, [])
+    for it in (info, batch, info._asdict(), {"reverb": info._asdict()}):
+        np.testing.assert_allclose(reverb.importance_weights(it, 1.0), [0.5, 0.125])
 
 
 def test_the_weight_of_one_sample_is_a_scalar():

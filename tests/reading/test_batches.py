@@ -160,13 +160,20 @@ class TestGivenMemory:
         write(client, 3)
         first = client.sample_batch("table", 3)
         out = reverb.ReplaySample(
-            reverb.SampleInfo(*(np.zeros_like(field) for field in first.info)),
+            reverb.SampleInfo(*(np.zeros_like(field) for field in first.info[:5])),
             [np.zeros_like(column) for column in first.data],
         )
         batch = client.sample_batch("table", 3, out=out)
-        assert all(a is b for a, b in zip(batch.info, out.info, strict=True))
+        assert all(a is b for a, b in zip(batch.info[:5], out.info, strict=True))
         assert out.info.key.tolist() == first.info.key.tolist()
         assert out.info.times_sampled.tolist() == [2, 2, 2] or max(out.info.times_sampled) > 1
+        assert batch.min_probability.tolist() == first.min_probability.tolist()
+        every = reverb.BatchInfo(*(np.full_like(field, 9) for field in first.info[:7]))
+        batch = client.sample_batch("table", 3, out=reverb.ReplaySample(every, out.data))
+        assert all(a is b for a, b in zip(batch.info[:7], every[:7], strict=True))
+        assert (every.min_probability.tolist(), every.epoch.tolist()) == ([1.0] * 3, [0] * 3)
+        with pytest.raises(TypeError, match=r"out\.info must be a SampleInfo or a BatchInfo"):
+            client.sample_batch("table", 3, out=reverb.ReplaySample(every[:6], out.data))
 
     def test_the_buffer_protocol_will_do(self, serve):
         client = serve(table())
@@ -395,12 +402,13 @@ def test_a_batch_is_a_sample_with_attributes(serve):
     write(client, 2)
     batch = client.sample_batch("table", 2)
     assert isinstance(batch, reverb.ReplaySample)
-    assert len(batch.info) == 5
-    assert (batch.lengths, batch.epoch) == (None, 0)
-    batch.epoch = 3
+    assert batch.info._fields[:5] == reverb.SampleInfo._fields
+    assert [field.shape for field in batch.info[:7]] == [(2,)] * 7
+    assert (batch.min_probability.dtype, batch.epoch.dtype) == (np.float64, np.int64)
+    assert (batch.epoch.tolist(), batch.lengths) == ([0, 0], ())
     loaded = pickle.loads(pickle.dumps(batch))
-    assert type(loaded) is reverb.ReplayBatch
-    assert loaded.epoch == 3
+    assert (type(loaded), type(loaded.info)) == (reverb.ReplayBatch, reverb.BatchInfo)
+    assert loaded.epoch.tolist() == [0, 0]
     assert len(rows_of_batch(loaded)) == 2
 
 

@@ -12,6 +12,7 @@ from reverb import testing
 from reverb._batches.mixture import shares
 from reverb.errors import (
     DeadlineExceededError,
+    FailedPreconditionError,
     InvalidArgumentError,
     TableNotFoundError,
     UnavailableError,
@@ -39,11 +40,11 @@ def test_batches_are_what_sample_batch_returns(serve):
     with reverb.batches(client, "t", 32) as iterator:
         for _ in range(5):
             info, data = next(iterator)
-            assert [field.shape for field in info] == [(32,)] * 5
+            assert [field.shape for field in info[:7]] == [(32,)] * 7
             assert (info.key.dtype, data["y"].shape) == (np.uint64, (32, 1))
             assert np.array_equal(data["x"], np.float32(data["y"]))
             batch = next(iterator)
-            assert batch.min_probability == 0.01
+            assert batch.min_probability.tolist() == [0.01] * 32
             assert np.allclose(reverb.importance_weights(batch, 0.5), 1.0)
         stats = iterator.stats()
         assert (stats.num_returned, stats.queued <= 2) == (10, True)
@@ -183,17 +184,96 @@ def test_a_full_batch_is_waited_for_and_a_short_one_is_not(serve, background):
         assert next(iterator).data[1].ravel().tolist() == [0, 1, 2]
 
 
-def test_what_was_sampled_by_the_end_is_not_lost(serve):
+END = {"rate_limiter_timeout_ms": 300}
+
+
+def sizes(iterator):
+    return [len(batch.info.key) for batch in iterator]
+
+
+@pytest.mark.parametrize("num_items", [0, 5, 7, 10])
+def test_items_that_make_no_batch_at_the_end_stay_in_the_table(serve, caplog, num_items):
     client = serve(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1))
-    fill(client, 7)
-    with reverb.batches(client, "t", 5, rate_limiter_timeout_ms=300) as iterator:
-        assert len(next(iterator).info.key) == 5
+    fill(client, num_items) if num_items else None
+    with reverb.batches(client, "t", 5, **END) as iterator:
+        assert sizes(iterator) == [5] * (num_items // 5)
+    rest = num_items % 5
+    assert client.server_info()["t"].current_size == rest
+    told = [record.message for record in caplog.records]
+    if not rest:
+        assert not told
+        return
+    assert told == [
+        f"the last batch of 5 items of table t at {client.server_address} is not complete: {rest} "
+        "items are left, and stay in the table; partial=True returns them as a shorter batch"
+    ]
+    with reverb.batches(client, "t", 5, partial=True, **END) as iterator:
+        assert sizes(iterator) == [rest]
+
+
+def test_samples_that_make_no_batch_at_the_end_are_left_to_others(serve, caplog):
+    limiter = reverb.rate_limiters.SampleToInsertRatio(2.0, 1, error_buffer=10.0)
+    client = serve(table(rate_limiter=limiter))
+    fill(client, 3)
+    with reverb.batches(client, "t", 5, **END) as iterator:
+        found = sizes(iterator)
+    samples = client.server_info()["t"].rate_limiter_info.sample_stats.completed
+    assert samples == sum(found)
+    assert set(found) == {5}
+    assert "items are left, and stay in the table" in caplog.text
+
+
+def test_a_writer_that_is_slow_does_not_end_the_iterator(serve, background):
+    """Each item comes well within the time, a whole batch does not."""
+    client = serve(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1))
+
+    def write():
+        for number in range(8):
+            fill(client, 1, offset=number)
+            time.sleep(0.4)
+
+    background(write)
+    with reverb.batches(client, "t", 8, rate_limiter_timeout_ms=2_000) as iterator:
+        assert next(iterator).data[1].ravel().tolist() == list(range(8))
+
+
+def test_a_table_that_never_has_a_whole_batch_gives_it_in_parts(serve, background):
+    client = serve(reverb.Table.queue("t", 3))
+    done = background(lambda: fill(client, 12))
+    with reverb.batches(client, "t", 5, rate_limiter_timeout_ms=1_000) as iterator:
+        for start in (0, 5):
+            assert next(iterator).data[1].ravel().tolist() == list(range(start, start + 5))
         with pytest.raises(DeadlineExceededError) as caught:
             next(iterator)
-        assert [int(sample.data[1][0]) for sample in caught.value.samples] == [5, 6]
-    fill(client, 7)
-    with reverb.batches(client, "t", 5, rate_limiter_timeout_ms=300, partial=True) as iterator:
-        assert [len(batch.info.key) for batch in iterator] == [5, 2]
+    assert [int(sample.data[1][0]) for sample in caught.value.samples] == [10, 11]
+    del done
+
+
+@pytest.mark.parametrize("partial", [True, False])
+def test_rows_of_one_table_are_not_lost_when_another_one_ends(serve, partial):
+    tables = [table(it, sampler=reverb.selectors.Fifo(), max_times_sampled=1) for it in "ab"]
+    client = serve(*tables)
+    fill(client, 6, "a")
+    fill(client, 2, "b", offset=1000)
+    with reverb.batches(client, {"a": 0.5, "b": 0.5}, 4, partial=partial, **END) as iterator:
+        assert next(iterator).data[1].ravel().tolist() == [0, 1, 1000, 1001]
+        if partial:
+            assert [batch.data[1].ravel().tolist() for batch in iterator] == [[2, 3]]
+            return
+        with pytest.raises(DeadlineExceededError, match="another table of the mixture") as caught:
+            next(iterator)
+    assert [int(sample.data[1][0]) for sample in caught.value.samples] == [2, 3]
+    assert client.server_info()["a"].current_size == 2
+
+
+def test_updates_after_the_end_are_refused(serve):
+    client = serve(table())
+    fill(client, 8)
+    with reverb.batches(client, "t", 4) as iterator:
+        keys = next(iterator).info.key
+    with pytest.raises(FailedPreconditionError, match="the iterator is closed"):
+        iterator.update_priorities(keys, 2.0)
+    iterator.flush()
 
 
 def test_errors_come_out_of_next_and_name_table_and_address(start, connect):
@@ -221,12 +301,21 @@ def test_errors_come_out_of_next_and_name_table_and_address(start, connect):
         ({"table": {"t": 0.0}}, "at least one table with a positive weight"),
         ({"table": {"t": -1.0}}, "weights of tables must be at least 0 and finite"),
         ({"rate_limiter_timeout_ms": -1}, "rate_limiter_timeout_ms must be at least 0, got -1"),
+        ({"ragged": "yes"}, "ragged must be 'error', 'pad' or 'packed', got 'yes'"),
+        ({"pad": 1}, "pad is for ragged='pad', got 1 and ragged='error'"),
+        ({"pad_to_multiple_of": 4}, "pad_to_multiple_of is for ragged='pad', got 4"),
+        ({"max_batch_bytes": "much"}, "max_batch_bytes must be a number of bytes"),
+        ({"max_batch": 5}, "unexpected keyword argument 'max_batch'"),
+        ({"timeout_ms": 5}, "unexpected keyword argument 'timeout_ms'"),
+        ({"transform": 5}, "transform must be a function, got int"),
+        ({"container_types": ["a"]}, "container_types must be classes, got 'a'"),
+        ({"table": 5}, "table must be a name, or weights by name, got int"),
     ],
 )
 def test_wrong_arguments(options, text):
     client = reverb.Client("localhost:1")
     arguments = {"table": "t", "batch_size": 2} | options
-    with pytest.raises(InvalidArgumentError, match=text):
+    with pytest.raises((InvalidArgumentError, TypeError), match=text):
         reverb.batches(client, arguments.pop("table"), arguments.pop("batch_size"), **arguments)
 
 
@@ -257,7 +346,7 @@ def test_items_of_different_lengths_that_come_in_parts(serve, until, ragged):
         return
     assert x.shape == (5, 8)
     assert batch.lengths[0].tolist() == [1, 3, 2, 5, 2]
-    assert batch.lengths[1] is None
+    assert batch.lengths[1].tolist() == [1] * 5
     for row, length in zip(x, batch.lengths[0], strict=True):
         assert row.tolist() == [*range(length), *[-1] * (8 - length)]
 

@@ -200,8 +200,13 @@ def check(batch, size, items, options):
     columns = flat(batch.data)
     chosen = options.get("columns") or list(FIELDS)
     assert set(columns) == {name for it in chosen for name in COLUMNS[it]}
-    lengths = {} if batch.lengths is None else flat(batch.lengths)
+    lengths = {} if batch.lengths == () else flat(batch.lengths)
     pads = PADS | options.get("pad", {})
+    if lengths:
+        assert lengths.keys() == columns.keys()
+        assert {of.dtype for of in lengths.values()} == {np.dtype(np.int32)}
+    if "last" in lengths:
+        assert lengths.pop("last").tolist() == [1] * size
     for row, key in enumerate(keys):
         number, length = items[key]
         expected = item(number, length)

@@ -67,7 +67,7 @@ def test_packed(serve):
     assert token.padded(-1).tolist() == [[0, 1, 2], [3, -1, -1], [4, 5, -1]]
     assert token.padded(to_multiple_of=4).shape == (3, 4)
     assert pair.values.shape == (6, 2)
-    assert batch.lengths is None
+    assert batch.lengths == ()
 
 
 def test_padded(serve):
@@ -76,9 +76,9 @@ def test_padded(serve):
     batch = client.sample_batch("table", 3, ragged="pad", pad_to_multiple_of=4)
     one, pair, token = batch.data
     lengths = batch.lengths
-    assert lengths[0] is None
+    assert lengths[0].tolist() == [1, 1, 1]
+    assert {it.dtype for it in lengths} == {np.dtype(np.int32)}
     assert lengths[1] is lengths[2]
-    assert lengths[2].dtype == np.int32
     assert token.shape == (3, 4)
     assert pair.shape == (3, 4, 2)
     assert one.shape == (3,)
@@ -102,7 +102,7 @@ def test_pad_values_by_name(serve):
     assert batch.data["token"].tolist() == [[0, 1], [2, -1]]
     assert batch.data["pair"][1].tolist() == [[2, -2], [0, 0]]
     assert batch.lengths["token"].tolist() == [2, 1]
-    assert batch.lengths["one"] is None
+    assert batch.lengths["one"].tolist() == [1, 1]
     write(client, [1, 2])
     out = {
         "token": np.full((2, 5), 7, np.int32),

@@ -102,6 +102,94 @@ def test_priorities_go_back_as_arrays_of_jax(client):
     assert {found[key] for key in keys.tolist()} == {3.0}
 
 
+NAMES = [
+    "float16", "bfloat16", "float32", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz",
+    "float8_e4m3fnuz", "float8_e5m2fnuz", "uint8", "int8", "uint16", "int16", "uint32", "int32",
+    "int4", "uint4",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_priorities_of_every_dtype(client, name):
+    keys = [sample.info.key for sample in client.scan("t")]
+    client.update_priorities("t", keys, jnp.full(100, 2).astype(name))
+    assert {sample.info.priority for sample in client.scan("t")} == {2.0}
+    with reverb_jax.batches(client, "t", 16) as batches:
+        keys = next(batches).info.key
+        batches.update_priorities(keys, jnp.full(16, 4).astype(name))
+        batches.flush()
+    found = {sample.info.key: sample.info.priority for sample in client.scan("t")}
+    assert {found[key] for key in keys.tolist()} == {4.0}
+    row = {"x": jnp.zeros((1, 3)), "y": jnp.zeros(1, jnp.int32)}
+    client.insert_batch(row, {"t": jnp.full(1, 6).astype(name)})
+    client.insert({"x": row["x"][0], "y": row["y"][0]}, {"t": jnp.asarray(6).astype(name)})
+    found = [sample.info.priority for sample in client.scan("t")]
+    assert found.count(6.0) == 2
+
+
+CROSSINGS = {
+    "jax.tree.map": lambda batch: jax.tree_util.tree_map(np.asarray, batch),
+    "unflattened": lambda batch: jax.tree_util.tree_unflatten(
+        jax.tree_util.tree_structure(batch), jax.tree_util.tree_leaves(batch)
+    ),
+    "jax.device_put": jax.device_put,
+    "jax.jit": jax.jit(lambda batch: batch),
+}
+
+
+@pytest.mark.parametrize("cross", CROSSINGS.values(), ids=CROSSINGS)
+def test_every_field_crosses_jax(serve, table, cross):
+    client = serve(table(signature=SIGNATURE))
+    rows = {"x": np.zeros((100, 3), np.float32), "y": np.arange(100, dtype=np.int32)}
+    # One item is hardly ever sampled, so that it is in no batch.
+    client.insert_batch(rows, {"t": np.r_[1e-6, np.ones(99)]})
+    with reverb_jax.batches(client, "t", 8) as batches:
+        batch = cross(next(batches))
+    assert (type(batch), type(batch.info)) == (reverb.ReplayBatch, reverb.BatchInfo)
+    assert [it.shape for it in batch.info[:7]] == [(8,)] * 7
+    assert batch.lengths == ()
+    info, _ = batch
+    for it in (batch, info):
+        assert reverb.importance_weights(it, 1.0).max() < 1e-5
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_what_jax_cannot_hold_stays_as_it_is(serve, table, mesh, sharded):
+    signature = {
+        "big": np.zeros([1], np.int64),
+        "huge": np.zeros([1], np.uint64),
+        "text": np.zeros([1], object),
+        "x": np.zeros([1], np.float32),
+    }
+    client = serve(table(signature=signature))
+    for number in range(8):
+        big = np.int64(2**40 + number)
+        row = {"big": big, "huge": np.uint64(2**63 + number), "text": f"text {number}"}
+        client.insert(row | {"x": np.float32(number)}, {"t": 1.0})
+    sharding = NamedSharding(mesh, PartitionSpec("x")) if sharded else None
+    with reverb_jax.batches(client, "t", 8, distinct=True, sharding=sharding) as batches:
+        data = next(batches).data
+    assert isinstance(data["x"], jax.Array)
+    numbers = np.asarray(data["x"]).ravel().astype(int).tolist()
+    assert data["big"].ravel().tolist() == [2**40 + number for number in numbers]
+    assert data["huge"].ravel().tolist() == [2**63 + number for number in numbers]
+    assert data["text"].ravel().tolist() == [f"text {number}".encode() for number in numbers]
+    assert {type(data[name]) for name in ("big", "huge", "text")} == {np.ndarray}
+
+
+def test_integers_of_64_bits_where_jax_has_them(serve, table):
+    client = serve(table())
+    client.insert([np.int64(2**40)], {"t": 1.0})
+    jax.config.update("jax_enable_x64", True)
+    try:
+        with reverb_jax.batches(client, "t", 2) as batches:
+            (column,) = next(batches).data
+        assert isinstance(column, jax.Array)
+        assert column.ravel().tolist() == [2**40] * 2
+    finally:
+        jax.config.update("jax_enable_x64", False)
+
+
 def test_arrays_of_jax_are_written(client):
     row = {"x": jnp.full(3, 5.0), "y": jnp.int32(500)}
     client.insert(row, {"t": 1.0})

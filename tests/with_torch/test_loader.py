@@ -16,6 +16,7 @@ import reverb
 from reverb.adapters.torch import Loader, SampleDataset
 from reverb.adapters.torch.pinned_ring import PinnedRing
 from reverb.errors import (
+    FailedPreconditionError,
     InvalidArgumentError,
     ResourceExhaustedError,
     TableNotFoundError,
@@ -237,11 +238,36 @@ def test_wrong_arguments(client):
         ({"output": "dict"}, "output must be 'nest' or 'tensordict', got 'dict'"),
         ({"batch_dims": 2}, "batch_dims must be 1, or 2 with output='tensordict'"),
         ({"prefetch": 0}, "prefetch must be at least 1, got 0"),
+        ({"ragged": "yes"}, "ragged must be 'error', 'pad' or 'packed', got 'yes'"),
+        ({"mix": "row"}, "mix must be 'item' or 'batch', got 'row'"),
+        ({"max_batch": 2}, "unexpected keyword argument 'max_batch'"),
+        ({"transform": 2}, "transform must be a function, got int"),
     ]:
-        with pytest.raises(InvalidArgumentError, match=text):
-            Loader(client, "t", **({"batch_size": 2} | options))
+        for make in (Loader, SampleDataset):
+            with pytest.raises((InvalidArgumentError, TypeError), match=text):
+                make(client, "t", **({"batch_size": 2} | options))
     with pytest.raises(InvalidArgumentError, match="SampleDataset has no device"):
         SampleDataset(client, "t", 2, device="cuda")
+
+
+def test_updates_after_close_are_refused(client):
+    for takes in (True, False):
+        with Loader(client, "t", 16) as loader:
+            if takes:
+                next(loader)
+        with pytest.raises(FailedPreconditionError, match="the loader is closed"):
+            loader.update_priorities(torch.zeros(1, dtype=torch.int64), 1.0)
+
+
+@pytest.mark.parametrize("partial", [True, False])
+def test_items_that_make_no_batch_at_the_end(start, table, caplog, partial):
+    client = start(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1)).localhost_client()
+    fill(client, 10)
+    with Loader(client, "t", 4, rate_limiter_timeout_ms=300, partial=partial) as loader:
+        sizes = [len(batch.info.key) for batch in loader]
+    assert sizes == [4, 4, 2] if partial else [4, 4]
+    assert client.server_info()["t"].current_size == (0 if partial else 2)
+    assert ("2 items are left, and stay in the table" in caplog.text) != partial
 
 
 def test_a_learner_that_is_killed_leaves_the_server_clean(start, table, until):

@@ -17,7 +17,7 @@ from reverb._batches.source import TableSource
 from reverb.adapters.acme.adders.base import DEFAULT_PRIORITY_TABLE, Step
 from reverb.adapters.acme.types import Transition
 from reverb.client import Client
-from reverb.replay_sample import ReplaySample
+from reverb.replay_sample import ReplaySample, SampleInfo
 
 __all__ = ["NumpyIterator", "ReplayDataset", "make_reverb_dataset"]
 
@@ -166,6 +166,8 @@ def make_reverb_dataset(
     ]
     size = prefetch_size or _num_ahead(batch_size, max_in_flight_samples_per_worker)
     source = by_batch(sources, list(weights.values()), seed)
+    if batch_size is not None and postprocess is None:
+        source = transformed(source, _as_in_acme)
     return ReplayDataset(source, size, timeout_s=timeout_s)
 
 
@@ -182,6 +184,11 @@ class NumpyIterator:
     def __new__(cls, dataset: Any) -> Any:
         """Returns `iter(dataset)`."""
         return iter(dataset)
+
+
+def _as_in_acme(batch: ReplaySample) -> ReplaySample:
+    """A batch whose info has the fields that Acme's programs know."""
+    return ReplaySample(SampleInfo(*batch.info[:5]), batch.data)
 
 
 def _num_ahead(batch_size: int | None, num_items: int | None) -> int:

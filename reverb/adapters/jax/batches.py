@@ -11,7 +11,7 @@ from reverb._batches.iterator import BatchIterator, check_arguments
 from reverb.adapters.jax.library import jax
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
-from reverb.replay_sample import ReplaySample, replaced
+from reverb.replay_sample import ReplayBatch
 
 __all__ = ["batches"]
 
@@ -23,7 +23,7 @@ def batches(
     *,
     sharding: Any = None,
     prefetch: int = 2,
-    transform: Callable[[ReplaySample], Any] | None = None,
+    transform: Callable[[ReplayBatch], Any] | None = None,
     **options: Any,
 ) -> BatchIterator:
     """Samples batches without end, and puts them on devices ahead of the program.
@@ -47,14 +47,15 @@ def batches(
         global array. `None`: the default device.
       prefetch: Number of batches to fetch ahead, at least 1.
       transform: Called in the background thread with every batch of NumPy arrays, before it goes to
-        the device; returns a `ReplaySample`.
+        the device; returns a `ReplayBatch`.
       **options: Other arguments of `reverb.batches`: `mix`, `seed`, `timeout_s`,
         `rate_limiter_timeout_ms`, `container_types`, and those of `Client.sample_batch`.
 
     Returns:
-      A `reverb.BatchIterator`. Elements are a `ReplaySample`: `data` has `jax.Array`s `[B, ...]`;
+      A `reverb.BatchIterator`. Elements are a `ReplayBatch`: `data` has `jax.Array`s `[B, ...]`;
       `info` stays NumPy, because JAX has integers of 32 bits only unless it is told otherwise, and
-      has the rows of this process.
+      has the rows of this process. So do columns that JAX cannot hold: texts, and int64 and uint64
+      unless `jax_enable_x64` is set.
 
     Raises:
       InvalidArgumentError: If `batch_size` does not divide into the shards, or another argument is
@@ -73,7 +74,10 @@ def batches(
             "pad_to_multiple_of"
         )
 
-    def put(array: Any) -> Any:
+    def put(value: Any) -> Any:
+        array = np.asarray(value)
+        if not _is_for_jax(array.dtype):
+            return array
         # JAX may keep this very memory; nobody writes to it any more.
         array.flags.writeable = False
         if not is_divided:
@@ -81,15 +85,24 @@ def batches(
         shape = (batch_size, *array.shape[1:])
         return jax.make_array_from_process_local_data(sharding, array, shape)
 
-    def on_device(sample: ReplaySample) -> ReplaySample:
+    def on_device(sample: ReplayBatch) -> ReplayBatch:
         if transform is not None:
             sample = transform(sample)
-        data = jax.tree_util.tree_map(lambda it: put(np.asarray(it)), sample.data)
-        return replaced(sample, data=jax.block_until_ready(data))
+        data = jax.tree_util.tree_map(put, sample.data)
+        leaves = jax.tree_util.tree_leaves(data)
+        jax.block_until_ready([leaf for leaf in leaves if isinstance(leaf, jax.Array)])
+        return ReplayBatch(sample.info, data)
 
     return batch_iterator.batches(
         client, table, rows, prefetch=prefetch, transform=on_device, **options
     )
+
+
+def _is_for_jax(dtype: np.dtype[Any]) -> bool:
+    """Whether arrays of JAX can have all values of a dtype, but for the precision of floats."""
+    if dtype.kind in "OSU":
+        return False
+    return dtype.kind not in "iu" or dtype.itemsize < 8 or jax.config.jax_enable_x64
 
 
 def _rows_of_process(batch_size: int, sharding: Any) -> int:

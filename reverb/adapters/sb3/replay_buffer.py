@@ -152,7 +152,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             return self._unwritten(batch_size, env)
         self._steps.flush()
         batch = self._client.sample_batch(self._table, batch_size, partial=False)
-        self.info, self._min_probability = batch.info, batch.min_probability
+        self.info = batch.info
         num_columns = 2 * len(self._leaves) + len(arrays.NUMBERS)
         columns = batch.data if self._order is None else tree.flatten(batch.data)
         if len(columns) != num_columns:
@@ -191,9 +191,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
           beta: How much is made up for: 0 nothing, 1 everything.
           normalize: See `reverb.importance_weights`.
         """
-        weights = reverb.importance_weights(
-            self.info, beta, normalize, min_probability=self._min_probability
-        )
+        weights = reverb.importance_weights(self.info, beta, normalize)
         return self._to_torch(weights.reshape(-1, 1))
 
     def update_priorities(self, keys: Any, priorities: Any) -> None:
@@ -323,7 +321,6 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             num_steps,
         )
         self.info: Any = None
-        self._min_probability: float | None = None
 
     def _unwritten(self, batch_size: int, env: Any) -> Any:
         """Samples of a table of this process that has no transition, so that none can come.

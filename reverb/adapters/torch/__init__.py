@@ -14,5 +14,6 @@ that need a `torch.utils.data.DataLoader`.
 
 from reverb.adapters.torch.loader import Loader
 from reverb.adapters.torch.sample_dataset import SampleDataset
+from reverb.adapters.torch.tensors import as_is
 
-__all__ = ["Loader", "SampleDataset"]
+__all__ = ["Loader", "SampleDataset", "as_is"]

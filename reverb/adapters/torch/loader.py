@@ -10,8 +10,8 @@ from reverb.adapters.torch.library import import_tensordict, torch
 from reverb.adapters.torch.pinned_ring import PinnedRing
 from reverb.adapters.torch.tensors import as_sample, as_tensordict, leaves, moved, on_cpu
 from reverb.client import Client
-from reverb.errors import InvalidArgumentError
-from reverb.replay_sample import ReplaySample, replaced
+from reverb.errors import FailedPreconditionError, InvalidArgumentError
+from reverb.replay_sample import ReplayBatch
 
 __all__ = ["Loader"]
 
@@ -19,11 +19,11 @@ __all__ = ["Loader"]
 class Loader:
     """An iterator over batches of tensors, without end, some batches ahead of the program.
 
-    It begins to fetch with the first `next`. Elements are a `ReplaySample`: `data` is nested like
-    the table's signature with tensors `[B, ...]`, on `device`; `info` has tensors `[B]` on the CPU:
-    `key` int64 with the bits of the key, `probability` and `priority` float64, `table_size` int64,
-    `times_sampled` int32. What a tensor cannot hold, as strings, stays a NumPy array. On the CPU
-    tensors are the memory that the batch was decoded into; nothing is copied.
+    It begins to fetch with the first `next`. Elements are a `ReplayBatch`: `data` is nested like
+    the table's signature with tensors `[B, ...]`, on `device`; `info` is a `BatchInfo` of tensors
+    `[B]` on the CPU, `lengths` too. Its `key` is int64 with the bits of the key. What a tensor
+    cannot hold, as strings, stays a NumPy array. On the CPU tensors are the memory that the batch
+    was decoded into; nothing is copied.
 
     Batches that are fetched ahead count as sampled, see `reverb.batches`. Close it, or use it in a
     `with` block. Not thread-safe, but for `update_priorities`.
@@ -66,6 +66,7 @@ class Loader:
 
         Raises:
           InvalidArgumentError: If an argument is out of its range.
+          TypeError: If one is of another type, or if there is no such argument.
           ModuleNotFoundError: If `tensordict` is missing, with output="tensordict".
         """
         if output not in ("nest", "tensordict"):
@@ -77,6 +78,11 @@ class Loader:
             )
         if output == "tensordict":
             import_tensordict()
+        if not isinstance(client, Client):
+            Client(client)  # Checks the address; one that is used is made where batches are.
+        batch_iterator.check_arguments(
+            table, batch_size, prefetch=prefetch, transform=transform, partial=partial, **options
+        )
         self._device = torch.device(device)
         self._output = output
         self._batch_dims = batch_dims
@@ -90,7 +96,6 @@ class Loader:
             self._options["out"] = self._ring.out
         self._iterator: batch_iterator.BatchIterator | None = None
         self._is_closed = False
-        batch_iterator.check_arguments(*self._arguments[1:], **self._options)
 
     def __iter__(self) -> "Loader":
         return self
@@ -121,10 +126,12 @@ class Loader:
 
         Args:
           keys: Tensor or array `[B]` of integers: `batch.info.key`.
-          priorities: Tensor or array `[B]`, at least 0 and finite; on any device.
+          priorities: Tensor or array `[B]` of any float or integer dtype, at least 0 and finite; on
+            any device.
 
         Raises:
           InvalidArgumentError: If the arguments have different lengths or other dtypes.
+          FailedPreconditionError: If the loader is closed.
           ReverbError: If an earlier update failed.
         """
         self._started().update_priorities(on_cpu(keys), on_cpu(priorities))
@@ -153,9 +160,9 @@ class Loader:
         self.close()
 
     def _started(self) -> batch_iterator.BatchIterator:
+        if self._is_closed:
+            raise FailedPreconditionError("the loader is closed")
         if self._iterator is None:
-            if self._is_closed:
-                raise InvalidArgumentError("the loader is closed")
             convert = self._copied if self._ring is not None else self._converted
             if self._transform is None:
                 convert = batch_iterator.Conversion(convert)
@@ -164,25 +171,26 @@ class Loader:
             )
         return self._iterator
 
-    def _converted(self, sample: ReplaySample) -> Any:
+    def _converted(self, sample: ReplayBatch) -> Any:
         """Makes a batch of tensors; mostly called in the background thread."""
         sample = as_sample(sample)
         if self._device.type != "cpu":
-            sample = replaced(sample, data=moved(sample.data, self._device))
+            sample = ReplayBatch(sample.info, moved(sample.data, self._device))
         batch = self._as_output(sample)
         return batch if self._transform is None else self._transform(batch)
 
-    def _copied(self, sample: ReplaySample) -> tuple[Any, Any]:
+    def _copied(self, sample: ReplayBatch) -> tuple[Any, Any]:
         """Starts a batch's copy to a CUDA device; returns the batch and the event of the copy."""
         assert self._ring is not None
         data, event = self._ring.move(sample.data)
-        batch = self._as_output(replaced(as_sample(replaced(sample, data=())), data=data))
+        info = as_sample(ReplayBatch(sample.info, ())).info
+        batch = self._as_output(ReplayBatch(info, data))
         if self._transform is None:
             return batch, event
         event.synchronize()
         return self._transform(batch), event
 
-    def _as_output(self, sample: ReplaySample) -> Any:
+    def _as_output(self, sample: ReplayBatch) -> Any:
         if self._output == "nest":
             return sample
         return as_tensordict(sample, self._batch_dims)

@@ -2,6 +2,7 @@
 """A table as a dataset of `torch.utils.data`."""
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,7 +17,7 @@ _logger = logging.getLogger("reverb")
 
 
 class SampleDataset(torch.utils.data.IterableDataset):
-    """Batches of a table for a `DataLoader`: `DataLoader(dataset, batch_size=None)`.
+    """Batches of a table: `DataLoader(dataset, batch_size=None, collate_fn=as_is)`.
 
     Elements are those of a `Loader` on the CPU. The dataset holds the address only and makes
     everything else when it is iterated, so it may be pickled and forked. Each worker samples
@@ -51,10 +52,19 @@ class SampleDataset(torch.utils.data.IterableDataset):
         self._table = table
         self._batch_size = batch_size
         self._options = options
-        self._loader().close()
+        self._loader()
 
     def __iter__(self) -> Iterator[Any]:
-        """Samples without end, or until `rate_limiter_timeout_ms`."""
+        """Samples without end, or until `rate_limiter_timeout_ms`.
+
+        Raises:
+          InvalidArgumentError: If a `DataLoader` would convert a `TensorDict`, which it cannot.
+        """
+        if self._options.get("output") == "tensordict":
+            _check_collate(sys._getframe(1))
+        return self._batches()
+
+    def _batches(self) -> Iterator[Any]:
         worker = torch.utils.data.get_worker_info()
         if worker is not None and worker.num_workers > 1 and worker.id == 0:
             _logger.info(
@@ -67,3 +77,19 @@ class SampleDataset(torch.utils.data.IterableDataset):
 
     def _loader(self) -> Loader:
         return Loader(self._address, self._table, self._batch_size, **self._options)
+
+
+def _check_collate(frame: Any) -> None:
+    """Checks the `collate_fn` of the `DataLoader` that iterates a dataset, where that is seen.
+
+    The frame is that of the caller. In every release so far, and in workers too, it is a
+    constructor with the function as an argument.
+    """
+    collate_fn = frame.f_locals.get("collate_fn")
+    collate = torch.utils.data.default_convert, torch.utils.data.default_collate
+    if collate_fn is not None and collate_fn in collate:
+        raise InvalidArgumentError(
+            f"collate_fn of the DataLoader must be reverb.adapters.torch.as_is with "
+            f"output='tensordict', got {collate_fn.__name__}, which fails for a TensorDict; "
+            "batch_size must be None"
+        )

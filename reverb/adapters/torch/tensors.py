@@ -6,32 +6,55 @@ from typing import Any
 import numpy as np
 import tree
 
+from reverb._checks.number_arrays import declared_name
 from reverb._client.ragged import Ragged
 from reverb.adapters.torch.library import import_tensordict, torch
-from reverb.replay_sample import ReplaySample, SampleInfo, replaced
+from reverb.replay_sample import BatchInfo, ReplayBatch, are_lengths
 
-__all__ = ["as_sample", "as_tensor", "as_tensordict", "dtype_of", "leaves", "moved", "on_cpu"]
+__all__ = [
+    "as_is",
+    "as_sample",
+    "as_tensor",
+    "as_tensordict",
+    "dtype_of",
+    "leaves",
+    "moved",
+    "on_cpu",
+]
 
 _SAME = (
     "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 "
     "float16 float32 float64 complex64 complex128"
 )
-# Dtypes that NumPy itself does not have, with one of the same size that both libraries have.
-_BITS = {"bfloat16": np.int16, "float8_e4m3fn": np.uint8, "float8_e5m2": np.uint8}
+# Dtypes that NumPy itself does not have.
+_EXTENSIONS = "bfloat16 float8_e4m3fn float8_e5m2"
 
-_DTYPES = {name: getattr(torch, name, None) for name in (*_SAME.split(), *_BITS)}
+_DTYPES = {name: getattr(torch, name, None) for name in f"{_SAME} {_EXTENSIONS}".split()}
+
+
+def as_is(batch: Any) -> Any:
+    """Returns a batch as it is: the `collate_fn` of a `DataLoader` over a `SampleDataset`.
+
+    The `DataLoader`'s own function makes lists of tuples in the data, and fails for a `TensorDict`.
+    """
+    return batch
 
 
 def dtype_of(dtype: np.dtype[Any]) -> Any:
-    """The torch dtype of a NumPy dtype, or `None`: tensors have no such values."""
-    return _DTYPES.get(dtype.name)
+    """The torch dtype of a NumPy dtype, or `None`: tensors have no such values.
+
+    Raw bytes that stand for numbers without the package `ml_dtypes` have the dtype of the numbers.
+    """
+    return _DTYPES.get(declared_name(dtype) or dtype.name)
 
 
 def as_tensor(array: Any) -> Any:
     """Makes a tensor of the same memory; what tensors cannot hold, as strings, stays an array.
 
-    Items of different lengths become a nested tensor.
+    Items of different lengths become a nested tensor. `None`, a column that was left out, stays.
     """
+    if array is None:
+        return None
     if isinstance(array, Ragged):
         return array.torch_nested()
     try:
@@ -40,7 +63,8 @@ def as_tensor(array: Any) -> Any:
         dtype = dtype_of(array.dtype)
         if dtype is None:
             return array
-        return torch.from_numpy(array.view(_BITS[array.dtype.name])).view(dtype)
+        bits = np.int16 if array.dtype.itemsize == 2 else np.uint8
+        return torch.from_numpy(array.view(bits)).view(dtype)
 
 
 def moved(data: Any, device: Any) -> Any:
@@ -58,51 +82,55 @@ def leaves(batch: Any) -> list[Any]:
 
 
 def on_cpu(values: Any) -> Any:
-    """Returns the values of a tensor as an array; what is no tensor is returned as it is."""
-    return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else values
+    """Returns a tensor in CPU memory; what is no tensor is returned as it is."""
+    return values.detach().cpu() if isinstance(values, torch.Tensor) else values
 
 
-def as_sample(sample: ReplaySample) -> ReplaySample:
+def as_sample(sample: ReplayBatch) -> ReplayBatch:
     """Makes tensors of all arrays; keys become int64 with the same bits."""
     info = sample.info
     from_numpy = torch.from_numpy
-    info = SampleInfo(from_numpy(info.key.view(np.int64)), *map(from_numpy, info[1:]))
+    lengths = info.lengths
+    info = BatchInfo(from_numpy(info.key.view(np.int64)), *map(from_numpy, info[1:7]))
+    if are_lengths(lengths):
+        info = info.with_lengths(tree.map_structure(as_tensor, lengths))
     data = sample.data
     # Most tables have no signature, or one of dicts, whose values are leaves.
     if type(data) is list and not any(isinstance(it, list | tuple | dict) for it in data):
         data = list(map(as_tensor, data))
     else:
         data = tree.map_structure(as_tensor, data)
-    return replaced(sample, info=info, data=data)
+    return ReplayBatch(info, data)
 
 
-def as_tensordict(sample: ReplaySample, batch_dims: int) -> Any:
+def as_tensordict(sample: ReplayBatch, batch_dims: int) -> Any:
     """Makes a `TensorDict` of a sample of tensors.
 
     Dicts and named tuples in the data become nested dicts with their keys and fields, lists and
     tuples such with the keys "0", "1", and so on; data that is one tensor has the key "data". What
-    is in the info is below "reverb".
+    is in the info is below "reverb", with lengths only if there are any.
     """
     TensorDict = import_tensordict().TensorDict
     data = _as_dict(sample.data)
     data = data if isinstance(data, dict) else {"data": data}
-    size = next(iter(tree.flatten(sample.data))).shape[:batch_dims]
+    size = next(it for it in tree.flatten(sample.data) if it is not None).shape[:batch_dims]
     # The info has one number for each item.
     more = (1,) * (len(size) - 1)
     fields = sample.info._asdict()
-    min_probability = getattr(sample, "min_probability", None)
-    if min_probability is not None:
-        smallest = torch.as_tensor(min_probability, dtype=torch.float64)
-        fields["min_probability"] = smallest.expand(size[0])
-    info = {name: field.reshape(-1, *more).expand(size) for name, field in fields.items()}
+    if not are_lengths(fields["lengths"]):
+        del fields["lengths"]
+    info = tree.map_structure(lambda it: it.reshape(-1, *more).expand(size), _as_dict(fields))
     return TensorDict({**data, "reverb": TensorDict(info, size)}, size)
 
 
 def _as_dict(nest: Any) -> Any:
+    """Makes dicts of all containers; a column that was left out has no key."""
     if isinstance(nest, dict):
-        return {str(key): _as_dict(value) for key, value in nest.items()}
-    if isinstance(nest, tuple) and hasattr(nest, "_fields"):
-        return {name: _as_dict(getattr(nest, name)) for name in nest._fields}  # pyright: ignore
-    if isinstance(nest, list | tuple):
-        return {str(index): _as_dict(value) for index, value in enumerate(nest)}
-    return nest
+        fields = nest.items()
+    elif isinstance(nest, tuple) and hasattr(nest, "_fields"):
+        fields = zip(nest._fields, nest, strict=True)  # pyright: ignore
+    elif isinstance(nest, list | tuple):
+        fields = enumerate(nest)
+    else:
+        return nest
+    return {str(key): _as_dict(value) for key, value in fields if value is not None}

@@ -60,7 +60,9 @@ class ItemReader:
     def weights(self, batch: Any, beta: float) -> Any:
         """The importance weights of a batch, float32 `[B]`; the largest of the table is 1."""
         probability = torch.from_numpy(batch.info.probability)
-        smallest = batch.min_probability or float(probability.min())
+        smallest = torch.from_numpy(batch.min_probability)
+        if not bool((smallest > 0).all()):  # The server does not tell it.
+            smallest = probability.min()
         return (probability / smallest).pow_(-beta).float()
 
     def scan(self) -> Iterator[Any]:

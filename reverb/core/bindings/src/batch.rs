@@ -56,10 +56,13 @@ pub(crate) fn max_batch_bytes_of(given: Option<u64>) -> usize {
     max_batch_bytes(given)
 }
 
-/// The fields of `SampleInfo`: `[B]` each.
+/// The fields of `BatchInfo` but `lengths`: `[B]` each.
 type Infos<'py> = [Bound<'py, PyAny>; NUM_INFOS];
 
-const NUM_INFOS: usize = 5;
+const NUM_INFOS: usize = 7;
+
+/// The fields of `SampleInfo`, which come first.
+const NUM_SAMPLE_INFOS: usize = 5;
 
 const INFO_DTYPES: [(&str, DType); NUM_INFOS] = [
     ("key", DType::UInt64),
@@ -67,6 +70,8 @@ const INFO_DTYPES: [(&str, DType); NUM_INFOS] = [
     ("table_size", DType::Int64),
     ("priority", DType::Float64),
     ("times_sampled", DType::Int32),
+    ("min_probability", DType::Float64),
+    ("epoch", DType::Int64),
 ];
 
 /// The numbers of an item that was sampled, with its columns or without.
@@ -95,7 +100,9 @@ fn put_info(field: usize, samples: &[impl Numbers], out: &mut [u8]) {
         1 => put_numbers(samples, out, |it| it.probability.to_le_bytes()),
         2 => put_numbers(samples, out, |it| it.table_size.to_le_bytes()),
         3 => put_numbers(samples, out, |it| it.priority.to_le_bytes()),
-        _ => put_numbers(samples, out, |it| it.times_sampled.to_le_bytes()),
+        4 => put_numbers(samples, out, |it| it.times_sampled.to_le_bytes()),
+        5 => put_numbers(samples, out, |it| it.min_probability.to_le_bytes()),
+        _ => put_numbers(samples, out, |it| it.epoch.to_le_bytes()),
     }
 }
 
@@ -110,21 +117,23 @@ fn put_numbers<const SIZE: usize>(
     }
 }
 
-/// New arrays with the info of a batch.
-fn new_infos<'py>(py: Python<'py>, samples: &[impl Numbers]) -> PyResult<Infos<'py>> {
+/// The info of a batch, in the arrays that the program has given and else in new ones.
+fn batch_infos<'py>(
+    py: Python<'py>,
+    out: Option<&Outputs>,
+    samples: &[impl Numbers],
+) -> PyResult<Infos<'py>> {
+    let given = out.map_or(&[][..], |out| &out.infos[..]);
     let array = |field: usize| {
+        if let Some(output) = given.get(field) {
+            // SAFETY: the array lives, and the GIL keeps Python away from it.
+            put_info(field, samples, unsafe { output.bytes() });
+            return Ok(output.array.bind(py).as_any().clone());
+        }
         let dtype = INFO_DTYPES[field].1;
         number_array(py, dtype, samples.len(), |out| put_info(field, samples, out))
     };
-    Ok([array(0)?, array(1)?, array(2)?, array(3)?, array(4)?])
-}
-
-/// The smallest probability of the table, and its epoch, as the server told them; 0 if it did not.
-fn table_state(samples: &[impl Numbers]) -> (f64, i64) {
-    let least = samples.iter().map(|it| it.numbers().min_probability);
-    let least = least.fold(f64::INFINITY, f64::min);
-    let least = if least.is_finite() { least } else { 0.0 };
-    (least, samples.last().map_or(0, |it| it.numbers().epoch))
+    Ok([array(0)?, array(1)?, array(2)?, array(3)?, array(4)?, array(5)?, array(6)?])
 }
 
 /// Columns as arrays, and the lengths or offsets of their items: `None` for columns without any.
@@ -193,8 +202,8 @@ fn columns_to_arrays(
     Ok((arrays, all_lengths))
 }
 
-/// What `sample_batch` returns: info, columns, and the number of items with the table's state.
-pub(crate) type BatchAnswer<'py> = (Infos<'py>, Columns<'py>, (usize, f64, i64));
+/// What `sample_batch` returns: info, columns, and the number of items.
+pub(crate) type BatchAnswer<'py> = (Infos<'py>, Columns<'py>, usize);
 
 /// Makes the arrays of a batch, but for those that the program has given.
 pub(crate) fn batch_answer<'py>(
@@ -204,22 +213,18 @@ pub(crate) fn batch_answer<'py>(
     columns: Vec<BatchColumn>,
     are_packed: bool,
 ) -> PyResult<BatchAnswer<'py>> {
-    let infos = match out.and_then(|out| out.put_infos(py, samples)) {
-        Some(infos) => infos,
-        None => new_infos(py, samples)?,
-    };
-    let columns = columns_to_arrays(py, columns, are_packed)?;
-    let (min_probability, epoch) = table_state(samples);
-    Ok((infos, columns, (samples.len(), min_probability, epoch)))
+    let infos = batch_infos(py, out, samples)?;
+    Ok((infos, columns_to_arrays(py, columns, are_packed)?, samples.len()))
 }
 
-/// Arrays of a program that batches are written to: one for each column, and maybe the info.
+/// Arrays of a program that batches are written to: one for each column, and maybe for the first
+/// fields of the info.
 ///
 /// The program must not use them while a batch is being sampled into them.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Outputs {
     columns: Vec<Output>,
-    infos: Option<[Output; NUM_INFOS]>,
+    infos: Vec<Output>,
     is_lent: AtomicBool,
 }
 
@@ -374,14 +379,14 @@ impl Outputs {
     fn new(
         name: &str,
         nest: &Bound<'_, PyAny>,
-        infos: Option<Infos<'_>>,
+        infos: Option<Vec<Bound<'_, PyAny>>>,
         batch_size: usize,
     ) -> PyResult<Self> {
         let mut columns = Vec::new();
         flatten(name, nest, batch_size, &mut columns)?;
         let infos = match infos {
-            None => None,
-            Some(infos) => Some(infos_outputs(name, &infos, batch_size)?),
+            None => Vec::new(),
+            Some(infos) => infos_outputs(name, &infos, batch_size)?,
         };
         let outputs = Self { columns, infos, is_lent: AtomicBool::new(false) };
         outputs.check_apart()?;
@@ -396,9 +401,15 @@ impl Outputs {
 
 fn infos_outputs(
     name: &str,
-    infos: &Infos<'_>,
+    infos: &[Bound<'_, PyAny>],
     batch_size: usize,
-) -> PyResult<[Output; NUM_INFOS]> {
+) -> PyResult<Vec<Output>> {
+    if infos.len() != NUM_SAMPLE_INFOS && infos.len() != NUM_INFOS {
+        return Err(PyTypeError::new_err(format!(
+            "{name}.info must be a SampleInfo or a BatchInfo, got {} arrays",
+            infos.len()
+        )));
+    }
     let mut outputs = Vec::with_capacity(NUM_INFOS);
     for ((field, dtype), array) in INFO_DTYPES.into_iter().zip(infos) {
         let output = Output::new(format!("{name}.info.{field}"), array, batch_size)?;
@@ -414,14 +425,14 @@ fn infos_outputs(
         }
         outputs.push(output);
     }
-    outputs.try_into().map_err(|_| PyTypeError::new_err("SampleInfo has five fields"))
+    Ok(outputs)
 }
 
 impl Outputs {
     /// Checks that no two arrays share memory.
     fn check_apart(&self) -> PyResult<()> {
         let mut all: Vec<&Output> = self.columns.iter().collect();
-        all.extend(self.infos.iter().flatten());
+        all.extend(&self.infos);
         all.retain(|output| output.num_bytes > 0);
         all.sort_by_key(|output| output.start);
         let overlap = all.windows(2).find(|pair| pair[0].start + pair[0].num_bytes > pair[1].start);
@@ -445,16 +456,6 @@ impl Outputs {
             return Err(Error::failed_precondition(text));
         }
         Ok(Lent(self))
-    }
-
-    /// Writes the info of a batch, if there are arrays for it, and returns them.
-    fn put_infos<'py>(&self, py: Python<'py>, samples: &[impl Numbers]) -> Option<Infos<'py>> {
-        let infos = self.infos.as_ref()?;
-        for (field, output) in infos.iter().enumerate() {
-            // SAFETY: the array lives, and the GIL keeps Python away from it.
-            put_info(field, samples, unsafe { output.bytes() });
-        }
-        Some(infos.each_ref().map(|output| output.array.bind(py).as_any().clone()))
     }
 }
 

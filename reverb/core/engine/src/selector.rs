@@ -119,8 +119,8 @@ trait Select {
     /// The probability that one choice is this item, which is present.
     fn probability_of(&self, handle: Handle) -> f64;
 
-    /// The smallest probability that an item can be chosen with now; 0 if it is too small to be
-    /// told, or if there are no items.
+    /// The smallest probability that an item can be chosen with now; 0 if weights should not be
+    /// made relative to it, or if there are no items.
     fn min_probability(&self) -> f64;
 }
 

@@ -193,8 +193,9 @@ impl Select for Recent {
         self.ages().probability(self.len - 1 - older)
     }
 
+    /// Not told: beside that of the oldest item the weights of all others would be 0.
     fn min_probability(&self) -> f64 {
-        if self.len == 0 { 0.0 } else { self.ages().probability(self.len - 1) }
+        0.0
     }
 }
 

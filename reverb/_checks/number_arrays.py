@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of any library as float64 arrays, at their value."""
+
+import sys
+from typing import Any
+
+import numpy as np
+
+from reverb.errors import InvalidArgumentError
+
+__all__ = ["as_array", "as_numbers", "declared_name"]
+
+# Kinds of devices of DLPack whose memory the processor reads: CPU, pinned for CUDA and for ROCm.
+_CPU_DEVICES = (1, 3, 11)
+
+
+def as_numbers(argument: str, value: Any) -> np.ndarray:
+    """Returns numbers as float64, whatever float or integer dtype they have.
+
+    Takes arrays and tensors in CPU memory, also of dtypes that NumPy does not have, as bfloat16 and
+    those of 8 bits, with the package `ml_dtypes` or without it; numbers; and lists of all these.
+
+    Raises:
+      InvalidArgumentError: If a tensor is not in CPU memory.
+      TypeError: If there are no numbers.
+    """
+    if isinstance(value, np.ndarray) and value.dtype.type is not np.void:
+        return value.astype(np.float64, copy=False)
+    if isinstance(value, float | int):
+        return np.asarray(value, np.float64)
+    if isinstance(value, list | tuple):
+        try:
+            return np.asarray(value, np.float64)
+        except (TypeError, ValueError):  # NumPy does not know the dtype of some element.
+            return np.asarray([as_numbers(argument, it) for it in value], np.float64)
+    return as_array(argument, value).astype(np.float64, copy=False)
+
+
+def as_array(argument: str, value: Any) -> np.ndarray:
+    """Returns an array of NumPy; numbers that NumPy does not have become float64.
+
+    Raises:
+      InvalidArgumentError: If a tensor is not in CPU memory.
+      TypeError: If it is an array of raw bytes that stand for no numbers.
+    """
+    if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
+        value = _of_tensor(argument, value)
+    array = np.asarray(value)
+    if array.dtype.type is np.void:
+        with np.errstate(invalid="ignore"):  # NaN are no error here.
+            return _of_bits(argument, array)
+    # The dtypes of `ml_dtypes` are of other kinds, or of that of raw bytes.
+    return array.astype(np.float64) if array.dtype.kind == "V" else array
+
+
+def declared_name(dtype: np.dtype[Any]) -> str | None:
+    """Returns the name of a type that NumPy does not have, of the raw bytes that stand for it."""
+    return (dtype.metadata or {}).get("reverb_dtype")
+
+
+def _of_tensor(argument: str, tensor: Any) -> Any:
+    """Returns what NumPy takes for a tensor of another library."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(tensor, torch.Tensor) and tensor.is_cpu:
+        tensor = tensor.detach()
+        try:
+            return tensor.numpy()
+        except TypeError:  # NumPy does not know its dtype.
+            return tensor.to(torch.float64).numpy()
+    if type(tensor).__module__.partition(".")[0] == "tensorflow":
+        return tensor  # Its tensors are arrays; those of texts end the process by DLPack.
+    try:
+        kind, _ = tensor.__dlpack_device__()
+    except Exception:
+        kind = 0  # A device that DLPack does not know.
+    if kind not in _CPU_DEVICES:
+        raise InvalidArgumentError(
+            f"{argument} must be in CPU memory, got a tensor on {getattr(tensor, 'device', kind)}. "
+            "Call .cpu() before"
+        )
+    if getattr(tensor, "requires_grad", False):
+        tensor = tensor.detach()
+    try:
+        return np.asarray(tensor)
+    except TypeError:
+        return np.from_dlpack(tensor)
+
+
+def _of_bits(argument: str, array: np.ndarray) -> np.ndarray:
+    """Returns the numbers that raw bytes stand for, without the package that knows them."""
+    name = declared_name(array.dtype)
+    if name == "bfloat16":
+        # The upper half of a float32.
+        bits = array.view(np.uint16).astype(np.uint32) << 16
+        return bits.view(np.float32).astype(np.float64)
+    if name == "float8_e5m2":
+        # The upper half of a float16.
+        return (array.view(np.uint8).astype(np.uint16) << 8).view(np.float16).astype(np.float64)
+    if name == "float8_e4m3fn":
+        return _of_e4m3fn(array.view(np.uint8))
+    if name in ("int4", "uint4"):
+        low = array.view(np.uint8) & 15
+        return (low ^ 8).astype(np.float64) - 8 if name == "int4" else low.astype(np.float64)
+    raise TypeError(f"{argument} must be numbers, got an array of {array.dtype}")
+
+
+def _of_e4m3fn(bits: np.ndarray) -> np.ndarray:
+    """Numbers of a sign, 4 bits of exponent with bias 7 and 3 bits of mantissa; no infinity."""
+    exponent, mantissa = (bits >> 3 & 15).astype(np.int64), (bits & 7).astype(np.float64)
+    numbers = np.ldexp(np.where(exponent > 0, 8 + mantissa, mantissa), np.maximum(exponent, 1) - 10)
+    numbers[(bits & 127) == 127] = np.nan
+    return np.where(bits & 128, -numbers, numbers)
