@@ -93,7 +93,8 @@ def test_nothing_is_changed_then_or_later(server, name):
     with server.frozen():
         code, out, err, took = server.run(name, *CHANGES[name])
         assert (code, out, took < SOON_S) == (1, "", True), (err, took)
-        assert f"The server at {server.address} does not answer (no answer within 2 s)" in err
+        # It may have answered the first question before it froze.
+        assert f"The server at {server.address} does not answer" in err
     assert server.table() == before
 
 
@@ -113,9 +114,7 @@ def test_what_is_connected_already_finds_the_same(server, name):
     before = server.table()
     with server.frozen():
         began = time.monotonic()
-        with pytest.raises(
-            UnavailableError, match=r"within 1 s\), so nothing was changed\. It may"
-        ):
+        with pytest.raises(UnavailableError, match=r"^The server at .* does not answer"):
             change()
         assert time.monotonic() - began < SOON_S
     assert server.table() == before

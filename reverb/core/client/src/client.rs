@@ -52,9 +52,9 @@ impl Client {
         }
     }
 
-    /// Ends questions about a server, and changes of it, when it is silent for so long: for programs
-    /// that operate servers. Without that they wait as long as the connection lives. A frozen server
-    /// does not make such a change later.
+    /// Ends questions about a server, and changes of it, when it is silent for so long: for
+    /// programs that operate servers. Without that they wait as long as the connection lives. A
+    /// frozen server does not make such a change later.
     pub fn give_up_on_silence(&self, limit: Duration) {
         self.session.give_up_on_silence(limit);
     }

@@ -51,8 +51,8 @@ pub(crate) struct Session {
     address: String,
     connector: Box<dyn Connector>,
     connect_timeout: Duration,
-    /// How long a server may be silent that was asked how it is, or told to change; not set: as long
-    /// as its connection lives. A group has limits of its own.
+    /// How long a server may be silent that was asked how it is, or told to change; not set: as
+    /// long as its connection lives. A group has limits of its own.
     silence: OnceLock<Duration>,
     runtime: Handle,
     signatures: Mutex<Option<CachedSignatures>>,
@@ -301,9 +301,17 @@ impl Session {
             };
             let changing = change(Arc::clone(&transport), clock.not_after_ns());
             let done = while_it_answers(changing, || async { status().await.map(drop) });
-            done.await.map_err(|error| match error.kind() {
-                ErrorKind::Unavailable => error.context(&format!("The server at {}", self.address)),
-                _ => error,
+            done.await.map_err(|error| {
+                if error.kind() != ErrorKind::Unavailable || error.is_transient() {
+                    return error;
+                }
+                Error::unavailable(format!(
+                    "The server at {} does not answer any more ({}). It may be stopped or frozen, \
+                     and refuses the change when it goes on.",
+                    self.address,
+                    error.message(),
+                ))
+                .lasting()
             })
         })
         .await

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a server is there: what is silent is sent no change, and a change is waited for while its
-//! server answers.
+//! Whether a server is there: what is silent is sent no change, and a change is waited for while
+//! its server answers.
 //!
 //! A frozen process takes what is sent to it, and does it when it goes on. So each change has a
 //! deadline by the clock of its server, which the server has told.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A roll call: changes begin when all shards have said that they are there.
 //!
-//! Nothing is sent to a group of which a shard is silent, and each change has a deadline by the clock
-//! of its shard.
+//! Nothing is sent to a group of which a shard is silent, and each change has a deadline by the
+//! clock of its shard.
 
 use std::sync::Arc;
 use std::time::Duration;
