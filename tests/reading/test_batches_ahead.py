@@ -228,25 +228,25 @@ def test_a_writer_that_is_slow_does_not_end_the_iterator(serve, background):
     client = serve(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1))
 
     def write():
-        for number in range(8):
+        for number in range(12):
             fill(client, 1, offset=number)
-            time.sleep(0.4)
+            time.sleep(0.5)
 
     background(write)
-    with reverb.batches(client, "t", 8, rate_limiter_timeout_ms=2_000) as iterator:
-        assert next(iterator).data[1].ravel().tolist() == list(range(8))
+    with reverb.batches(client, "t", 12, rate_limiter_timeout_ms=4_000) as iterator:
+        assert next(iterator).data[1].ravel().tolist() == list(range(12))
 
 
 def test_a_table_that_never_has_a_whole_batch_gives_it_in_parts(serve, background):
     client = serve(reverb.Table.queue("t", 3))
-    done = background(lambda: fill(client, 12))
-    with reverb.batches(client, "t", 5, rate_limiter_timeout_ms=1_000) as iterator:
+    call = background(lambda: fill(client, 12))
+    with reverb.batches(client, "t", 5, rate_limiter_timeout_ms=4_000) as iterator:
         for start in (0, 5):
             assert next(iterator).data[1].ravel().tolist() == list(range(start, start + 5))
         with pytest.raises(DeadlineExceededError) as caught:
             next(iterator)
     assert [int(sample.data[1][0]) for sample in caught.value.samples] == [10, 11]
-    del done
+    call.result()
 
 
 @pytest.mark.parametrize("partial", [True, False])
