@@ -16,7 +16,7 @@ from reverb.adapters.sb3 import arrays
 from reverb.adapters.sb3.column_order import order_in
 from reverb.adapters.sb3.leaf import make_leaf
 from reverb.adapters.sb3.library import buffers, spaces, type_aliases
-from reverb.adapters.sb3.transition_writer import TransitionWriter
+from reverb.adapters.sb3.transition_writer import MAX_TOGETHER, TransitionWriter
 from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.packed_checkpoint import pack_checkpoint, unpack_checkpoint
 
@@ -321,6 +321,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             self.n_steps,
             self.gamma,
             num_steps,
+            # Others see a table with a server; the own one is seen after `flush` alone.
+            MAX_TOGETHER if self._address is None else 1,
         )
         self.info: Any = None
         self._min_probability: float | None = None
