@@ -14,6 +14,7 @@ import reverb
 from reverb import testing
 from reverb.adapters.sb3 import ReverbReplayBuffer
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
+from support.waiting import wait_until
 
 VECTOR = spaces.Box(-np.inf, np.inf, (3,), np.float32)
 STACK = spaces.Box(0, 255, (4, 6, 6), np.uint8)
@@ -250,3 +251,13 @@ def test_a_signature_with_other_names_is_an_error():
             made(server=client.server_address)
         assert f"has the columns {sorted(columns)}, and the transitions" in str(raised.value)
         assert "of this buffer ['obs', 'next_obs', 'action', 'reward'," in str(raised.value)
+
+
+def test_others_see_what_was_added_to_a_table_of_a_server():
+    with testing.server([testing.table("replay", max_size=100)]) as client:
+        buffer = made(server=client.server_address)
+        # Nothing is kept back for the next steps.
+        for number in range(3):
+            buffer.add(*step(number))
+        wait_until(lambda: client.server_info()["replay"].current_size == 3)
+        buffer.close()

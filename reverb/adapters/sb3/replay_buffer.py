@@ -17,7 +17,7 @@ from reverb.adapters.sb3 import arrays
 from reverb.adapters.sb3.column_order import order_in
 from reverb.adapters.sb3.leaf import make_leaf
 from reverb.adapters.sb3.library import buffers, spaces, type_aliases
-from reverb.adapters.sb3.transition_writer import TransitionWriter
+from reverb.adapters.sb3.transition_writer import MAX_TOGETHER, TransitionWriter
 from reverb.errors import InvalidArgumentError, UnimplementedError
 
 __all__ = ["ReverbReplayBuffer"]
@@ -319,6 +319,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             self.n_steps,
             self.gamma,
             num_steps,
+            # Others see a table with a server; the own one is seen after `flush` alone.
+            MAX_TOGETHER if self._address is None else 1,
         )
         self.info: Any = None
 

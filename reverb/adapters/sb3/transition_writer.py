@@ -18,12 +18,14 @@ from reverb.adapters.sb3.cell_rows import CellRows
 from reverb.adapters.sb3.leaf import Leaf
 from reverb.adapters.sb3.step import Step
 
-__all__ = ["TransitionWriter"]
+__all__ = ["MAX_TOGETHER", "TransitionWriter"]
 
 Array = np.ndarray[Any, Any]
 
 # How far the program may be ahead of the table, in transitions.
 _MAX_UNCONFIRMED = 1_000
+# Steps whose transitions are made together, if nobody else looks at the table.
+MAX_TOGETHER = 16
 # Of stacks of frames that do not go on there are patterns without end.
 _MAX_PATTERNS = 1_000
 
@@ -48,6 +50,7 @@ class TransitionWriter:
         n_steps: int,
         gamma: float,
         num_steps: int,
+        max_together: int,
     ) -> None:
         """Makes one.
 
@@ -63,6 +66,7 @@ class TransitionWriter:
           n_steps: Number of steps of a transition.
           gamma: Discount of the rewards of several steps.
           num_steps: As the attribute.
+          max_together: Of so many steps transitions are made together. All are there after `flush`.
         """
         self.num_steps = num_steps
         self.has_items = False
@@ -72,8 +76,11 @@ class TransitionWriter:
         self._all_leaves = range(len(leaves))
         self._stacks = [i for i, num in enumerate(num_frames) if num > 1]
         # The rows of all steps of a transition: its frames, what it led to, and its numbers.
-        num_rows = (2 + sum(num_frames)) * (n_steps + 2)
+        num_rows = (2 + sum(num_frames)) * (n_steps + 2) + max_together
         self._writer = client.batched_trajectory_writer(num_envs, num_rows)
+        # How many of the newest steps have completed transitions that are not made yet; each was
+        # one row of all environments. To make them takes longer than the row, and wakes a thread.
+        self._num_postponed, self._max_together = 0, max_together
         # An upper bound. The exact number would take a call.
         self._num_unconfirmed = 0
         self._envs, self._window = np.arange(num_envs), np.arange(n_steps)
@@ -137,6 +144,7 @@ class TransitionWriter:
         ended = self._ends(step, timeout)
         begins = None
         if self._has_starts or not step.goes_on(last):
+            self._create_postponed()
             begins = self._is_start | ~step.where_it_goes_on(last)
             # Another episode may have begun without a word.
             self._end(begins & ~self._is_start)
@@ -144,7 +152,11 @@ class TransitionWriter:
             self._numbers["end"][...] = arrays.DONE * ended[0] + arrays.TIMEOUT * ended[1]
             self._numbers["done"][...] = ended[0] & ~ended[1]
         self._append(step, at, begins)
-        self._create(self._all if self._n_steps == 1 else self._age == self._n_steps)
+        if ended is None and self._is_regular and self._is_complete():
+            self._postpone()
+        else:
+            self._create_postponed(1)
+            self._create(self._all if self._n_steps == 1 else self._age == self._n_steps)
         if self._has_starts:
             self._is_start[...] = self._has_starts = False
         if ended is not None:
@@ -163,6 +175,7 @@ class TransitionWriter:
 
     def flush(self) -> None:
         """Blocks until all transitions are in the table."""
+        self._create_postponed()
         if self._num_unconfirmed:
             self._flush(0)
 
@@ -205,6 +218,7 @@ class TransitionWriter:
         """
         if not np.count_nonzero(where):
             return
+        self._create_postponed()
         rows_after = 0
         while np.count_nonzero(left := where & (self._age > 0)):
             self._set_numbers()
@@ -257,6 +271,7 @@ class TransitionWriter:
                 differs[i] &= where
         differs = {i: of for i, of in differs.items() if np.count_nonzero(of)}
         if differs and self._is_regular:
+            self._create_postponed()
             self._is_regular = False
             self._cell_rows.begin(self.num_steps)
         if not self._is_regular:
@@ -275,7 +290,7 @@ class TransitionWriter:
     def _set_numbers(self) -> None:
         """Sets the numbers of transitions of the oldest steps that are none yet."""
         numbers = self._numbers
-        if self._n_steps == 1 or self._age.tobytes() == self._complete_age:
+        if self._is_complete():
             # Nearly always all are of as many steps, and this takes a third of the time.
             oldest = self.num_steps - self._n_steps
             for i in range(self._n_steps):
@@ -293,6 +308,35 @@ class TransitionWriter:
 
     # ---- Transitions -----------------------------------------------------------------------------
 
+    def _is_complete(self) -> bool:
+        """Whether the newest step completes a transition of `n_steps` in all environments."""
+        return self._n_steps == 1 or self._age.tobytes() == self._complete_age
+
+    def _postpone(self) -> None:
+        """Makes the transitions that the newest step completes later, or now with others."""
+        self.has_items = True
+        self._num_postponed += 1
+        if self._n_steps > 1:
+            self._age -= 1
+        if self._num_postponed >= self._max_together:
+            self._create_postponed()
+
+    def _create_postponed(self, rows_after: int = 0) -> None:
+        """Makes the transitions that were postponed, the oldest ones first.
+
+        Args:
+          rows_after: Number of rows after that of the newest of these steps.
+        """
+        if not self._num_postponed:
+            return
+        ages = range(self._num_postponed - 1 + rows_after, rows_after - 1, -1)
+        items = [
+            (self._regular_columns(self._n_steps, age, age), self._priorities, None, self._all)
+            for age in ages
+        ]
+        self._num_postponed = 0
+        self._num_unconfirmed += self._writer._create_all_items(self._table, items)
+
     def _create(self, where: Array, rows_after: int = 0) -> None:
         """Makes transitions of the oldest steps that are none yet; the newest row has the numbers.
 
@@ -301,7 +345,7 @@ class TransitionWriter:
           rows_after: Number of rows after that of the newest step. 0: the transitions are of
             `n_steps` steps.
         """
-        if where is not self._all and not np.count_nonzero(where):
+        if not np.count_nonzero(where):
             return
         items = [(it, self._priorities, None, of) for it, of in self._items(where, rows_after)]
         self._num_unconfirmed += self._writer._create_all_items(self._table, items)
@@ -329,27 +373,30 @@ class TransitionWriter:
                 if np.count_nonzero(of):
                     yield self._regular_columns(age, rows_after), of
 
-    def _regular_columns(self, age: int, rows_after: int) -> list[Any]:
+    def _regular_columns(self, age: int, rows_after: int, numbers_after: int = 0) -> list[Any]:
         """The columns of a transition if each step is one row.
 
         Args:
           age: Number of its steps.
-          rows_after: Number of rows after that of the newest step.
+          rows_after: Number of rows after that of its newest step.
+          numbers_after: Number of rows after that of its numbers.
         """
-        key = (age, rows_after)
+        key = ("regular", age, rows_after, numbers_after)
         if key not in self._columns:
             newest = self._cell_rows.regular - rows_after
-            rows = [*(newest - age), *newest, -age - rows_after]
-            self._columns[key] = self._columns_in(tuple(map(int, rows)))
+            rows = (*(newest - age), *newest, -age - rows_after)
+            self._columns[key] = self._columns_in(tuple(map(int, rows)), numbers_after)
         return self._columns[key]
 
-    def _columns_in(self, rows: tuple[int, ...]) -> list[Any]:
+    def _columns_in(self, rows: tuple[int, ...], numbers_after: int = 0) -> list[Any]:
         """The columns of a transition.
 
         Args:
           rows: Of its cells: the observation, the next one and the action.
+          numbers_after: Number of rows after that of its numbers.
         """
-        if rows not in self._columns:
+        key = (rows, numbers_after)
+        if key not in self._columns:
             if len(self._columns) >= _MAX_PATTERNS:
                 self._columns.clear()
             history, num_cells = self._writer.history, len(rows) // 2
@@ -357,12 +404,12 @@ class TransitionWriter:
                 *self._observation(rows[:num_cells]),
                 *self._observation(rows[num_cells:-1]),
                 history["action"][rows[-1]],
-                *(history[name][-1] for name in arrays.NUMBERS[1:]),
+                *(history[name][-1 - numbers_after] for name in arrays.NUMBERS[1:]),
             ]
             if self._order is not None:
                 columns = [columns[at] for at in self._order]
-            self._columns[rows] = columns
-        return self._columns[rows]
+            self._columns[key] = columns
+        return self._columns[key]
 
     def _observation(self, rows: Sequence[int]) -> list[Any]:
         """The columns of an observation whose cells are in these rows."""
