@@ -35,6 +35,7 @@ LONGEST = (
     "process/test_memory.py",
     "operations/test_top.py",
     "operations/test_diagnosis.py",
+    "operations/test_frozen_server.py",
     "process/test_exit.py",
     "operations/test_kubelet.py",
     "connections/test_faults.py",
