@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of tensors whose containers another library has rebuilt."""
 
+import contextlib
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -40,6 +43,17 @@ def as_loader(client):
         return next(loader)
 
 
+def first(loader):
+    """The first batch of a `DataLoader`, whose workers PyTorch sometimes aborts at their end."""
+    batches = iter(loader)
+    try:
+        return next(batches)
+    finally:
+        with contextlib.suppress(RuntimeError):
+            del batches
+            gc.collect()
+
+
 CROSSINGS = {
     "as it is": lambda batch: batch,
     "pytree": lambda batch: pytree.tree_map(torch.clone, batch),
@@ -75,7 +89,7 @@ def test_the_fields_of_a_batch(client, cross):
 @pytest.mark.parametrize("options", [{}, {"collate_fn": as_is}], ids=["default", "as_is"])
 def test_the_fields_through_a_data_loader(client, num_workers, options):
     dataset = SampleDataset(client, "t", 8)
-    check(next(iter(DataLoader(dataset, batch_size=None, num_workers=num_workers, **options))))
+    check(first(DataLoader(dataset, batch_size=None, num_workers=num_workers, **options)))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -83,10 +97,10 @@ def test_the_fields_through_a_data_loader(client, num_workers, options):
 def test_a_tensordict_through_a_data_loader(client, num_workers):
     dataset = SampleDataset(client, "t", 8, output="tensordict")
     options = {"batch_size": None, "num_workers": num_workers}
-    batch = next(iter(DataLoader(dataset, collate_fn=as_is, **options)))
+    batch = first(DataLoader(dataset, collate_fn=as_is, **options))
     assert (batch.batch_size, batch["x"].shape) == ((8,), (8, 1))
     with pytest.raises(InvalidArgumentError, match=r"must be reverb\.adapters\.torch\.as_is"):
-        next(iter(DataLoader(dataset, **options)))
+        first(DataLoader(dataset, **options))
 
 
 def test_a_tensordict_has_every_field(client):
