@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fields of the TensorDicts in a table, and their way to columns and back."""
 
+import functools
 import json
 from typing import Any
 
@@ -54,7 +55,17 @@ class Fields:
         self.signature_shapes = signature_shapes
         self._dtypes = dtypes
         self._shapes = shapes
-        self._tree = _tree_of(paths)
+
+    @functools.cached_property
+    def _tree(self) -> dict[str, Any]:
+        """Nested dicts whose leaves are the numbers of the columns."""
+        root: dict[str, Any] = {}
+        for number, path in enumerate(self.paths):
+            at = root
+            for name in path[:-1]:
+                at = at.setdefault(name, {})
+            at[path[-1]] = number
+        return root
 
     @classmethod
     def of_signature(cls, signature: Any) -> "Fields":
@@ -118,20 +129,20 @@ class Fields:
         """Returns the fields with dimensions that have no names."""
         return Fields(self.paths, self._dtypes, self._shapes, self.batch_dims)
 
-    def have_time(self, shapes: list[tuple[int, ...]]) -> list[bool]:
+    def have_time(self, num_dims: list[int]) -> list[bool]:
         """Whether columns are sequences, so that their first dimension is the time.
 
         A column of a table with nothing but a signature is one if it has a dimension more than the
         signature says, or if its length is open there.
 
         Args:
-          shapes: Of an item's columns, `[T, ...]` or `[...]`.
+          num_dims: Of an item's columns, `[T, ...]` or `[...]`.
         """
         if self.signature_shapes is None:
-            return [len(it) > len(own) for it, own in zip(shapes, self._shapes, strict=True)]
+            return [dims > len(own) for dims, own in zip(num_dims, self._shapes, strict=True)]
         return [
-            spec is None or len(it) > len(spec) or spec[:1] == (None,)
-            for it, spec in zip(shapes, self.signature_shapes, strict=True)
+            spec is None or dims > len(spec) or spec[:1] == (None,)
+            for dims, spec in zip(num_dims, self.signature_shapes, strict=True)
         ]
 
     def order_of(self, other: "Fields", table: str) -> list[int] | None:
@@ -216,15 +227,17 @@ def columns_of(data: Any) -> tuple[Fields, list[Any]]:
     _collect(data, (), found)
     if not found:
         raise InvalidArgumentError("data must have at least one tensor, got none")
-    tensors = [tensor.detach().cpu() for _, tensor in found]
     fields = Fields(
         [path for path, _ in found],
-        [tensor.dtype for tensor in tensors],
-        [tuple(tensor.shape[1:]) for tensor in tensors],
+        [tensor.dtype for _, tensor in found],
+        [tensor.shape[1:] for _, tensor in found],
         len(data.batch_size) - 1,
         _dim_names(data),
     )
-    return fields, [it if it.dtype in _BITS else it.numpy() for it in tensors]
+    return fields, [
+        tensor.detach().cpu() if tensor.dtype in _BITS else tensor.numpy(force=True)
+        for _, tensor in found
+    ]
 
 
 def _collect(data: Any, path: Path, found: list[tuple[Path, Any]]) -> None:
@@ -253,17 +266,6 @@ def _dim_names(data: Any) -> list[str | None] | None:
         return None
     names = list(data.names[1:])
     return names if any(name is not None for name in names) else None
-
-
-def _tree_of(paths: list[Path]) -> dict[str, Any]:
-    """Nested dicts whose leaves are the numbers of the columns."""
-    root: dict[str, Any] = {}
-    for number, path in enumerate(paths):
-        at = root
-        for name in path[:-1]:
-            at = at.setdefault(name, {})
-        at[path[-1]] = number
-    return root
 
 
 def _built(tree: dict[str, Any], tensors: list[Any], batch_size: Any) -> Any:

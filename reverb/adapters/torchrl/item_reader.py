@@ -96,7 +96,7 @@ class ItemReader:
                 f"table {self._access.table} has {len(columns)} columns, where its fields are "
                 f"{['.'.join(path) for path in fields.paths]}: another program writes into it"
             )
-        have_time = self._access.fields.have_time(fields, [it.shape[1:] for it in columns])
+        have_time = self._access.fields.have_time(fields, [it.ndim - 1 for it in columns])
         described = zip(columns, have_time, fields.paths, strict=True)
         size: tuple[int, ...]
         if self._length is not None:

@@ -114,11 +114,11 @@ class TableFields:
         """Remembers which columns are sequences."""
         self._have_time = have_time
 
-    def have_time(self, fields: Fields, shapes: list[tuple[int, ...]]) -> list[bool]:
+    def have_time(self, fields: Fields, num_dims: list[int]) -> list[bool]:
         """Whether columns are sequences; see `Fields.have_time`."""
         if fields.signature_shapes is not None and self._have_time is not None:
             return self._have_time
-        return fields.have_time(shapes)
+        return fields.have_time(num_dims)
 
     # ---- Table -----------------------------------------------------------------------------------
 
