@@ -153,6 +153,19 @@ def test_vector_11_a_deleted_structured_writer_inserts_what_is_pending() -> None
         assert drain(client, table) == [[[3]]]
 
 
+def test_vector_11_items_of_deleted_structured_writers_are_there_at_once_and_in_order() -> None:
+    table = fifo_table()
+    with serve(table) as client:
+        for first in range(0, 60, 3):
+            writer = client.structured_writer([config([0], lambda step: [step[0][-1:]])])
+            for value in range(first, first + 3):
+                writer.append([np.asarray(value)])
+            del writer
+            gc.collect()
+            assert table.info.current_size == first + 3
+        assert drain(client, table) == [[[value]] for value in range(60)]
+
+
 def test_vector_12_another_error_in_the_body_still_flushes() -> None:
     table = fifo_table()
     with serve(table) as client:
