@@ -127,7 +127,7 @@ mod tests {
     fn each_table_has_its_own_order_and_its_own_warning() {
         let orders = ColumnOrders::new(Matching::ByPlace);
         for table in ["t", "u", "t"] {
-            for _ in 0..MAX_PAIRS + 1 {
+            for _ in 0..=MAX_PAIRS {
                 let columns = names(&["x", "y"]);
                 assert_eq!(orders.of(table, &columns, Some(&signature(&["a", "b"]))), Ok(None));
             }
