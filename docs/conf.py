@@ -104,7 +104,9 @@ with mock(_LIBRARIES):
     gymnasium.vector = types.SimpleNamespace(VectorWrapper=type("VectorWrapper", (), {}))
     stable_baselines3.common.buffers.ReplayBuffer = type("ReplayBuffer", (), {})
     torch.dtype = type("dtype", (), {})
-    torchrl.data.TensorDictReplayBuffer = type("TensorDictReplayBuffer", (), {})
+    torchrl.data.TensorDictReplayBuffer = type(
+        "TensorDictReplayBuffer", (), {"sample": lambda self: None}
+    )
     torchrl.data.replay_buffers.samplers.Sampler = type("Sampler", (), {})
     torchrl.data.replay_buffers.samplers.PrioritizedSampler = type("PrioritizedSampler", (), {})
     torchrl.data.replay_buffers.storages.Storage = type("Storage", (), {})
