@@ -60,8 +60,8 @@ class Group:
 def group(tmp_path):
     config = tmp_path / "server.textproto"
     text = (BASE / "server.textproto").read_text(encoding="utf-8")
-    assert "min_size_to_sample: 1000" in text
-    config.write_text(text.replace("min_size_to_sample: 1000", "min_size_to_sample: 1"))
+    assert "min_size: 1000" in text
+    config.write_text(text.replace("min_size: 1000", "min_size: 1"))
     with contextlib.closing(Group(tmp_path, config)) as group:
         for kubelet in group.kubelets:
             kubelet.wait_until_ready()
