@@ -87,7 +87,7 @@ class StructuredWriter:
           SignatureMismatchError: If a leaf's shape or dtype differs from its column's, or if an
             item does not match the signature of its table. Columns are matched by place; names
             that differ are logged once.
-          TableNotFoundError: If the server has no table of a pattern.
+          TableNotFoundError: If the server has said that it lacks the table of an earlier item.
           UnavailableError: If no server answers the first call.
           InvalidArgumentError: If the number of leaves differs from the first call's, or if the
             column of a `td_error` cannot be used.
