@@ -23,6 +23,7 @@ from reverb._client.batch_request import (
 )
 from reverb._client.batch_sampler import BatchSampler
 from reverb._client.column_choice import ColumnChoice
+from reverb._client.small_calls import answer_of, request_of
 from reverb._nests.flat import flatten_with_labels
 from reverb._server.credentials import ClientCredentials
 from reverb._server.shard_info import ShardInfo, from_row
@@ -36,7 +37,7 @@ from reverb._server.table_change import (
 from reverb._server.tls import ClientTls
 from reverb._writers.legacy import Writer, with_pending_limit
 from reverb._writers.sequence import SequenceWriter, make_sequence_writer
-from reverb.core import native, protos
+from reverb.core import native
 from reverb.errors import (
     InvalidArgumentError,
     ReverbError,
@@ -799,7 +800,7 @@ class Client:
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers.
         """
-        self._client.reset(table)
+        self._client.call(*request_of("Reset", table=table))
 
     def server_info(self, timeout: int | None = None) -> dict[str, TableInfo]:
         """Returns settings and counters of all tables of the server.
@@ -820,15 +821,12 @@ class Client:
           UnavailableError: If no server answers.
         """
         timeout_s = None if timeout is None else operator.index(timeout)
-        return self._remember_tables(
-            self._client.server_info(
-                float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
-            )
-        )
+        limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
+        return self._remember_tables(self._client.call(*request_of("ServerInfo"), limit))
 
-    def _remember_tables(self, protos: list[bytes]) -> dict[str, TableInfo]:
+    def _remember_tables(self, answer: bytes) -> dict[str, TableInfo]:
         """Returns the tables of an answer, and keeps their signatures."""
-        tables = [TableInfo.from_serialized_proto(proto) for proto in protos]
+        tables = TableInfo.all_of(answer)
         self._signature_cache = {table.name: table.signature for table in tables}
         return {table.name: table for table in tables}
 
@@ -846,7 +844,8 @@ class Client:
           ResourceExhaustedError: If the disk is full.
           UnavailableError: If no server answers, or if it stops.
         """
-        return self._client.checkpoint()
+        answer = self._client.call(*request_of("Checkpoint"))
+        return answer_of("Checkpoint", answer).checkpoint_path
 
     def checkpoint_status(self) -> CheckpointStatus:
         """Returns the status of the server's checkpoints, with the progress of a running save.
@@ -857,7 +856,8 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        return CheckpointStatus.from_serialized_proto(self._client.checkpoint_status())
+        answer = self._client.call(*request_of("CheckpointStatus"))
+        return CheckpointStatus.from_serialized_proto(answer)
 
     def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Returns everything that the server counts: memory, tables, who waits, calls, checkpoints.
@@ -946,7 +946,7 @@ class Client:
             priority_exponent=priority_exponent,
             sampler=sampler,
         )
-        answer = self._client.configure_tables(to_request({table: change}))
+        answer = self._client.call("ConfigureTables", to_request({table: change}))
         return TableInfo.of_changed(answer)
 
     def configure_tables(
@@ -964,7 +964,7 @@ class Client:
           The settings that have another value now.
         """
         request = to_request(changes, dry_run=dry_run)
-        return ChangedSetting.all_of(self._client.configure_tables(request))
+        return ChangedSetting.all_of(self._client.call("ConfigureTables", request))
 
     def pause_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
         """Lets inserts and samples of a table wait until `resume_table`.
@@ -984,7 +984,8 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        self._client.set_paused(table, bool(inserts), bool(samples), True)
+        sides = {"inserts": bool(inserts), "samples": bool(samples)}
+        self._client.call(*request_of("SetPaused", table=table, paused=True, **sides))
 
     def resume_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
         """Lets inserts and samples of a table go on, whoever has paused them.
@@ -1000,7 +1001,8 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        self._client.set_paused(table, bool(inserts), bool(samples), False)
+        sides = {"inserts": bool(inserts), "samples": bool(samples)}
+        self._client.call(*request_of("SetPaused", table=table, paused=False, **sides))
 
     @contextlib.contextmanager
     def rate_limiter_off(self, table: str, *, count: bool = False) -> Iterator[None]:
@@ -1051,7 +1053,7 @@ class Client:
           UnimplementedError: If the server is one of dm-reverb.
           UnavailableError: If no server answers.
         """
-        answer = protos.DirectoryResponse.FromString(self._client.directory())
+        answer = answer_of("Directory", self._client.call(*request_of("Directory")))
         return answer.map if answer.HasField("map") else None
 
     def shard_info(self) -> list[ShardInfo]:
@@ -1094,7 +1096,8 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        return self._client.drain(float(timeout_s))
+        answer = self._client.call(*request_of("Drain", timeout_s=float(timeout_s)))
+        return answer_of("Drain", answer).open_streams
 
     def _give_up_on_silence(self, limit_s: float) -> None:
         """Ends questions and changes when the server takes them and is silent for so long.
@@ -1105,7 +1108,7 @@ class Client:
 
     def _serialized_status(self, with_streams: bool) -> bytes:
         """Returns the status as a serialized `reverb.StatusResponse` message."""
-        return self._client.status(bool(with_streams))
+        return self._client.call(*request_of("Status", with_streams=bool(with_streams)))
 
     def _nested(self, table: str, columns: list[Any]) -> Any:
         """Nests a flat list like a table's signature; refreshes the signature on a mismatch."""

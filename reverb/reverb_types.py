@@ -73,6 +73,14 @@ class TableInfo:
 
     @classmethod
     @reads_answer
+    def all_of(cls, serialized: bytes) -> "list[TableInfo]":
+        """Returns the tables of an answer to `server_info`."""
+        return [
+            cls.from_proto(it) for it in protos.ServerInfoResponse.FromString(serialized).table_info
+        ]
+
+    @classmethod
+    @reads_answer
     def of_changed(cls, serialized: bytes) -> "TableInfo":
         """Returns the only table of an answer to `configure_tables`."""
         return cls.from_proto(protos.ConfigureTablesResponse.FromString(serialized).tables[0])

@@ -22,6 +22,7 @@ from reverb._client.batch_request import (
     plain_arguments,
     plain_batch,
 )
+from reverb._client.small_calls import answer_of, request_of
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
     UNCHANGED,
@@ -35,7 +36,7 @@ from reverb._writers.legacy import with_pending_limit
 from reverb.aio.event_loops import EventLoops
 from reverb.aio.sample_iterator import SampleIterator
 from reverb.aio.trajectory_writer import OpeningWriter, TrajectoryWriter
-from reverb.core import native, protos
+from reverb.core import native
 from reverb.errors import ReverbError, SignatureMismatchError
 from reverb.rate_limiters import RateLimiter
 from reverb.replay_sample import (
@@ -494,7 +495,7 @@ class Client:
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers.
         """
-        await self._call(_Core.reset, table)
+        await self._call(_Core.call, *request_of("Reset", table=table))
 
     async def server_info(self, timeout: int | None = None) -> dict[str, TableInfo]:
         """Returns settings and counters of all tables of the server.
@@ -513,7 +514,8 @@ class Client:
         """
         timeout_s = None if timeout is None else operator.index(timeout)
         limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
-        return self._blocking._remember_tables(await self._call(_Core.server_info, limit))
+        answer = await self._call(_Core.call, *request_of("ServerInfo"), limit)
+        return self._blocking._remember_tables(answer)
 
     async def checkpoint(self) -> str:
         """Makes the server save its tables; returns the path of the checkpoint on the server.
@@ -526,7 +528,8 @@ class Client:
           ResourceExhaustedError: If the disk is full.
           UnavailableError: If no server answers, or if it stops.
         """
-        return await self._call(_Core.checkpoint)
+        answer = await self._call(_Core.call, *request_of("Checkpoint"))
+        return answer_of("Checkpoint", answer).checkpoint_path
 
     async def checkpoint_status(self) -> CheckpointStatus:
         """Returns the status of the server's checkpoints, with the progress of a running save.
@@ -535,7 +538,8 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        return CheckpointStatus.from_serialized_proto(await self._call(_Core.checkpoint_status))
+        answer = await self._call(_Core.call, *request_of("CheckpointStatus"))
+        return CheckpointStatus.from_serialized_proto(answer)
 
     async def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Returns everything that the server counts: memory, tables, who waits, calls, checkpoints.
@@ -547,7 +551,8 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        serialized = await self._call(_Core.status, bool(with_streams))
+        request = request_of("Status", with_streams=bool(with_streams))
+        serialized = await self._call(_Core.call, *request)
         return ServerStatus.from_serialized_proto(serialized)
 
     async def diagnose(self, table: str) -> Diagnosis:
@@ -599,7 +604,8 @@ class Client:
             priority_exponent=priority_exponent,
             sampler=sampler,
         )
-        answer = await self._call(_Core.configure_tables, to_request({table: change}))
+        request = to_request({table: change})
+        answer = await self._call(_Core.call, "ConfigureTables", request)
         return TableInfo.of_changed(answer)
 
     async def configure_tables(
@@ -615,7 +621,8 @@ class Client:
           The settings that have another value now.
         """
         request = to_request(changes, dry_run=dry_run)
-        return ChangedSetting.all_of(await self._call(_Core.configure_tables, request))
+        answer = await self._call(_Core.call, "ConfigureTables", request)
+        return ChangedSetting.all_of(answer)
 
     async def pause_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
         """Lets inserts and samples of a table wait until `resume_table`.
@@ -631,7 +638,9 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        await self._call(_Core.set_paused, table, bool(inserts), bool(samples), True)
+        sides = {"inserts": bool(inserts), "samples": bool(samples)}
+        request = request_of("SetPaused", table=table, paused=True, **sides)
+        await self._call(_Core.call, *request)
 
     async def resume_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
         """Lets inserts and samples of a table go on, whoever has paused them.
@@ -647,7 +656,9 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        await self._call(_Core.set_paused, table, bool(inserts), bool(samples), False)
+        sides = {"inserts": bool(inserts), "samples": bool(samples)}
+        request = request_of("SetPaused", table=table, paused=False, **sides)
+        await self._call(_Core.call, *request)
 
     @contextlib.asynccontextmanager
     async def rate_limiter_off(self, table: str, *, count: bool = False) -> AsyncIterator[None]:
@@ -687,7 +698,8 @@ class Client:
           UnimplementedError: If the server is one of dm-reverb.
           UnavailableError: If no server answers.
         """
-        answer = protos.DirectoryResponse.FromString(await self._call(_Core.directory))
+        answer = await self._call(_Core.call, *request_of("Directory"))
+        answer = answer_of("Directory", answer)
         return answer.map if answer.HasField("map") else None
 
     async def shard_info(self) -> list[ShardInfo]:
@@ -724,7 +736,8 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        return await self._call(_Core.drain, float(timeout_s))
+        request = request_of("Drain", timeout_s=float(timeout_s))
+        return answer_of("Drain", await self._call(_Core.call, *request)).open_streams
 
     async def close(self) -> None:
         """Ends all calls that wait, and closes the sockets that wake event loops.

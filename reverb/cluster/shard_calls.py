@@ -4,6 +4,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from reverb._client.small_calls import answer_of, request_of
 from reverb.core import protos
 
 __all__ = ["map_of", "move_items", "server_id_of", "set_map"]
@@ -19,7 +20,7 @@ def server_id_of(client: Any) -> int:
       UnimplementedError: If the server is one of dm-reverb.
       UnavailableError: If no server answers.
     """
-    answer = protos.DirectoryResponse.FromString(client._client.directory())
+    answer = answer_of("Directory", client._client.call(*request_of("Directory")))
     return answer.server_id
 
 
@@ -32,7 +33,7 @@ def map_of(client: Any) -> bytes | None:
     Raises:
       UnavailableError: If no server answers.
     """
-    answer = protos.DirectoryResponse.FromString(client._client.directory())
+    answer = answer_of("Directory", client._client.call(*request_of("Directory")))
     return answer.map.SerializeToString() if answer.HasField("map") else None
 
 
@@ -49,10 +50,8 @@ def set_map(client: Any, serialized_map: bytes, index: int) -> None:
         map means another server.
       InvalidArgumentError: If the map has a fault.
     """
-    request = protos.SetDirectoryRequest(
-        map=protos.ShardMap.FromString(serialized_map), index=index
-    )
-    client._client.set_directory(request.SerializeToString())
+    shard_map = protos.ShardMap.FromString(serialized_map)
+    client._client.call(*request_of("SetDirectory", map=shard_map, index=index))
 
 
 def move_items(source: Any, target: Any, table: str, slots: Sequence[int]) -> tuple[int, int]:

@@ -202,6 +202,9 @@ def table_narrowness(table: Any, num_shards: int) -> tuple[str | None, str | Non
 
 # --- Tokens and certificates ----------------------------------------------------------------------
 
+def call_rights() -> list[tuple[str, str]]:
+    """Each call of a server, and the right that it needs, as `docs/howto/securing.md` has them."""
+
 def new_token() -> str:
     """A random token."""
 
@@ -269,8 +272,11 @@ class Client:
         """Ends questions and changes when the server is silent for so long. Not after a fork."""
     def is_local(self) -> bool:
         """Whether the server is in this process now."""
-    def server_info(self, timeout_s: float | None) -> list[bytes]:
-        """One serialized `TableInfo` per table."""
+    def call(self, name: str, request: bytes, timeout_s: float | None = None) -> bytes:
+        """Makes a call of one request and one answer: `Reset`, `Status` (`wire/src/calls.rs`).
+
+        Takes and returns serialized messages.
+        """
     def mutate_priorities(
         self, table: str, updates: Mapping[int, float] | None, deletes: Sequence[int] | None
     ) -> None: ...
@@ -278,22 +284,7 @@ class Client:
         self, table: str, keys: NDArray[np.uint64], priorities: NDArray[np.float64]
     ) -> None:
         """Keys and priorities are `[N]`."""
-    def reset(self, table: str) -> None: ...
-    def checkpoint(self) -> str: ...
-    def checkpoint_status(self) -> bytes:
-        """A serialized `CheckpointStatusResponse`."""
-    def status(self, with_streams: bool) -> bytes:
-        """A serialized `StatusResponse`."""
-    def configure_tables(self, request: bytes) -> bytes:
-        """Takes a `ConfigureTablesRequest`, returns a `ConfigureTablesResponse`, serialized."""
-    def set_paused(self, table: str, inserts: bool, samples: bool, paused: bool) -> None: ...
     def hold_rate_limiter(self, table: str, count: bool) -> RateLimiterHold: ...
-    def drain(self, timeout_s: float) -> int:
-        """Returns how many streams were still open after `timeout_s`."""
-    def directory(self) -> bytes:
-        """A serialized `DirectoryResponse`: of the server, or of all shards of a group."""
-    def set_directory(self, request: bytes) -> None:
-        """Takes a serialized `SetDirectoryRequest`."""
     def shard_info(
         self,
     ) -> list[tuple[int, str, int | None, int, str, str, float | None, bytes]]:
@@ -466,23 +457,15 @@ class AsyncClient:
         """Ends a call; returns what it has sampled: info and columns of each item."""
     def close(self) -> None:
         """Ends all calls and cancels whoever awaits them; closes the descriptors."""
-    def server_info(self, timeout_s: float | None) -> Call | list[bytes]: ...
+    def call(self, name: str, request: bytes, timeout_s: float | None = None) -> Call | bytes: ...
     def mutate_priorities(
         self, table: str, updates: Mapping[int, float] | None, deletes: Sequence[int] | None
     ) -> Call | None: ...
     def update_priorities(
         self, table: str, keys: NDArray[np.uint64], priorities: NDArray[np.float64]
     ) -> Call | None: ...
-    def reset(self, table: str) -> Call | None: ...
-    def checkpoint(self) -> Call | str: ...
-    def checkpoint_status(self) -> Call | bytes: ...
-    def status(self, with_streams: bool) -> Call | bytes: ...
-    def configure_tables(self, request: bytes) -> Call | bytes: ...
-    def set_paused(self, table: str, inserts: bool, samples: bool, paused: bool) -> Call | None: ...
     def hold_rate_limiter(self, table: str, count: bool) -> Call | RateLimiterHold: ...
     def release_rate_limiter(self, hold: RateLimiterHold) -> Call | None: ...
-    def drain(self, timeout_s: float) -> Call | int: ...
-    def directory(self) -> Call | bytes: ...
     def shard_info(self) -> Call | list[Any]: ...
     def start_insert(self) -> Call | Insertion: ...
     def insert(

@@ -302,7 +302,7 @@ FORK = """
         pid = os.fork()
         if not pid:
             try:
-                calls.server_info(None)
+                calls.call("ServerInfo", b"")
             except reverb.errors.FailedPreconditionError as error:
                 print(error, flush=True)
             code = 1

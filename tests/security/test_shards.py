@@ -61,13 +61,13 @@ def test_without_tls_the_shards_say_so(group):
 def test_a_map_cannot_choose_less_than_the_client_did(group):
     client, admin, _, shards = group
     one = shards[0].client(token=admin)
-    answer = protos.DirectoryResponse.FromString(one._client.directory())
+    answer = protos.DirectoryResponse.FromString(one._client.call("Directory", b""))
     answer.map.epoch += 5
     for shard in answer.map.shards:
         shard.address = f"grpc://localhost:{shards[shard.index].server.port}"
     request = protos.SetDirectoryRequest(map=answer.map, index=0)
     try:
-        one._client.set_directory(request.SerializeToString())
+        one._client.call("SetDirectory", request.SerializeToString())
     except reverb.ReverbError:
         return  # The shard refuses it, too.
     with pytest.raises(reverb.errors.FailedPreconditionError, match="The client alone decides"):

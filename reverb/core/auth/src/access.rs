@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use reverb_data::error::cut;
-use reverb_data::{Error, ErrorKind, Result};
+use reverb_data::{Error, ErrorKind, Result, Right};
 
 use crate::line::Key;
-use crate::rights::{Right, Rights};
+use crate::rights::Rights;
 
 /// How many tables a message names.
 const MAX_NAMED_TABLES: usize = 10;

@@ -24,5 +24,6 @@ pub use authenticator::Authenticator;
 pub use header::{bearer_token, password};
 pub use line::hash_line;
 pub use refusal::{Reason, Refusal};
-pub use rights::{Right, Rights};
+pub use reverb_data::Right;
+pub use rights::Rights;
 pub use token::{new_token, token_hash};

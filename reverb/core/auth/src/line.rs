@@ -9,11 +9,11 @@
 //! field, unless it cannot be a secret.
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
-use reverb_data::Result;
+use reverb_data::{Result, Right};
 
 use crate::access::{Access, TableSet};
 use crate::access_list::AccessList;
-use crate::rights::{Right, Rights};
+use crate::rights::Rights;
 use crate::token::{PREFIX, TokenHash, is_token};
 use crate::until::Until;
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 use numpy::{PyArray1, PyReadonlyArray1};
 use parking_lot::Mutex;
 use prost::Message;
-use pyo3::exceptions::{PyOverflowError, PyTypeError};
+use prost::bytes::Bytes;
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use reverb_client::{
@@ -18,11 +19,10 @@ use reverb_data::{Error, ItemPriority, Result, Sampled, keep_samples};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment, Security};
 use reverb_shards::group::Group;
-use reverb_wire::generated::reverb::{
-    DirectoryRequest, DirectoryResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest,
-};
+use reverb_wire::calls::{Call as _, SmallCall};
+use reverb_wire::generated::ResetRequest;
+use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::shard::Shard;
-use reverb_wire::transport::BoxFuture;
 
 use crate::array::{all_values, parse_leaves};
 use crate::batch::{self, BatchAnswer, Lent, Outputs, batch_answer, ragged_form};
@@ -101,18 +101,20 @@ impl Client {
         }
     }
 
-    /// Asks for the map: the server's, or that of all shards of a group.
-    pub(crate) fn directory_call(&self) -> Result<BoxFuture<'static, Result<DirectoryResponse>>> {
-        Ok(match self.parts().reach {
-            Reach::Group(transport, _) => {
-                let group = Arc::clone(transport.group());
-                Box::pin(async move { group.directory().await })
-            }
-            Reach::Servers(_) => {
-                let shard = self.shard("its map")?;
-                Box::pin(async move { shard.directory(DirectoryRequest::default()).await })
-            }
-        })
+    /// Makes a small call with an encoded request. See `call`.
+    pub(crate) fn small_call(
+        &self,
+        name: &str,
+        request: &[u8],
+        timeout_s: Option<f64>,
+    ) -> PyResult<(&'static SmallCall, impl Future<Output = Result<Bytes>> + Send + 'static)> {
+        let call = SmallCall::named(name).ok_or_else(|| {
+            PyValueError::new_err(format!("{name:?} is not the name of a small call."))
+        })?;
+        let core = self.core();
+        let limit = timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
+        let request = Bytes::copy_from_slice(request);
+        Ok((call, async move { core.small_call(call, request, limit).await }))
     }
 
     fn new_sequence_writer(
@@ -164,16 +166,23 @@ impl Client {
         matches!(self.parts().reach, Reach::Servers(servers) if servers.is_local())
     }
 
-    #[pyo3(signature = (timeout_s))]
-    fn server_info<'py>(
+    /// Makes a call of one request and one answer: `Reset`, `Status` (`wire/calls.rs`). Takes and
+    /// returns serialized messages.
+    #[pyo3(signature = (name, request, timeout_s=None))]
+    fn call<'py>(
         &self,
         py: Python<'py>,
+        name: &str,
+        request: &[u8],
         timeout_s: Option<f64>,
-    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let core = self.core();
-        let limit = timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
-        let info = wait(py, core.server_info(limit))?;
-        Ok(info.tables.iter().map(|table| PyBytes::new(py, &table.encode_to_vec())).collect())
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let (call, asked) = self.small_call(name, request, timeout_s)?;
+        let answer = wait(py, asked)?;
+        if call.row.path == ResetRequest::PATH {
+            // If the server runs in this process, this thread freed the items.
+            py.detach(reverb_allocator::purge);
+        }
+        Ok(PyBytes::new(py, &answer))
     }
 
     #[pyo3(signature = (table, updates, deletes))]
@@ -202,62 +211,6 @@ impl Client {
         wait(py, core.mutate_priorities(table, &updates, &[]))
     }
 
-    #[pyo3(signature = (table))]
-    fn reset(&self, py: Python<'_>, table: &str) -> PyResult<()> {
-        let core = self.core();
-        wait(py, core.reset(table))?;
-        // If the server runs in this process, this thread freed the items.
-        py.detach(reverb_allocator::purge);
-        Ok(())
-    }
-
-    fn checkpoint(&self, py: Python<'_>) -> PyResult<String> {
-        let core = self.core();
-        wait(py, core.checkpoint())
-    }
-
-    fn checkpoint_status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let core = self.core();
-        let status = wait(py, core.checkpoint_status())?;
-        Ok(PyBytes::new(py, &status.encode_to_vec()))
-    }
-
-    #[pyo3(signature = (with_streams))]
-    fn status<'py>(&self, py: Python<'py>, with_streams: bool) -> PyResult<Bound<'py, PyBytes>> {
-        let core = self.core();
-        let status = wait(py, core.status(StatusRequest { with_streams }))?;
-        Ok(PyBytes::new(py, &status.encode_to_vec()))
-    }
-
-    /// Takes and returns serialized messages.
-    #[pyo3(signature = (request))]
-    fn configure_tables<'py>(
-        &self,
-        py: Python<'py>,
-        request: &[u8],
-    ) -> PyResult<Bound<'py, PyBytes>> {
-        let request = decoded(request)?;
-        let core = self.core();
-        let answer = wait(py, core.configure_tables(&request))?;
-        Ok(PyBytes::new(py, &answer.encode_to_vec()))
-    }
-
-    #[pyo3(signature = (table, inserts, samples, paused))]
-    fn set_paused(
-        &self,
-        py: Python<'_>,
-        table: String,
-        inserts: bool,
-        samples: bool,
-        paused: bool,
-    ) -> PyResult<()> {
-        let core = self.core();
-        wait(
-            py,
-            core.set_paused(&SetPausedRequest { table, inserts, samples, paused, not_after_ns: 0 }),
-        )
-    }
-
     #[pyo3(signature = (table, count))]
     fn hold_rate_limiter(
         &self,
@@ -268,26 +221,6 @@ impl Client {
         let core = self.core();
         let hold = wait(py, core.hold_rate_limiter(&HoldRateLimiterRequest { table, count }))?;
         Ok(RateLimiterHold::new(hold))
-    }
-
-    /// Returns how many streams were still open.
-    #[pyo3(signature = (timeout_s))]
-    fn drain(&self, py: Python<'_>, timeout_s: f64) -> PyResult<i64> {
-        let core = self.core();
-        wait(py, core.drain(seconds("timeout_s", timeout_s)?))
-    }
-
-    /// A serialized `DirectoryResponse`: of the server, or of all shards of a group.
-    fn directory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let answer = wait(py, self.directory_call().or_raise()?)?;
-        Ok(PyBytes::new(py, &answer.encode_to_vec()))
-    }
-
-    /// Takes a serialized `SetDirectoryRequest`.
-    fn set_directory(&self, py: Python<'_>, request: &[u8]) -> PyResult<()> {
-        let request = decoded(request)?;
-        let shard = self.shard("its place in a map").or_raise()?;
-        wait(py, async move { shard.set_directory(request).await })
     }
 
     /// A row for each shard: index, address, server id, number of slots, state, error, seconds

@@ -13,6 +13,7 @@ use reverb_rpc::server::PortTls;
 use reverb_tls::{ClientFiles, ServerFiles, ServerTls};
 
 use crate::error::OrRaise;
+use reverb_wire::calls;
 
 /// What a client trusts and shows. What is `None` comes from the environment.
 #[derive(FromPyObject)]
@@ -108,4 +109,10 @@ pub(crate) fn self_signed(
     days: i64,
 ) -> PyResult<Vec<PathBuf>> {
     py.detach(|| reverb_tls::self_signed(Path::new(&directory), &names, days)).or_raise()
+}
+
+/// Each call of a server, and the right that it needs: `("Reset", "`admin` on the table")`.
+#[pyfunction]
+pub(crate) fn call_rights() -> Vec<(&'static str, String)> {
+    calls::all().map(|row| (calls::name(row.path), row.needs.to_string())).collect()
 }

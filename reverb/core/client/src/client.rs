@@ -4,15 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use reverb_data::{
     Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, TrajectoryBuilder, keep_samples,
     spare_samples,
 };
 use reverb_wire::Capability;
-use reverb_wire::generated::reverb::{
-    CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
-    HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
-};
+use reverb_wire::calls::SmallCall;
+use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::transport::{RateLimiterHold, ServerInfo};
 use tokio::runtime::Handle;
 
@@ -78,22 +77,36 @@ impl Client {
         self.session.runtime()
     }
 
-    /// Describes all tables, and refreshes the cached signatures. Waits for a server to answer, at
-    /// most for `timeout` and at most for the connect timeout.
+    /// Makes a small call with an encoded request, and again as its row says: `Repeat::Never` fails
+    /// at once if no server answers, the others wait for one, at most for the connect timeout. All
+    /// take at most `timeout`.
     ///
     /// # Errors
     ///
-    /// `DeadlineExceeded` after `timeout`, `Unavailable` after the connect timeout.
-    pub async fn server_info(&self, timeout: Option<Duration>) -> Result<ServerInfo> {
-        let Some(timeout) = timeout else { return self.session.server_info().await };
-        match tokio::time::timeout(timeout, self.session.server_info()).await {
-            Ok(info) => info,
+    /// `DeadlineExceeded` after `timeout`, `Unavailable` after the connect timeout,
+    /// `InvalidArgument` where one server is meant and the address leads to several.
+    pub async fn small_call(
+        &self,
+        call: &'static SmallCall,
+        request: Bytes,
+        timeout: Option<Duration>,
+    ) -> Result<Bytes> {
+        let asked = self.session.small_call(call, request);
+        let Some(timeout) = timeout else { return asked.await };
+        match tokio::time::timeout(timeout, asked).await {
+            Ok(answer) => answer,
             Err(_) => Err(Error::deadline_exceeded(
-                "server_info",
+                &snake_case(call.name()),
                 timeout,
                 &format!("a server to answer at {}", self.address()),
             )),
         }
+    }
+
+    /// Describes all tables, and refreshes the cached signatures. Waits for a server to answer, at
+    /// most for the connect timeout.
+    pub async fn server_info(&self) -> Result<ServerInfo> {
+        self.session.server_info().await
     }
 
     /// Signatures of the server's tables, fetched on first use. Waits as `server_info` does.
@@ -123,64 +136,6 @@ impl Client {
             .await
     }
 
-    /// Removes all items from a table of one server.
-    pub async fn reset(&self, table: &str) -> Result<()> {
-        self.session
-            .changing(|transport, not_after_ns| async move {
-                transport.reset_before(table, not_after_ns).await
-            })
-            .await
-    }
-
-    /// Makes one server save all tables; returns the path. Fails at once if no server answers.
-    pub async fn checkpoint(&self) -> Result<String> {
-        self.session.transport()?.checkpoint().await
-    }
-
-    /// The status of one server's checkpoints. Waits for a server to answer, at most for
-    /// `connect_timeout`.
-    pub async fn checkpoint_status(&self) -> Result<CheckpointStatusResponse> {
-        self.session.retrying(|transport| async move { transport.checkpoint_status().await }).await
-    }
-
-    /// Everything that one server counts. Waits for a server to answer, at most for
-    /// `connect_timeout`.
-    pub async fn status(&self, request: StatusRequest) -> Result<StatusResponse> {
-        self.session.asking(|transport| async move { transport.status(request).await }).await
-    }
-
-    /// Changes settings of tables of one server: all, or none. Waits for a server to answer, at
-    /// most for `connect_timeout`.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` for settings that cannot be, `TableNotFound`, `Unimplemented`.
-    pub async fn configure_tables(
-        &self,
-        request: &ConfigureTablesRequest,
-    ) -> Result<ConfigureTablesResponse> {
-        if request.changes.iter().any(|change| change.sampler.is_some()) {
-            self.session.require(&[Capability::Selectors]).await?;
-        }
-        self.session
-            .changing(|transport, not_after_ns| {
-                let request = ConfigureTablesRequest { not_after_ns, ..request.clone() };
-                async move { transport.configure_tables(request).await }
-            })
-            .await
-    }
-
-    /// Lets a side of a table of one server wait, or go on. Waits for a server to answer, at most
-    /// for `connect_timeout`.
-    pub async fn set_paused(&self, request: &SetPausedRequest) -> Result<()> {
-        self.session
-            .changing(|transport, not_after_ns| {
-                let request = SetPausedRequest { not_after_ns, ..request.clone() };
-                async move { transport.set_paused(request).await }
-            })
-            .await
-    }
-
     /// Turns the rate limiter of a table of one server off for inserts. Waits for a server to
     /// answer, at most for `connect_timeout`.
     ///
@@ -197,14 +152,6 @@ impl Client {
                 async move { transport.hold_rate_limiter(request).await }
             })
             .await
-    }
-
-    /// Ends all streams of one server; returns how many were still open after `timeout`. Fails at
-    /// once if no server answers.
-    pub async fn drain(&self, timeout: Duration) -> Result<i64> {
-        let request = DrainRequest { timeout_s: timeout.as_secs_f64() };
-        // A call that was lost is not repeated: it could reach the server after its restart.
-        Ok(self.session.transport()?.drain(request).await?.open_streams)
     }
 
     /// Samples items and stacks them. Each wait for the table's rate limiter takes at most
@@ -289,6 +236,18 @@ impl Client {
         cursor.finish();
         builder.finish(taken)
     }
+}
+
+/// `ServerInfo` as programs write it: `server_info`.
+fn snake_case(name: &str) -> String {
+    let mut snake = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !snake.is_empty() {
+            snake.push('_');
+        }
+        snake.extend(letter.to_lowercase());
+    }
+    snake
 }
 
 /// What a batch shall be.

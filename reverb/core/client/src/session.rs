@@ -7,15 +7,19 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
+use prost::Message as _;
 use reverb_data::{Error, ErrorKind, NewItem, Result, Signature, is_max_priority};
+use reverb_wire::calls::{Call, InGroup, Repeat, SmallCall};
 use reverb_wire::convert::signature::flatten_signature;
 use reverb_wire::generated::reverb::StatusRequest;
+use reverb_wire::generated::{ServerInfoRequest, ServerInfoResponse};
 use reverb_wire::presence::{ServerClock, silent, while_it_answers};
 use reverb_wire::transport::{
     InsertStream, NextStream, SampleStream, ScanStream, ServerInfo, Transport,
 };
-use reverb_wire::{Capabilities, Capability};
+use reverb_wire::{Calls, Capabilities, Capability};
 use tokio::runtime::Handle;
 
 use crate::retry::Backoff;
@@ -132,6 +136,44 @@ impl Session {
         let info = self.asking(|transport| async move { transport.server_info().await }).await?;
         self.remember_signatures(&info)?;
         Ok(info)
+    }
+
+    /// Makes a small call with an encoded request, and again as its row says.
+    pub(crate) async fn small_call(
+        &self,
+        call: &'static SmallCall,
+        request: Bytes,
+    ) -> Result<Bytes> {
+        let is_for_one = match call.group {
+            InGroup::Merge => false,
+            InGroup::Own => !self.leads_to_group(),
+            InGroup::Refused => true,
+        };
+        if is_for_one && (self.leads_to_group() || self.has_several_servers()) {
+            return Err(call.refused_by_group(&self.address));
+        }
+        let asks_for = (call.asks_for)(&request);
+        if !asks_for.is_empty() {
+            self.require(asks_for).await?;
+        }
+        let request = &request;
+        let make = |transport: Arc<dyn Transport>, request: Bytes| async move {
+            transport.small_call(call, request).await
+        };
+        let answer = match call.repeat {
+            Repeat::Never => make(self.transport()?, request.clone()).await,
+            Repeat::Question => self.asking(|transport| make(transport, request.clone())).await,
+            Repeat::Change { .. } => {
+                let change = |transport, ns| make(transport, call.with_deadline(request, ns));
+                self.changing(change).await
+            }
+        }?;
+        if call.row.path == ServerInfoRequest::PATH
+            && let Ok(info) = ServerInfoResponse::decode(&*answer)
+        {
+            self.remember_signatures(&info.into())?;
+        }
+        Ok(answer)
     }
 
     /// Opens an insert stream once, without retries. Also returns whether the server is in this
@@ -290,7 +332,7 @@ impl Session {
             if self.silence.get().is_none() || self.leads_to_group() {
                 return change(transport, 0).await;
             }
-            let status = || transport.status(StatusRequest { with_streams: false });
+            let status = || transport.call(StatusRequest { with_streams: false });
             let clock = match self.answer_of(status(), ", so nothing was changed").await {
                 Ok(status) => ServerClock::told(status.now_ns),
                 Err(error) if error.is_transient() || error.kind() == ErrorKind::Unavailable => {

@@ -17,7 +17,9 @@ use reverb_data::{KeyGenerator, TrajectoryBuilder};
 use reverb_engine::Table;
 use reverb_rpc::target::Loopback;
 use reverb_server::{Server, ServerOptions, local_transport};
+use reverb_wire::Calls as _;
 use reverb_wire::GrpcTransport;
+use reverb_wire::generated::ResetRequest;
 use reverb_wire::transport::{InsertBatch, SampleRequest, Transport};
 use tokio::runtime::Runtime;
 
@@ -59,7 +61,7 @@ fn main() -> Outcome<()> {
 }
 
 async fn measure(name: &str, transport: &dyn Transport) -> Outcome<()> {
-    transport.reset("fifo").await?;
+    transport.call(ResetRequest { table: "fifo".into(), not_after_ns: 0 }).await?;
     let mut keys = KeyGenerator::new();
     println!("{name}");
 
@@ -103,7 +105,7 @@ async fn measure(name: &str, transport: &dyn Transport) -> Outcome<()> {
         if std::env::var("ONLY").is_ok_and(|only| only != what) {
             continue;
         }
-        transport.reset("fifo").await?;
+        transport.call(ResetRequest { table: "fifo".into(), not_after_ns: 0 }).await?;
         let mut confirmed = 0;
         let batches = batches * repeats;
         // Each batch is sent several times under new keys. Preparing the batches is not measured.
@@ -129,7 +131,7 @@ async fn measure(name: &str, transport: &dyn Transport) -> Outcome<()> {
         }
         report("sample", what, count, bytes, start.elapsed());
     }
-    transport.reset("fifo").await?;
+    transport.call(ResetRequest { table: "fifo".into(), not_after_ns: 0 }).await?;
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use reverb_auth::{Access, Authenticator, Reason, Refusal, Right, bearer_token};
 use reverb_data::{Error, Result};
 use reverb_engine::Table;
 use reverb_rpc::server::{Peer, Responder};
-use reverb_wire::methods;
+use reverb_wire::calls::{self, Needs};
 use tokio::time::Instant;
 
 use crate::service::Service;
@@ -72,45 +72,6 @@ impl PartialEq for Admission {
     }
 }
 
-/// What a call needs before its request is read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Needs {
-    Nothing,
-    AnyRight,
-    /// On the tables that the request names.
-    OnTable(Right),
-    OnAllTables(Right),
-}
-
-impl Needs {
-    fn of(path: &str) -> Self {
-        match path {
-            methods::HEALTH_CHECK | methods::HEALTH_WATCH => Self::Nothing,
-            methods::SERVER_INFO
-            | methods::DIRECTORY
-            | methods::WATCH
-            | methods::INITIALIZE_CONNECTION
-            | methods::REFLECTION
-            | methods::OLD_REFLECTION => Self::AnyRight,
-            methods::SAMPLE_STREAM
-            | methods::SCAN
-            | methods::STATUS
-            | methods::CHECKPOINT_STATUS => Self::OnTable(Right::Sample),
-            methods::INSERT_STREAM => Self::OnTable(Right::Insert),
-            methods::MUTATE_PRIORITIES | methods::UPDATE_PRIORITIES => Self::OnTable(Right::Update),
-            methods::RESET
-            | methods::CONFIGURE_TABLES
-            | methods::SET_PAUSED
-            | methods::SET_RATE_LIMITER
-            | methods::TRANSFER
-            | methods::HOLD_RATE_LIMITER => Self::OnTable(Right::Admin),
-            // It will be told that there is no such call.
-            unknown if !methods::ALL.contains(&unknown) => Self::AnyRight,
-            _ => Self::OnAllTables(Right::Admin),
-        }
-    }
-}
-
 impl Authentication {
     pub(crate) fn new(authenticator: Option<Arc<Authenticator>>, insecure_tokens: bool) -> Self {
         Self { authenticator, insecure_tokens }
@@ -149,7 +110,7 @@ impl Authentication {
         peer: &Peer,
         authorization: Option<&str>,
     ) -> (Identity, Option<Admission>) {
-        let needs = Needs::of(path);
+        let needs = calls::row(path).needs;
         let Some(authenticator) = &self.authenticator else {
             let admission = (needs != Needs::Nothing).then_some(Admission::Anybody);
             return (Identity(Ok(Caller::default())), admission);
@@ -335,27 +296,5 @@ impl Service {
     ) -> Result<(&Arc<str>, &Arc<Table>)> {
         caller.check(right, name)?;
         self.tables.get_among(name, |table| caller.may_see(table))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_call_needs_something_and_only_some_of_them_little() {
-        let needs = |wanted: fn(Needs) -> bool| {
-            methods::ALL.into_iter().filter(move |path| wanted(Needs::of(path))).count()
-        };
-        assert_eq!(needs(|it| it == Needs::Nothing), 2);
-        assert_eq!(needs(|it| it == Needs::AnyRight), 6);
-        assert_eq!(needs(|it| it == Needs::OnTable(Right::Sample)), 4);
-        assert_eq!(needs(|it| it == Needs::OnTable(Right::Insert)), 1);
-        assert_eq!(needs(|it| it == Needs::OnTable(Right::Update)), 2);
-        assert_eq!(needs(|it| it == Needs::OnTable(Right::Admin)), 6);
-        assert_eq!(Needs::of(methods::CHECKPOINT), Needs::OnAllTables(Right::Admin));
-        assert_eq!(Needs::of(methods::DRAIN), Needs::OnAllTables(Right::Admin));
-        assert_eq!(Needs::of(methods::SET_DIRECTORY), Needs::OnAllTables(Right::Admin));
-        assert_eq!(Needs::of("/reverb.ReplayService/New"), Needs::AnyRight);
     }
 }

@@ -10,7 +10,6 @@ use std::time::Duration;
 use reverb_data::{Error, Result};
 use reverb_engine::SetBy;
 use reverb_rpc::server::stopping;
-use reverb_wire::generated::reverb::{DrainRequest, DrainResponse};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -55,26 +54,6 @@ impl Service {
             () = self.stop.stopped() => stopping(),
             error = self.drain.begun() => error,
         }
-    }
-
-    /// Drains for a client, and tells it in the log.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` for a timeout that is no time.
-    pub(crate) async fn drain_for(
-        &self,
-        request: DrainRequest,
-        by: SetBy,
-    ) -> Result<DrainResponse> {
-        let seconds = request.timeout_s;
-        let timeout = Duration::try_from_secs_f64(seconds).map_err(|_| {
-            Error::invalid_argument(format!(
-                "timeout_s must be a number of seconds of at least 0, got {seconds}."
-            ))
-        })?;
-        tracing::info!(client = %by.client, "draining: no new streams, and those that are open end");
-        Ok(DrainResponse { open_streams: self.drain(timeout, by).await as i64 })
     }
 
     /// Ends all streams, and waits until that is done. Returns how many streams over the network

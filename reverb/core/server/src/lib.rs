@@ -5,8 +5,8 @@
 
 mod blocking;
 mod caller;
+mod calls;
 mod checkpoints;
-mod configure;
 mod daily;
 mod diagnosis;
 mod done;

@@ -12,7 +12,7 @@ use reverb_rpc::server::{Responder, decode};
 use reverb_wire::generated::reverb::{HoldRateLimiterRequest, HoldRateLimiterResponse};
 
 use crate::caller::Caller;
-use crate::router::set_by;
+use crate::calls::set_by;
 use crate::service::Service;
 
 /// A rate limiter that is off until this is dropped; the log tells both.

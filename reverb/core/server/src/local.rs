@@ -10,25 +10,24 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use reverb_data::{Error, Result, SampleOptions, Sampled};
 use reverb_engine::{Confirm, SetBy, Table};
 use reverb_rpc::client::own_name;
 use reverb_rpc::socket_path::SocketPath;
 use reverb_rpc::target::Loopback;
-use reverb_wire::Capabilities;
-use reverb_wire::generated::reverb::{
-    CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
-    DrainResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
-};
+use reverb_wire::calls::SmallCall;
+use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, RateLimiterHold, SampleRequest, SampleStream,
-    ScanStream, ServerInfo, Transport,
+    ScanStream, Transport,
 };
 use tokio::sync::mpsc;
 
 use crate::caller::Caller;
+use crate::calls::answer_here;
 use crate::limiter_hold::LoggedHold;
 use crate::selection::Selection;
 use crate::service::Service;
@@ -245,45 +244,8 @@ impl Transport for LocalTransport {
         Box::pin(async move { self.service.get()?.mutate(table, updates, deletes).map(drop) })
     }
 
-    fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { self.service.get()?.reset(table) })
-    }
-
-    fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>> {
-        Box::pin(async {
-            let service = self.service.get()?;
-            Ok(ServerInfo {
-                tables_state_id: service.tables.state_id(),
-                tables: service.info(&Caller::default()),
-                capabilities: Capabilities::of_this_release(),
-            })
-        })
-    }
-
-    fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
-        Box::pin(async {
-            let service = self.service.get()?;
-            service.checkpoint().await
-        })
-    }
-
-    fn checkpoint_status(&self) -> BoxFuture<'_, Result<CheckpointStatusResponse>> {
-        Box::pin(async { Ok(self.service.get()?.checkpoints.status()) })
-    }
-
-    fn status(&self, request: StatusRequest) -> BoxFuture<'_, Result<StatusResponse>> {
-        Box::pin(async move { Ok(self.service.get()?.status(request, &Caller::default())) })
-    }
-
-    fn configure_tables(
-        &self,
-        request: ConfigureTablesRequest,
-    ) -> BoxFuture<'_, Result<ConfigureTablesResponse>> {
-        Box::pin(async move { self.service.get()?.configure(&request, &caller()).await })
-    }
-
-    fn set_paused(&self, request: SetPausedRequest) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { self.service.get()?.set_paused(&request, &caller()) })
+    fn small_call(&self, call: &'static SmallCall, request: Bytes) -> BoxFuture<'_, Result<Bytes>> {
+        Box::pin(async move { answer_here(&self.service.get()?, call, request).await })
     }
 
     fn hold_rate_limiter(
@@ -295,10 +257,6 @@ impl Transport for LocalTransport {
             let service = self.service.clone();
             Ok(Box::new(LocalLimiterHold { hold, service }) as Box<dyn RateLimiterHold>)
         })
-    }
-
-    fn drain(&self, request: DrainRequest) -> BoxFuture<'_, Result<DrainResponse>> {
-        Box::pin(async move { self.service.get()?.drain_for(request, caller()).await })
     }
 
     fn address(&self) -> &str {

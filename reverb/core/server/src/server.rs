@@ -12,10 +12,10 @@ use reverb_data::{Error, Result};
 use reverb_engine::{SetBy, Table};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::own_name;
+use reverb_wire::calls;
 use reverb_wire::generated::reverb::{
     ConfigureTablesRequest, ConfigureTablesResponse, ShardMap, StatusRequest, StatusResponse,
 };
-use reverb_wire::methods;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::time::MissedTickBehavior;
@@ -115,7 +115,7 @@ impl Server {
         let (tables, limits) = (Tables::new(tables)?, options.limits.cut_to_files());
         let memory = Arc::new(Memory::new(options.max_bytes, tables.all())?);
         let call_gate = Arc::new(CallGate::new(&memory));
-        let traffic = Arc::new(Traffic::new(&methods::ALL));
+        let traffic = Arc::new(Traffic::new(calls::all().map(|row| row.path).collect()));
         let authentication =
             Authentication::new(options.authenticator.clone(), options.insecure_tokens);
         let tls = options.tls.as_ref().map(|port| Arc::clone(&port.tls));

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The calls that change or describe tables, over any transport.
+//! What a server is made of, and what its calls share.
 
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use reverb_data::error::grouped;
 use reverb_data::{Result, byte_size};
-use reverb_engine::{Forecast, Table, TableChanges, Watched, WindowBefore};
+use reverb_engine::{Forecast, Table, TableChanges};
 use reverb_rpc::frames::Gate;
 use reverb_rpc::server::{Stop, Traffic};
-use reverb_wire::convert::table_info::from_table_info;
-use reverb_wire::generated::TableInfo;
-use reverb_wire::generated::reverb::{
-    SetRateLimiterRequest, SetRateLimiterResponse, StatusRequest, StatusResponse,
-};
+use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
 
 use crate::caller::{Authentication, Caller};
 use crate::checkpoints::Checkpoints;
@@ -28,7 +24,6 @@ use crate::rotation::Rotation;
 use crate::status;
 use crate::streams::Streams;
 use crate::tables::Tables;
-use crate::watch_stream::to_message;
 use crate::writer_places::WriterPlaces;
 
 /// What a server offers, over any transport.
@@ -72,40 +67,6 @@ impl Service {
         table.mutate(updates, deletes).map_err(|error| self.stop.explain(error))
     }
 
-    /// Moves the bounds of the limiter of a table.
-    ///
-    /// # Errors
-    ///
-    /// `TableNotFound`, and those of [`Table::set_window`].
-    pub(crate) fn set_rate_limiter(
-        &self,
-        request: &SetRateLimiterRequest,
-    ) -> Result<SetRateLimiterResponse> {
-        let SetRateLimiterRequest { table, min_diff, max_diff, min_size_to_sample, restore, term } =
-            request;
-        let (name, table) = self.tables.get(table)?;
-        let moved = if *restore {
-            table.clear_window().map(|now| {
-                let Watched { min_diff, max_diff, min_size_to_sample, .. } = now;
-                (now, WindowBefore { min_diff, max_diff, min_size_to_sample })
-            })
-        } else {
-            table.set_window(*min_diff, *max_diff, *min_size_to_sample, *term)
-        };
-        let (now, before) = moved.map_err(|error| self.stop.explain(error))?;
-        Ok(SetRateLimiterResponse {
-            table: Some(to_message(name, now)),
-            previous_min_diff: before.min_diff,
-            previous_max_diff: before.max_diff,
-            previous_min_size_to_sample: before.min_size_to_sample,
-        })
-    }
-
-    pub(crate) fn reset(&self, table: &str) -> Result<()> {
-        self.tables.get(table)?.1.reset();
-        Ok(())
-    }
-
     /// Saves all tables; returns the path. The save continues if the caller disconnects.
     pub(crate) async fn checkpoint(&self) -> Result<String> {
         let save = self.checkpoints.save(self.tables.all(), self.group.stored_place());
@@ -131,12 +92,6 @@ impl Service {
         caller: &Caller,
     ) -> StatusResponse {
         status::status(self, request, caller)
-    }
-
-    /// The tables on which the caller has a right.
-    pub(crate) fn info(&self, caller: &Caller) -> Vec<TableInfo> {
-        let tables = self.tables.all().iter().filter(|table| caller.may_see(table.name()));
-        tables.map(|table| from_table_info(&table.info())).collect()
     }
 }
 

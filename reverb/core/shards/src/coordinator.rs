@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
 use reverb_data::{Error, ErrorKind, Result};
+use reverb_wire::Calls as _;
 use reverb_wire::generated::deepmind::reverb::TableInfo;
 use reverb_wire::generated::reverb::{SetRateLimiterRequest, SetRateLimiterResponse};
 use tokio::runtime::Handle;
@@ -271,7 +272,7 @@ async fn send(
         term,
     };
     let shard = member.shard()?;
-    match tokio::time::timeout(ORDER_TIMEOUT, shard.set_rate_limiter(request)).await {
+    match tokio::time::timeout(ORDER_TIMEOUT, shard.call(request)).await {
         Ok(answer) => answer,
         Err(_) => Err(Error::unavailable("it did not answer in time")),
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use reverb_data::Result;
+use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::{
     DirectoryRequest, DirectoryResponse, Shard as Entry, ShardMap, WatchResponse,
 };
@@ -75,7 +76,7 @@ impl Group {
 async fn row(view: &View, member: &Member) -> ShardRow {
     let asked = async {
         let shard = member.shard()?;
-        let directory = within(shard.directory(DirectoryRequest::default())).await?;
+        let directory = within(shard.call(DirectoryRequest::default())).await?;
         member.came_up(Some(directory.server_id));
         let mut watch = within(shard.watch(&[])).await?;
         Ok(within(watch.receive()).await?.unwrap_or_default())

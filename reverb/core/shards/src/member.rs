@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use reverb_data::{Error, KeySlots, Result};
+use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::DirectoryRequest;
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::ShardRoute;
@@ -138,7 +139,7 @@ impl Member {
     /// the server with the right id may be used.
     pub(crate) async fn prove_socket(&self, server_id: u64) {
         let Some(socket) = &self.socket else { return };
-        let asked = async { socket.shard()?.directory(DirectoryRequest::default()).await };
+        let asked = async { socket.shard()?.call(DirectoryRequest::default()).await };
         let answer = tokio::time::timeout(SOCKET_PATIENCE, asked).await;
         let is_right = matches!(answer, Ok(Ok(answer)) if answer.server_id == server_id);
         self.is_socket_proved.store(is_right, Ordering::Relaxed);

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The calls of a server, made of those of its shards.
 
-mod all;
 mod even;
-mod roll_call;
+mod limiter_hold;
 mod scan;
 mod updates;
 mod writers;
 
 use std::sync::Arc;
 
+use prost::Message as _;
+use prost::bytes::Bytes;
 use reverb_data::{Error, ErrorKind, NewItem, Result};
-use reverb_wire::generated::reverb::{
-    CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
-    DrainResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
-};
+use reverb_wire::calls::{InGroup, Repeat, SmallCall};
+use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::{
     BoxFuture, InsertGroup, InsertStream, NextStream, RateLimiterHold, SampleStream, ScanStream,
-    ServerInfo, Transport,
+    Transport,
 };
 
 use crate::group::{Group, View};
+use crate::merge::merged;
 use crate::sample_stream::GroupSampleStream;
 
 /// All shards of a group as one server.
@@ -108,65 +108,20 @@ impl Transport for GroupTransport {
         })
     }
 
-    fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async move { all::reset(&*self.group.view().await?, table).await })
-    }
-
-    fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>> {
-        Box::pin(async {
-            let (view, only) = self.only().await?;
-            match only {
-                Some(only) => only.server_info().await,
-                None => all::server_info(&view).await,
-            }
-        })
-    }
-
-    fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
-        Box::pin(async {
-            let (view, only) = self.only().await?;
-            match only {
-                Some(only) => only.checkpoint().await,
-                None => all::checkpoint(&view).await,
-            }
-        })
-    }
-
-    fn checkpoint_status(&self) -> BoxFuture<'_, Result<CheckpointStatusResponse>> {
-        Box::pin(async {
-            let (view, only) = self.only().await?;
-            match only {
-                Some(only) => only.checkpoint_status().await,
-                None => all::checkpoint_status(&view).await,
-            }
-        })
-    }
-
-    fn status(&self, request: StatusRequest) -> BoxFuture<'_, Result<StatusResponse>> {
+    fn small_call(&self, call: &'static SmallCall, request: Bytes) -> BoxFuture<'_, Result<Bytes>> {
         Box::pin(async move {
-            let (view, only) = self.only().await?;
-            match only {
-                Some(only) => only.status(request).await,
-                None => all::status(&view, request).await,
+            if call.group == InGroup::Own {
+                return Ok(self.group.directory().await?.encode_to_vec().into());
+            }
+            let view = self.group.view().await?;
+            match view.only() {
+                // A change waits for the roll call of the group, also for that of one.
+                Some(only) if !matches!(call.repeat, Repeat::Change { .. }) => {
+                    only.shard()?.small_call(call, request).await
+                }
+                _ => merged(&self.group, &view, call, request).await,
             }
         })
-    }
-
-    fn configure_tables(
-        &self,
-        request: ConfigureTablesRequest,
-    ) -> BoxFuture<'_, Result<ConfigureTablesResponse>> {
-        Box::pin(async move {
-            let (view, only) = self.only().await?;
-            match only {
-                Some(only) => only.configure_tables(request).await,
-                None => all::configure_tables(&self.group, &view, request).await,
-            }
-        })
-    }
-
-    fn set_paused(&self, request: SetPausedRequest) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { all::set_paused(&*self.group.view().await?, request).await })
     }
 
     fn hold_rate_limiter(
@@ -177,17 +132,7 @@ impl Transport for GroupTransport {
             let (view, only) = self.only().await?;
             match only {
                 Some(only) => only.hold_rate_limiter(request).await,
-                None => all::hold_rate_limiter(&view, request).await,
-            }
-        })
-    }
-
-    fn drain(&self, request: DrainRequest) -> BoxFuture<'_, Result<DrainResponse>> {
-        Box::pin(async move {
-            let (view, only) = self.only().await?;
-            match only {
-                Some(only) => only.drain(request).await,
-                None => all::drain(&view, request).await,
+                None => limiter_hold::hold(&view, request).await,
             }
         })
     }
@@ -230,6 +175,6 @@ impl InsertGroup for GroupTransport {
 }
 
 /// An error that says which shard it is of.
-fn of_shard(error: Error, name: &str) -> Error {
+pub(crate) fn of_shard(error: Error, name: &str) -> Error {
     if error.kind() == ErrorKind::TableNotFound { error } else { error.context(name) }
 }

@@ -16,7 +16,7 @@ use reverb_data::proto_bytes::{Field, Reader};
 use reverb_data::{Error, Result};
 use reverb_rpc::frames::MessageCheck;
 
-use crate::methods;
+use crate::calls;
 
 /// What a decoded request may take beside the bytes that were sent: some ten thousand elements of
 /// lists, more than any honest one has.
@@ -39,10 +39,10 @@ static SHAPES: LazyLock<Shapes> = LazyLock::new(Shapes::new);
 pub fn of_requests(path: &str) -> Option<Box<dyn MessageCheck>> {
     let is_read = matches!(
         path,
-        methods::INSERT_STREAM
-            | methods::TRANSFER
-            | methods::MUTATE_PRIORITIES
-            | methods::UPDATE_PRIORITIES
+        calls::INSERT_STREAM
+            | calls::TRANSFER
+            | calls::MUTATE_PRIORITIES
+            | calls::UPDATE_PRIORITIES
     );
     let kinds = SHAPES.methods.get(path).filter(|_| !is_read)?;
     Some(Box::new(Check { kind: kinds.0, free_bytes: FREE_BYTES }))
@@ -50,7 +50,7 @@ pub fn of_requests(path: &str) -> Option<Box<dyn MessageCheck>> {
 
 /// Checks the answers of a method; `None` as for requests.
 pub fn of_answers(path: &str) -> Option<Box<dyn MessageCheck>> {
-    let is_read = matches!(path, methods::INSERT_STREAM | methods::SAMPLE_STREAM | methods::SCAN);
+    let is_read = matches!(path, calls::INSERT_STREAM | calls::SAMPLE_STREAM | calls::SCAN);
     let kinds = SHAPES.methods.get(path).filter(|_| !is_read)?;
     Some(Box::new(Check { kind: kinds.1, free_bytes: FREE_ANSWER_BYTES }))
 }
@@ -276,6 +276,7 @@ mod tests {
     use reverb_rpc::message::body_bytes;
 
     use super::*;
+    use crate::calls::Call as _;
     use crate::generated::reverb::{
         ConfigureTablesRequest, SetDirectoryRequest, Shard, ShardMap, SlotRange, TableChange,
         WatchRequest,
@@ -287,7 +288,7 @@ mod tests {
 
     #[test]
     fn every_method_has_its_messages() {
-        for path in methods::ALL {
+        for path in calls::all().map(|row| row.path) {
             assert!(SHAPES.methods.contains_key(path), "{path}");
         }
     }
@@ -326,18 +327,18 @@ mod tests {
         };
         let million = 1 << 20;
         for (path, message) in [
-            (methods::CONFIGURE_TABLES, empty(1, million)),
-            (methods::WATCH, empty(1, million)),
-            (methods::SET_DIRECTORY, within(&empty(3, million))),
-            (methods::SET_DIRECTORY, within(&empty(4, million))),
-            (methods::SET_DIRECTORY, within(&empty(5, million))),
+            (ConfigureTablesRequest::PATH, empty(1, million)),
+            (calls::WATCH, empty(1, million)),
+            (SetDirectoryRequest::PATH, within(&empty(3, million))),
+            (SetDirectoryRequest::PATH, within(&empty(4, million))),
+            (SetDirectoryRequest::PATH, within(&empty(5, million))),
         ] {
             let error = request(path, &message).unwrap_err();
             assert!(error.message().contains("Send fewer of them at once"), "{path}: {error}");
         }
         let mut numbers = Vec::new();
         put_packed_field(&mut numbers, 1, &vec![1; 16 << 20]);
-        let answers = of_answers(methods::UPDATE_PRIORITIES).unwrap();
+        let answers = of_answers(calls::UPDATE_PRIORITIES).unwrap();
         assert!(answers.check(&numbers).is_err());
     }
 
@@ -368,9 +369,9 @@ mod tests {
         };
         let map = SetDirectoryRequest { map: Some(map), index: 0 };
         for (path, message) in [
-            (methods::SET_DIRECTORY, Message::encode(&map)),
-            (methods::WATCH, Message::encode(&names)),
-            (methods::CONFIGURE_TABLES, Message::encode(&changes)),
+            (SetDirectoryRequest::PATH, Message::encode(&map)),
+            (calls::WATCH, Message::encode(&names)),
+            (ConfigureTablesRequest::PATH, Message::encode(&changes)),
         ] {
             request(path, &body_bytes(message)).unwrap();
         }

@@ -9,26 +9,20 @@ mod shard;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use reverb_data::{Error, ErrorKind, Result};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{AnswerRules, Channel, Security};
 use reverb_rpc::frames::MessageLimit;
+use reverb_rpc::message::Message;
 
-use crate::capability::Capabilities;
+use crate::calls::{self, SmallCall};
 use crate::codec::mutate::encode_mutation;
 use crate::decoded_size;
-use crate::generated::reverb::{
-    CheckpointStatusRequest, CheckpointStatusResponse, ConfigureTablesRequest,
-    ConfigureTablesResponse, DrainRequest, DrainResponse, HoldRateLimiterRequest, SetPausedRequest,
-    SetPausedResponse, StatusRequest, StatusResponse,
-};
-use crate::generated::{
-    CheckpointRequest, CheckpointResponse, MutatePrioritiesResponse, ResetRequest, ResetResponse,
-    ServerInfoRequest, ServerInfoResponse,
-};
-use crate::methods;
+use crate::generated::MutatePrioritiesResponse;
+use crate::generated::reverb::HoldRateLimiterRequest;
 use crate::transport::{
-    BoxFuture, InsertStream, RateLimiterHold, SampleStream, ScanStream, ServerInfo, Transport,
+    BoxFuture, InsertStream, RateLimiterHold, SampleStream, ScanStream, Transport,
 };
 
 /// A server, or several, reached over gRPC.
@@ -65,12 +59,18 @@ impl GrpcTransport {
     fn explain(&self, error: Error, what: &str) -> Error {
         explain(error, self.0.target(), what)
     }
+
+    /// Sends one message and waits for the only answer.
+    async fn ask<A: prost::Message + Default>(&self, path: &str, request: Message) -> Result<A> {
+        let (answer, peer) = self.0.ask_one(path, request, false).await?;
+        A::decode(answer).map_err(|error| calls::damaged(&peer, calls::name(path), &error))
+    }
 }
 
 /// What a client accepts as an answer.
 fn answer_rules(path: &str) -> AnswerRules {
     AnswerRules {
-        limit: methods::answer_limit(path).map(MessageLimit::of_answers),
+        limit: calls::answer_limit(path).map(MessageLimit::of_answers),
         check: decoded_size::of_answers(path),
     }
 }
@@ -89,7 +89,7 @@ fn explain(error: Error, target: &str, what: &str) -> Error {
 impl Transport for GrpcTransport {
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
         Box::pin(async {
-            let call = self.0.open(methods::INSERT_STREAM).await?;
+            let call = self.0.open(calls::INSERT_STREAM).await?;
             // A name is resolved by now.
             Ok(insert::stream(call, self.0.num_servers() > 1))
         })
@@ -97,7 +97,7 @@ impl Transport for GrpcTransport {
 
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
         Box::pin(async {
-            let call = self.0.open(methods::SAMPLE_STREAM).await?;
+            let call = self.0.open(calls::SAMPLE_STREAM).await?;
             // A name is resolved by now.
             let several = (self.0.num_servers() > 1).then(|| sample::Several::of(&self.0));
             let stream = sample::GrpcSampleStream::new(call, several);
@@ -107,7 +107,7 @@ impl Transport for GrpcTransport {
 
     fn open_scan<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
         Box::pin(async {
-            let call = self.0.open(methods::SCAN).await?;
+            let call = self.0.open(calls::SCAN).await?;
             Ok(Box::new(scan::GrpcScanStream::new(call, table)) as Box<dyn ScanStream>)
         })
     }
@@ -120,76 +120,20 @@ impl Transport for GrpcTransport {
     ) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let request = encode_mutation(table, updates, deletes);
-            let MutatePrioritiesResponse {} =
-                self.0.unary_encoded(methods::MUTATE_PRIORITIES, request).await?;
+            let MutatePrioritiesResponse {} = self.ask(calls::MUTATE_PRIORITIES, request).await?;
             Ok(())
         })
     }
 
-    fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>> {
-        self.reset_before(table, 0)
-    }
-
-    fn reset_before<'a>(&'a self, table: &'a str, not_after_ns: i64) -> BoxFuture<'a, Result<()>> {
+    fn small_call(&self, call: &'static SmallCall, request: Bytes) -> BoxFuture<'_, Result<Bytes>> {
         Box::pin(async move {
-            let request = ResetRequest { table: table.to_owned(), not_after_ns };
-            let ResetResponse {} = self.0.unary_to_one(methods::RESET, &request).await?;
-            Ok(())
-        })
-    }
-
-    fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>> {
-        Box::pin(async {
-            let response: ServerInfoResponse =
-                self.0.unary(methods::SERVER_INFO, &ServerInfoRequest {}).await?;
-            let id = response.tables_state_id.unwrap_or_default();
-            Ok(ServerInfo {
-                tables_state_id: (id.high, id.low),
-                tables: response.table_info,
-                capabilities: Capabilities::from_names(response.capabilities),
-            })
-        })
-    }
-
-    fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
-        Box::pin(async {
-            let response: CheckpointResponse =
-                self.0.unary_to_one(methods::CHECKPOINT, &CheckpointRequest {}).await?;
-            Ok(response.checkpoint_path)
-        })
-    }
-
-    fn checkpoint_status(&self) -> BoxFuture<'_, Result<CheckpointStatusResponse>> {
-        Box::pin(async {
-            let answer =
-                self.0.unary_to_one(methods::CHECKPOINT_STATUS, &CheckpointStatusRequest {}).await;
-            answer.map_err(|error| self.explain(error, "report the state of its checkpoints"))
-        })
-    }
-
-    fn status(&self, request: StatusRequest) -> BoxFuture<'_, Result<StatusResponse>> {
-        Box::pin(async move {
-            let answer = self.0.unary_to_one(methods::STATUS, &request).await;
-            answer.map_err(|error| self.explain(error, "tell its status"))
-        })
-    }
-
-    fn configure_tables(
-        &self,
-        request: ConfigureTablesRequest,
-    ) -> BoxFuture<'_, Result<ConfigureTablesResponse>> {
-        Box::pin(async move {
-            let answer = self.0.unary_to_one(methods::CONFIGURE_TABLES, &request).await;
-            answer.map_err(|error| self.explain(error, "change its tables while it runs"))
-        })
-    }
-
-    fn set_paused(&self, request: SetPausedRequest) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let answer = self.0.unary_to_one(methods::SET_PAUSED, &request).await;
-            let SetPausedResponse {} =
-                answer.map_err(|error| self.explain(error, "pause its tables"))?;
-            Ok(())
+            let asked = Message::from_body(&request);
+            let answer = self.0.ask_one(call.row.path, asked, call.reaches_one).await;
+            let (answer, peer) = answer.map_err(|error| match call.missing {
+                Some(what) => self.explain(error, what),
+                None => error,
+            })?;
+            call.check_answer(&peer, answer)
         })
     }
 
@@ -198,17 +142,10 @@ impl Transport for GrpcTransport {
         request: HoldRateLimiterRequest,
     ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>> {
         Box::pin(async move {
-            let call = self.0.open_to_one(methods::HOLD_RATE_LIMITER).await?;
+            let call = self.0.open_to_one(calls::HOLD_RATE_LIMITER).await?;
             let hold = limiter_hold::GrpcLimiterHold::begin(call, &request).await;
             let hold = hold.map_err(|error| self.explain(error, "turn its rate limiters off"))?;
             Ok(Box::new(hold) as Box<dyn RateLimiterHold>)
-        })
-    }
-
-    fn drain(&self, request: DrainRequest) -> BoxFuture<'_, Result<DrainResponse>> {
-        Box::pin(async move {
-            let answer = self.0.unary_to_one(methods::DRAIN, &request).await;
-            answer.map_err(|error| self.explain(error, "drain"))
         })
     }
 

@@ -4,17 +4,18 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
 
+pub mod calls;
 pub mod capability;
 pub mod codec;
 pub mod convert;
 pub mod decoded_size;
 pub mod generated;
 pub mod grpc;
-pub mod methods;
 pub mod presence;
 pub mod shard;
 pub mod transport;
 
+pub use calls::Calls;
 pub use capability::{Capabilities, Capability};
 pub use grpc::GrpcTransport;
 

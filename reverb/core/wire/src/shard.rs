@@ -5,10 +5,7 @@ use std::sync::Arc;
 
 use reverb_data::{Result, StoredItem};
 
-use crate::generated::reverb::{
-    DirectoryRequest, DirectoryResponse, SetDirectoryRequest, SetRateLimiterRequest,
-    SetRateLimiterResponse, TransferResponse, UpdatePrioritiesResponse, WatchResponse,
-};
+use crate::generated::reverb::{TransferResponse, UpdatePrioritiesResponse, WatchResponse};
 use crate::transport::{BoxFuture, Transport};
 
 /// An open watch. Dropping it ends it.
@@ -33,12 +30,6 @@ pub trait TransferSink: Send {
 /// A server that may be a shard of a group. Calls of servers that do not have them fail with
 /// `Unimplemented`.
 pub trait Shard: Transport {
-    /// The map of its group, its place in it, the id of the server, and what else is asked.
-    fn directory(&self, request: DirectoryRequest) -> BoxFuture<'_, Result<DirectoryResponse>>;
-
-    /// Gives it a new map.
-    fn set_directory(&self, request: SetDirectoryRequest) -> BoxFuture<'_, Result<()>>;
-
     /// Watches tables; all of them if none is named.
     fn watch<'a>(&'a self, tables: &'a [String]) -> BoxFuture<'a, Result<Box<dyn WatchStream>>>;
 
@@ -49,12 +40,6 @@ pub trait Shard: Transport {
         updates: &'a [(u64, f64)],
         deletes: &'a [u64],
     ) -> BoxFuture<'a, Result<UpdatePrioritiesResponse>>;
-
-    /// Moves the bounds of the limiter of a table.
-    fn set_rate_limiter(
-        &self,
-        request: SetRateLimiterRequest,
-    ) -> BoxFuture<'_, Result<SetRateLimiterResponse>>;
 
     /// Opens a transfer of items to it.
     fn open_transfer(&self) -> BoxFuture<'_, Result<Box<dyn TransferSink>>>;

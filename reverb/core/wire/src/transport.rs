@@ -9,15 +9,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use reverb_data::{Chunk, Error, KeySlots, NewItem, Result, SampleOptions, Sampled};
 use tokio::sync::mpsc;
 
+use crate::calls::SmallCall;
 use crate::capability::Capabilities;
-use crate::generated::TableInfo;
-use crate::generated::reverb::{
-    CheckpointStatusResponse, ConfigureTablesRequest, ConfigureTablesResponse, DrainRequest,
-    DrainResponse, HoldRateLimiterRequest, SetPausedRequest, StatusRequest, StatusResponse,
-};
+use crate::generated::reverb::HoldRateLimiterRequest;
+use crate::generated::{ServerInfoResponse, TableInfo};
 
 /// A boxed future, so that the traits here are object safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -148,6 +147,17 @@ pub struct ServerInfo {
     pub capabilities: Capabilities,
 }
 
+impl From<ServerInfoResponse> for ServerInfo {
+    fn from(answer: ServerInfoResponse) -> Self {
+        let id = answer.tables_state_id.unwrap_or_default();
+        Self {
+            tables_state_id: (id.high, id.low),
+            tables: answer.table_info,
+            capabilities: Capabilities::from_names(answer.capabilities),
+        }
+    }
+}
+
 /// Several servers over which items are spread.
 pub trait InsertGroup: Send + Sync {
     /// The shards that take these items, which need nothing of each other: each takes as many as
@@ -190,45 +200,15 @@ pub trait Transport: Send + Sync {
         deletes: &'a [u64],
     ) -> BoxFuture<'a, Result<()>>;
 
-    /// Empties a table.
-    fn reset<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<()>>;
-
-    /// Empties a table, but not after a moment of the server's clock, in nanoseconds since 1970; 0:
-    /// at any time. Within a process nothing is late.
-    fn reset_before<'a>(&'a self, table: &'a str, not_after_ns: i64) -> BoxFuture<'a, Result<()>> {
-        let _ = not_after_ns;
-        self.reset(table)
-    }
-
-    /// Describes all tables.
-    fn server_info(&self) -> BoxFuture<'_, Result<ServerInfo>>;
-
-    /// Saves all tables and returns the path.
-    fn checkpoint(&self) -> BoxFuture<'_, Result<String>>;
-
-    /// The results of its checkpoints.
-    fn checkpoint_status(&self) -> BoxFuture<'_, Result<CheckpointStatusResponse>>;
-
-    /// What one server's memory is used for.
-    fn status(&self, request: StatusRequest) -> BoxFuture<'_, Result<StatusResponse>>;
-
-    /// Changes settings of tables: all, or none.
-    fn configure_tables(
-        &self,
-        request: ConfigureTablesRequest,
-    ) -> BoxFuture<'_, Result<ConfigureTablesResponse>>;
-
-    /// Lets a side of a table wait, or go on.
-    fn set_paused(&self, request: SetPausedRequest) -> BoxFuture<'_, Result<()>>;
+    /// Makes a small call with an encoded request, once. Returns the encoded answer; `Calls::call`
+    /// has the messages.
+    fn small_call(&self, call: &'static SmallCall, request: Bytes) -> BoxFuture<'_, Result<Bytes>>;
 
     /// Turns the rate limiter of a table off for inserts.
     fn hold_rate_limiter(
         &self,
         request: HoldRateLimiterRequest,
     ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>>;
-
-    /// Ends all streams of one server.
-    fn drain(&self, request: DrainRequest) -> BoxFuture<'_, Result<DrainResponse>>;
 
     /// The address of the server, for error texts.
     fn address(&self) -> &str;

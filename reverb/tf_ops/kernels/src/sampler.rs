@@ -134,7 +134,7 @@ async fn learn_signature(
 ) -> Result<bool> {
     let table = specs.table.clone();
     let lookup = async {
-        let info = client.server_info(None).await?;
+        let info = client.server_info().await?;
         let info = info.tables.iter().find(|info| info.name == table);
         Ok((client.signatures().await?, info.is_some_and(|info| info.max_times_sampled > 0)))
     };

@@ -10,13 +10,12 @@ use std::time::{Duration, Instant};
 
 use numpy::{PyArray1, PyReadonlyArray1};
 use parking_lot::Mutex;
-use prost::Message;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use reverb_client::{BatchRequest, RaggedForm};
 use reverb_data::{Error, Result};
-use reverb_wire::generated::reverb::{HoldRateLimiterRequest, SetPausedRequest, StatusRequest};
+use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 
 use super::call::{Answer, Call, Kept, Taken, answer, poll_now};
 use super::completions::Completions;
@@ -24,8 +23,8 @@ use super::insertion::Insertion;
 use crate::array::{all_values, parse_leaves};
 use crate::batch::{self, Lent, Outputs, batch_answer, ragged_form};
 use crate::client::{
-    Client, decoded, item_priorities, matching, parse_mutation, parse_row_updates, row_priorities,
-    seconds, shard_row, with_samples,
+    Client, item_priorities, matching, parse_mutation, parse_row_updates, row_priorities,
+    shard_row, with_samples,
 };
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
@@ -114,10 +113,6 @@ fn none(py: Python<'_>, (): ()) -> PyResult<Py<PyAny>> {
     Ok(py.None())
 }
 
-fn bytes(py: Python<'_>, message: &impl Message) -> Py<PyAny> {
-    PyBytes::new(py, &message.encode_to_vec()).into_any().unbind()
-}
-
 #[pymethods]
 impl AsyncClient {
     #[new]
@@ -196,13 +191,17 @@ impl AsyncClient {
         }
     }
 
-    fn server_info(&self, py: Python<'_>, timeout_s: Option<f64>) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core();
-        let limit = timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
-        self.start(py, async move { core.server_info(limit).await }, |py, info| {
-            let tables: Vec<_> = info.tables.iter().map(|table| bytes(py, table)).collect();
-            Ok(tables.into_pyobject(py)?.unbind())
-        })
+    /// Makes a call of one request and one answer, as `Client.call`.
+    #[pyo3(signature = (name, request, timeout_s=None))]
+    fn call(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        request: &[u8],
+        timeout_s: Option<f64>,
+    ) -> PyResult<Py<PyAny>> {
+        let (_, asked) = self.client.get().small_call(name, request, timeout_s)?;
+        self.start(py, asked, |py, answer| Ok(PyBytes::new(py, &answer).into_any().unbind()))
     }
 
     #[pyo3(signature = (table, updates, deletes))]
@@ -232,51 +231,6 @@ impl AsyncClient {
         self.start(py, call, none)
     }
 
-    fn reset(&self, py: Python<'_>, table: String) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core();
-        self.start(py, async move { core.reset(&table).await }, none)
-    }
-
-    fn checkpoint(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core();
-        self.start(py, async move { core.checkpoint().await }, |py, path| {
-            Ok(path.into_pyobject(py)?.into_any().unbind())
-        })
-    }
-
-    fn checkpoint_status(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core();
-        let call = async move { core.checkpoint_status().await };
-        self.start(py, call, |py, status| Ok(bytes(py, &status)))
-    }
-
-    fn status(&self, py: Python<'_>, with_streams: bool) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core();
-        let call = async move { core.status(StatusRequest { with_streams }).await };
-        self.start(py, call, |py, status| Ok(bytes(py, &status)))
-    }
-
-    /// Takes and returns serialized messages.
-    fn configure_tables(&self, py: Python<'_>, request: &[u8]) -> PyResult<Py<PyAny>> {
-        let request = decoded(request)?;
-        let core = self.client.get().core();
-        let call = async move { core.configure_tables(&request).await };
-        self.start(py, call, |py, answer| Ok(bytes(py, &answer)))
-    }
-
-    fn set_paused(
-        &self,
-        py: Python<'_>,
-        table: String,
-        inserts: bool,
-        samples: bool,
-        paused: bool,
-    ) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core();
-        let request = SetPausedRequest { table, inserts, samples, paused, not_after_ns: 0 };
-        self.start(py, async move { core.set_paused(&request).await }, none)
-    }
-
     fn hold_rate_limiter(&self, py: Python<'_>, table: String, count: bool) -> PyResult<Py<PyAny>> {
         let core = self.client.get().core();
         let request = HoldRateLimiterRequest { table, count };
@@ -292,20 +246,6 @@ impl AsyncClient {
     ) -> PyResult<Py<PyAny>> {
         let Some(mut hold) = hold.get().take() else { return Ok(py.None()) };
         self.start(py, async move { hold.release().await }, none)
-    }
-
-    fn drain(&self, py: Python<'_>, timeout_s: f64) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core();
-        let limit = seconds("timeout_s", timeout_s)?;
-        self.start(py, async move { core.drain(limit).await }, |py, open| {
-            Ok(open.into_pyobject(py)?.into_any().unbind())
-        })
-    }
-
-    /// A serialized `DirectoryResponse`.
-    fn directory(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let call = self.client.get().directory_call().or_raise()?;
-        self.start(py, call, |py, answer| Ok(bytes(py, &answer)))
     }
 
     fn shard_info(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use reverb_data::column_names::ColumnNames;
 use reverb_data::{Error, ItemPriority, Result, byte_size};
+use reverb_wire::Calls as _;
 use reverb_wire::generated::deepmind::reverb::priority_table_checkpoint::WhenFull;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
 use reverb_wire::generated::reverb::{Diagnosis, StatusRequest, StatusResponse, TableStatus};
@@ -224,7 +225,7 @@ impl ItemQueue {
             }
             let tables = self.send_queue.waiting_tables();
             let request = StatusRequest::default();
-            let status = async { self.session.transport()?.status(request).await };
+            let status = async { self.session.transport()?.call(request).await };
             let status = tokio::time::timeout(LIMITER_LOOKUP, status).await;
             let is_blocked = |table: &TableStatus| {
                 let inserting = table.inserting.as_ref();
@@ -258,7 +259,7 @@ impl ItemQueue {
         };
         // Servers of dm-reverb do not tell it.
         let request = StatusRequest::default();
-        let memory = async { self.session.transport()?.status(request).await };
+        let memory = async { self.session.transport()?.call(request).await };
         let memory = async {
             memory.await.map_or(String::new(), |it| {
                 describe_memory(&it, &tables) + &describe_diagnoses(&it, &tables)

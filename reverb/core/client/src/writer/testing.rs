@@ -123,35 +123,11 @@ macro_rules! unexpected_calls {
             unexpected()
         }
 
-        fn reset<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<()>> {
-            unexpected()
-        }
-
-        fn server_info(&self) -> BoxFuture<'_, Result<reverb_wire::transport::ServerInfo>> {
-            unexpected()
-        }
-
-        fn checkpoint(&self) -> BoxFuture<'_, Result<String>> {
-            unexpected()
-        }
-
-        fn checkpoint_status(
+        fn small_call(
             &self,
-        ) -> BoxFuture<'_, Result<reverb_wire::generated::reverb::CheckpointStatusResponse>> {
-            unexpected()
-        }
-
-        fn configure_tables(
-            &self,
-            _: reverb_wire::generated::reverb::ConfigureTablesRequest,
-        ) -> BoxFuture<'_, Result<reverb_wire::generated::reverb::ConfigureTablesResponse>> {
-            unexpected()
-        }
-
-        fn set_paused(
-            &self,
-            _: reverb_wire::generated::reverb::SetPausedRequest,
-        ) -> BoxFuture<'_, Result<()>> {
+            _: &'static reverb_wire::calls::SmallCall,
+            _: bytes::Bytes,
+        ) -> BoxFuture<'_, Result<bytes::Bytes>> {
             unexpected()
         }
 
@@ -159,20 +135,6 @@ macro_rules! unexpected_calls {
             &self,
             _: reverb_wire::generated::reverb::HoldRateLimiterRequest,
         ) -> BoxFuture<'_, Result<Box<dyn reverb_wire::transport::RateLimiterHold>>> {
-            unexpected()
-        }
-
-        fn drain(
-            &self,
-            _: reverb_wire::generated::reverb::DrainRequest,
-        ) -> BoxFuture<'_, Result<reverb_wire::generated::reverb::DrainResponse>> {
-            unexpected()
-        }
-
-        fn status(
-            &self,
-            _: reverb_wire::generated::reverb::StatusRequest,
-        ) -> BoxFuture<'_, Result<reverb_wire::generated::reverb::StatusResponse>> {
             unexpected()
         }
 

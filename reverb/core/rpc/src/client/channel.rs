@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
 use parking_lot::Mutex;
 use reverb_data::{Error, ErrorKind, Result};
@@ -107,36 +108,29 @@ impl Channel {
         self.pool.num_servers()
     }
 
-    /// Sends one message and waits for the reply.
-    pub async fn unary<Response: prost::Message + Default>(
-        &self,
-        path: &str,
-        request: &impl prost::Message,
-    ) -> Result<Response> {
-        self.unary_encoded(path, Message::encode(request)).await
-    }
-
-    /// Like `unary`, for a request that is encoded already.
-    pub async fn unary_encoded<Response: prost::Message + Default>(
+    /// Sends one message and waits for the only answer; returns it with the server that gave it.
+    ///
+    /// With `reaches_one`, a user may expect the call to reach every server: one warning per path
+    /// is logged if there are several.
+    pub async fn ask_one(
         &self,
         path: &str,
         request: Message,
-    ) -> Result<Response> {
-        let reply = self.ask(path, request).await?;
-        single_reply(reply, method_name(path)).await
-    }
-
-    /// Like `unary`, for calls that a user may expect to reach every server. Logs one warning per
-    /// path if there are several servers.
-    pub async fn unary_to_one<Response: prost::Message + Default>(
-        &self,
-        path: &str,
-        request: &impl prost::Message,
-    ) -> Result<Response> {
-        let method = method_name(path);
-        let reply = self.ask(path, Message::encode(request)).await?;
-        self.warn_of_several_servers(path, reply.peer());
-        single_reply(reply, method).await
+        reaches_one: bool,
+    ) -> Result<(Bytes, String)> {
+        let mut reply = self.ask(path, request).await?;
+        if reaches_one {
+            self.warn_of_several_servers(path, reply.peer());
+        }
+        let Some(answer) = reply.next().await? else {
+            return Err(Error::internal(format!(
+                "The server at {} answered {} without a message.",
+                reply.peer(),
+                method_name(path)
+            )));
+        };
+        reply.expect_end().await?;
+        Ok((answer, reply.peer().to_owned()))
     }
 
     /// Like `open`, for calls that a user may expect to reach every server.
@@ -218,27 +212,6 @@ impl Channel {
 
 fn method_name(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or_default()
-}
-
-/// Waits for the only message of a reply.
-async fn single_reply<Response: prost::Message + Default>(
-    mut reply: Reply,
-    method: &str,
-) -> Result<Response> {
-    let message = reply.next().await?;
-    let Some(message) = message else {
-        return Err(Error::internal(format!(
-            "The server at {} answered {method} without a message.",
-            reply.peer()
-        )));
-    };
-    reply.expect_end().await?;
-    Response::decode(message).map_err(|error| {
-        Error::internal(format!(
-            "The answer of the server at {} to {method} is damaged: {error}.",
-            reply.peer()
-        ))
-    })
 }
 
 fn request(connection: &Connection, path: &str, security: &Security) -> Result<Request<()>> {

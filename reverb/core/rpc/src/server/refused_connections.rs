@@ -93,7 +93,7 @@ mod tests {
     const PEER: &str = "127.0.0.1:1";
 
     fn refused_beyond(limit: usize) -> RefusedConnections {
-        RefusedConnections::new(limit, &Arc::new(Traffic::new(&[])))
+        RefusedConnections::new(limit, &Arc::new(Traffic::new(Vec::new())))
     }
 
     async fn everything(socket: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {

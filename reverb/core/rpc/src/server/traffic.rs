@@ -25,7 +25,7 @@ pub struct Traffic {
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
     /// The paths of the calls that are counted one by one.
-    methods: &'static [&'static str],
+    methods: Vec<&'static str>,
     /// Calls that have ended, by method and code. The last method is any other.
     calls: Vec<[AtomicU64; CODES.len()]>,
     refused: [AtomicU64; LIMITS.len()],
@@ -33,13 +33,13 @@ pub struct Traffic {
 
 impl Traffic {
     /// Nothing yet; calls are counted by these paths.
-    pub fn new(methods: &'static [&'static str]) -> Self {
+    pub fn new(methods: Vec<&'static str>) -> Self {
         Self {
             connections: AtomicUsize::new(0),
             received_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
-            methods,
             calls: (0..=methods.len()).map(|_| Default::default()).collect(),
+            methods,
             refused: Default::default(),
         }
     }
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn calls_are_counted_by_path_and_code() {
-        let traffic = Traffic::new(&["/a", "/b"]);
+        let traffic = Traffic::new(vec!["/a", "/b"]);
         for (path, code) in [("/b", Code::Ok), ("/b", Code::Ok), ("/x", Code::Unimplemented)] {
             traffic.count_call(path, code);
         }
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn connections_are_counted_until_they_close() {
-        let traffic = Arc::new(Traffic::new(&[]));
+        let traffic = Arc::new(Traffic::new(Vec::new()));
         let (first, second) = (traffic.open(), traffic.open());
         assert_eq!(traffic.connections(), 2);
         drop(first);

@@ -4,26 +4,15 @@
 use std::sync::Arc;
 
 use reverb_data::{Error, Result, StoredItem};
-use reverb_wire::generated::reverb::{
-    DirectoryRequest, DirectoryResponse, SetDirectoryRequest, SetRateLimiterRequest,
-    SetRateLimiterResponse, TransferResponse, UpdatePrioritiesResponse, WatchResponse,
-};
+use reverb_wire::generated::reverb::{TransferResponse, UpdatePrioritiesResponse, WatchResponse};
 use reverb_wire::shard::{Shard, TransferSink, WatchStream};
 use reverb_wire::transport::BoxFuture;
 
-use super::{LocalService, LocalTransport, caller};
+use super::{LocalService, LocalTransport};
 use crate::caller::Caller;
 use crate::watch_stream::Watch;
 
 impl Shard for LocalTransport {
-    fn directory(&self, request: DirectoryRequest) -> BoxFuture<'_, Result<DirectoryResponse>> {
-        Box::pin(async move { Ok(self.service.get()?.directory(&request, &Caller::default())) })
-    }
-
-    fn set_directory(&self, request: SetDirectoryRequest) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move { self.service.get()?.set_directory(request, &caller()).await })
-    }
-
     fn watch<'a>(&'a self, tables: &'a [String]) -> BoxFuture<'a, Result<Box<dyn WatchStream>>> {
         Box::pin(async move {
             let service = self.service.get_for_stream()?;
@@ -45,13 +34,6 @@ impl Shard for LocalTransport {
             let missing_keys = service.mutate(table, updates, deletes)?;
             Ok(UpdatePrioritiesResponse { missing_keys, epoch: service.group.epoch() })
         })
-    }
-
-    fn set_rate_limiter(
-        &self,
-        request: SetRateLimiterRequest,
-    ) -> BoxFuture<'_, Result<SetRateLimiterResponse>> {
-        Box::pin(async move { self.service.get()?.set_rate_limiter(&request) })
     }
 
     fn open_transfer(&self) -> BoxFuture<'_, Result<Box<dyn TransferSink>>> {

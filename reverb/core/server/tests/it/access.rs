@@ -15,10 +15,10 @@ use reverb_engine::Table;
 use reverb_rpc::status::{Code, Status};
 use reverb_rpc::target::Loopback;
 use reverb_server::{Server, ServerOptions, local_transport};
+use reverb_wire::calls;
 use reverb_wire::generated as proto;
 use reverb_wire::generated::reverb as own;
 use reverb_wire::generated::reverb::StatusRequest;
-use reverb_wire::methods;
 use tokio::runtime::Handle;
 
 fn headers(callers: &Callers, name: &str) -> HeaderMap {
@@ -94,43 +94,45 @@ async fn every_call_wants_its_right() {
     // A map without shards.
     let map = own::SetDirectoryRequest { map: Some(own::ShardMap::default()), index: 0 };
     for (path, allowed, request) in [
-        (methods::SAMPLE_STREAM, &["sampler"][..], sample_request("a").encode_to_vec()),
-        (methods::SCAN, &["sampler"], scan.encode_to_vec()),
-        (methods::STATUS, &["sampler"], Vec::new()),
-        (methods::CHECKPOINT_STATUS, &["sampler"], Vec::new()),
-        (methods::INSERT_STREAM, &["writer"], insert_request(2, "a").encode_to_vec()),
-        (methods::MUTATE_PRIORITIES, &["updater"], mutate.encode_to_vec()),
-        (methods::SET_PAUSED, &["admin", "root"], pause.encode_to_vec()),
-        (methods::CONFIGURE_TABLES, &["admin", "root"], configure.encode_to_vec()),
-        (methods::HOLD_RATE_LIMITER, &["admin", "root"], hold.encode_to_vec()),
-        (methods::CHECKPOINT, &["root"], Vec::new()),
-        (methods::DRAIN, &["root"], drain.encode_to_vec()),
+        (calls::SAMPLE_STREAM, &["sampler"][..], sample_request("a").encode_to_vec()),
+        (calls::SCAN, &["sampler"], scan.encode_to_vec()),
+        (own::StatusRequest::PATH, &["sampler"], Vec::new()),
+        (own::CheckpointStatusRequest::PATH, &["sampler"], Vec::new()),
+        (calls::INSERT_STREAM, &["writer"], insert_request(2, "a").encode_to_vec()),
+        (calls::MUTATE_PRIORITIES, &["updater"], mutate.encode_to_vec()),
+        (own::SetPausedRequest::PATH, &["admin", "root"], pause.encode_to_vec()),
+        (own::ConfigureTablesRequest::PATH, &["admin", "root"], configure.encode_to_vec()),
+        (calls::HOLD_RATE_LIMITER, &["admin", "root"], hold.encode_to_vec()),
+        (proto::CheckpointRequest::PATH, &["root"], Vec::new()),
+        (own::DrainRequest::PATH, &["root"], drain.encode_to_vec()),
         (
-            methods::RESET,
+            proto::ResetRequest::PATH,
             &["admin", "root"],
             proto::ResetRequest { table: a(), ..Default::default() }.encode_to_vec(),
         ),
-        (methods::UPDATE_PRIORITIES, &["updater"], update.encode_to_vec()),
-        (methods::SET_RATE_LIMITER, &["admin", "root"], bounds.encode_to_vec()),
-        (methods::TRANSFER, &["admin", "root"], insert_request(3, "a").encode_to_vec()),
-        (methods::SET_DIRECTORY, &["root"], map.encode_to_vec()),
-        (methods::DIRECTORY, &everybody, Vec::new()),
-        (methods::WATCH, &everybody, Vec::new()),
-        (methods::SERVER_INFO, &everybody, Vec::new()),
-        (methods::INITIALIZE_CONNECTION, &everybody, Vec::new()),
-        (methods::REFLECTION, &everybody, Vec::new()),
+        (calls::UPDATE_PRIORITIES, &["updater"], update.encode_to_vec()),
+        (own::SetRateLimiterRequest::PATH, &["admin", "root"], bounds.encode_to_vec()),
+        (calls::TRANSFER, &["admin", "root"], insert_request(3, "a").encode_to_vec()),
+        (own::SetDirectoryRequest::PATH, &["root"], map.encode_to_vec()),
+        (own::DirectoryRequest::PATH, &everybody, Vec::new()),
+        (calls::WATCH, &everybody, Vec::new()),
+        (proto::ServerInfoRequest::PATH, &everybody, Vec::new()),
+        (calls::INITIALIZE_CONNECTION, &everybody, Vec::new()),
+        (calls::REFLECTION, &everybody, Vec::new()),
     ] {
         for name in everybody {
             let answer = call(&raw, path, headers(&callers, name), &Encoded(request.clone())).await;
             let expected = match (allowed.contains(&name), path) {
                 (false, _) => Code::PermissionDenied,
                 // The time is no time, and the map no map.
-                (true, methods::DRAIN | methods::SET_DIRECTORY) => Code::InvalidArgument,
+                (true, own::DrainRequest::PATH | own::SetDirectoryRequest::PATH) => {
+                    Code::InvalidArgument
+                }
                 (true, _) => Code::Ok,
             };
             let code = answer.as_ref().err().map_or(Code::Ok, |status| status.code);
             assert_eq!(code, expected, "{path} {name}: {answer:?}");
-            if let (methods::CHECKPOINT, Ok(answer)) = (path, answer) {
+            if let (proto::CheckpointRequest::PATH, Ok(answer)) = (path, answer) {
                 let path = proto::CheckpointResponse::decode(&answer[..]).unwrap().checkpoint_path;
                 std::fs::remove_dir_all(PathBuf::from(path).parent().unwrap()).unwrap();
             }
@@ -189,14 +191,15 @@ async fn a_table_that_one_may_not_use_looks_like_one_that_is_not_there() {
     ]);
     let server = serve(vec![table(config("a")), table(config("secret"))], &callers.options());
     let raw = RawClient::connect(&server).await;
-    for path in [methods::SAMPLE_STREAM, methods::SCAN, methods::RESET, methods::INSERT_STREAM] {
+    for path in [calls::SAMPLE_STREAM, calls::SCAN, proto::ResetRequest::PATH, calls::INSERT_STREAM]
+    {
         let mut texts = Vec::new();
         for name in ["secret", "absent"] {
             let request = match path {
-                methods::SAMPLE_STREAM => sample_request(name).encode_to_vec(),
-                methods::SCAN => own::ScanRequest { table: name.to_owned(), ..Default::default() }
+                calls::SAMPLE_STREAM => sample_request(name).encode_to_vec(),
+                calls::SCAN => own::ScanRequest { table: name.to_owned(), ..Default::default() }
                     .encode_to_vec(),
-                methods::RESET => {
+                proto::ResetRequest::PATH => {
                     proto::ResetRequest { table: name.to_owned(), not_after_ns: 0 }.encode_to_vec()
                 }
                 _ => insert_request(1, name).encode_to_vec(),
@@ -211,12 +214,13 @@ async fn a_table_that_one_may_not_use_looks_like_one_that_is_not_there() {
     }
     // Those who may use a table that is not there are told which of theirs are.
     let gone = proto::ResetRequest { table: "gone".to_owned(), not_after_ns: 0 };
-    let status = call(&raw, methods::RESET, headers(&callers, "a"), &gone).await.unwrap_err();
+    let status =
+        call(&raw, proto::ResetRequest::PATH, headers(&callers, "a"), &gone).await.unwrap_err();
     assert_eq!(status.code, Code::NotFound);
     assert!(status.message.ends_with("The tables of this server are: a."), "{}", status.message);
     let request = sample_request("gone");
     let status =
-        call(&raw, methods::SAMPLE_STREAM, headers(&callers, "all"), &request).await.unwrap_err();
+        call(&raw, calls::SAMPLE_STREAM, headers(&callers, "all"), &request).await.unwrap_err();
     assert!(status.message.ends_with("The tables of this server are: a, secret."));
 }
 
@@ -234,7 +238,7 @@ async fn a_change_of_several_tables_wants_the_right_on_all_of_them() {
         changes: vec![change("a"), change("b")],
         ..Default::default()
     };
-    let path = methods::CONFIGURE_TABLES;
+    let path = own::ConfigureTablesRequest::PATH;
     let status = call(&raw, path, headers(&callers, "admin"), &request).await.unwrap_err();
     assert_eq!(
         status.message,
@@ -282,7 +286,7 @@ async fn callers_see_the_tables_on_which_they_have_a_right() {
     let tables: Vec<_> = ["a", "b", "c"].map(|name| table(config(name))).into();
     let server = serve(tables, &callers.options());
     let raw = RawClient::connect(&server).await;
-    let info = |name| call(&raw, methods::SERVER_INFO, headers(&callers, name), &());
+    let info = |name| call(&raw, proto::ServerInfoRequest::PATH, headers(&callers, name), &());
     let names = |answer: Vec<u8>| {
         let info = proto::ServerInfoResponse::decode(&answer[..]).unwrap().table_info;
         info.into_iter().map(|table| table.name).collect::<Vec<_>>()
@@ -297,7 +301,8 @@ async fn callers_see_the_tables_on_which_they_have_a_right() {
     of_b.send(&insert_request(2, "b")).await;
     of_b.keys(1).await;
     let request = StatusRequest { with_streams: true };
-    let answer = call(&raw, methods::STATUS, headers(&callers, "sampler"), &request).await.unwrap();
+    let answer =
+        call(&raw, own::StatusRequest::PATH, headers(&callers, "sampler"), &request).await.unwrap();
     let status = own::StatusResponse::decode(&answer[..]).unwrap();
     let tables: Vec<_> = status.tables.iter().map(|table| &table.name[..]).collect();
     assert_eq!(tables, ["b"]);
@@ -322,11 +327,11 @@ async fn watchers_and_directories_see_the_tables_on_which_they_have_a_right() {
         tables: tables.iter().map(|&name| name.to_owned()).collect(),
     };
     let all = watch(&[]);
-    let answer = call(&raw, methods::WATCH, headers(&callers, "writer"), &all).await.unwrap();
+    let answer = call(&raw, calls::WATCH, headers(&callers, "writer"), &all).await.unwrap();
     let told = own::WatchResponse::decode(&answer[..]).unwrap().tables;
     assert_eq!(told.iter().map(|table| &table.name[..]).collect::<Vec<_>>(), ["a"]);
     let status =
-        call(&raw, methods::WATCH, headers(&callers, "writer"), &watch(&["b"])).await.unwrap_err();
+        call(&raw, calls::WATCH, headers(&callers, "writer"), &watch(&["b"])).await.unwrap_err();
     assert_eq!(status.code, Code::NotFound);
     assert!(status.message.ends_with("The tables of this server are: a."), "{}", status.message);
 
@@ -339,25 +344,26 @@ async fn watchers_and_directories_see_the_tables_on_which_they_have_a_right() {
         ..Default::default()
     };
     let request = own::SetDirectoryRequest { map: Some(map), index: 0 };
-    call(&raw, methods::SET_DIRECTORY, headers(&callers, "root"), &request).await.unwrap();
+    call(&raw, own::SetDirectoryRequest::PATH, headers(&callers, "root"), &request).await.unwrap();
     for (name, expected) in [("writer", &["a"][..]), ("root", &["a", "b"])] {
-        let answer = call(&raw, methods::DIRECTORY, headers(&callers, name), &()).await.unwrap();
+        let answer =
+            call(&raw, own::DirectoryRequest::PATH, headers(&callers, name), &()).await.unwrap();
         let map = own::DirectoryResponse::decode(&answer[..]).unwrap().map.unwrap();
         assert_eq!(map.tables.iter().map(|it| &it.name[..]).collect::<Vec<_>>(), expected);
         let tables = ["a", "b"].map(str::to_owned).to_vec();
         let request = own::DirectoryRequest { tables, ..Default::default() };
-        let answer =
-            call(&raw, methods::DIRECTORY, headers(&callers, name), &request).await.unwrap();
+        let answer = call(&raw, own::DirectoryRequest::PATH, headers(&callers, name), &request)
+            .await
+            .unwrap();
         let fills = own::DirectoryResponse::decode(&answer[..]).unwrap().fills;
         assert_eq!(fills.iter().map(|it| &it.name[..]).collect::<Vec<_>>(), expected);
     }
 
     let items = insert_request(1, "b");
-    let status =
-        call(&raw, methods::TRANSFER, headers(&callers, "admin"), &items).await.unwrap_err();
+    let status = call(&raw, calls::TRANSFER, headers(&callers, "admin"), &items).await.unwrap_err();
     assert_eq!(status.code, Code::PermissionDenied);
     let limiter = own::SetRateLimiterRequest { table: "b".to_owned(), ..Default::default() };
-    let status = call(&raw, methods::SET_RATE_LIMITER, headers(&callers, "admin"), &limiter)
+    let status = call(&raw, own::SetRateLimiterRequest::PATH, headers(&callers, "admin"), &limiter)
         .await
         .unwrap_err();
     assert_eq!(status.code, Code::PermissionDenied);
@@ -385,7 +391,7 @@ async fn who_cannot_be_authenticated_is_told_why_after_a_moment() {
         ),
     ] {
         let began = Instant::now();
-        let status = call(&raw, methods::SERVER_INFO, headers, &()).await.unwrap_err();
+        let status = call(&raw, proto::ServerInfoRequest::PATH, headers, &()).await.unwrap_err();
         assert!(began.elapsed() >= Duration::from_millis(100));
         assert_eq!((status.code, status.message), (Code::Unauthenticated, text));
     }
@@ -393,12 +399,13 @@ async fn who_cannot_be_authenticated_is_told_why_after_a_moment() {
     let mut shouted = headers(&callers, "learner");
     let value = shouted["authorization"].to_str().unwrap().replace("Bearer", "bEARER");
     shouted.insert("authorization", value.parse().unwrap());
-    call(&raw, methods::SERVER_INFO, shouted, &()).await.unwrap();
+    call(&raw, proto::ServerInfoRequest::PATH, shouted, &()).await.unwrap();
     // Probes need none.
     for headers in [HeaderMap::new(), bearer("hunter2")] {
-        call(&raw, methods::HEALTH_CHECK, headers, &()).await.unwrap();
+        call(&raw, calls::HEALTH_CHECK, headers, &()).await.unwrap();
     }
-    let denied = call(&raw, methods::RESET, headers(&callers, "learner"), &()).await.unwrap_err();
+    let denied =
+        call(&raw, proto::ResetRequest::PATH, headers(&callers, "learner"), &()).await.unwrap_err();
     assert_eq!(denied.code, Code::PermissionDenied);
     let failures = server.status(StatusRequest::default()).traffic.unwrap().auth_failures;
     let failures: Vec<_> = failures.iter().map(|it| (&it.reason[..], it.count)).collect();
@@ -413,19 +420,19 @@ async fn a_connection_is_closed_after_ten_failures() {
     let server = serve(vec![table(config("a"))], &callers.options());
     let raw = RawClient::connect(&server).await;
     for _ in 0..9 {
-        call(&raw, methods::SERVER_INFO, HeaderMap::new(), &()).await.unwrap_err();
+        call(&raw, proto::ServerInfoRequest::PATH, HeaderMap::new(), &()).await.unwrap_err();
     }
     // What is denied is no failure of that kind.
     for _ in 0..20 {
-        call(&raw, methods::RESET, headers(&callers, "learner"), &()).await.unwrap_err();
+        call(&raw, proto::ResetRequest::PATH, headers(&callers, "learner"), &()).await.unwrap_err();
     }
-    call(&raw, methods::SERVER_INFO, headers(&callers, "learner"), &()).await.unwrap();
-    let last = call(&raw, methods::SERVER_INFO, HeaderMap::new(), &()).await.unwrap_err();
+    call(&raw, proto::ServerInfoRequest::PATH, headers(&callers, "learner"), &()).await.unwrap();
+    let last = call(&raw, proto::ServerInfoRequest::PATH, HeaderMap::new(), &()).await.unwrap_err();
     assert_eq!(last.code, Code::Unauthenticated);
     let connections = || server.status(StatusRequest::default()).traffic.unwrap().connections;
     eventually(|| connections() == 0).await;
     let raw = RawClient::connect(&server).await;
-    call(&raw, methods::SERVER_INFO, headers(&callers, "learner"), &()).await.unwrap();
+    call(&raw, proto::ServerInfoRequest::PATH, headers(&callers, "learner"), &()).await.unwrap();
 }
 
 #[tokio::test]
@@ -443,10 +450,12 @@ async fn tokens_are_rotated_while_streams_go_on() {
     authenticator.reload().unwrap();
     stream.send(&insert_request(2, "a")).await;
     assert_eq!(stream.keys(1).await, [2]);
-    let refused =
-        call(&raw, methods::SERVER_INFO, headers(&callers, "old"), &()).await.unwrap_err();
+    let refused = call(&raw, proto::ServerInfoRequest::PATH, headers(&callers, "old"), &())
+        .await
+        .unwrap_err();
     assert_eq!(refused.code, Code::Unauthenticated);
-    let answer = call(&raw, methods::SERVER_INFO, headers(&callers, "new"), &()).await.unwrap();
+    let answer =
+        call(&raw, proto::ServerInfoRequest::PATH, headers(&callers, "new"), &()).await.unwrap();
     assert_eq!(proto::ServerInfoResponse::decode(&answer[..]).unwrap().table_info.len(), 1);
 }
 
@@ -456,8 +465,8 @@ async fn clients_of_the_same_process_need_no_token() {
     let server = serve(vec![table(config("a")), table(config("b"))], &callers.options());
     let local = local_transport(Loopback::localhost(server.port())).unwrap();
     assert_eq!(local.server_info().await.unwrap().tables.len(), 2);
-    local.reset("b").await.unwrap();
-    assert_eq!(local.status(StatusRequest::default()).await.unwrap().tables.len(), 2);
+    local.call(reset("b")).await.unwrap();
+    assert_eq!(local.call(StatusRequest::default()).await.unwrap().tables.len(), 2);
 }
 
 #[tokio::test]
@@ -473,7 +482,9 @@ async fn tokens_in_cleartext_are_for_loopback_only() {
         let insecure_tokens = true;
         let server = serve(vec![table(config("a"))], &ServerOptions { insecure_tokens, ..options });
         let raw = RawClient::connect(&server).await;
-        call(&raw, methods::SERVER_INFO, headers(&callers, "learner"), &()).await.unwrap();
+        call(&raw, proto::ServerInfoRequest::PATH, headers(&callers, "learner"), &())
+            .await
+            .unwrap();
     }
     for host in ["localhost", "127.0.0.1", "::1"] {
         let options = ServerOptions { host: Some(host.to_owned()), ..callers.options() };

@@ -15,6 +15,7 @@ use reverb_rpc::target::Target;
 use reverb_server::{Server, ServerOptions};
 use reverb_tls::{ClientFiles, ServerFiles, ServerTls, self_signed};
 use reverb_wire::GrpcTransport;
+use reverb_wire::generated::CheckpointRequest;
 use reverb_wire::generated::reverb::StatusRequest;
 use reverb_wire::transport::{SampleRequest, Transport};
 use tokio::runtime::Handle;
@@ -108,8 +109,8 @@ async fn a_client_may_do_what_its_token_says() {
     let text = denied(insert(&learner, "a").await);
     assert!(text.contains("InsertStream: token learner may not insert into any table; "), "{text}");
     denied(sample(&actor, "a").await);
-    denied(learner.reset("a").await);
-    denied(learner.checkpoint().await);
+    denied(learner.call(reset("a")).await);
+    denied(learner.call(CheckpointRequest {}).await);
 
     // What is removed from the file is unknown at the next call, and what is added is known.
     callers.write(&[("new", &[Right::Sample], &["a"])]);
@@ -137,7 +138,7 @@ async fn a_certificate_stands_in_for_a_token() {
     };
     let by_certificate = certificate.connect(&server, None);
     assert_eq!(names(by_certificate.server_info().await.unwrap()), ["b"]);
-    let text = denied(by_certificate.reset("b").await);
+    let text = denied(by_certificate.call(reset("b")).await);
     assert!(text.contains("Reset: certificate host may not administer any table"), "{text}");
     // A token wins, also a wrong one.
     let by_token = certificate.connect(&server, Some(callers.token("learner")));

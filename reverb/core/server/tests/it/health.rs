@@ -6,13 +6,13 @@ use http::HeaderMap;
 use prost::Message as _;
 use reverb_rpc::status::{Code, Status};
 use reverb_server::Server;
+use reverb_wire::calls;
 use reverb_wire::generated::grpc::health::{HealthCheckRequest, HealthCheckResponse};
 use reverb_wire::generated::grpc::reflection::server_reflection_request::MessageRequest;
 use reverb_wire::generated::grpc::reflection::server_reflection_response::MessageResponse;
 use reverb_wire::generated::grpc::reflection::{
     ExtensionRequest, ServerReflectionRequest, ServerReflectionResponse,
 };
-use reverb_wire::methods;
 
 const SERVING: i32 = 1;
 const NOT_SERVING: i32 = 2;
@@ -35,7 +35,7 @@ async fn health(stream: &mut RawStream) -> Result<i32, Status> {
 async fn every_call_has_an_answer() {
     let server = start(vec![table(config("t"))]);
     let raw = RawClient::connect(&server).await;
-    for path in methods::ALL {
+    for path in calls::all().map(|row| row.path) {
         let mut stream = raw.open_path(path, HeaderMap::new()).await;
         stream.sender.finish();
         assert_ne!(stream.status().await.code, Code::Unimplemented, "{path}");
@@ -101,7 +101,7 @@ async fn an_unread_watch_does_not_block_the_server() {
 async fn reflect(server: &Server, requests: &[MessageRequest]) -> Vec<ServerReflectionResponse> {
     let raw = RawClient::connect(server).await;
     let mut answers: Vec<Vec<ServerReflectionResponse>> = Vec::new();
-    for path in [methods::REFLECTION, methods::OLD_REFLECTION] {
+    for path in [calls::REFLECTION, calls::OLD_REFLECTION] {
         let mut stream = raw.open_path(path, HeaderMap::new()).await;
         let mut responses = Vec::new();
         for request in requests {

@@ -8,7 +8,6 @@ use http::{Method, Request, Version};
 use reverb_data::KeyGenerator;
 use reverb_rpc::status::{Code, Status};
 use reverb_server::Server;
-use reverb_wire::transport::Transport;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

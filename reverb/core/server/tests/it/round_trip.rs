@@ -8,6 +8,8 @@ use crate::support::*;
 use reverb_data::{ErrorKind, RateLimiterConfig, SelectorConfig, TableConfig, TensorData};
 use reverb_rpc::target::Loopback;
 use reverb_server::{Server, local_transport};
+use reverb_wire::generated::CheckpointRequest;
+use reverb_wire::generated::reverb::CheckpointStatusRequest;
 use reverb_wire::transport::{InsertBatch, SampleRequest, Transport};
 
 /// Both transports to a server.
@@ -91,7 +93,7 @@ async fn priorities_are_changed_and_items_deleted() {
             let error = transport.mutate_priorities("p", &[(1, bad)], &[]).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
         }
-        transport.reset("p").await.unwrap();
+        transport.call(reset("p")).await.unwrap();
         assert_eq!(items.info().current_size, 0);
     }
 }
@@ -128,7 +130,7 @@ async fn an_unknown_table_fails_with_the_names_of_the_tables() {
             assert_eq!(error.kind(), ErrorKind::TableNotFound);
             assert_eq!(error.message(), expected);
         };
-        check(transport.reset("x").await.unwrap_err());
+        check(transport.call(reset("x")).await.unwrap_err());
         check(transport.mutate_priorities("x", &[], &[]).await.unwrap_err());
         let mut samples = transport.open_sample().await.unwrap();
         samples.request(&SampleRequest::new("x", 1, None)).unwrap();
@@ -192,12 +194,13 @@ async fn the_description_of_a_server_has_every_part() {
     assert_eq!(same.tables_state_id, info.tables_state_id);
     assert_eq!(same.tables[0].name, "a");
     for transport in [remote, local] {
-        let path = std::path::PathBuf::from(transport.checkpoint().await.unwrap());
+        let saved = transport.call(CheckpointRequest {}).await.unwrap();
+        let path = std::path::PathBuf::from(saved.checkpoint_path);
         assert!(path.join("DONE").exists());
-        let status = transport.checkpoint_status().await.unwrap();
+        let status = transport.call(CheckpointStatusRequest {}).await.unwrap();
         assert_eq!((status.latest_path, status.is_saving), (path.display().to_string(), false));
     }
-    let saved = transports(&server)[0].checkpoint_status().await.unwrap();
+    let saved = transports(&server)[0].call(CheckpointStatusRequest {}).await.unwrap();
     assert_eq!((saved.num_saved, saved.num_failed), (2, 0));
     let root = std::path::PathBuf::from(saved.latest_path).parent().unwrap().to_owned();
     std::fs::remove_dir_all(root).unwrap();

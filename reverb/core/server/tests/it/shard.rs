@@ -86,12 +86,12 @@ async fn a_server_without_a_group_tells_its_id() {
     let server = start(vec![table(config("t"))]);
     let other = start(vec![table(config("t"))]);
     let [remote, local] = both(&server);
-    let told = remote.directory(ask()).await.unwrap();
+    let told = remote.call(ask()).await.unwrap();
     assert_eq!((&told.map, told.index), (&None, None));
     assert_ne!(told.server_id, 0);
-    assert_eq!(local.directory(ask()).await.unwrap(), told);
+    assert_eq!(local.call(ask()).await.unwrap(), told);
     assert_eq!(remote.server_info().await.unwrap().tables_state_id.0, told.server_id);
-    assert_ne!(client(&other).directory(ask()).await.unwrap().server_id, told.server_id);
+    assert_ne!(client(&other).call(ask()).await.unwrap().server_id, told.server_id);
 }
 
 #[tokio::test]
@@ -108,19 +108,19 @@ async fn a_shard_tells_how_full_its_tables_are_and_where_a_writer_begins() {
     let server = start(vec![by_size, by_bytes]);
     for shard in both(&server) {
         let tables = ["u", "t", "gone"].map(str::to_owned).to_vec();
-        let told = shard.directory(own::DirectoryRequest { tables, ..ask() }).await.unwrap();
+        let told = shard.call(own::DirectoryRequest { tables, ..ask() }).await.unwrap();
         let shares: Vec<_> = told.fills.iter().map(|it| (&it.name[..], it.share)).collect();
         assert_eq!(shares, [("t", 0.25), ("u", bytes as f64 / 1000.0)]);
         assert_eq!((told.num_writers, told.writer_place), (0, None));
 
         let place = |index, share| own::WriterPlace { index, share, num_writers: 1 };
         let writer_places = vec![place(4, 0.5), place(7, 0.2)];
-        let told = shard.directory(own::DirectoryRequest { writer_places, ..ask() }).await.unwrap();
+        let told = shard.call(own::DirectoryRequest { writer_places, ..ask() }).await.unwrap();
         assert_eq!((told.fills, told.writer_place), (vec![], Some(7)));
     }
     let writer = client(&server).open_insert().await.unwrap();
     let shard = client(&server);
-    while shard.directory(ask()).await.unwrap().num_writers == 0 {
+    while shard.call(ask()).await.unwrap().num_writers == 0 {
         tokio::task::yield_now().await;
     }
     drop(writer);
@@ -131,10 +131,10 @@ async fn a_map_that_the_caller_has_is_left_out() {
     let server = start(vec![table(config("t"))]);
     for (shard, epoch) in both(&server).into_iter().zip(1..) {
         let request = own::SetDirectoryRequest { map: Some(two_shards(epoch)), index: 1 };
-        shard.set_directory(request).await.unwrap();
+        shard.call(request).await.unwrap();
         for (known_epoch, is_told) in [(epoch, false), (epoch - 1, true), (epoch + 1, true)] {
             let request = own::DirectoryRequest { known_epoch, ..ask() };
-            let told = shard.directory(request).await.unwrap();
+            let told = shard.call(request).await.unwrap();
             assert_eq!((told.map.is_some(), told.index), (is_told, Some(1)));
         }
     }
@@ -144,13 +144,13 @@ async fn a_map_that_the_caller_has_is_left_out() {
 async fn a_newer_map_of_the_same_group_replaces_the_map() {
     let server = start(vec![table(config("t"))]);
     for shard in both(&server) {
-        let epoch = shard.directory(ask()).await.unwrap().map.map_or(0, |map| map.epoch) + 2;
+        let epoch = shard.call(ask()).await.unwrap().map.map_or(0, |map| map.epoch) + 2;
         let set = |map: own::ShardMap| {
             let request = own::SetDirectoryRequest { map: Some(map), index: 1 };
-            shard.set_directory(request)
+            shard.call(request)
         };
         set(two_shards(epoch)).await.unwrap();
-        let told = shard.directory(ask()).await.unwrap();
+        let told = shard.call(ask()).await.unwrap();
         assert_eq!((told.map, told.index), (Some(two_shards(epoch)), Some(1)));
         // The same once more changes nothing.
         set(two_shards(epoch)).await.unwrap();
@@ -172,7 +172,7 @@ async fn a_newer_map_of_the_same_group_replaces_the_map() {
         let error = set(elsewhere).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
         assert!(error.message().contains("meant for another server"), "{error}");
-        assert_eq!(shard.directory(ask()).await.unwrap().map, Some(two_shards(epoch)));
+        assert_eq!(shard.call(ask()).await.unwrap().map, Some(two_shards(epoch)));
     }
 }
 
@@ -202,13 +202,13 @@ async fn a_map_with_a_fault_is_refused() {
         (with_slots(vec![range(0, 4096, 7, &[])]), 0, "no shard 7, which owns the slots from 0"),
     ] {
         let request = own::SetDirectoryRequest { map: Some(map), index };
-        let error = shard.set_directory(request).await.unwrap_err();
+        let error = shard.call(request).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         assert!(error.message().contains(text), "{error}");
     }
     let none = own::SetDirectoryRequest { map: None, index: 0 };
-    assert_eq!(shard.set_directory(none).await.unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert_eq!(shard.directory(ask()).await.unwrap().map, None);
+    assert_eq!(shard.call(none).await.unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(shard.call(ask()).await.unwrap().map, None);
 }
 
 #[tokio::test]
@@ -311,7 +311,7 @@ async fn a_watch_tells_of_a_new_map() {
         next(watch).await;
     }
     let request = own::SetDirectoryRequest { map: Some(two_shards(5)), index: 0 };
-    remote.set_directory(request).await.unwrap();
+    remote.call(request).await.unwrap();
     for watch in &mut watches {
         while next(watch).await.epoch != 5 {}
     }
@@ -364,7 +364,7 @@ async fn keys_of_slots_that_were_never_owned_are_told_of() {
     let server = start(vec![table(config("t"))]);
     let shard = client(&server);
     let table = &server.tables()[0];
-    let set = |map| shard.set_directory(own::SetDirectoryRequest { map: Some(map), index: 0 });
+    let set = |map| shard.call(own::SetDirectoryRequest { map: Some(map), index: 0 });
     add(table, vec![some(key(4000, 1), 1.0)]);
     assert!(!table.watched().has_foreign_keys, "there is no map");
     set(two_shards(1)).await.unwrap();
@@ -399,8 +399,8 @@ async fn a_map_names_its_tables() {
     let info = TableInfo { name: "t".to_owned(), max_size: 7, ..TableInfo::default() };
     let map = own::ShardMap { tables: vec![info.clone()], ..two_shards(1) };
     let request = own::SetDirectoryRequest { map: Some(map), index: 0 };
-    shard.set_directory(request).await.unwrap();
-    assert_eq!(shard.directory(ask()).await.unwrap().map.unwrap().tables, [info]);
+    shard.call(request).await.unwrap();
+    assert_eq!(shard.call(ask()).await.unwrap().map.unwrap().tables, [info]);
 }
 
 #[tokio::test]
@@ -408,7 +408,7 @@ async fn bounds_of_a_limiter_move_and_are_restored() {
     let server = start(vec![table(queue("q", 10))]);
     for shard in both(&server) {
         let set = |min_diff, max_diff, restore| {
-            shard.set_rate_limiter(own::SetRateLimiterRequest {
+            shard.call(own::SetRateLimiterRequest {
                 table: "q".to_owned(),
                 min_diff,
                 max_diff,
@@ -438,7 +438,7 @@ async fn bounds_of_a_limiter_move_and_are_restored() {
             term: 6,
             ..Default::default()
         };
-        let error = shard.set_rate_limiter(earlier).await.unwrap_err();
+        let error = shard.call(earlier).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::FailedPrecondition);
         let told = set(f64::NAN, f64::NAN, true).await.unwrap().table.unwrap();
         assert_eq!((told.size, told.max_diff, told.min_size_to_sample), (5, 10.0, 1));
@@ -448,7 +448,7 @@ async fn bounds_of_a_limiter_move_and_are_restored() {
         server.tables()[0].reset();
     }
     let gone = own::SetRateLimiterRequest { table: "gone".to_owned(), ..Default::default() };
-    let error = client(&server).set_rate_limiter(gone).await.unwrap_err();
+    let error = client(&server).call(gone).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TableNotFound);
 }
 
@@ -607,7 +607,9 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
             stream_window_bytes: 1 << 20,
             unread_timeout: PATIENCE,
         },
-        traffic: Arc::new(reverb_rpc::server::Traffic::new(&reverb_wire::methods::ALL)),
+        traffic: Arc::new(reverb_rpc::server::Traffic::new(
+            reverb_wire::calls::all().map(|row| row.path).collect(),
+        )),
         outgoing: reverb_rpc::server::Outgoing::new(1 << 20),
         hint: String::new(),
         tls: None,
@@ -621,9 +623,9 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
         let text = format!("The server at {address} does not {what}: it is a server of dm-reverb,");
         assert!(error.message().starts_with(&text), "{error}");
     };
-    told(soon(old.directory(ask())).await.unwrap_err(), "tell the map of a group of shards");
+    told(soon(old.call(ask())).await.unwrap_err(), "tell the map of a group of shards");
     let request = own::SetDirectoryRequest::default();
-    told(soon(old.set_directory(request)).await.unwrap_err(), "take the map of a group of shards");
+    told(soon(old.call(request)).await.unwrap_err(), "take the map of a group of shards");
     let mut watch = soon(old.watch(&[])).await.unwrap();
     told(soon(watch.receive()).await.unwrap_err(), "watch tables");
     told(
@@ -631,10 +633,7 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
         "tell which keys it does not have",
     );
     let request = own::SetRateLimiterRequest::default();
-    told(
-        soon(old.set_rate_limiter(request)).await.unwrap_err(),
-        "move the bounds of rate limiters",
-    );
+    told(soon(old.call(request)).await.unwrap_err(), "move the bounds of rate limiters");
     let mut transfer = soon(old.open_transfer()).await.unwrap();
     told(soon(transfer.finish()).await.unwrap_err(), "take items of other shards");
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use reverb_data::{Error, ErrorKind, Result};
+use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::{DirectoryRequest, DirectoryResponse, ShardMap};
 use reverb_wire::transport::ServerInfo;
 use tokio::sync::watch;
@@ -314,7 +315,7 @@ pub(crate) async fn within<T>(answer: impl Future<Output = Result<T>>) -> Result
 /// What a server says of its group.
 pub(super) async fn ask(line: &dyn Line) -> Result<Option<DirectoryResponse>> {
     let shard = line.shard()?;
-    match within(shard.directory(DirectoryRequest::default())).await {
+    match within(shard.call(DirectoryRequest::default())).await {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if error.kind() == ErrorKind::Unimplemented => Ok(None),
         Err(error) => Err(error),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use reverb_data::{Error, ErrorKind, Result};
+use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::DirectoryResponse;
 
 use tokio::time::{Instant, MissedTickBehavior};
@@ -51,7 +52,7 @@ pub(super) async fn tend(group: Weak<Group>, member: Weak<Member>) {
 async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duration>> {
     let shard = member.shard()?;
     let writes = group.is_writing();
-    match within(shard.directory(group.directory_request())).await {
+    match within(shard.call(group.directory_request())).await {
         Ok(answer) => {
             let id = answer.server_id;
             take(group, member, &answer)?;
@@ -90,7 +91,7 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
             news = watch.receive() => news?,
             _ = fills.tick() => {
                 if group.is_writing() {
-                    let answer = within(shard.directory(group.directory_request())).await?;
+                    let answer = within(shard.call(group.directory_request())).await?;
                     take(group, member, &answer)?;
                 }
                 continue;
@@ -115,7 +116,7 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
         group.tell();
         let is_old = group.found().is_some_and(|view| view.epoch() < news.epoch);
         if is_old {
-            let answer = within(shard.directory(group.directory_request())).await?;
+            let answer = within(shard.call(group.directory_request())).await?;
             take(group, member, &answer)?;
         }
     }

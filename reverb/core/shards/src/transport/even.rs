@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use reverb_data::{Error, Result};
+use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::{DirectoryRequest, WriterPlace};
 
 use crate::address::Writers;
@@ -68,7 +69,7 @@ async fn ask(
     member: &Member,
     request: DirectoryRequest,
 ) -> Result<reverb_wire::generated::reverb::DirectoryResponse> {
-    match tokio::time::timeout(PATIENCE, member.shard()?.directory(request)).await {
+    match tokio::time::timeout(PATIENCE, member.shard()?.call(request)).await {
         Ok(answer) => answer,
         Err(_) => Err(Error::unavailable("it did not tell in time how full it is")),
     }

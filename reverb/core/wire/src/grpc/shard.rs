@@ -9,38 +9,20 @@ use reverb_rpc::client::{Call, Reply};
 use reverb_rpc::frames::MessageSender;
 use reverb_rpc::message::Message;
 
+use crate::calls;
 use crate::codec::mutate::encode_mutation;
 use crate::codec::transfer::TransferEncoder;
 use crate::generated::reverb::{
-    DirectoryRequest, DirectoryResponse, SetDirectoryRequest, SetDirectoryResponse,
-    SetRateLimiterRequest, SetRateLimiterResponse, TransferResponse, UpdatePrioritiesResponse,
-    WatchRequest, WatchResponse,
+    TransferResponse, UpdatePrioritiesResponse, WatchRequest, WatchResponse,
 };
 use crate::grpc::{GrpcTransport, explain};
-use crate::methods;
 use crate::shard::{Shard, TransferSink, WatchStream};
 use crate::transport::{BoxFuture, stream_ended};
 
 impl Shard for GrpcTransport {
-    fn directory(&self, request: DirectoryRequest) -> BoxFuture<'_, Result<DirectoryResponse>> {
-        Box::pin(async move {
-            let answer = self.0.unary(methods::DIRECTORY, &request).await;
-            answer.map_err(|error| self.explain(error, "tell the map of a group of shards"))
-        })
-    }
-
-    fn set_directory(&self, request: SetDirectoryRequest) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let answer = self.0.unary_to_one(methods::SET_DIRECTORY, &request).await;
-            let SetDirectoryResponse {} =
-                answer.map_err(|error| self.explain(error, "take the map of a group of shards"))?;
-            Ok(())
-        })
-    }
-
     fn watch<'a>(&'a self, tables: &'a [String]) -> BoxFuture<'a, Result<Box<dyn WatchStream>>> {
         Box::pin(async move {
-            let Call { mut sender, reply, .. } = self.0.open_to_one(methods::WATCH).await?;
+            let Call { mut sender, reply, .. } = self.0.open_to_one(calls::WATCH).await?;
             let request = WatchRequest { tables: tables.to_vec() };
             // If this fails, the stream is over already, and the reply has the reason.
             let _ = sender.send_last(Message::encode(&request));
@@ -58,24 +40,14 @@ impl Shard for GrpcTransport {
         Box::pin(async move {
             // Its request has the fields of `MutatePriorities`.
             let request = encode_mutation(table, updates, deletes);
-            let answer = self.0.unary_encoded(methods::UPDATE_PRIORITIES, request).await;
+            let answer = self.ask(calls::UPDATE_PRIORITIES, request).await;
             answer.map_err(|error| self.explain(error, "tell which keys it does not have"))
-        })
-    }
-
-    fn set_rate_limiter(
-        &self,
-        request: SetRateLimiterRequest,
-    ) -> BoxFuture<'_, Result<SetRateLimiterResponse>> {
-        Box::pin(async move {
-            let answer = self.0.unary_to_one(methods::SET_RATE_LIMITER, &request).await;
-            answer.map_err(|error| self.explain(error, "move the bounds of rate limiters"))
         })
     }
 
     fn open_transfer(&self) -> BoxFuture<'_, Result<Box<dyn TransferSink>>> {
         Box::pin(async move {
-            let Call { sender, reply, .. } = self.0.open_to_one(methods::TRANSFER).await?;
+            let Call { sender, reply, .. } = self.0.open_to_one(calls::TRANSFER).await?;
             let target = self.0.target().to_owned();
             let encoder = TransferEncoder::default();
             Ok(Box::new(GrpcTransferSink { sender, reply, target, encoder })

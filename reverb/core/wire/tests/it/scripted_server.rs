@@ -9,8 +9,9 @@ use h2::{Reason, RecvStream};
 use http::{HeaderMap, Request, Response};
 use reverb_data::error::RATE_LIMITER_TIMEOUT;
 use reverb_data::{Error, ErrorKind, Result, Sampled};
-use reverb_wire::GrpcTransport;
+use reverb_wire::generated::ResetRequest;
 use reverb_wire::transport::{InsertBatch, SampleRequest, Transport};
+use reverb_wire::{Calls, GrpcTransport};
 use tokio::net::TcpListener;
 
 const SAMPLE: &[u8] = include_bytes!("../captures/sample_resp_int32_plain_3.bin");
@@ -162,7 +163,8 @@ async fn insert(script: &'static [Step]) -> (Vec<u64>, Option<Error>, Error) {
 
 async fn call(script: &'static [Step]) -> Result<()> {
     let transport = GrpcTransport::new(&serve(script).await).unwrap();
-    soon(transport.reset("t")).await
+    let reset = ResetRequest { table: "t".into(), ..ResetRequest::default() };
+    soon(transport.call(reset)).await.map(drop)
 }
 
 #[tokio::test]

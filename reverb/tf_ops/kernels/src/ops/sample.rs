@@ -100,7 +100,7 @@ async fn sample(
     };
     if check(&signatures).is_err() {
         // The cached signatures may be those of a previous server at this address.
-        client.server_info(None).await?;
+        client.server_info().await?;
         check(&*client.signatures().await?)?;
     }
     Ok(Reply::Sampled(Box::new(sampled)))

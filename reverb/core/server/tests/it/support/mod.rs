@@ -18,6 +18,8 @@ use reverb_rpc::frames::{Compression, MessageReader, MessageSender};
 use reverb_rpc::message::Message;
 use reverb_rpc::status::Status;
 use reverb_server::{Server, ServerOptions};
+pub(crate) use reverb_wire::Calls as _;
+pub(crate) use reverb_wire::calls::Call as _;
 use reverb_wire::codec::insert::decode_confirmation;
 use reverb_wire::transport::{Confirmations, InsertBatch, SampleStream};
 use reverb_wire::{GrpcTransport, generated as proto};
@@ -71,6 +73,10 @@ pub(crate) fn start(tables: Vec<Arc<Table>>) -> Server {
 pub(crate) fn start_on(tables: Vec<Arc<Table>>, port: u16) -> Server {
     Server::start(tables, &ServerOptions { port, ..ServerOptions::default() }, &Handle::current())
         .unwrap()
+}
+
+pub(crate) fn reset(table: &str) -> proto::ResetRequest {
+    proto::ResetRequest { table: table.to_owned(), not_after_ns: 0 }
 }
 
 pub(crate) fn client(server: &Server) -> GrpcTransport {

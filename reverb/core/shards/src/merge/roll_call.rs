@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
 use reverb_data::{Error, Result};
+use reverb_wire::Calls as _;
+use reverb_wire::calls::Call;
 use reverb_wire::generated::reverb::{DirectoryRequest, StatusRequest};
 use reverb_wire::presence::{ServerClock, silent, while_it_answers};
-use reverb_wire::shard::Shard;
 
-use super::of_shard;
 use crate::group::View;
 use crate::member::Member;
+use crate::transport::of_shard;
 
 /// How long a shard may take to say how it is.
 pub(super) const ROLL_CALL: Duration = Duration::from_millis(1200);
@@ -23,7 +24,7 @@ pub(super) const ROLL_CALL: Duration = Duration::from_millis(1200);
 const OF_DOWN: Duration = Duration::from_millis(250);
 
 /// How long a member is waited for, if one that is up is waited for `usual`.
-pub(super) fn patience(member: &Member, usual: Duration) -> Duration {
+pub(crate) fn patience(member: &Member, usual: Duration) -> Duration {
     if member.is_down() { OF_DOWN.min(usual) } else { usual }
 }
 
@@ -51,7 +52,7 @@ pub(super) struct Present<'a> {
 /// `Unavailable` that names the shard that is silent.
 pub(super) async fn roll_call(view: &View) -> Result<Vec<Present<'_>>> {
     let asked = view.members.iter().map(|member| async move {
-        let status = async { member.shard()?.status(StatusRequest { with_streams: false }).await };
+        let status = async { member.shard()?.call(StatusRequest { with_streams: false }).await };
         match answer_of(member, ROLL_CALL, status).await {
             Ok(status) => Ok(Present { member, clock: Some(ServerClock::told(status.now_ns)) }),
             Err(error) if error.is_transient() => {
@@ -75,39 +76,28 @@ impl Present<'_> {
     /// # Errors
     ///
     /// `Unavailable` if the shard fell silent; it will refuse the change then.
-    pub(super) async fn change<T, F>(
-        &self,
-        change: impl FnOnce(Arc<dyn Shard>, i64) -> F,
-    ) -> Result<T>
-    where
-        F: Future<Output = Result<T>>,
-    {
+    async fn change<C: Call>(&self, request: impl FnOnce(i64) -> C) -> Result<C::Answer> {
         let changed = async {
             let shard = self.member.shard()?;
-            let not_after_ns = self.clock.map_or(0, ServerClock::not_after_ns);
-            let changing = change(Arc::clone(&shard), not_after_ns);
+            let request = request(self.clock.map_or(0, ServerClock::not_after_ns));
+            let changing = shard.call(request);
             if self.clock.is_none() || !self.member.is_ours() {
                 return changing.await;
             }
-            let there = || async { shard.directory(DirectoryRequest::default()).await.map(drop) };
+            let there = || async { shard.call(DirectoryRequest::default()).await.map(drop) };
             while_it_answers(changing, there).await
         };
         changed.await.map_err(|error: Error| of_shard(error, &self.member.name()))
     }
 }
 
-/// Makes a change at all shards at the same time, and waits for all of them.
-pub(super) async fn change_all<'a, T, F>(
-    present: &'a [Present<'a>],
-    change: impl Fn(usize, Arc<dyn Shard>, i64) -> F,
-) -> Vec<Result<T>>
-where
-    F: Future<Output = Result<T>>,
-{
-    let change = &change;
+/// Makes a change at all shards at the same time, and waits for all of them. `request` is given the
+/// place of a shard, and until when it may begin by its own clock.
+pub(super) async fn change_all<C: Call>(
+    present: &[Present<'_>],
+    request: impl Fn(usize, i64) -> C,
+) -> Vec<Result<C::Answer>> {
+    let request = &request;
     let all = present.iter().enumerate();
-    join_all(
-        all.map(|(position, it)| it.change(move |shard, limit| change(position, shard, limit))),
-    )
-    .await
+    join_all(all.map(|(position, it)| it.change(move |limit| request(position, limit)))).await
 }

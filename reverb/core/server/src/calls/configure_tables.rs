@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changing tables while they run: the calls `ConfigureTables` and `SetPaused`.
+//! Changes settings of tables while they run: all, or none.
 
 use std::sync::Arc;
 
@@ -10,12 +10,26 @@ use reverb_wire::convert::table_config::{to_rate_limiter, to_selector};
 use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::KeyDistributionOptions;
 use reverb_wire::generated::reverb::{
-    ChangedSetting, ConfigureTablesRequest, ConfigureTablesResponse, SetPausedRequest,
-    TableChange as ChangeMessage,
+    ChangedSetting, ConfigureTablesRequest, ConfigureTablesResponse, TableChange as ChangeMessage,
 };
 
+use super::{Answer, From, table_bytes};
 use crate::blocking::blocking;
 use crate::service::Service;
+
+impl Answer for ConfigureTablesRequest {
+    fn answer_bytes(&self, service: &Service) -> usize {
+        table_bytes(service)
+    }
+
+    async fn answer(
+        self,
+        service: &Arc<Service>,
+        from: &From<'_>,
+    ) -> Result<ConfigureTablesResponse> {
+        service.configure(&self, &from.set_by).await
+    }
+}
 
 impl Service {
     /// Changes the settings of all tables of a request, or of none.
@@ -80,36 +94,6 @@ impl Service {
             Some(to_change(message).map(|change| (Arc::clone(table), change)))
         };
         self.tables.all().iter().filter_map(of).collect()
-    }
-
-    /// Lets a side of a table wait, or go on.
-    ///
-    /// # Errors
-    ///
-    /// `TableNotFound`, `Cancelled`, and `InvalidArgument` if neither side is named.
-    pub(crate) fn set_paused(&self, request: &SetPausedRequest, by: &SetBy) -> Result<()> {
-        let SetPausedRequest { table, inserts, samples, paused, .. } = request;
-        let (_, table) = self.tables.get(table)?;
-        let sides = match (inserts, samples) {
-            (true, true) => "inserts and samples",
-            (true, false) => "inserts",
-            (false, true) => "samples",
-            (false, false) => {
-                return Err(Error::invalid_argument(
-                    "inserts and samples must not both be False: one of them is meant.",
-                ));
-            }
-        };
-        let done = if *paused {
-            table.pause(*inserts, *samples, by)
-        } else {
-            table.resume(*inserts, *samples)
-        };
-        done.map_err(|error| self.stop.explain(error))?;
-        let what = if *paused { "wait" } else { "go on" };
-        let (table, client) = (table.name(), &by.client);
-        tracing::info!(%table, %client, "{sides} {what} from now on");
-        Ok(())
     }
 }
 

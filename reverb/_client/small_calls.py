@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests and answers of the calls that carry no items (`core/wire/src/calls.rs`)."""
+
+from typing import Any
+
+from reverb.core import protos
+
+__all__ = ["answer_of", "request_of"]
+
+
+def request_of(call: str, **fields: Any) -> tuple[str, bytes]:
+    """Returns the name of a call and its serialized request.
+
+    Args:
+      call: The name, for example `"Reset"`; its messages are `ResetRequest` and `ResetResponse`.
+      **fields: The fields of the request.
+
+    Raises:
+      TypeError: If `table` is not a text, or a value does not fit its field.
+    """
+    table = fields.get("table", "")
+    if not isinstance(table, str):
+        raise TypeError(f"table must be a str, the name of a table, got {table!r}.")
+    return call, getattr(protos, f"{call}Request")(**fields).SerializeToString()
+
+
+def answer_of(call: str, answer: bytes) -> Any:
+    """Returns the answer of a call, decoded."""
+    return getattr(protos, f"{call}Response").FromString(answer)

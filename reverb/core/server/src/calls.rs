@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Small calls: one file a call, which has its handler. Paths and rights are in `wire/calls.rs`.
+
+mod checkpoint;
+mod checkpoint_status;
+mod configure_tables;
+mod directory;
+mod drain;
+mod reset;
+mod server_info;
+mod set_directory;
+mod set_paused;
+mod set_rate_limiter;
+mod status;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reverb_data::{Error, ErrorKind, Result};
+use reverb_engine::SetBy;
+use reverb_rpc::Message;
+use reverb_rpc::client::own_name;
+use reverb_rpc::frames::MessageReader;
+use reverb_rpc::message::body_bytes;
+use reverb_rpc::server::{Responder, decode, read_single_encoded};
+use reverb_wire::calls::{Call, Needs, SmallCall};
+use reverb_wire::generated::reverb::{
+    CheckpointStatusRequest, ConfigureTablesRequest, DirectoryRequest, DrainRequest,
+    SetDirectoryRequest, SetPausedRequest, SetRateLimiterRequest, StatusRequest,
+};
+use reverb_wire::generated::{CheckpointRequest, ResetRequest, ServerInfoRequest};
+use reverb_wire::transport::BoxFuture;
+
+use crate::caller::Caller;
+use crate::reader_room::room_for_answer;
+use crate::service::Service;
+use crate::transfer;
+
+/// A table in an answer takes about so many bytes.
+const TABLE_BYTES: usize = 2 << 10;
+
+/// The handler of a small call.
+pub(crate) trait Answer: Call {
+    /// Bytes of the answer, about, if it describes all tables or streams: a reader over the network
+    /// is waited for while others have taken the room.
+    fn answer_bytes(&self, service: &Service) -> usize {
+        let _ = service;
+        0
+    }
+
+    /// Does what is asked. The caller has the right of the row on all tables of the request.
+    fn answer(
+        self,
+        service: &Arc<Service>,
+        from: &From<'_>,
+    ) -> impl Future<Output = Result<Self::Answer>> + Send;
+}
+
+/// The caller of a small call.
+pub(crate) struct From<'a> {
+    /// Its rights.
+    pub(crate) caller: &'a Caller,
+    /// Its name and the time, for those who ask later who has changed something.
+    pub(crate) set_by: SetBy,
+    /// Whether it is in this process.
+    pub(crate) is_local: bool,
+}
+
+/// Answers a small call, if the path is one.
+pub(crate) async fn answer(
+    service: &Arc<Service>,
+    path: &str,
+    caller: &Caller,
+    reader: &mut MessageReader,
+    responder: &mut Responder,
+) -> Option<Result<()>> {
+    let call = find(path)?;
+    let answered = async {
+        let request = read_single_encoded(&service.stop, reader).await?;
+        let from = From { caller, set_by: set_by(responder), is_local: false };
+        let answer = call(service, request, &from, Some(responder)).await?;
+        responder.send_now(answer)
+    };
+    Some(answered.await)
+}
+
+/// Answers a caller of this process.
+pub(crate) async fn answer_here(
+    service: &Arc<Service>,
+    call: &SmallCall,
+    request: Bytes,
+) -> Result<Bytes> {
+    let caller = &Caller::default();
+    let from = From { caller, set_by: SetBy::now(own_name()), is_local: true };
+    let Some(call) = find(call.row.path) else { return Err(Error::unimplemented("")) };
+    call(service, request, &from, None).await.map(body_bytes)
+}
+
+/// Decodes a request, does what it asks for, and encodes the answer.
+type Handler = for<'a> fn(
+    &'a Arc<Service>,
+    Bytes,
+    &'a From<'a>,
+    Option<&'a mut Responder>,
+) -> BoxFuture<'a, Result<Message>>;
+
+macro_rules! handlers {
+    ($($request:ty),* $(,)?) => { [$((<$request>::PATH, handle::<$request>)),*] };
+}
+
+/// The handlers of all small calls.
+const HANDLERS: [(&str, Handler); 11] = handlers![
+    CheckpointRequest,
+    CheckpointStatusRequest,
+    ConfigureTablesRequest,
+    DirectoryRequest,
+    DrainRequest,
+    ResetRequest,
+    ServerInfoRequest,
+    SetDirectoryRequest,
+    SetPausedRequest,
+    SetRateLimiterRequest,
+    StatusRequest,
+];
+
+fn find(path: &str) -> Option<Handler> {
+    HANDLERS.into_iter().find(|(known, _)| *known == path).map(|(_, handler)| handler)
+}
+
+fn handle<'a, C: Answer>(
+    service: &'a Arc<Service>,
+    request: Bytes,
+    from: &'a From<'a>,
+    responder: Option<&'a mut Responder>,
+) -> BoxFuture<'a, Result<Message>> {
+    Box::pin(async move {
+        let request: C = decode(request)?;
+        if let Needs::OnTable(right) = C::CALL.row.needs {
+            for table in request.tables() {
+                service.table_for(from.caller, right, table)?;
+            }
+        }
+        let Some(responder) = responder else {
+            return Ok(Message::encode(&request.answer(service, from).await?));
+        };
+        check_not_late(request.not_after_ns())?;
+        if C::CALL.announced {
+            responder.announce();
+        }
+        let bytes = request.answer_bytes(service);
+        if bytes == 0 {
+            return Ok(Message::encode(&request.answer(service, from).await?));
+        }
+        let room = room_for_answer(service, responder, bytes).await?;
+        Ok(Message::encode(&request.answer(service, from).await?).with_room(room))
+    })
+}
+
+/// Bytes of an answer that describes all tables, about.
+fn table_bytes(service: &Service) -> usize {
+    service.tables.all().len() * TABLE_BYTES
+}
+
+/// Refuses what its caller has given up: a process that was frozen finds it when it goes on.
+fn check_not_late(not_after_ns: i64) -> Result<()> {
+    let late_ns = transfer::now_ns().saturating_sub(not_after_ns);
+    if not_after_ns == 0 || late_ns <= 0 {
+        return Ok(());
+    }
+    let late = Duration::from_nanos(late_ns as u64).as_secs_f64();
+    Err(Error::new(
+        ErrorKind::DeadlineExceeded,
+        format!("The request came {late:.3} s after its deadline, and nothing was changed."),
+    ))
+}
+
+/// The name that a client gave itself, else its address; and the time.
+pub(crate) fn set_by(responder: &Responder) -> SetBy {
+    let client = responder.client();
+    SetBy::now(if client.is_empty() { responder.peer().name() } else { client })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use reverb_wire::calls::SMALL_CALLS;
+
+    use super::*;
+
+    #[test]
+    fn every_small_call_has_a_handler() {
+        let handled: BTreeSet<&str> = HANDLERS.into_iter().map(|(path, _)| path).collect();
+        let known: BTreeSet<&str> = SMALL_CALLS.into_iter().map(|call| call.row.path).collect();
+        assert_eq!(handled, known);
+    }
+}

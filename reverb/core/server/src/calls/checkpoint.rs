@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Saves all tables. The save continues if the caller disconnects.
+
+use std::sync::Arc;
+
+use reverb_data::Result;
+use reverb_wire::generated::{CheckpointRequest, CheckpointResponse};
+
+use super::{Answer, From};
+use crate::service::Service;
+
+impl Answer for CheckpointRequest {
+    async fn answer(self, service: &Arc<Service>, _: &From<'_>) -> Result<CheckpointResponse> {
+        Ok(CheckpointResponse { checkpoint_path: service.checkpoint().await? })
+    }
+}

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reports the result of checkpoints.
+
+use std::sync::Arc;
+
+use reverb_data::Result;
+use reverb_wire::generated::reverb::{CheckpointStatusRequest, CheckpointStatusResponse};
+
+use super::{Answer, From};
+use crate::service::Service;
+use crate::status::checkpoint_status;
+
+impl Answer for CheckpointStatusRequest {
+    async fn answer(
+        self,
+        service: &Arc<Service>,
+        from: &From<'_>,
+    ) -> Result<CheckpointStatusResponse> {
+        Ok(checkpoint_status(service, from.caller))
+    }
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ends all streams, and tells it in the log.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use reverb_data::{Error, Result};
+use reverb_wire::generated::reverb::{DrainRequest, DrainResponse};
+
+use super::{Answer, From};
+use crate::service::Service;
+
+impl Answer for DrainRequest {
+    async fn answer(self, service: &Arc<Service>, from: &From<'_>) -> Result<DrainResponse> {
+        let seconds = self.timeout_s;
+        let timeout = Duration::try_from_secs_f64(seconds).map_err(|_| {
+            Error::invalid_argument(format!(
+                "timeout_s must be a number of seconds of at least 0, got {seconds}."
+            ))
+        })?;
+        let client = &from.set_by.client;
+        tracing::info!(%client, "draining: no new streams, and those that are open end");
+        let drained = service.drain(timeout, from.set_by.clone());
+        // A caller of this process is told how many are open when the server stops.
+        let open = if from.is_local { drained.await } else { service.stop.or(drained).await? };
+        Ok(DrainResponse { open_streams: open as i64 })
+    }
+}

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Empties a table.
+
+use std::sync::Arc;
+
+use reverb_data::Result;
+use reverb_wire::generated::{ResetRequest, ResetResponse};
+
+use super::{Answer, From};
+use crate::service::Service;
+
+impl Answer for ResetRequest {
+    async fn answer(self, service: &Arc<Service>, _: &From<'_>) -> Result<ResetResponse> {
+        service.tables.get(&self.table)?.1.reset();
+        Ok(ResetResponse {})
+    }
+}

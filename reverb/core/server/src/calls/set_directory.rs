@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Gives the server a new map of its group.
+
+use std::sync::Arc;
+
+use reverb_data::Result;
+use reverb_wire::generated::reverb::{SetDirectoryRequest, SetDirectoryResponse};
+
+use super::{Answer, From};
+use crate::service::Service;
+
+impl Answer for SetDirectoryRequest {
+    async fn answer(self, service: &Arc<Service>, from: &From<'_>) -> Result<SetDirectoryResponse> {
+        service.set_directory(self, &from.set_by).await?;
+        Ok(SetDirectoryResponse {})
+    }
+}

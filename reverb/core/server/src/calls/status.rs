@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Tells all that the server counts, as far as the caller may see it.
+
+use std::sync::Arc;
+
+use reverb_data::Result;
+use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
+
+use super::{Answer, From, table_bytes};
+use crate::service::Service;
+
+/// A stream in an answer takes about so many bytes.
+const STREAM_BYTES: usize = 256;
+
+impl Answer for StatusRequest {
+    fn answer_bytes(&self, service: &Service) -> usize {
+        let streams = if self.with_streams { service.streams.num_open() } else { 0 };
+        table_bytes(service) + streams * STREAM_BYTES
+    }
+
+    async fn answer(self, service: &Arc<Service>, from: &From<'_>) -> Result<StatusResponse> {
+        Ok(service.status(self, from.caller))
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Small calls to a group: one file a call, which asks the shards and merges their answers.
+
+mod checkpoint;
+mod checkpoint_status;
+mod configure_tables;
+mod drain;
+mod reset;
+pub(crate) mod roll_call;
+mod server_info;
+mod set_paused;
+mod status;
+
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
+use prost::Message as _;
+use prost::bytes::Bytes;
+use reverb_data::{Error, Result};
+use reverb_wire::Calls as _;
+use reverb_wire::calls::{Call, SmallCall};
+use reverb_wire::generated::reverb::{
+    CheckpointStatusRequest, ConfigureTablesRequest, DrainRequest, SetPausedRequest, StatusRequest,
+};
+use reverb_wire::generated::{CheckpointRequest, ResetRequest, ServerInfoRequest};
+use reverb_wire::transport::BoxFuture;
+
+use crate::group::{Group, View};
+use crate::transport::of_shard;
+
+/// A small call whose answers a group merges.
+pub(crate) trait Merge: Call {
+    /// Asks the shards, and merges their answers.
+    fn merge(
+        self,
+        group: &Arc<Group>,
+        view: &View,
+    ) -> impl Future<Output = Result<Self::Answer>> + Send;
+}
+
+/// Asks the shards of an encoded request, and merges and encodes their answers.
+pub(crate) async fn merged(
+    group: &Arc<Group>,
+    view: &View,
+    call: &SmallCall,
+    request: Bytes,
+) -> Result<Bytes> {
+    let found = MERGES.into_iter().find(|(path, _)| *path == call.row.path);
+    match found {
+        Some((_, merge)) => merge(group, view, request).await,
+        None => Err(call.refused_by_group(group.text())),
+    }
+}
+
+type Merging = for<'a> fn(&'a Arc<Group>, &'a View, Bytes) -> BoxFuture<'a, Result<Bytes>>;
+
+macro_rules! merges {
+    ($($request:ty),* $(,)?) => { [$((<$request>::PATH, merge::<$request>)),*] };
+}
+
+/// All small calls that a group merges.
+const MERGES: [(&str, Merging); 8] = merges![
+    CheckpointRequest,
+    CheckpointStatusRequest,
+    ConfigureTablesRequest,
+    DrainRequest,
+    ResetRequest,
+    ServerInfoRequest,
+    SetPausedRequest,
+    StatusRequest,
+];
+
+fn merge<'a, C: Merge>(
+    group: &'a Arc<Group>,
+    view: &'a View,
+    request: Bytes,
+) -> BoxFuture<'a, Result<Bytes>> {
+    Box::pin(async move {
+        let request = C::decode(request)
+            .map_err(|error| Error::invalid_argument(format!("Malformed message: {error}.")))?;
+        Ok(request.merge(group, view).await?.encode_to_vec().into())
+    })
+}
+
+/// Asks all shards at the same time. Every one must answer.
+async fn ask_all<C: Call>(view: &View, request: C) -> Result<Vec<C::Answer>> {
+    let asked = view.members.iter().map(|member| {
+        let request = request.clone();
+        async move {
+            let answer = async { member.shard()?.call(request).await }.await;
+            answer.map_err(|error| of_shard(error, &member.name()))
+        }
+    });
+    try_join_all(asked).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use reverb_wire::calls::{InGroup, SMALL_CALLS};
+
+    use super::*;
+
+    #[test]
+    fn every_small_call_that_is_merged_has_a_merge() {
+        let has: BTreeSet<&str> = MERGES.into_iter().map(|(path, _)| path).collect();
+        let merged = SMALL_CALLS.into_iter().filter(|call| call.group == InGroup::Merge);
+        assert_eq!(has, merged.map(|call| call.row.path).collect());
+    }
+}

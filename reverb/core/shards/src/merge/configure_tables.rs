@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Changes all shards, or none: those that were changed before a failure get their old settings
+//! again.
+
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
+use reverb_data::{ErrorKind, Result, TableConfig};
+use reverb_wire::Calls as _;
+use reverb_wire::convert::table_config::from_max_bytes;
+use reverb_wire::convert::table_info::to_settings;
+use reverb_wire::generated::deepmind::reverb::key_distribution_options::{
+    Distribution, Prioritized,
+};
+use reverb_wire::generated::reverb::{
+    ChangedSetting, ConfigureTablesRequest, ConfigureTablesResponse, DirectoryRequest,
+    SetDirectoryRequest, ShardMap, TableChange,
+};
+use reverb_wire::generated::{ServerInfoRequest, ServerInfoResponse, TableInfo};
+
+use super::roll_call::{change_all, roll_call};
+use super::{Merge, ask_all};
+use crate::group::{Group, View};
+use crate::status;
+use crate::table_part::TableNumbers;
+use crate::tables::together;
+use crate::transport::of_shard;
+
+/// How often a map is told if others change it at the same time.
+const MAX_ATTEMPTS: u32 = 5;
+
+impl Merge for ConfigureTablesRequest {
+    async fn merge(self, group: &Arc<Group>, view: &View) -> Result<ConfigureTablesResponse> {
+        let present = roll_call(view).await?;
+        let before = ServerInfoRequest {}.merge(group, view).await?.table_info;
+        let of_each = ask_all(view, ServerInfoRequest {}).await?;
+        let num_shards = view.members.len();
+        let after = given_after(&before, &self.changes);
+        let parts: Vec<Self> = (0..num_shards)
+            .map(|index| part_of(&self.changes, &after, index, num_shards))
+            .collect::<Result<_>>()?;
+        // What cannot be is refused before anything is changed.
+        let tried = change_all(&present, |position, not_after_ns| Self {
+            dry_run: true,
+            not_after_ns,
+            ..parts[position].clone()
+        });
+        let mut answers = tried.await.into_iter().collect::<Result<Vec<_>>>()?;
+        if !self.dry_run {
+            let changed = change_all(&present, |position, not_after_ns| Self {
+                not_after_ns,
+                ..parts[position].clone()
+            });
+            let results = changed.await;
+            let failed = results.iter().find_map(|result| {
+                let error = result.as_ref().err()?;
+                Some(error.clone().context("One shard was not changed"))
+            });
+            if let Some(error) = failed {
+                let undone = undo(view, &results, &of_each, &self.changes).await;
+                return Err(match undone {
+                    Ok(()) => error.followed_by("The other shards have their old settings again."),
+                    Err(again) => error.followed_by(&format!(
+                        "The old settings could not be given back to all others: {again}"
+                    )),
+                });
+            }
+            answers = results.into_iter().collect::<Result<_>>()?;
+            tell_tables(group, view, &self.changes).await?;
+        }
+        let changed = describe(&before, &after);
+        let parts: Vec<Vec<TableInfo>> = answers.into_iter().map(|answer| answer.tables).collect();
+        let mut tables = together(&parts, &given_after(view.given(), &self.changes));
+        if self.dry_run {
+            tables = together(&parts, view.given());
+        }
+        Ok(ConfigureTablesResponse { changed, tables })
+    }
+}
+
+/// Tells all shards what the tables of the group are now, in a new map. If somebody else has
+/// changed the map meanwhile, goes on from that one.
+async fn tell_tables(group: &Arc<Group>, view: &View, changes: &[TableChange]) -> Result<()> {
+    let Some(mut map) = view.map.clone() else { return Ok(()) };
+    for attempt in 1.. {
+        map.tables = given_after(&map.tables, changes);
+        map.epoch += 1;
+        let Err(error) = tell_map(view, &map).await else { break };
+        if error.kind() != ErrorKind::FailedPrecondition || attempt == MAX_ATTEMPTS {
+            return Err(error.followed_by(
+                "All shards have the new settings, and the group's map has the old ones.",
+            ));
+        }
+        map = newest_map(view).await?.unwrap_or(map);
+    }
+    group.adopt(&map)
+}
+
+async fn tell_map(view: &View, map: &ShardMap) -> Result<()> {
+    let told = view.members.iter().map(|member| async move {
+        let request = SetDirectoryRequest { map: Some(map.clone()), index: member.index };
+        let told = async { member.shard()?.call(request).await };
+        told.await.map_err(|error| of_shard(error, &member.name()))
+    });
+    try_join_all(told).await.map(drop)
+}
+
+async fn newest_map(view: &View) -> Result<Option<ShardMap>> {
+    let answers = ask_all(view, DirectoryRequest::default()).await?;
+    Ok(answers.into_iter().filter_map(|answer| answer.map).max_by_key(|map| map.epoch))
+}
+
+/// The part of one shard of changes. Windows move what a limiter allows to where it is needed.
+fn part_of(
+    changes: &[TableChange],
+    after: &[TableInfo],
+    index: usize,
+    num_shards: usize,
+) -> Result<ConfigureTablesRequest> {
+    let parts = changes.iter().map(|change| {
+        let mut change = change.clone();
+        // Which tables there are, the shards say.
+        let Some(table) = after.iter().find(|table| table.name == change.table) else {
+            return Ok(change);
+        };
+        let part = numbers_of(table).part(index, num_shards)?;
+        change.max_size = change.max_size.and(Some(part.max_size));
+        change.max_bytes = change.max_bytes.and(Some(from_max_bytes(part.max_bytes)));
+        if let Some(limiter) = &mut change.rate_limiter {
+            limiter.min_diff = part.min_diff;
+            limiter.max_diff = part.max_diff;
+            limiter.min_size_to_sample = part.min_size_to_sample;
+        }
+        Ok(change)
+    });
+    let changes = parts.collect::<Result<_>>()?;
+    Ok(ConfigureTablesRequest { changes, ..ConfigureTablesRequest::default() })
+}
+
+fn numbers_of(table: &TableInfo) -> TableNumbers {
+    let TableConfig { name, max_size, max_times_sampled, rate_limiter, memory, .. } =
+        to_settings(table);
+    TableNumbers {
+        name,
+        max_size,
+        max_bytes: memory.max_bytes,
+        max_times_sampled: i64::from(max_times_sampled),
+        samples_per_insert: rate_limiter.samples_per_insert,
+        min_size_to_sample: rate_limiter.min_size_to_sample,
+        min_diff: rate_limiter.min_diff,
+        max_diff: rate_limiter.max_diff,
+    }
+}
+
+/// Gives the shards that were changed what they had.
+async fn undo(
+    view: &View,
+    results: &[Result<ConfigureTablesResponse>],
+    before: &[ServerInfoResponse],
+    changes: &[TableChange],
+) -> Result<()> {
+    let undone =
+        view.members.iter().zip(results).zip(before).map(|((member, result), info)| async move {
+            if result.is_err() {
+                return Ok(());
+            }
+            let old = changes.iter().filter_map(|change| {
+                let table = info.table_info.iter().find(|table| table.name == change.table)?;
+                Some(status::old_settings(change, table))
+            });
+            let request = ConfigureTablesRequest {
+                changes: old.collect(),
+                ..ConfigureTablesRequest::default()
+            };
+            let answer = async { member.shard()?.call(request).await }.await;
+            answer.map(drop).map_err(|error| of_shard(error, &member.name()))
+        });
+    try_join_all(undone).await.map(drop)
+}
+
+/// What changes, in the numbers of the group.
+fn describe(before: &[TableInfo], after: &[TableInfo]) -> Vec<ChangedSetting> {
+    let tables = before.iter().zip(after);
+    let changed = tables.flat_map(|(before, after)| {
+        let all = to_settings(before).changes_to(&to_settings(after)).into_iter();
+        all.map(|(setting, before, after_it)| ChangedSetting {
+            table: after.name.clone(),
+            setting: setting.to_owned(),
+            before,
+            after: after_it,
+        })
+    });
+    changed.collect()
+}
+
+/// The tables of the group after a change.
+fn given_after(given: &[TableInfo], changes: &[TableChange]) -> Vec<TableInfo> {
+    let mut given = given.to_vec();
+    for change in changes {
+        let Some(table) = given.iter_mut().find(|table| table.name == change.table) else {
+            continue;
+        };
+        table.max_size = change.max_size.unwrap_or(table.max_size);
+        table.max_bytes = change.max_bytes.unwrap_or(table.max_bytes);
+        table.max_times_sampled = change.max_times_sampled.unwrap_or(table.max_times_sampled);
+        if change.sampler.is_some() {
+            table.sampler_options = change.sampler;
+        }
+        if let (Some(priority_exponent), Some(sampler)) =
+            (change.priority_exponent, &mut table.sampler_options)
+        {
+            sampler.distribution =
+                Some(Distribution::Prioritized(Prioritized { priority_exponent }));
+        }
+        if let (Some(limiter), Some(info)) = (change.rate_limiter, &mut table.rate_limiter_info) {
+            info.samples_per_insert = limiter.samples_per_insert;
+            info.min_diff = limiter.min_diff;
+            info.max_diff = limiter.max_diff;
+            info.min_size_to_sample = limiter.min_size_to_sample;
+        }
+    }
+    given
+}

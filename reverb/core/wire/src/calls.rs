@@ -1,0 +1,544 @@
+// SPDX-License-Identifier: Apache-2.0
+//! All calls of a server in one table: paths, rights, limits, and how small calls are made.
+//!
+//! A *small call* is one request and one answer, without items: each implements [`Call`] by its
+//! request, and everything between a program and its handler (`server/calls/`) goes by its row.
+//! Calls that carry items or hold a stream have methods of their own in
+//! [`Transport`](crate::transport::Transport) and [`Shard`](crate::shard::Shard), and a [`Row`]
+//! here.
+
+use std::fmt;
+
+use bytes::{Bytes, BytesMut};
+use prost::{DecodeError, Message};
+use reverb_data::{Error, Result, Right};
+
+use crate::capability::Capability;
+use crate::generated::reverb::{
+    CheckpointStatusRequest, CheckpointStatusResponse, ConfigureTablesRequest,
+    ConfigureTablesResponse, DirectoryRequest, DirectoryResponse, DrainRequest, DrainResponse,
+    SetDirectoryRequest, SetDirectoryResponse, SetPausedRequest, SetPausedResponse,
+    SetRateLimiterRequest, SetRateLimiterResponse, StatusRequest, StatusResponse,
+};
+use crate::generated::{
+    CheckpointRequest, CheckpointResponse, ResetRequest, ResetResponse, ServerInfoRequest,
+    ServerInfoResponse,
+};
+use crate::transport::{ServerInfo, Transport};
+
+/// A method of a server.
+#[derive(Debug, Clone, Copy)]
+pub struct Row {
+    /// Its path in HTTP/2.
+    pub path: &'static str,
+    /// The right that a caller needs before its request is read.
+    pub needs: Needs,
+    /// The largest request.
+    pub limit: RequestLimit,
+}
+
+/// What a caller needs before its request is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Nothing: everybody may call it, also without a token.
+    Nothing,
+    /// A right on some table.
+    AnyRight,
+    /// This right on some table, and on every table that the request names.
+    OnTable(Right),
+    /// This right on all tables.
+    OnAllTables(Right),
+}
+
+/// As `docs/howto/securing.md` has it: `admin` on all tables.
+impl fmt::Display for Needs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nothing => f.write_str("none"),
+            Self::AnyRight => f.write_str("any"),
+            Self::OnTable(right) => write!(f, "`{}` on the table", right.name()),
+            Self::OnAllTables(right) => write!(f, "`{}` on all tables", right.name()),
+        }
+    }
+}
+
+/// How large a message of a caller may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestLimit {
+    /// So many bytes.
+    Bytes(usize),
+    /// So many bytes, and [`BYTES_A_TABLE`] for each table of the server.
+    BytesAndTables(usize),
+    /// `Limits.call_bytes`.
+    CallBytes,
+    /// `Limits.message_bytes`.
+    MessageBytes,
+}
+
+/// Bytes of a request that names tables, for each table of the server.
+pub const BYTES_A_TABLE: usize = 1 << 10;
+
+/// Requests of a name and some numbers.
+const SMALL: RequestLimit = RequestLimit::BytesAndTables(64 << 10);
+/// Requests that have lists of names.
+const NAMES: RequestLimit = RequestLimit::BytesAndTables(1 << 20);
+
+/// A small call.
+#[derive(Debug)]
+pub struct SmallCall {
+    /// Its path, right and limit.
+    pub row: Row,
+    /// When a client makes it again.
+    pub repeat: Repeat,
+    /// What a group of shards makes of it.
+    pub group: InGroup,
+    /// Whether a caller may expect it to reach all servers of an address: then the log warns once
+    /// where it reached one of several.
+    pub reaches_one: bool,
+    /// Whether the answer begins before the work, which may take long: then the caller knows that
+    /// the server is there.
+    pub announced: bool,
+    /// The end of "The server does not ..." for a server that does not know it.
+    pub missing: Option<&'static str>,
+    /// Capabilities without which a server would ignore a part of this request.
+    pub asks_for: fn(&[u8]) -> &'static [Capability],
+    /// Whether these bytes are an answer.
+    is_answer: fn(&[u8]) -> std::result::Result<(), DecodeError>,
+}
+
+/// When a client makes a small call again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// Never: a call that was lost may have been done.
+    Never,
+    /// While no server answers; one that is there answers at once.
+    Question,
+    /// While no server answers. The server must be there before it is told, and refuses the change
+    /// after a moment of its own clock: this field of the request, in nanoseconds since 1970.
+    Change {
+        /// The number of the field.
+        not_after: u32,
+    },
+}
+
+/// What a group of shards makes of a small call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum InGroup {
+    /// Asks its shards and merges their answers (`shards/merge/`).
+    Merge,
+    /// Answers itself.
+    Own,
+    /// Refuses it: it is meant for one server.
+    Refused,
+}
+
+/// A small call, by its request.
+pub trait Call: Message + Default + Clone + 'static {
+    /// The answer.
+    type Answer: Message + Default + 'static;
+    /// The path in HTTP/2.
+    const PATH: &'static str;
+    /// All that is known of the call.
+    const CALL: &'static SmallCall;
+
+    /// The tables that the request names: the caller needs the right of the row on each.
+    fn tables(&self) -> Vec<&str> {
+        Vec::new()
+    }
+
+    /// The moment after which the server must not begin, in nanoseconds since 1970; 0: none.
+    fn not_after_ns(&self) -> i64 {
+        0
+    }
+}
+
+/// A call that is asked again, of a caller with any right, and merged by a group.
+const fn call<C: Call>(needs: Needs) -> SmallCall {
+    SmallCall {
+        row: Row { path: C::PATH, needs, limit: SMALL },
+        repeat: Repeat::Question,
+        group: InGroup::Merge,
+        reaches_one: true,
+        announced: false,
+        missing: None,
+        asks_for: |_| &[],
+        is_answer: |answer| C::Answer::decode(answer).map(drop),
+    }
+}
+
+/// Empties a table.
+impl Call for ResetRequest {
+    type Answer = ResetResponse;
+    const PATH: &'static str = "/deepmind.reverb.ReverbService/Reset";
+    const CALL: &'static SmallCall = &SmallCall {
+        repeat: Repeat::Change { not_after: 1001 },
+        ..call::<Self>(Needs::OnTable(Right::Admin))
+    };
+
+    fn tables(&self) -> Vec<&str> {
+        vec![&self.table]
+    }
+
+    fn not_after_ns(&self) -> i64 {
+        self.not_after_ns
+    }
+}
+
+/// Describes all tables.
+impl Call for ServerInfoRequest {
+    type Answer = ServerInfoResponse;
+    const PATH: &'static str = "/deepmind.reverb.ReverbService/ServerInfo";
+    const CALL: &'static SmallCall =
+        &SmallCall { reaches_one: false, ..call::<Self>(Needs::AnyRight) };
+}
+
+/// Saves all tables.
+impl Call for CheckpointRequest {
+    type Answer = CheckpointResponse;
+    const PATH: &'static str = "/deepmind.reverb.ReverbService/Checkpoint";
+    const CALL: &'static SmallCall = &SmallCall {
+        repeat: Repeat::Never,
+        announced: true,
+        ..call::<Self>(Needs::OnAllTables(Right::Admin))
+    };
+}
+
+/// Reports the result of checkpoints. dm-reverb does not have it.
+impl Call for CheckpointStatusRequest {
+    type Answer = CheckpointStatusResponse;
+    const PATH: &'static str = "/reverb.ReplayService/CheckpointStatus";
+    const CALL: &'static SmallCall = &SmallCall {
+        missing: Some("report the state of its checkpoints"),
+        ..call::<Self>(Needs::OnTable(Right::Sample))
+    };
+}
+
+/// Tells all that a server counts. dm-reverb does not have it.
+impl Call for StatusRequest {
+    type Answer = StatusResponse;
+    const PATH: &'static str = "/reverb.ReplayService/Status";
+    const CALL: &'static SmallCall = &SmallCall {
+        missing: Some("tell its status"),
+        ..call::<Self>(Needs::OnTable(Right::Sample))
+    };
+}
+
+/// Changes settings of tables: all, or none. dm-reverb does not have it.
+impl Call for ConfigureTablesRequest {
+    type Answer = ConfigureTablesResponse;
+    const PATH: &'static str = "/reverb.ReplayService/ConfigureTables";
+    const CALL: &'static SmallCall = &SmallCall {
+        row: Row { path: Self::PATH, needs: Needs::OnTable(Right::Admin), limit: NAMES },
+        repeat: Repeat::Change { not_after: 3 },
+        announced: true,
+        missing: Some("change its tables while it runs"),
+        asks_for: |request| match Self::decode(request) {
+            Ok(it) if it.changes.iter().any(|change| change.sampler.is_some()) => {
+                &[Capability::Selectors]
+            }
+            _ => &[],
+        },
+        ..call::<Self>(Needs::OnTable(Right::Admin))
+    };
+
+    fn tables(&self) -> Vec<&str> {
+        self.changes.iter().map(|change| &*change.table).collect()
+    }
+
+    fn not_after_ns(&self) -> i64 {
+        self.not_after_ns
+    }
+}
+
+/// Pauses a side of a table, or ends that. dm-reverb does not have it.
+impl Call for SetPausedRequest {
+    type Answer = SetPausedResponse;
+    const PATH: &'static str = "/reverb.ReplayService/SetPaused";
+    const CALL: &'static SmallCall = &SmallCall {
+        repeat: Repeat::Change { not_after: 5 },
+        missing: Some("pause its tables"),
+        ..call::<Self>(Needs::OnTable(Right::Admin))
+    };
+
+    fn tables(&self) -> Vec<&str> {
+        vec![&self.table]
+    }
+
+    fn not_after_ns(&self) -> i64 {
+        self.not_after_ns
+    }
+}
+
+/// Ends all streams. dm-reverb does not have it. A call that was lost is not made again: it could
+/// reach the server after its restart.
+impl Call for DrainRequest {
+    type Answer = DrainResponse;
+    const PATH: &'static str = "/reverb.ReplayService/Drain";
+    const CALL: &'static SmallCall = &SmallCall {
+        repeat: Repeat::Never,
+        announced: true,
+        missing: Some("drain"),
+        ..call::<Self>(Needs::OnAllTables(Right::Admin))
+    };
+}
+
+/// Tells the map of a group of shards. dm-reverb does not have it.
+impl Call for DirectoryRequest {
+    type Answer = DirectoryResponse;
+    const PATH: &'static str = "/reverb.ReplayService/Directory";
+    const CALL: &'static SmallCall = &SmallCall {
+        repeat: Repeat::Never,
+        group: InGroup::Own,
+        reaches_one: false,
+        missing: Some("tell the map of a group of shards"),
+        ..call::<Self>(Needs::AnyRight)
+    };
+}
+
+/// Gives a shard a new map. dm-reverb does not have it.
+impl Call for SetDirectoryRequest {
+    type Answer = SetDirectoryResponse;
+    const PATH: &'static str = "/reverb.ReplayService/SetDirectory";
+    const CALL: &'static SmallCall = &SmallCall {
+        row: Row {
+            path: Self::PATH,
+            needs: Needs::OnAllTables(Right::Admin),
+            limit: RequestLimit::CallBytes,
+        },
+        repeat: Repeat::Never,
+        group: InGroup::Refused,
+        announced: true,
+        missing: Some("take the map of a group of shards"),
+        ..call::<Self>(Needs::OnAllTables(Right::Admin))
+    };
+}
+
+/// Moves the bounds of a rate limiter. dm-reverb does not have it.
+impl Call for SetRateLimiterRequest {
+    type Answer = SetRateLimiterResponse;
+    const PATH: &'static str = "/reverb.ReplayService/SetRateLimiter";
+    const CALL: &'static SmallCall = &SmallCall {
+        repeat: Repeat::Never,
+        group: InGroup::Refused,
+        missing: Some("move the bounds of rate limiters"),
+        ..call::<Self>(Needs::OnTable(Right::Admin))
+    };
+
+    fn tables(&self) -> Vec<&str> {
+        vec![&self.table]
+    }
+}
+
+/// All small calls. A test of the server compares the list with its handlers.
+pub const SMALL_CALLS: [&SmallCall; 11] = [
+    ResetRequest::CALL,
+    ServerInfoRequest::CALL,
+    CheckpointRequest::CALL,
+    CheckpointStatusRequest::CALL,
+    StatusRequest::CALL,
+    ConfigureTablesRequest::CALL,
+    SetPausedRequest::CALL,
+    DrainRequest::CALL,
+    DirectoryRequest::CALL,
+    SetDirectoryRequest::CALL,
+    SetRateLimiterRequest::CALL,
+];
+
+/// Writers send items.
+pub const INSERT_STREAM: &str = "/deepmind.reverb.ReverbService/InsertStream";
+/// Samplers request items.
+pub const SAMPLE_STREAM: &str = "/deepmind.reverb.ReverbService/SampleStream";
+/// Updates priorities and deletes items.
+pub const MUTATE_PRIORITIES: &str = "/deepmind.reverb.ReverbService/MutatePriorities";
+/// Gives dm-reverb's clients in the same process a pointer. Here it does not.
+pub const INITIALIZE_CONNECTION: &str = "/deepmind.reverb.ReverbService/InitializeConnection";
+
+/// Reads a whole table. dm-reverb does not have it.
+pub const SCAN: &str = "/reverb.ReplayService/Scan";
+/// Turns a rate limiter off for a while. dm-reverb does not have it.
+pub const HOLD_RATE_LIMITER: &str = "/reverb.ReplayService/HoldRateLimiter";
+/// Tells sizes, masses and cursors of tables as they change. dm-reverb does not have it.
+pub const WATCH: &str = "/reverb.ReplayService/Watch";
+/// Updates priorities, and says which keys there are not. dm-reverb does not have it.
+pub const UPDATE_PRIORITIES: &str = "/reverb.ReplayService/UpdatePriorities";
+/// Adds items of another shard. dm-reverb does not have it.
+pub const TRANSFER: &str = "/reverb.ReplayService/Transfer";
+
+/// gRPC's health service.
+pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
+/// The same as a stream, until the caller cancels it.
+pub const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
+/// gRPC's reflection service.
+pub const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+/// The same with the service's older name.
+pub const OLD_REFLECTION: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
+
+/// The calls that carry items or hold a stream, and those of gRPC itself.
+const OTHER_CALLS: [(&str, Needs, RequestLimit); 13] = [
+    (INSERT_STREAM, Needs::OnTable(Right::Insert), RequestLimit::MessageBytes),
+    (SAMPLE_STREAM, Needs::OnTable(Right::Sample), SMALL),
+    (MUTATE_PRIORITIES, Needs::OnTable(Right::Update), RequestLimit::CallBytes),
+    (INITIALIZE_CONNECTION, Needs::AnyRight, SMALL),
+    (SCAN, Needs::OnTable(Right::Sample), SMALL),
+    (HOLD_RATE_LIMITER, Needs::OnTable(Right::Admin), SMALL),
+    (WATCH, Needs::AnyRight, NAMES),
+    (UPDATE_PRIORITIES, Needs::OnTable(Right::Update), RequestLimit::CallBytes),
+    (TRANSFER, Needs::OnTable(Right::Admin), RequestLimit::MessageBytes),
+    (HEALTH_CHECK, Needs::Nothing, RequestLimit::Bytes(4 << 10)),
+    (HEALTH_WATCH, Needs::Nothing, RequestLimit::Bytes(4 << 10)),
+    (REFLECTION, Needs::AnyRight, SMALL),
+    (OLD_REFLECTION, Needs::AnyRight, SMALL),
+];
+
+/// All calls. A test compares the list with the services of the `.proto` files.
+pub fn all() -> impl Iterator<Item = Row> {
+    let others = OTHER_CALLS.into_iter().map(|(path, needs, limit)| Row { path, needs, limit });
+    SMALL_CALLS.into_iter().map(|call| call.row).chain(others)
+}
+
+/// The row of a path. One that is not known needs a right as little as its error tells.
+pub fn row(path: &str) -> Row {
+    let unknown = Row { path: "", needs: Needs::AnyRight, limit: SMALL };
+    all().find(|row| row.path == path).unwrap_or(unknown)
+}
+
+/// The name of a call: `Reset`, `Health/Check`.
+pub fn name(path: &str) -> &'static str {
+    match row(path).path {
+        HEALTH_CHECK => "Health/Check",
+        HEALTH_WATCH => "Health/Watch",
+        "" => "an unknown method",
+        path => path.rsplit('/').next().unwrap_or(path),
+    }
+}
+
+/// The largest answer that a client reads, unless the answer has items or lists of keys.
+const MAX_ANSWER_BYTES: usize = 64 << 20;
+
+/// How many bytes of an answer a client reads; `None`: as much as a message may have.
+pub fn answer_limit(path: &str) -> Option<usize> {
+    let has_much = matches!(path, SAMPLE_STREAM | SCAN | UPDATE_PRIORITIES);
+    (!has_much).then_some(MAX_ANSWER_BYTES)
+}
+
+impl SmallCall {
+    /// The call of this name: `Reset`.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        SMALL_CALLS.into_iter().find(|call| call.name() == name)
+    }
+
+    /// Its name: `Reset`.
+    pub fn name(&self) -> &'static str {
+        name(self.row.path)
+    }
+
+    /// A request that must not be begun after a moment of the server's clock; 0: at any time.
+    pub fn with_deadline(&self, request: &Bytes, not_after_ns: i64) -> Bytes {
+        let Repeat::Change { not_after } = self.repeat else { return request.clone() };
+        // The last value of a field is the one that counts.
+        let mut request = BytesMut::from(&request[..]);
+        prost::encoding::int64::encode(not_after, &not_after_ns, &mut request);
+        request.freeze()
+    }
+
+    /// The error of an address that leads to several servers, where the call is meant for one.
+    pub fn refused_by_group(&self, address: &str) -> Error {
+        Error::invalid_argument(format!(
+            "{address} leads to several servers, and {} is a call to one of them: make a client of \
+             that server.",
+            self.name()
+        ))
+    }
+
+    /// Checks the bytes of an answer.
+    ///
+    /// # Errors
+    ///
+    /// `Internal` that names the server and the call.
+    pub fn check_answer(&self, address: &str, answer: Bytes) -> Result<Bytes> {
+        let is_answer = (self.is_answer)(&answer);
+        is_answer.map(|()| answer).map_err(|error| damaged(address, self.name(), &error))
+    }
+}
+
+/// The error of an answer that cannot be decoded.
+pub(crate) fn damaged(address: &str, name: &str, error: &DecodeError) -> Error {
+    Error::internal(format!("The answer of the server at {address} to {name} is damaged: {error}."))
+}
+
+/// Small calls, by their requests.
+pub trait Calls {
+    /// Makes a call, once.
+    fn call<C: Call>(&self, request: C) -> impl Future<Output = Result<C::Answer>> + Send;
+
+    /// Describes all tables.
+    fn server_info(&self) -> impl Future<Output = Result<ServerInfo>> + Send;
+}
+
+impl<T: Transport + ?Sized> Calls for T {
+    async fn call<C: Call>(&self, request: C) -> Result<C::Answer> {
+        let request = request.encode_to_vec().into();
+        let answer = self.small_call(C::CALL, request).await?;
+        C::Answer::decode(answer).map_err(|error| damaged(self.address(), C::CALL.name(), &error))
+    }
+
+    async fn server_info(&self) -> Result<ServerInfo> {
+        self.call(ServerInfoRequest {}).await.map(ServerInfo::from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use prost_types::FileDescriptorSet;
+
+    use super::*;
+
+    fn declared() -> BTreeSet<String> {
+        let set = FileDescriptorSet::decode(crate::DESCRIPTORS).unwrap();
+        let declared = set.file.iter().flat_map(|file| {
+            file.service.iter().flat_map(|service| {
+                let prefix = format!("/{}.{}/", file.package(), service.name());
+                service.method.iter().map(move |method| format!("{prefix}{}", method.name()))
+            })
+        });
+        declared.collect()
+    }
+
+    #[test]
+    fn every_call_of_the_services_has_a_row() {
+        assert_eq!(declared(), all().map(|row| row.path.to_owned()).collect());
+        assert_eq!(all().count(), declared().len(), "each has one");
+        assert_eq!(row("/reverb.ReplayService/New").needs, Needs::AnyRight);
+        assert_eq!(name("/reverb.ReplayService/New"), "an unknown method");
+    }
+
+    #[test]
+    fn a_deadline_replaces_the_one_of_the_request() {
+        let request = SetPausedRequest { table: "a".into(), not_after_ns: 1, ..Default::default() };
+        let limited = |ns| {
+            let bytes = SetPausedRequest::CALL.with_deadline(&request.encode_to_vec().into(), ns);
+            SetPausedRequest::decode(bytes).unwrap()
+        };
+        for ns in [0, 7, i64::MAX, -1] {
+            assert_eq!(limited(ns), SetPausedRequest { not_after_ns: ns, ..request.clone() });
+            assert_eq!(limited(ns).not_after_ns(), ns);
+        }
+        let reset = ResetRequest { table: "b".into(), not_after_ns: 0 };
+        let bytes = ResetRequest::CALL.with_deadline(&reset.encode_to_vec().into(), 9);
+        assert_eq!(ResetRequest::decode(bytes).unwrap().not_after_ns(), 9);
+        let bytes = ConfigureTablesRequest::CALL.with_deadline(&Bytes::new(), 9);
+        assert_eq!(ConfigureTablesRequest::decode(bytes).unwrap().not_after_ns(), 9);
+        let as_it_is = Bytes::from_static(b"x");
+        assert_eq!(DrainRequest::CALL.with_deadline(&as_it_is, 9), as_it_is);
+    }
+
+    #[test]
+    fn a_damaged_answer_is_told() {
+        let error = StatusRequest::CALL.check_answer("a:1", Bytes::from_static(b"\xff"));
+        let text = error.unwrap_err().to_string();
+        assert!(text.contains("The answer of the server at a:1 to Status is damaged"), "{text}");
+        assert!(StatusRequest::CALL.check_answer("a:1", Bytes::new()).is_ok());
+    }
+}

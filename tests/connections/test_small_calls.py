@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls of one request and one answer: the same in the server's process and over the network.
+
+The answers, the errors, the lines of the log, and by whom a change was made.
+"""
+
+import re
+
+import pytest
+
+import reverb
+from reverb.core import native, protos
+from support.hosts import HOSTS
+
+STREAMS = {
+    *("InsertStream", "SampleStream", "Scan", "HoldRateLimiter", "Watch", "Transfer"),
+    *("MutatePriorities", "UpdatePriorities", "InitializeConnection"),
+    *("Health/Check", "Health/Watch", "ServerReflectionInfo"),
+}
+_MAP = protos.ShardMap(
+    group="g",
+    epoch=3,
+    shards=[protos.Shard(index=0, weight=1.0)],
+    slots=[protos.SlotRange(first=0, count=4096, owner=0)],
+)
+_CHANGE = protos.TableChange(table="a", max_size=7)
+# Requests of each call, good ones and bad ones, in the order in which they are made.
+REQUESTS = {
+    "Reset": [{"table": "a"}, {"table": "nothing"}],
+    "ServerInfo": [{}],
+    "Checkpoint": [{}],
+    "CheckpointStatus": [{}],
+    "Status": [{}, {"with_streams": True}],
+    "ConfigureTables": [
+        {"changes": [_CHANGE]},
+        {"changes": [_CHANGE, _CHANGE]},
+        {"changes": [protos.TableChange(table="a", max_size=-1)]},
+        {"changes": [protos.TableChange(table="nothing")]},
+    ],
+    "SetPaused": [
+        {"table": "a", "inserts": True, "paused": True},
+        {"table": "a", "inserts": True, "samples": True},
+        {"table": "a"},
+        {"table": "nothing", "samples": True},
+    ],
+    "Directory": [{}, {"tables": ["a", "nothing"]}],
+    "SetDirectory": [{}, {"map": _MAP}, {"map": _MAP}],
+    "SetRateLimiter": [
+        {"table": "a", "min_diff": -1.0, "max_diff": 1.0, "min_size_to_sample": 1, "term": 1},
+        {"table": "a", "restore": True},
+        {"table": "nothing"},
+    ],
+    "Drain": [{"timeout_s": -1.0}, {"timeout_s": 0.0}],
+}
+
+
+def test_every_small_call_is_tried():
+    names = {name for name, _ in native.call_rights()}
+    assert {*REQUESTS, *STREAMS} == names
+
+
+def _without_numbers(text):
+    """Leaves out what differs between any two servers: numbers, ids, times, directories."""
+    return re.sub(r"\S*/tmp\S*|0x\w+|\d+(\.\d+)?(e[-+]?\d+)?", "#", str(text))
+
+
+# Fields that count what comes over the network, and how long the server runs.
+_OF_THE_WAY = ("traffic", "process", "history", "memory", "streams")
+
+
+def _outcome(client, name, request):
+    message = getattr(protos, f"{name}Request")(**request).SerializeToString()
+    try:
+        answer = client._client.call(name, message)
+    except reverb.errors.ReverbError as error:
+        return type(error).__name__, _without_numbers(error)
+    told = getattr(protos, f"{name}Response").FromString(answer)
+    for field in _OF_THE_WAY:
+        if field in told.DESCRIPTOR.fields_by_name:
+            told.ClearField(field)
+    # A time of 0 is left out, so all numbers are.
+    return "answer", re.sub(r"\n? *\w+: #(?=\n)", "", _without_numbers(told))
+
+
+def _life(host, name, root, log):
+    """Makes the calls at a new server; returns what came back, what changed, and the log."""
+    log.clear()
+    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(root))
+    table = reverb.Table.queue("a", 10)
+    with reverb.Server([table], checkpointer=checkpointer) as server:
+        client = reverb.Client(f"{host}:{server.port}")
+        outcomes = [_outcome(client, name, request) for request in REQUESTS[name]]
+        paused = server.status().tables["a"].inserting.paused
+        by = paused and paused.client
+        lines = [(record.levelname, _without_numbers(record.getMessage())) for record in log.records]
+    return outcomes, by, lines
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_a_call_is_the_same_in_process_and_over_the_network(name, tmp_path, caplog):
+    caplog.set_level("INFO")
+    reverb.logging.to_python()
+    try:
+        local, remote = (_life(host, name, tmp_path / path, caplog) for path, host in HOSTS.items())
+    finally:
+        reverb.logging.to_stderr()
+    assert local[0] == remote[0]
+    assert local[1:] == remote[1:]
+    assert any(kind == "answer" for kind, _ in local[0]), local[0]
