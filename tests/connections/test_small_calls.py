@@ -92,7 +92,9 @@ def _life(host, name, root, log):
         outcomes = [_outcome(client, name, request) for request in REQUESTS[name]]
         paused = server.status().tables["a"].inserting.paused
         by = paused and paused.client
-        lines = [(record.levelname, _without_numbers(record.getMessage())) for record in log.records]
+        lines = [
+            (record.levelname, _without_numbers(record.getMessage())) for record in log.records
+        ]
     return outcomes, by, lines
 
 

@@ -25,8 +25,6 @@ def test_every_call_has_its_right_in_the_docs():
 def test_every_method_of_a_client_is_in_the_table():
     told = {name for _, methods, _ in _table() for name in re.findall(r"`(\w+)`", methods)}
     methods = {
-        name
-        for name, method in vars(reverb.Client).items()
-        if name[0] != "_" and callable(method)
+        name for name, method in vars(reverb.Client).items() if name[0] != "_" and callable(method)
     }
     assert told == methods
