@@ -43,11 +43,20 @@ CRATES = {
     },
     "reverb-client": {"reverb-data", "reverb-memory", "reverb-wire"},
     "reverb-shards": {"reverb-data", "reverb-wire"},
+    "reverb-connect": {
+        "reverb-client",
+        "reverb-data",
+        "reverb-rpc",
+        "reverb-server",
+        "reverb-shards",
+        "reverb-wire",
+    },
     "reverb-bindings": {
         "reverb-allocator",
         "reverb-auth",
         "reverb-checkpoint",
         "reverb-client",
+        "reverb-connect",
         "reverb-data",
         "reverb-engine",
         "reverb-log",
@@ -80,6 +89,7 @@ FOREIGN_CRATES = {
     "reverb-checkpoint": _HTTP | _PYTHON,
     "reverb-server": _HTTP | _PYTHON,
     "reverb-client": _HTTP | _PYTHON,
+    "reverb-connect": _HTTP | _PYTHON,
     "reverb-shards": _HTTP | _PYTHON,
     "reverb-tf": _HTTP | _PYTHON,
 }
