@@ -13,6 +13,7 @@ mod foreign;
 pub mod group;
 pub mod info;
 pub mod member;
+mod plan;
 mod sample_stream;
 pub mod shares;
 pub mod slot_map;
