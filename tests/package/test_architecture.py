@@ -106,6 +106,7 @@ LAYERS = [
         "rate_limiters",
         "reverb_types",
         "server_status",
+        "_status",
         "_checkpoints",
         "pybind",
         "libpybind",
