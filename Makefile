@@ -109,7 +109,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 # Installing packages is for the administrator.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build quick release test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax lint check docs-rust fix proto bench \
+.PHONY: help setup build quick release lines test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax lint check docs-rust fix proto bench \
 	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments
 
@@ -195,6 +195,9 @@ lint: setup ## the fast part of `make check`: formatting and ruff; .pre-commit-c
 	cargo fmt --all --check
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
+
+lines: ## count lines of Rust and Python by room, and name the long files; AT=REVISION counts another one
+	@$(PYTHON) tools/count_lines.py $(if $(AT),--at $(AT))
 
 check: lint build ## formatting, lints, types, stubs, generated code, links of the Rust docs, architecture
 	cargo clippy --workspace --all-targets -- -D warnings

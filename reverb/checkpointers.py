@@ -10,7 +10,9 @@ import operator
 import os
 import tempfile
 
+from reverb._checkpoints.packed import pack, unpack
 from reverb._checkpoints.stored import Checkpoint, TableStatistics, absolute_path, read
+from reverb._checks.plain_files import open_file
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import shown
@@ -23,7 +25,10 @@ __all__ = [
     "TableStatistics",
     "TempDirCheckpointer",
     "default_checkpointer",
+    "open_file",
+    "pack",
     "read",
+    "unpack",
 ]
 
 

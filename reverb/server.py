@@ -11,6 +11,7 @@ from reverb._checks.arguments import as_path
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._server.credentials import ServerSecurity
 from reverb._server.limits import Limits
+from reverb._server.start_config import StartConfig
 from reverb._server.table import Table, TableExtensionBase
 from reverb._server.table_change import ChangedSetting, TableChange, to_request
 from reverb._server.tls import ServerTls
@@ -181,22 +182,22 @@ class Server:
         else:
             options = checkpointer.internal_checkpointer()
         self._coordinator: Any = None
-        self._server = native.Server(
-            [table.internal_table for table in tables],
-            port,
-            host,
-            options,
-            checkpoint_interval_s,
-            keepalive_s,
-            keepalive_timeout_s,
-            Limits() if limits is None else limits,
-            parse_byte_size_or_share("max_bytes", max_bytes),
-            http_port,
-            http_host,
-            security,
-            None if unix_path is None else as_path("unix_path", unix_path),
-            place,
+        config = StartConfig(
+            port=port,
+            host=host,
+            checkpoints=options,
+            checkpoint_interval_s=checkpoint_interval_s,
+            keepalive_s=keepalive_s,
+            keepalive_timeout_s=keepalive_timeout_s,
+            limits=Limits() if limits is None else limits,
+            max_bytes=parse_byte_size_or_share("max_bytes", max_bytes),
+            http_port=http_port,
+            http_host=http_host,
+            security=security,
+            unix_path=None if unix_path is None else as_path("unix_path", unix_path),
+            shard=place,
         )
+        self._server = native.Server([table.internal_table for table in tables], config)
         if shard is not None and shard.is_coordinated and shard.index == 0 and shard.address:
             self._coordinator = _coordinator(shard.address)
 

@@ -2,115 +2,45 @@
 """The status of a server: its memory, what happened to its tables, and who waits."""
 
 import dataclasses
-import math
-import sys
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 from reverb._checks.answers import reads_answer
+from reverb._status.table_status import (
+    STATES,
+    Diagnosis,
+    Histogram,
+    LimiterStatus,
+    Rates,
+    RemovedItems,
+    SetBy,
+    SideStatus,
+    TableStatus,
+    read_message,
+)
 from reverb.core import protos
 
-# What a table does or waits for, those that need help first. See `Diagnosis`.
-STATES = (
-    "shard down",
-    "never",
-    "stuck",
-    "paused",
-    "draining",
-    "starved",
-    "full",
-    "slow readers",
-    "behind",
-    "ahead",
-    "filling",
-    "flowing",
-    "idle",
-    "unknown",
-)
-
-# By the number of `PriorityTableCheckpoint.WhenFull`.
-_WHEN_FULL = ("remove", "wait")
-
-_Status = TypeVar("_Status")
+__all__ = [
+    "STATES",
+    "CheckpointStatus",
+    "Diagnosis",
+    "Histogram",
+    "LimiterStatus",
+    "MemoryStatus",
+    "ProcessStatus",
+    "Rates",
+    "RemovedItems",
+    "SecurityStatus",
+    "ServerStatus",
+    "SetBy",
+    "ShardStatus",
+    "SideStatus",
+    "StreamStatus",
+    "TableStatus",
+    "TrafficStatus",
+]
 
 _NS_PER_S = 1e9
-_MS_PER_S = 1e3
-
-
-# Each bound of a histogram is twice the one before, so that more of them are no numbers.
-_MAX_BOUNDS = 1023
-
-
-@dataclasses.dataclass(frozen=True)
-class Histogram:
-    """Values by their size.
-
-    Example:
-      >>> histogram = Histogram(bounds=(1.0, 2.0, 4.0), counts=(2, 0, 1, 1), sum=14.0)
-      >>> print(histogram.count, histogram.mean, histogram.quantile(0.5))
-      4 3.5 1.0
-
-    Attributes:
-      bounds: Upper bounds, each twice the one before.
-      counts: `counts[i]` is the number of values up to `bounds[i]` and above the bound before; the
-        last one, beyond the bounds, is that of all larger values.
-      sum: Sum of all values.
-    """
-
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    sum: float
-
-    @property
-    def count(self) -> int:
-        """Number of values."""
-        return sum(self.counts)
-
-    @property
-    def mean(self) -> float:
-        """Mean of the values; NaN if there are none."""
-        return self.sum / self.count if self.count else math.nan
-
-    def quantile(self, q: float) -> float:
-        """Returns the smallest bound that at least a share `q` of the values do not exceed.
-
-        Args:
-          q: A number from 0 to 1; 0.5 asks for the median.
-
-        Returns:
-          One of `bounds`, `inf` beyond them, or NaN if there are no values.
-
-        Raises:
-          ValueError: If `q` is not from 0 to 1.
-        """
-        if not 0 <= q <= 1:
-            raise ValueError(f"q must be from 0 to 1, got {q}")
-        if not self.count:
-            return math.nan
-        seen = 0
-        for bound, count in zip((*self.bounds, math.inf), self.counts, strict=True):
-            seen += count
-            if seen and seen >= q * self.count:
-                return bound
-        raise AssertionError("the counts add up to their sum")
-
-    @classmethod
-    def _from_proto(cls, proto: Any) -> "Histogram":
-        missing = proto.num_bounds + 1 - len(proto.counts)
-        if (
-            not 0 <= proto.num_bounds <= _MAX_BOUNDS
-            or missing < 0
-            or min(proto.counts, default=0) < 0
-        ):
-            raise ValueError(
-                f"a histogram has {len(proto.counts)} counts, some below 0 perhaps, and "
-                f"{proto.num_bounds} bounds, of which there can be {_MAX_BOUNDS}"
-            )
-        return cls(
-            bounds=tuple(proto.first_bound * 2**power for power in range(proto.num_bounds)),
-            counts=(*proto.counts, *[0] * missing),
-            sum=proto.sum,
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,269 +76,7 @@ class MemoryStatus:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "MemoryStatus":
-        return _read(cls, proto, limit=proto.limit or None)
-
-
-@dataclasses.dataclass(frozen=True)
-class LimiterStatus:
-    """The settings of a table's rate limiter.
-
-    Samples wait while `TableStatus.cursor - 1 < min_diff`, or while there are fewer than
-    `min_size_to_sample` items. Inserts wait while `cursor + samples_per_insert > max_diff`, except
-    below `min_size_to_sample`.
-
-    Attributes:
-      samples_per_insert: How much an insert raises the cursor.
-      min_diff: Lower bound of the cursor; `-inf`: none.
-      max_diff: Upper bound of the cursor; `inf`: none.
-      min_size_to_sample: Number of items from which on samples are allowed.
-    """
-
-    samples_per_insert: float
-    min_diff: float
-    max_diff: float
-    min_size_to_sample: int
-
-    @classmethod
-    def _from_proto(cls, proto: Any) -> "LimiterStatus":
-        return _read(cls, proto, min_diff=_bound(proto.min_diff), max_diff=_bound(proto.max_diff))
-
-
-@dataclasses.dataclass(frozen=True)
-class SetBy:
-    """Who has changed something for a while.
-
-    Attributes:
-      client: What the client calls itself; see `StreamStatus.client`.
-      at: When it did, in seconds since 1970.
-    """
-
-    client: str
-    at: float
-
-    @classmethod
-    def _of(cls, proto: Any, field: str) -> "SetBy | None":
-        """The field of a message; `None` if it is not set."""
-        if not proto.HasField(field):
-            return None
-        set_by = getattr(proto, field)
-        return cls(set_by.client, set_by.at_ns / _NS_PER_S)
-
-
-@dataclasses.dataclass(frozen=True)
-class SideStatus:
-    """How those who insert into a table wait, or those who sample from it.
-
-    Attributes:
-      waiting: Number of items that wait to be inserted, or of requests that wait for samples.
-      oldest_wait_s: How long the first of them has waited, in seconds; `None` if none waits.
-      blocked_s: In how many seconds at least one waited.
-      wait_s: How long each item waited until it was inserted, or each request until its first
-        sample, in seconds.
-      last_at: When the last item was inserted, or sampled, in seconds since 1970; `None`: never.
-      paused: Who has paused this side; `None` if nobody has.
-    """
-
-    waiting: int
-    oldest_wait_s: float | None
-    blocked_s: float
-    wait_s: Histogram
-    last_at: float | None
-    paused: SetBy | None
-
-    @classmethod
-    def _from_proto(cls, proto: Any) -> "SideStatus":
-        waits = proto.HasField("oldest_wait_s")
-        return _read(
-            cls,
-            proto,
-            oldest_wait_s=proto.oldest_wait_s if waits else None,
-            wait_s=Histogram._from_proto(proto.wait_s),
-            last_at=proto.last_ns / _NS_PER_S if proto.last_ns else None,
-            paused=SetBy._of(proto, "paused"),
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class RemovedItems:
-    """The items that left a table since the server started, by the reason.
-
-    Attributes:
-      full: There were more than `max_size`.
-      bytes: The table, or the server, had more than `max_bytes`.
-      sampled_out: They were sampled `max_times_sampled` times.
-      deleted: A client deleted them.
-      reset: A client reset the table.
-      shrunk: The table was made smaller.
-      unsampled: How many of all these nobody had sampled.
-      times_sampled: How often each of the others had been sampled.
-    """
-
-    full: int
-    bytes: int
-    sampled_out: int
-    deleted: int
-    reset: int
-    shrunk: int
-    unsampled: int
-    times_sampled: Histogram
-
-    @property
-    def total(self) -> int:
-        """Number of items that left."""
-        by_reason = (self.full, self.bytes, self.sampled_out, self.deleted, self.reset, self.shrunk)
-        return sum(by_reason)
-
-    @classmethod
-    def _from_proto(cls, proto: Any) -> "RemovedItems":
-        return _read(cls, proto, times_sampled=Histogram._from_proto(proto.times_sampled))
-
-
-@dataclasses.dataclass(frozen=True)
-class Rates:
-    """What a table did in the last seconds.
-
-    Attributes:
-      seconds: How many seconds these are, at most 10.
-      inserts_per_s: Items inserted a second.
-      samples_per_s: Items sampled a second.
-      insert_blocked: The share of the time in which an insert waited, from 0 to 1.
-      sample_blocked: The share of the time in which a sample waited, from 0 to 1.
-    """
-
-    seconds: float
-    inserts_per_s: float
-    samples_per_s: float
-    insert_blocked: float
-    sample_blocked: float
-
-    @classmethod
-    def _from_proto(cls, proto: Any) -> "Rates":
-        return _read(cls, proto)
-
-
-@dataclasses.dataclass(frozen=True)
-class Diagnosis:
-    """What a table does or waits for.
-
-    * `never`: it can never hold the items that sampling needs, because it is too small.
-    * `stuck`: inserts and samples wait, and neither can go on.
-    * `paused`: somebody has paused inserts or samples.
-    * `draining`: the server ends its streams, before it is stopped.
-    * `starved`: samples wait, and there was no insert for 10 s.
-    * `full`: inserts wait for memory, of the table or of the server.
-    * `slow readers`: samples are ready, and their readers have not taken them for a second.
-    * `behind`: inserts wait for the ratio; actors are faster than learners.
-    * `ahead`: samples wait for the ratio; learners are faster than actors.
-    * `filling`: samples wait for the first items, and inserts come.
-    * `flowing`: inserts or samples go through.
-    * `idle`: nobody has asked for anything for 10 s.
-    * `unknown`: the server is of an older release, which does not tell.
-
-    Somebody waits if a wait takes a second, or if waits take half of the last seconds.
-
-    Attributes:
-      state: One of the words above.
-      sentence: What the table waits for, and what would help, for people.
-    """
-
-    state: str
-    sentence: str
-
-    @classmethod
-    def _from_proto(cls, proto: Any) -> "Diagnosis":
-        return cls(proto.state if proto.state in STATES else "unknown", proto.sentence)
-
-
-@dataclasses.dataclass(frozen=True)
-class TableStatus:
-    """A table of a running server.
-
-    Counters begin when the server starts, only grow, and survive `reset`, unlike those of
-    `TableInfo`.
-
-    Attributes:
-      items: Number of items.
-      max_items: `max_size` of the table.
-      bytes: Of its items and their chunks. A chunk counts once, however many items share it, but in
-        each table that has it.
-      max_bytes: The limit of the table; `None` if it has none.
-      when_full: "remove" or "wait".
-      chunks: Number of different chunks.
-      episodes: Number of episodes that the items refer to.
-      forecast_bytes: What it will take with `max_size` items like these, at most `max_bytes`; with
-        few items an upper bound by the signature. `None`: not known yet.
-      limiter: Settings of its rate limiter.
-      cursor: Inserts times `samples_per_insert` minus samples, as the rate limiter counts them.
-      mass: Sum of the weights of all items, `priority ** priority_exponent` of a `Prioritized`
-        sampler; `None` with another sampler.
-      inserts: Items added. An insert of a key that the table has is a priority update.
-      samples: Items sampled.
-      priority_updates: Items that got a new priority, perhaps the same again.
-      removed: The items that left.
-      inserting: The side of those who insert.
-      sampling: The side of those who sample.
-      sample_age_s: How old each sampled item was, in seconds.
-      busy_s: Seconds for each activity: "inserting", "sampling", "running" (updates, deletes,
-        resets), "sleeping" (no requests), "waiting_for_sampling" (only inserts wait) and
-        "waiting_for_inserts" (samples wait).
-      diagnosis: What it does or waits for.
-      rate_limiter_off: Who lets inserts through without the rate limiter; `None` if nobody does.
-      rates: What it did in the last seconds; `None` if that is not known: a server counts them for
-        ten minutes after somebody has asked for its status.
-    """
-
-    items: int
-    max_items: int
-    bytes: int
-    max_bytes: int | None
-    when_full: str
-    chunks: int
-    episodes: int
-    forecast_bytes: int | None
-    limiter: LimiterStatus
-    cursor: float
-    mass: float | None
-    inserts: int
-    samples: int
-    priority_updates: int
-    removed: RemovedItems
-    inserting: SideStatus
-    sampling: SideStatus
-    sample_age_s: Histogram
-    busy_s: Mapping[str, float]
-    diagnosis: Diagnosis
-    rates: Rates | None
-    rate_limiter_off: SetBy | None
-
-    @classmethod
-    def _from_proto(cls, proto: Any) -> "TableStatus":
-        return _read(
-            cls,
-            proto,
-            items=proto.num_items,
-            max_bytes=proto.max_bytes or None,
-            when_full=_WHEN_FULL[proto.when_full],
-            chunks=proto.num_chunks,
-            episodes=proto.num_episodes,
-            forecast_bytes=proto.forecast_bytes or None,
-            limiter=LimiterStatus._from_proto(proto.limiter),
-            mass=proto.mass if proto.HasField("mass") else None,
-            inserts=proto.num_inserts,
-            samples=proto.num_samples,
-            priority_updates=proto.num_priority_updates,
-            removed=RemovedItems._from_proto(proto.removed),
-            inserting=SideStatus._from_proto(proto.inserting),
-            sampling=SideStatus._from_proto(proto.sampling),
-            sample_age_s=Histogram._from_proto(proto.sample_age_s),
-            busy_s={
-                field.name.removesuffix("_ms"): getattr(proto.busy, field.name) / _MS_PER_S
-                for field in proto.busy.DESCRIPTOR.fields
-            },
-            diagnosis=Diagnosis._from_proto(proto.diagnosis),
-            rates=Rates._from_proto(proto.rates) if proto.HasField("rates") else None,
-            rate_limiter_off=SetBy._of(proto, "rate_limiter_off"),
-        )
+        return read_message(cls, proto, limit=proto.limit or None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -441,7 +109,7 @@ class TrafficStatus:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "TrafficStatus":
-        return _read(
+        return read_message(
             cls,
             proto,
             streams={
@@ -511,7 +179,9 @@ class StreamStatus:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "StreamStatus":
-        return _read(cls, proto, table=proto.table or None, waits_for=proto.waits_for or None)
+        return read_message(
+            cls, proto, table=proto.table or None, waits_for=proto.waits_for or None
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -534,7 +204,7 @@ class ProcessStatus:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "ProcessStatus":
-        return _read(cls, proto, started_at=proto.started_at_ns / _NS_PER_S)
+        return read_message(cls, proto, started_at=proto.started_at_ns / _NS_PER_S)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -587,7 +257,7 @@ class CheckpointStatus:
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "CheckpointStatus":
-        return _read(
+        return read_message(
             cls,
             proto,
             latest_path=proto.latest_path or None,
@@ -687,16 +357,4 @@ class ShardStatus:
     @classmethod
     def _from_proto(cls, proto: Any) -> "ShardStatus":
         status = ServerStatus._from_proto(proto.status) if proto.HasField("status") else None
-        return _read(cls, proto, status=status)
-
-
-def _read(cls: type[_Status], proto: Any, **others: Any) -> _Status:
-    """Reads a message: fields of the same name, and those that are given."""
-    known: Any = cls  # A dataclass.
-    names = [field.name for field in dataclasses.fields(known) if field.name not in others]
-    return cls(**{name: getattr(proto, name) for name in names}, **others)
-
-
-def _bound(number: float) -> float:
-    """The largest numbers mean that there is no bound."""
-    return number if abs(number) < sys.float_info.max else math.copysign(math.inf, number)
+        return read_message(cls, proto, status=status)

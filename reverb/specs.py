@@ -12,11 +12,20 @@ from typing import Any
 
 import numpy as np
 
+from reverb._checks.number_arrays import as_array, dtype_name
 from reverb._nests import dtypes
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import shown
 
-__all__ = ["BoundedTensorSpec", "Shape", "TensorSpec", "as_spec", "to_tensorflow_if_imported"]
+__all__ = [
+    "BoundedTensorSpec",
+    "Shape",
+    "TensorSpec",
+    "as_array",
+    "as_spec",
+    "dtype_name",
+    "to_tensorflow_if_imported",
+]
 
 Shape = tuple[int | None, ...]
 

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of tables that a background thread fetches ahead."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,21 +15,10 @@ from reverb._checks.arguments import check_at_least_one, check_not_negative
 from reverb._client.batch_request import BatchRequest
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
-from reverb.replay_sample import ReplayBatch
+from reverb.replay_sample import ReplaySample
 from reverb.shown_text import type_name
 
-__all__ = ["BatchIterator", "Conversion", "batches", "check_arguments", "transformed"]
-
-
-@dataclasses.dataclass(frozen=True)
-class Conversion:
-    """A `transform` of `batches` that the thread of the program may call, too."""
-
-    function: Callable[[Any], Any]
-
-    def __call__(self, batch: Any) -> Any:
-        """Calls the function."""
-        return self.function(batch)
+__all__ = ["BatchIterator", "batches"]
 
 
 class BatchIterator(PrefetchIterator):
@@ -59,6 +47,18 @@ class BatchIterator(PrefetchIterator):
     ) -> None:
         self._updates = updates
         super().__init__(source, size, timeout_s=timeout_s, ahead=ahead)
+
+    @staticmethod
+    def check_arguments(
+        table: str | Mapping[str, float], batch_size: int | None, **arguments: Any
+    ) -> None:
+        """Checks arguments of `batches` without a client: for what makes iterators later.
+
+        Raises:
+          InvalidArgumentError: If one is out of its range.
+          TypeError: If one is of another type, or if there is no such argument.
+        """
+        _checked(table, batch_size, **arguments)
 
     def __next__(self) -> Any:
         """Returns the next batch; blocks until there is one.
@@ -111,10 +111,12 @@ class BatchIterator(PrefetchIterator):
 def batches(
     client: Client | str,
     table: str | Mapping[str, float],
-    batch_size: int,
+    batch_size: int | None,
     *,
     prefetch: int = 2,
-    transform: Callable[[ReplayBatch], Any] | None = None,
+    transform: Callable[[Any], Any] | None = None,
+    convert: Callable[[Any], Any] | None = None,
+    postprocess: Callable[[ReplaySample], Any] | None = None,
     partial: bool = False,
     mix: Literal["item", "batch"] = "item",
     seed: int | None = None,
@@ -143,9 +145,14 @@ def batches(
     Args:
       client: A client, or the address of a server.
       table: Name of a table; or several with weights, of which each batch has its parts.
-      batch_size: Number of items in a batch, `B`.
+      batch_size: Number of items in a batch, `B`. `None`: elements are single items, each a
+        `ReplaySample` without the first dimension.
       prefetch: Number of batches to fetch ahead, at least 1.
       transform: Called with every batch in the background thread; its results are returned.
+      convert: As `transform`, for a function that is quick: it needs no background thread where
+        the core has batches ahead, and the thread of `next` calls it then.
+      postprocess: Called in the background thread with every single item; its results are stacked.
+        Items may differ in length if the results do not. Many times slower than `transform`.
       partial: Whether a batch may be shorter, if the rate limiter allows no more for 0.2 s. If not,
         it waits for the rest.
       mix: With several tables: "item": each batch has `weight * B` rows of each table, rounded down
@@ -175,16 +182,20 @@ def batches(
       InvalidArgumentError: If an argument is out of its range. Errors of the server are raised by
         `next`.
     """
-    batch_size, prefetch, weights = check_arguments(
+    batch_size, prefetch, weights = _checked(
         table,
         batch_size,
         prefetch=prefetch,
         transform=transform,
+        convert=convert,
+        postprocess=postprocess,
+        partial=partial,
         mix=mix,
         seed=seed,
         timeout_s=timeout_s,
         rate_limiter_timeout_ms=rate_limiter_timeout_ms,
         container_types=container_types,
+        out=out,
         **options,
     )
     client = Client(client) if isinstance(client, str) else client
@@ -193,6 +204,7 @@ def batches(
             client,
             name,
             batch_size,
+            postprocess=postprocess,
             rate_limiter_timeout_ms=rate_limiter_timeout_ms,
             container_types=container_types,
             partial=partial,
@@ -201,28 +213,31 @@ def batches(
         )
         for name in weights
     ]
-    if len(sources) > 1 and mix == "item":
-        first = sources[0]
-        parts = [source.rows for source in sources]
-        shares = list(weights.values())
+    shares = list(weights.values())
+    if len(sources) > 1 and mix == "item" and batch_size is not None:
+        first, parts = sources[0], [source.rows for source in sources]
         source = by_item(parts, first.mixed, first.cut_off, shares, batch_size, seed)
     else:
-        source = by_batch(sources, list(weights.values()), seed)
-    if transform is not None:
-        source = transformed(source, transform)
+        source = by_batch(sources, shares, seed)
+    function = convert if transform is None else transform
+    if function is not None:
+        source = _transformed(source, function)
     updates = PriorityUpdates(client, list(weights))
     ahead = None
-    if len(sources) == 1 and out is None and batch_size <= MAX_ITEMS:
-        ahead = _ahead(sources[0], prefetch, transform)
+    needs_thread = transform is not None or postprocess is not None or out is not None
+    if len(sources) == 1 and not needs_thread and (batch_size or 0) <= MAX_ITEMS:
+        ahead = sources[0].ahead(prefetch, convert)
     return BatchIterator(source, prefetch, timeout_s=timeout_s, updates=updates, ahead=ahead)
 
 
-def check_arguments(
+def _checked(
     table: str | Mapping[str, float],
-    batch_size: int,
+    batch_size: int | None,
     *,
     prefetch: int = 2,
     transform: Any = None,
+    convert: Any = None,
+    postprocess: Any = None,
     partial: bool = False,
     mix: str = "item",
     seed: int | None = None,
@@ -231,20 +246,21 @@ def check_arguments(
     container_types: Sequence[type] = (),
     out: Any = None,
     **options: Any,
-) -> tuple[int, int, dict[str, float]]:
+) -> tuple[int | None, int, dict[str, float]]:
     """Checks arguments of `batches`; returns `batch_size`, `prefetch` and the weights of tables.
 
     Raises:
       InvalidArgumentError: If one is out of its range.
       TypeError: If one is of another type, or if there is no such argument.
     """
-    del partial
     unknown = sorted(options.keys() - OPTIONS.keys())
     if unknown:
         raise TypeError(f"batches() got an unexpected keyword argument {unknown[0]!r}")
-    batch_size = check_at_least_one("batch_size", batch_size)
+    if batch_size is not None:
+        batch_size = check_at_least_one("batch_size", batch_size)
     prefetch = check_at_least_one("prefetch", prefetch)
-    for name, function in (("transform", transform), ("out", out)):
+    functions = {"transform": transform, "convert": convert, "postprocess": postprocess, "out": out}
+    for name, function in functions.items():
         if function is not None and not callable(function):
             raise TypeError(f"{name} must be a function, got {type_name(function)}")
     if timeout_s is not None:
@@ -258,18 +274,24 @@ def check_arguments(
     for kind in container_types:
         if not isinstance(kind, type):
             raise TypeError(f"container_types must be classes, got {kind!r}")
-    BatchRequest("", batch_size, **OPTIONS | options, out=None, partial=True, timeout_ms=None)
-    return batch_size, prefetch, positive_weights(table)
+    if transform is not None and convert is not None:
+        raise InvalidArgumentError("give only one of transform and convert, got both")
+    weights = positive_weights(table)
+    if batch_size is None or postprocess is not None:
+        whole = {**options, "out": out, "partial": partial or None}
+        given = [name for name, value in whole.items() if value is not None]
+        if given:
+            raise InvalidArgumentError(
+                f"{given[0]} is for batches that the client makes: leave it out with postprocess, "
+                "and with batch_size=None"
+            )
+        if batch_size is not None and len(weights) > 1 and mix == "item":
+            raise InvalidArgumentError("postprocess needs mix='batch' with several tables")
+    BatchRequest("", batch_size or 1, **OPTIONS | options, out=None, partial=True, timeout_ms=None)
+    return batch_size, prefetch, weights
 
 
-def _ahead(source: TableSource, size: int, transform: Callable[[Any], Any] | None) -> Ahead | None:
-    """Has batches ahead; `None` if the background thread has to fetch or convert them."""
-    if transform is None:
-        return source.ahead(size)
-    return source.ahead(size, transform.function) if isinstance(transform, Conversion) else None
-
-
-def transformed(source: Source, function: Callable[[Any], Any]) -> Source:
+def _transformed(source: Source, function: Callable[[Any], Any]) -> Source:
     """Makes a source of `function(element)`, called in the background thread."""
 
     def results(count: int, pipe: Pipe) -> Any:

@@ -10,7 +10,7 @@ from typing import BinaryIO, cast
 from reverb._checks.plain_files import open_file
 from reverb.errors import DataLossError
 
-__all__ = ["pack_checkpoint", "unpack_checkpoint"]
+__all__ = ["pack", "unpack"]
 
 # The marker comes last: what is unpacked in part is no checkpoint.
 _FILES = ("tables.tfrecord", "items.tfrecord", "chunks.tfrecord", "DONE")
@@ -19,23 +19,38 @@ _HEADER_BYTES = 16 * 1024
 _COPY_BYTES = 1024 * 1024
 
 
-def pack_checkpoint(path: str) -> bytes:
-    """Returns the files of a checkpoint, as an archive."""
+def pack(path: str | os.PathLike[str]) -> bytes:
+    """Returns the files of a checkpoint as one archive, for the state of a program.
+
+    Example:
+      >>> import tempfile
+      >>> packed = reverb.checkpointers.pack(client.checkpoint())
+      >>> with tempfile.TemporaryDirectory() as directory:
+      ...     reverb.checkpointers.unpack(packed, directory)
+      ...     sorted(reverb.checkpointers.read(directory).tables)
+      ['replay', 'table']
+
+    Args:
+      path: Directory of the checkpoint, as `Client.checkpoint` returns it.
+
+    Raises:
+      OSError: If a file cannot be read.
+    """
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add(path, arcname=pathlib.Path(path).name)
     return packed.getvalue()
 
 
-def unpack_checkpoint(packed: bytes | str | os.PathLike[str], directory: str) -> None:
-    """Writes the files of `pack_checkpoint` where a checkpointer of that directory finds them.
+def unpack(packed: bytes | str | os.PathLike[str], directory: str | os.PathLike[str]) -> None:
+    """Writes the files of `pack` where a checkpointer of that directory finds them.
 
     Args:
-      packed: What `pack_checkpoint` returned, or a file of it.
-      directory: Where the checkpoint shall lie.
+      packed: The bytes that `pack` returned, or a file of them.
+      directory: Root directory of a checkpointer.
 
     Raises:
-      DataLossError: If it is not what `pack_checkpoint` makes: one directory with the files of a
+      DataLossError: If it is not what `pack` makes: one directory with the files of a
         checkpoint. Nothing that a server would load is left.
       OSError: If the file cannot be read, or is none.
     """

@@ -8,7 +8,7 @@ import numpy as np
 
 from reverb.errors import InvalidArgumentError
 
-__all__ = ["as_array", "as_numbers", "declared_name"]
+__all__ = ["as_array", "as_numbers", "dtype_name"]
 
 # Kinds of devices of DLPack whose memory the processor reads: CPU, pinned for CUDA and for ROCm.
 _CPU_DEVICES = (1, 3, 11)
@@ -37,7 +37,11 @@ def as_numbers(argument: str, value: Any) -> np.ndarray:
 
 
 def as_array(argument: str, value: Any) -> np.ndarray:
-    """Returns an array of NumPy; numbers that NumPy does not have become float64.
+    """Returns an array of NumPy; numbers of dtypes that NumPy does not have become float64.
+
+    Args:
+      argument: Name of the value in errors.
+      value: Array or tensor of any library in CPU memory, a number, or a nest of lists of numbers.
 
     Raises:
       InvalidArgumentError: If a tensor is not in CPU memory.
@@ -53,9 +57,12 @@ def as_array(argument: str, value: Any) -> np.ndarray:
     return array.astype(np.float64) if array.dtype.kind == "V" else array
 
 
-def declared_name(dtype: np.dtype[Any]) -> str | None:
-    """Returns the name of a type that NumPy does not have, of the raw bytes that stand for it."""
-    return (dtype.metadata or {}).get("reverb_dtype")
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """Returns the name of a dtype; that of its numbers, if NumPy has only their raw bytes.
+
+    Signatures have raw bytes for bfloat16 and the like if the package `ml_dtypes` is missing.
+    """
+    return (dtype.metadata or {}).get("reverb_dtype", dtype.name)
 
 
 def _of_tensor(argument: str, tensor: Any) -> Any:
@@ -88,7 +95,7 @@ def _of_tensor(argument: str, tensor: Any) -> Any:
 
 def _of_bits(argument: str, array: np.ndarray) -> np.ndarray:
     """Returns the numbers that raw bytes stand for, without the package that knows them."""
-    name = declared_name(array.dtype)
+    name = dtype_name(array.dtype)
     if name == "bfloat16":
         # The upper half of a float32.
         bits = array.view(np.uint16).astype(np.uint32) << 16

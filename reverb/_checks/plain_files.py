@@ -17,7 +17,7 @@ MAX_BYTES = 16 * 2**20
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Opens a file to read its bytes. Never waits.
+    """Opens a file to read its bytes, and nothing that could wait for a writer or have no end.
 
     Raises:
       OSError: If it cannot be opened, or is a directory, a pipe, a socket or a device; names it.

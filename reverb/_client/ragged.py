@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb._checks.number_arrays import declared_name
+from reverb._checks.number_arrays import dtype_name
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import shown
 
@@ -107,7 +107,7 @@ class Ragged:
         import torch  # pyright: ignore[reportMissingImports]
 
         values = self.values
-        name = declared_name(values.dtype) or values.dtype.name
+        name = dtype_name(values.dtype)
         if name == "bfloat16" or name.startswith("float8"):  # PyTorch does not know NumPy's.
             bits = np.int16 if values.dtype.itemsize == 2 else np.uint8
             tensor = torch.from_numpy(values.view(bits)).view(getattr(torch, name))

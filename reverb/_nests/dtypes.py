@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from reverb._checks.number_arrays import dtype_name
+
 # The types of NumPy itself. Strings of any kind are stored as bytes and sampled as `object` arrays
 # of `bytes`, hence `object`.
 _NUMPY_NAMES = {
@@ -74,8 +76,7 @@ def to_number(dtype: np.dtype[Any]) -> int:
     Raises:
       KeyError: If tensors of that type cannot be stored.
     """
-    name = (dtype.metadata or {}).get("reverb_dtype", dtype.name)
-    return _NUMBERS[name]
+    return _NUMBERS[dtype_name(dtype)]
 
 
 def as_dtype(value: Any) -> np.dtype[Any]:

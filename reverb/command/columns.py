@@ -95,7 +95,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     """Returns the name of a dtype for output and files; `string` for strings."""
     if dtype.kind == "O":
         return "string"
-    return (dtype.metadata or {}).get("reverb_dtype", dtype.name)
+    return specs.dtype_name(dtype)
 
 
 def signature_names(signature: Any) -> list[str]:

@@ -98,29 +98,8 @@ class Table:
 class Server:
     """Serves from construction until `stop` or until it is dropped. Port 0: any free port."""
 
-    def __new__(
-        cls,
-        tables: Sequence[Table],
-        port: int,
-        host: str | None,
-        checkpoints: Any,
-        checkpoint_interval_s: float | None,
-        keepalive_s: float | None,
-        keepalive_timeout_s: float,
-        limits: Any,
-        max_bytes: int | None,
-        http_port: int | None,
-        http_host: str,
-        security: Any,
-        unix_path: str | os.PathLike[str] | None,
-        shard: Any,
-    ) -> Server:
-        """Loads the latest checkpoint, then serves.
-
-        `checkpoints` is a `CheckpointerOptions`, `limits` a `reverb.Limits`, `security` a
-        `reverb._server.credentials.ServerSecurity` or `None`, `shard` a
-        `reverb.cluster.shard.ShardPlace` or `None`.
-        """
+    def __new__(cls, tables: Sequence[Table], config: Any) -> Server:
+        """Loads the latest checkpoint, then serves. `config` is a `StartConfig` of `_server`."""
     def reload_security(self) -> list[str]:
         """Reads certificates and tokens again; returns a line for each thing that changed."""
     def status(self, with_streams: bool) -> bytes:

@@ -12,7 +12,7 @@ import pytest
 
 import reverb
 from reverb import testing
-from reverb._checkpoints.packed import pack_checkpoint, unpack_checkpoint
+from reverb.checkpointers import pack, unpack
 from reverb.errors import DataLossError
 from support.checkpoints import on_disk
 
@@ -27,7 +27,7 @@ def packed(tmp_path_factory):
     with reverb.Server([testing.table()], checkpointer=checkpointer) as server:
         client = server.localhost_client()
         client.insert([np.int64(7)], {"table": 1.0})
-        return pack_checkpoint(client.checkpoint())
+        return pack(client.checkpoint())
 
 
 def members(packed):
@@ -52,7 +52,7 @@ def test_it_is_loaded_from_where_it_was_unpacked(packed, tmp_path, is_file):
     path = tmp_path / "checkpoint.tar"
     path.write_bytes(packed)
     (tmp_path / "root").mkdir()
-    unpack_checkpoint(path if is_file else packed, str(tmp_path / "root"))
+    unpack(path if is_file else packed, str(tmp_path / "root"))
     checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path / "root"))
     with reverb.Server([testing.table()], checkpointer=checkpointer) as server:
         (sample,) = server.localhost_client().scan("table")
@@ -88,7 +88,7 @@ ODD = {
 def test_what_is_no_file_of_a_checkpoint_is_refused(packed, tmp_path, kind, name):
     odd = changed(packed, name, **ODD[kind])
     with pytest.raises(DataLossError, match="the packed checkpoint is damaged"):
-        unpack_checkpoint(odd, str(tmp_path))
+        unpack(odd, str(tmp_path))
     assert not list(tmp_path.rglob(on_disk.DONE))
 
 
@@ -97,7 +97,7 @@ def test_what_is_no_file_of_a_checkpoint_is_refused(packed, tmp_path, kind, name
 def test_a_size_that_lies_is_refused(packed, tmp_path, name, claimed):
     lie = changed(packed, name, pax_headers={"size": str(claimed)})
     with pytest.raises(DataLossError):
-        unpack_checkpoint(lie, str(tmp_path))
+        unpack(lie, str(tmp_path))
     assert not list(tmp_path.rglob(on_disk.DONE))
 
 
@@ -108,7 +108,7 @@ def test_a_negative_size_is_refused(packed, tmp_path, claimed):
         long_name_of(claimed),
     ):
         with pytest.raises(DataLossError):
-            unpack_checkpoint(lie, str(tmp_path))
+            unpack(lie, str(tmp_path))
 
 
 def long_name_of(size):
@@ -122,10 +122,10 @@ def long_name_of(size):
 def test_headers_of_any_length_are_refused(tmp_path):
     for size in (2**20, 2**40):
         with pytest.raises(DataLossError, match=f"it has a header of {size}"):
-            unpack_checkpoint(long_name_of(size), str(tmp_path))
+            unpack(long_name_of(size), str(tmp_path))
     nested = b"".join(long_name_of(1)[:512] + bytes(512) for _ in range(5000))
     with pytest.raises(DataLossError):
-        unpack_checkpoint(nested, str(tmp_path))
+        unpack(nested, str(tmp_path))
 
 
 def test_a_part_of_an_archive_is_refused(packed, tmp_path):
@@ -133,7 +133,7 @@ def test_a_part_of_an_archive_is_refused(packed, tmp_path):
         root = tmp_path / str(at)
         root.mkdir()
         try:
-            unpack_checkpoint(packed[:end], str(root))
+            unpack(packed[:end], str(root))
         except DataLossError:
             assert not list(root.rglob(on_disk.DONE)), end
         else:
@@ -147,18 +147,18 @@ def test_a_part_of_an_archive_is_refused(packed, tmp_path):
 )
 def test_what_is_no_archive_is_refused(tmp_path, bad):
     with pytest.raises(DataLossError, match="the packed checkpoint is damaged"):
-        unpack_checkpoint(bad, str(tmp_path))
+        unpack(bad, str(tmp_path))
 
 
 def test_a_compressed_archive_is_refused(packed, tmp_path):
     with pytest.raises(DataLossError):
-        unpack_checkpoint(gzip.compress(packed), str(tmp_path))
+        unpack(gzip.compress(packed), str(tmp_path))
 
 
 def test_a_file_that_is_there_twice_is_refused(packed, tmp_path):
     entries = members(packed)
     with pytest.raises(DataLossError, match="is no file of a checkpoint"):
-        unpack_checkpoint(archive_of([*entries, entries[-1]]), str(tmp_path))
+        unpack(archive_of([*entries, entries[-1]]), str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "directory"])
@@ -171,7 +171,7 @@ def test_an_archive_that_is_no_file_is_refused(tmp_path, kind):
     else:
         path.mkdir()
     with pytest.raises(OSError, match=r"is not a file.*checkpoint\.tar"):
-        unpack_checkpoint(path, str(tmp_path))
+        unpack(path, str(tmp_path))
 
 
 def test_a_sparse_file_of_a_terabyte_is_refused(tmp_path):
@@ -179,4 +179,4 @@ def test_a_sparse_file_of_a_terabyte_is_refused(tmp_path):
     path.touch()
     os.truncate(path, 2**40)
     with pytest.raises(DataLossError, match=r"checkpoint\.tar is damaged"):
-        unpack_checkpoint(path, str(tmp_path))
+        unpack(path, str(tmp_path))

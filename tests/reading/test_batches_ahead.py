@@ -51,6 +51,35 @@ def test_batches_are_what_sample_batch_returns(serve):
         assert min(stats.age_s, stats.wait_s) >= 0
 
 
+def test_single_items_and_items_that_are_processed(serve):
+    client = serve(table(signature={"x": np.zeros([1], np.float32), "y": np.zeros([1], np.int64)}))
+    fill(client, 100)
+    with reverb.batches(client, "t", None) as iterator:
+        info, data = next(iterator)
+        assert (np.shape(info.key), data["y"].shape) == ((), (1,))
+        assert np.array_equal(data["x"], np.float32(data["y"]))
+    with reverb.batches(client, "t", 8, postprocess=lambda item: item.data["y"][0] * 2) as iterator:
+        batch = next(iterator)
+        assert batch.shape == (8,)
+        assert not (batch % 2).any()
+
+
+@pytest.mark.parametrize("argument", ["convert", "transform"])
+def test_only_what_may_be_slow_needs_a_thread(serve, argument):
+    client = serve(table())
+    fill(client, 10)
+    threads = []
+
+    def told(batch):
+        threads.append(threading.current_thread())
+        return len(batch.info.key)
+
+    with reverb.batches(client, "t", 4, **{argument: told}) as iterator:
+        assert next(iterator) == 4
+    is_here = threads[0] is threading.current_thread()
+    assert is_here == (argument == "convert")
+
+
 def test_an_address_will_do(serve):
     client = serve(table())
     fill(client, 3)
@@ -308,6 +337,13 @@ def test_errors_come_out_of_next_and_name_table_and_address(start, connect):
         ({"max_batch": 5}, "unexpected keyword argument 'max_batch'"),
         ({"timeout_ms": 5}, "unexpected keyword argument 'timeout_ms'"),
         ({"transform": 5}, "transform must be a function, got int"),
+        ({"transform": len, "convert": len}, "only one of transform and convert, got both"),
+        ({"batch_size": None, "columns": ["x"]}, "columns is for batches that the client makes"),
+        ({"postprocess": len, "partial": True}, "partial is for batches that the client makes"),
+        (
+            {"postprocess": len, "table": {"a": 1.0, "b": 1.0}},
+            "postprocess needs mix='batch' with several tables",
+        ),
         ({"container_types": ["a"]}, "container_types must be classes, got 'a'"),
         ({"table": 5}, "table must be a name, or weights by name, got int"),
     ],

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A group on a Ray cluster: started, found, killed in parts, saved, changed and stopped."""
 
+import dataclasses
 import os
 import signal
 import time
@@ -11,6 +12,7 @@ import ray
 
 import reverb
 from reverb.adapters import ray as reverb_ray
+from reverb.adapters.ray.shard_facts import Answer
 from reverb.cluster import group_checkpoint
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -293,10 +295,10 @@ def test_a_process_that_ray_has_replaced_is_told_so(start_group):
     facts = ray.get(actor.describe.remote())
     epoch = group.status().epoch
     # What the process on the other side of a broken network says when it is back.
-    old = facts | {"server_id": facts["server_id"] + 1, "epoch": 1}
-    assert ray.get(directory.beat.remote(1, old["server_id"], 1)) == {"action": "register"}
+    old = dataclasses.replace(facts, server_id=facts.server_id + 1, epoch=1)
+    assert ray.get(directory.beat.remote(1, old.server_id, 1)) == Answer(action="register")
     answer = ray.get(directory.register.remote(old))
-    assert answer == {"action": "stop", "reason": "Ray has started this shard again elsewhere"}
+    assert answer == Answer(action="stop", reason="Ray has started this shard again elsewhere")
     assert group.status().epoch == epoch
 
 

@@ -9,11 +9,8 @@ over samples that a background thread prefetches.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from reverb import errors
-from reverb._batches.iterator import transformed
-from reverb._batches.mixture import by_batch, positive_weights
-from reverb._batches.prefetching import PrefetchIterator, Source
-from reverb._batches.source import TableSource
+import reverb
+from reverb import BatchIterator, errors
 from reverb.adapters.acme.adders.base import DEFAULT_PRIORITY_TABLE, Step
 from reverb.adapters.acme.types import Transition
 from reverb.client import Client
@@ -40,15 +37,25 @@ class ReplayDataset:
       (2, 1, 4)
     """
 
-    def __init__(self, source: Source, size: int, *, timeout_s: float | None = None) -> None:
-        self._source = source
+    def __init__(
+        self,
+        arguments: tuple[Any, ...],
+        options: Mapping[str, Any],
+        size: int,
+        functions: Sequence[Callable[[Any], Any]] = (),
+    ) -> None:
+        self._arguments = arguments
+        self._options = options
         self._size = size
-        self._timeout_s = timeout_s
+        self._functions = tuple(functions)
 
-    def __iter__(self) -> PrefetchIterator:
-        return PrefetchIterator(self._source, self._size, timeout_s=self._timeout_s)
+    def __iter__(self) -> BatchIterator:
+        transform = self._transformed if self._functions else None
+        return reverb.batches(
+            *self._arguments, prefetch=self._size, transform=transform, **self._options
+        )
 
-    def as_numpy_iterator(self) -> PrefetchIterator:
+    def as_numpy_iterator(self) -> BatchIterator:
         """Makes a new iterator."""
         return iter(self)
 
@@ -60,15 +67,21 @@ class ReplayDataset:
         with only 32 bits unless JAX is configured for 64. To update priorities later, map
         `lambda sample: sample._replace(data=jax.device_put(sample.data))`.
         """
-        source = transformed(self._source, function)
-        return ReplayDataset(source, self._size, timeout_s=self._timeout_s)
+        functions = (*self._functions, function)
+        return ReplayDataset(self._arguments, self._options, self._size, functions)
 
     def prefetch(self, size: int) -> "ReplayDataset":
         """Makes the same dataset with a prefetch of `size` elements; `None` or less than 1: 1.
 
         Elements that are prefetched count as sampled; see `make_reverb_dataset`.
         """
-        return ReplayDataset(self._source, max(1, size or 1), timeout_s=self._timeout_s)
+        size = max(1, size or 1)
+        return ReplayDataset(self._arguments, self._options, size, self._functions)
+
+    def _transformed(self, element: Any) -> Any:
+        for function in self._functions:
+            element = function(element)
+        return element
 
 
 def make_reverb_dataset(
@@ -144,31 +157,24 @@ def make_reverb_dataset(
             "signature of the table"
         )
     for argument, value, least in (
-        ("batch_size", batch_size, 1),
         ("prefetch_size", prefetch_size, 0),
         ("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker, 1),
-        ("rate_limiter_timeout_ms", rate_limiter_timeout_ms, 0),
     ):
         if value is not None and value < least:
             raise errors.InvalidArgumentError(f"{argument} must be at least {least}, got {value}")
     client = server_address if isinstance(server_address, Client) else Client(server_address)
-    weights = positive_weights(table)
-    sources = [
-        TableSource(
-            client,
-            name,
-            batch_size,
-            postprocess=postprocess,
-            rate_limiter_timeout_ms=rate_limiter_timeout_ms,
-            container_types=container_types,
-        )
-        for name in weights
-    ]
+    options: dict[str, Any] = {
+        "mix": "batch",
+        "postprocess": postprocess,
+        "rate_limiter_timeout_ms": rate_limiter_timeout_ms,
+        "timeout_s": timeout_s,
+        "container_types": container_types,
+        "seed": seed,
+    }
+    BatchIterator.check_arguments(table, batch_size, **options)
     size = prefetch_size or _num_ahead(batch_size, max_in_flight_samples_per_worker)
-    source = by_batch(sources, list(weights.values()), seed)
-    if batch_size is not None and postprocess is None:
-        source = transformed(source, _as_in_acme)
-    return ReplayDataset(source, size, timeout_s=timeout_s)
+    functions = [_as_in_acme] if batch_size is not None and postprocess is None else []
+    return ReplayDataset((client, table, batch_size), options, size, functions)
 
 
 class NumpyIterator:

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import reverb
-from reverb import errors
-from reverb._checks.number_arrays import as_array
+from reverb import errors, specs
 from reverb.adapters.gymnasium.nests import map_nest
 
 __all__ = ["NewItems", "Priority", "Step", "StepWriter"]
@@ -204,7 +203,7 @@ def _numbers(priority: np.ndarray | Callable[[Step], Any], step: Step, num_envs:
     """The priorities of the items that a step completes, `[B]`."""
     if not callable(priority):
         return priority
-    array = as_array("priority", priority(_columns_of(step)))
+    array = specs.as_array("priority", priority(_columns_of(step)))
     if array.dtype.kind not in "biuf" or array.shape not in ((), (num_envs,)):
         raise errors.InvalidArgumentError(
             f"priority must return a number, or numbers of shape [{num_envs}], got dtype "

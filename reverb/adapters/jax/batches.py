@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from reverb._batches import iterator as batch_iterator
-from reverb._batches.iterator import BatchIterator, check_arguments
+import reverb
+from reverb import BatchIterator
 from reverb.adapters.jax.library import jax
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
@@ -65,7 +65,7 @@ def batches(
         raise InvalidArgumentError(
             "partial must be False: a batch of another size would be compiled for anew"
         )
-    batch_size, *_ = check_arguments(table, batch_size)
+    BatchIterator.check_arguments(table, batch_size)
     rows = _rows_of_process(batch_size, sharding)
     is_divided = isinstance(sharding, jax.sharding.Sharding)
     if is_divided and options.get("ragged") == "packed":
@@ -93,9 +93,7 @@ def batches(
         jax.block_until_ready([leaf for leaf in leaves if isinstance(leaf, jax.Array)])
         return ReplayBatch(sample.info, data)
 
-    return batch_iterator.batches(
-        client, table, rows, prefetch=prefetch, transform=on_device, **options
-    )
+    return reverb.batches(client, table, rows, prefetch=prefetch, transform=on_device, **options)
 
 
 def _is_for_jax(dtype: np.dtype[Any]) -> bool:

@@ -4,7 +4,7 @@
 import importlib
 from typing import Any
 
-from reverb._client.ragged import Ragged
+from reverb import Ragged
 
 __all__ = ["jax"]
 

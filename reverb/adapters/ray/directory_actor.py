@@ -11,12 +11,13 @@ from typing import Any
 
 import reverb
 from reverb import cluster
+from reverb.adapters.ray.draining import end_when_streams_have, move_away
 from reverb.adapters.ray.engine import ray
 from reverb.adapters.ray.group_saver import GroupSaver, SavingActor
 from reverb.adapters.ray.group_settings import GroupSettings
-from reverb.adapters.ray.group_status import GroupStatus, ShardStatus
-from reverb.adapters.ray.names import result_of, shard_indices
-from reverb.adapters.ray.shard_life import BEAT_S
+from reverb.adapters.ray.group_status import GroupStatus
+from reverb.adapters.ray.names import DESCRIBE_TIMEOUT_S, POLL_S, shard_indices
+from reverb.adapters.ray.shard_facts import BEAT_S, Answer, Member, ShardFacts, status_of
 from reverb.adapters.ray.shard_processes import ShardProcesses
 from reverb.cluster.directory import Directory, parse_map
 from reverb.errors import (
@@ -29,28 +30,12 @@ from reverb.errors import (
 
 __all__ = ["DirectoryActor"]
 
-_DESCRIBE_TIMEOUT_S = 5.0
 # A shard of `serve_here` that is not heard of for so long has ended with its process.
 _LOST_AFTER_S = 60.0
 # How long programs wait for a directory that Ray has started again and that asks its shards.
 _RECOVERY_S = 30.0
-_POLL_S = 0.05
-# Writers that have sent nothing for so long do not hold up a drain.
-_STILL_S = 2.0
-# How long a shard that has left waits for its streams: their clients go to the others.
-_STREAMS_END_S = 5.0
 
 _logger = logging.getLogger("reverb.ray")
-
-
-@dataclasses.dataclass
-class _Member:
-    """A shard that has registered."""
-
-    facts: dict[str, Any]
-    last_seen: float
-    num_starts: int = 1
-    epoch: int = 0
 
 
 class DirectoryActor:
@@ -65,7 +50,7 @@ class DirectoryActor:
         self._lock = threading.RLock()
         # Of those that change the number of shards; the other lock is never held for long.
         self._changes = threading.Lock()
-        self._members: dict[int, _Member] = {}
+        self._members: dict[int, Member] = {}
         self._processes = ShardProcesses(settings)
         self._saver = GroupSaver(settings)
         # Whether it knows its shards.
@@ -111,10 +96,10 @@ class DirectoryActor:
                     for index in indices
                 }
             for index, facts in states.items():
-                if facts is not None and facts["state"] == "failed":
+                if facts is not None and facts.state == "failed":
                     raise FailedPreconditionError(
                         f"shard {index} of group '{self._settings.name}' cannot start on node "
-                        f"{facts['node_id']}: {facts['error']}"
+                        f"{facts.node_id}: {facts.error}"
                     )
             missing = [it for it, facts in states.items() if not facts]
             if not missing:
@@ -125,27 +110,23 @@ class DirectoryActor:
                     f"{timeout_s:g} s; they load their checkpoints, or wait for a node with "
                     f"{dict(self._settings.resources)} to spare"
                 )
-            time.sleep(_POLL_S)
+            time.sleep(POLL_S)
 
     def _recover(self) -> None:
         """Learns from the shards what the life before had decided."""
-        name = self._settings.name
-        found = {}
         indices = self._processes.find()
-        for index in indices:
-            try:
-                call = self._processes.get(index).describe.remote()
-                found[index] = result_of(call, _DESCRIBE_TIMEOUT_S, f"shard {index}")
-            except ReverbError as error:
-                _logger.info("directory of group '%s': shard %d: %s", name, index, error)
-        maps = [parse_map(facts["map"]) for facts in found.values() if facts["map"]]
+        found = self._processes.describe(indices, DESCRIBE_TIMEOUT_S)
+        for index in set(indices) - found.keys():
+            name = self._settings.name
+            _logger.info("directory of group '%s': shard %d does not answer", name, index)
+        maps = [parse_map(facts.map) for facts in found.values() if facts.map]
         with self._lock:
             if maps:
                 self._directory.learn(max(maps, key=lambda proto: proto.epoch))
             else:
                 self._directory.lay_out(indices or range(self._settings.num_shards))
             for index, facts in found.items():
-                if facts["state"] == "serving" and index in self._directory.indices:
+                if facts.state == "serving" and index in self._directory.indices:
                     self._take(facts)
             self._ready.set()
         self._saver.find_latest()
@@ -155,35 +136,35 @@ class DirectoryActor:
 
     # ---- What shards ask -------------------------------------------------------------------------
 
-    def register(self, facts: dict[str, Any]) -> dict[str, Any]:
+    def register(self, facts: ShardFacts) -> Answer:
         """Notes that a shard serves, or why it does not; returns what it has to do."""
-        index = facts["index"]
+        index = facts.index
         with self._lock:
             if not self._ready.is_set():
-                return {"action": "wait"}
-            if facts["state"] == "failed":
-                member = self._members.setdefault(index, _Member(facts, time.monotonic(), 0))
+                return Answer(action="wait")
+            if facts.state == "failed":
+                member = self._members.setdefault(index, Member(facts, time.monotonic(), 0))
                 member.facts = facts
-                return {"action": "wait"}
+                return Answer(action="wait")
         is_current = self._is_current(index, facts)
         if is_current is None:
-            return {"action": "wait"}
+            return Answer(action="wait")
         if not is_current:
-            return {"action": "stop", "reason": "Ray has started this shard again elsewhere"}
+            return Answer(action="stop", reason="Ray has started this shard again elsewhere")
         with self._lock:
-            is_back = index not in self._directory.indices and not facts["is_actor"]
+            is_back = index not in self._directory.indices and not facts.is_actor
             if index not in self._directory.indices and not is_back:
                 # It is admitted by who has started it.
-                self._members[index] = _Member(facts, time.monotonic())
-                return {"action": "wait"}
+                self._members[index] = Member(facts, time.monotonic())
+                return Answer(action="wait")
             try:
                 if is_back:  # It had been taken out because it was not heard of.
                     self._admit(facts)
                 is_new = is_back or self._take(facts)
             except InvalidArgumentError as error:
-                failed = facts | {"state": "failed", "error": str(error)}
-                self._members[index] = _Member(failed, time.monotonic())
-                return {"action": "stop", "reason": str(error)}
+                failed = dataclasses.replace(facts, state="failed", error=str(error))
+                self._members[index] = Member(failed, time.monotonic())
+                return Answer(action="stop", reason=str(error))
             num_starts = self._members[index].num_starts
             serialized = self._directory.to_proto().SerializeToString()
             tables = self._tables_of_group()
@@ -191,24 +172,24 @@ class DirectoryActor:
             self._push()
         if is_back:
             self._share_sizes()
-        return {"action": "go_on", "map": serialized, "tables": tables, "num_starts": num_starts}
+        return Answer(action="go_on", map=serialized, tables=tables, num_starts=num_starts)
 
-    def beat(self, index: int, server_id: int, epoch: int) -> dict[str, Any]:
+    def beat(self, index: int, server_id: int, epoch: int) -> Answer:
         """Notes that a shard lives; returns what it has to do, and the map if it has an old one."""
         with self._lock:
             if not self._ready.is_set():
-                return {"action": "go_on"}
+                return Answer(action="go_on")
             member = self._members.get(index)
             if member is None or index not in self._directory.indices:
-                return {"action": "register"}
-            if member.facts["server_id"] != server_id:
-                return {"action": "register"}
+                return Answer(action="register")
+            if member.facts.server_id != server_id:
+                return Answer(action="register")
             member.last_seen = time.monotonic()
             member.epoch = epoch
             if epoch < self._directory.epoch:
                 serialized = self._directory.to_proto().SerializeToString()
-                return {"action": "go_on", "map": serialized}
-            return {"action": "go_on"}
+                return Answer(action="go_on", map=serialized)
+            return Answer(action="go_on")
 
     def address_of(self, index: int) -> str:
         """Returns where a shard was last; empty if that is not known."""
@@ -225,46 +206,41 @@ class DirectoryActor:
             self._push()
             self._share_sizes()
 
-    def _take(self, facts: dict[str, Any]) -> bool:
+    def _take(self, facts: ShardFacts) -> bool:
         """Notes where a shard of the map is; returns whether the map has changed."""
-        index = facts["index"]
-        self._directory.set_tables(index, facts["tables"])
+        index = facts.index
+        self._directory.set_tables(index, facts.tables)
         before = self._members.get(index)
-        is_news = before is None or before.facts["server_id"] != facts["server_id"]
+        is_news = before is None or before.facts.server_id != facts.server_id
         # An earlier life of this actor may have counted more.
-        num_starts = max(facts["num_starts"], (before.num_starts if before else 0) + is_news)
-        self._members[index] = _Member(facts, time.monotonic(), num_starts, facts["epoch"])
-        if not facts["sees_directory"]:
+        num_starts = max(facts.num_starts, (before.num_starts if before else 0) + is_news)
+        self._members[index] = Member(facts, time.monotonic(), num_starts, facts.epoch)
+        if not facts.sees_directory:
             _logger.warning(
                 "shard %d of group '%s' on node %s does not see the files of the directory in %s: "
                 "the group cannot be saved, and the shard comes back empty on another node. Use "
                 "storage that all nodes share",
                 index,
                 self._settings.name,
-                facts["node_id"],
+                facts.node_id,
                 self._settings.checkpoint_directory,
             )
         return self._directory.register(
             index,
-            facts["address"],
-            server_id=facts["server_id"],
-            unix_path=facts["unix_path"],
+            facts.address,
+            server_id=facts.server_id,
+            unix_path=facts.unix_path,
         )
 
-    def _is_current(self, index: int, facts: dict[str, Any]) -> bool | None:
+    def _is_current(self, index: int, facts: ShardFacts) -> bool | None:
         """Whether Ray means this process by the shard, and not one that it has replaced.
 
         `None`: that cannot be told now, because it does not answer.
         """
-        handle = self._processes.get(index)
-        if handle is None or not facts["is_actor"]:
+        if self._processes.get(index) is None or not facts.is_actor:
             return True
-        try:
-            call = handle.describe.remote()
-            now = result_of(call, _DESCRIBE_TIMEOUT_S, f"shard {index}")
-        except ReverbError:
-            return None
-        return now["server_id"] == facts["server_id"]
+        now = self._processes.describe([index], DESCRIBE_TIMEOUT_S).get(index)
+        return None if now is None else now.server_id == facts.server_id
 
     def _push(self, *, wait: bool = False) -> None:
         """Sends the map to all shards that are actors; others get it when they ask next."""
@@ -273,7 +249,7 @@ class DirectoryActor:
             handles = self._processes.among(self._members)
         calls = [handle.set_map.remote(serialized) for handle in handles.values()]
         if wait:
-            ray.wait(calls, num_returns=len(calls), timeout=_DESCRIBE_TIMEOUT_S)
+            ray.wait(calls, num_returns=len(calls), timeout=DESCRIBE_TIMEOUT_S)
 
     def _coordinate(self) -> None:
         """Moves the windows of rate limiters, until this actor ends."""
@@ -304,7 +280,7 @@ class DirectoryActor:
             lost = [
                 index
                 for index, member in self._members.items()
-                if not member.facts["is_actor"]
+                if not member.facts.is_actor
                 and now - member.last_seen > after_s
                 and index in self._directory.indices
             ]
@@ -347,19 +323,12 @@ class DirectoryActor:
         self._wait_until_ready()
         with self._lock:
             indices = self._directory.indices
-            handles = self._processes.among(indices)
-        calls = {index: handle.describe.remote() for index, handle in handles.items()}
-        answered = {}
-        if calls:
-            done, _ = ray.wait(
-                list(calls.values()), num_returns=len(calls), timeout=_DESCRIBE_TIMEOUT_S / 5
-            )
-            for index, call in calls.items():
-                if call in done:
-                    with contextlib.suppress(ReverbError):
-                        answered[index] = result_of(call, 0, f"shard {index}")
+        answered = self._processes.describe(indices, DESCRIBE_TIMEOUT_S / 5)
         with self._lock:
-            shards = {it: self._shard_status(it, answered.get(it)) for it in indices}
+            shards = {
+                it: status_of(it, self._directory, self._members.get(it), answered.get(it))
+                for it in indices
+            }
             sizes: dict[str, int] = {}
             for shard in shards.values():
                 for table, size in shard.sizes.items():
@@ -373,34 +342,6 @@ class DirectoryActor:
                 latest_checkpoint=self._saver.latest,
                 latest_error=self._saver.latest_error,
             )
-
-    def _shard_status(self, index: int, answer: dict[str, Any] | None) -> ShardStatus:
-        member = self._members.get(index)
-        facts = answer or (member.facts if member else {})
-        last_seen_s = time.monotonic() - member.last_seen if member else float("inf")
-        if answer is not None:
-            state = answer["state"]
-        elif member is not None and not member.facts["is_actor"] and last_seen_s < 5 * BEAT_S:
-            state = member.facts["state"]
-        else:
-            state = "lost"
-        return ShardStatus(
-            index=index,
-            state=state,
-            address=self._directory.shard(index).address,
-            node_id=facts.get("node_id", ""),
-            pid=facts.get("pid", 0),
-            num_starts=member.num_starts if member else 0,
-            epoch=answer["epoch"] if answer else (member.epoch if member else 0),
-            num_slots=self._directory.num_slots(index),
-            is_draining=self._directory.shard(index).is_draining,
-            last_seen_s=last_seen_s,
-            sizes=facts.get("sizes", {}),
-            restored_from=facts.get("restored_from"),
-            sees_directory=facts.get("sees_directory", True),
-            is_actor=facts.get("is_actor", True),
-            error=facts.get("error"),
-        )
 
     def checkpoint(self) -> str:
         """Saves the group; returns the directory of the checkpoint.
@@ -425,7 +366,7 @@ class DirectoryActor:
         self._wait_until_ready()
         with self._changes:
             with self._lock:
-                taken = [it.facts["node_id"] for it in self._members.values()]
+                taken = [it.facts.node_id for it in self._members.values()]
             places = self._processes.find_places(count, timeout_s, taken)
             with self._lock:
                 indices = [self._directory.reserve() for _ in places]
@@ -456,22 +397,13 @@ class DirectoryActor:
                     "LocalShard.stop(move_items=True)"
                 )
             heirs = self._begin_drain(index)
-            name = f"shard {index}"
-            num_moved = 0
             try:
-                self._wait_for_writers(index, handle, wait_s)
-                for last in (False, True):
-                    call = handle.give_items.remote(heirs, last)
-                    num_moved += result_of(call, None, name)
+                num_moved = move_away(index, handle, heirs, wait_s)
             except BaseException:
-                with contextlib.suppress(ReverbError):
-                    call = handle.take_inserts_again.remote()
-                    result_of(call, _DESCRIBE_TIMEOUT_S, name)
                 self._cancel_drain(index)
                 raise
             self._remove(index)
-            with contextlib.suppress(ReverbError):
-                result_of(handle.stop.remote(_STREAMS_END_S), 2 * _STREAMS_END_S, name)
+            end_when_streams_have(index, handle)
             self._end(index)
             return num_moved
 
@@ -509,24 +441,6 @@ class DirectoryActor:
         self._push()
         self._share_sizes()
 
-    def _wait_for_writers(self, index: int, handle: Any, wait_s: float) -> None:
-        """Waits until no writer writes to the shard: they leave at the end of an episode.
-
-        A writer that writes nothing keeps its stream. Such streams may be cut off: their writers
-        go to another shard with their next item.
-        """
-        deadline = time.monotonic() + wait_s
-        before: list[tuple[str, str, int]] = []
-        is_still_since = time.monotonic()
-        while (now := time.monotonic()) < deadline:
-            call = handle.insert_streams.remote()
-            streams = result_of(call, _DESCRIBE_TIMEOUT_S, f"shard {index}")
-            if streams != before:
-                before, is_still_since = streams, now
-            if not streams or now - is_still_since >= _STILL_S:
-                return
-            time.sleep(_POLL_S)
-
     def _remove(self, index: int) -> None:
         with self._lock:
             if index in self._directory.indices:
@@ -541,7 +455,7 @@ class DirectoryActor:
         with self._lock:
             return self._directory.reserve(), len(self._directory.indices) + 1, self._settings
 
-    def admit(self, facts: dict[str, Any]) -> bytes:
+    def admit(self, facts: ShardFacts) -> bytes:
         """Takes a shard in a process of the program into the map; returns the map."""
         self._wait_until_ready()
         with self._changes:
@@ -558,15 +472,15 @@ class DirectoryActor:
         with self._changes:
             self._remove(index)
 
-    def _admit(self, facts: dict[str, Any]) -> None:
-        index = facts["index"]
-        self._directory.set_tables(index, facts["tables"])
+    def _admit(self, facts: ShardFacts) -> None:
+        index = facts.index
+        self._directory.set_tables(index, facts.tables)
         self._directory.add(
             index,
-            facts["address"],
-            server_id=facts["server_id"],
-            unix_path=facts["unix_path"],
-            former_slots=facts["slots"],
+            facts.address,
+            server_id=facts.server_id,
+            unix_path=facts.unix_path,
+            former_slots=facts.slots,
         )
         self._take(facts)
 
@@ -577,7 +491,7 @@ class DirectoryActor:
             tables = self._directory.tables()
             handles = self._processes.among(stay)
         calls = [handle.set_tables.remote(tables, len(stay)) for handle in handles.values()]
-        ray.wait(calls, num_returns=len(calls), timeout=_DESCRIBE_TIMEOUT_S)
+        ray.wait(calls, num_returns=len(calls), timeout=DESCRIBE_TIMEOUT_S)
 
     def _tables_of_group(self) -> tuple[list[bytes], int]:
         """The tables of the whole group, and in how many parts they are."""

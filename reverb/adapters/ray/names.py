@@ -15,6 +15,11 @@ from reverb.errors import (
 NAMESPACE = "reverb"
 """Ray's namespace of all groups, so that every program of the cluster finds them."""
 
+DESCRIBE_TIMEOUT_S = 5.0
+"""How long a shard may take to say how it is."""
+
+POLL_S = 0.05
+
 _GROUP_NAME = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 
 

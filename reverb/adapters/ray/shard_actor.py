@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Ray actor that holds one shard."""
 
+import dataclasses
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from reverb.adapters.ray.group_settings import ShardSettings
+from reverb.adapters.ray.shard_facts import ShardFacts
 from reverb.adapters.ray.shard_life import ShardLife
 from reverb.server_status import CheckpointStatus
 
@@ -20,9 +21,9 @@ class ShardActor:
         self._life = ShardLife(settings, is_actor=True)
         threading.Thread(target=self._life.run, name="shard-life", daemon=True).start()
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> ShardFacts:
         """Returns what the directory needs to know, with sizes of tables."""
-        return self._life.facts() | {"sizes": self._life.sizes()}
+        return dataclasses.replace(self._life.facts(), sizes=self._life.sizes())
 
     def set_map(self, serialized: bytes) -> int:
         """Takes a newer map; returns the epoch that the shard has then."""

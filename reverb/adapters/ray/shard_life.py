@@ -14,6 +14,7 @@ from reverb import cluster
 from reverb.adapters.ray.engine import ray
 from reverb.adapters.ray.group_settings import ShardSettings
 from reverb.adapters.ray.names import find_directory, result_of
+from reverb.adapters.ray.shard_facts import BEAT_S, Answer, ShardFacts
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import parse_map, slots_as_values
 from reverb.cluster.shard_calls import map_of, move_items, server_id_of, set_map
@@ -25,7 +26,6 @@ __all__ = ["MARKER", "ShardLife"]
 MARKER = ".reverb-group-{name}-{run}"
 """A file in the checkpoint directory; a shard that sees it shares the disk with the directory."""
 
-BEAT_S = 1.0
 _CALL_TIMEOUT_S = 10.0
 # How long a shard that cannot start waits before it tries again, for example because another
 # process still holds its checkpoint.
@@ -140,27 +140,27 @@ class ShardLife:
                 _logger.info("shard %d: %s", self.settings.index, error)
             self._stopped.wait(BEAT_S)
 
-    def facts(self) -> dict[str, Any]:
-        """What the directory needs to know of the shard, as plain values."""
+    def facts(self) -> ShardFacts:
+        """What the directory needs to know of the shard."""
         with self._lock:
-            return {
-                "index": self.settings.index,
-                "state": self._state,
-                "error": self._error,
-                "address": self._address,
-                "server_id": self._server_id,
-                "unix_path": self._socket,
-                "node_id": self._node_id,
-                "pid": os.getpid(),
-                "epoch": self._epoch,
-                "tables": self._tables,
-                "restored_from": self._restored_from,
-                "sees_directory": self._sees_directory(),
-                "is_actor": self.is_actor,
-                "num_starts": self._num_starts,
-                "map": self._map,
-                "slots": self._own_slots(),
-            }
+            return ShardFacts(
+                index=self.settings.index,
+                state=self._state,
+                error=self._error,
+                address=self._address,
+                server_id=self._server_id,
+                unix_path=self._socket,
+                node_id=self._node_id,
+                pid=os.getpid(),
+                epoch=self._epoch,
+                tables=self._tables,
+                restored_from=self._restored_from,
+                sees_directory=self._sees_directory(),
+                is_actor=self.is_actor,
+                num_starts=self._num_starts,
+                map=self._map,
+                slots=self._own_slots(),
+            )
 
     def _own_slots(self) -> list[int]:
         """The slots of the map that it has; only of use if it has no place in a newer one."""
@@ -334,25 +334,27 @@ class ShardLife:
     def _beat(self, is_registered: bool) -> bool:
         """Returns whether the directory knows the shard."""
         self._look_at_map()
+        answer: Answer
         if not is_registered:
             answer = self._ask("register", self.facts())
         else:
             answer = self._ask("beat", self.settings.index, self._server_id, self._epoch)
-        with self._lock:
-            self._num_starts = answer.get("num_starts", self._num_starts)
-        if answer.get("map"):
-            self.set_map(answer["map"])
-        if answer.get("tables"):
-            self.set_tables(*answer["tables"])
-        if answer["action"] == "stop":
+        if answer.num_starts is not None:
+            with self._lock:
+                self._num_starts = answer.num_starts
+        if answer.map:
+            self.set_map(answer.map)
+        if answer.tables:
+            self.set_tables(*answer.tables)
+        if answer.action == "stop":
             _logger.warning(
                 "shard %d of group '%s' ends: %s",
                 self.settings.index,
                 self.settings.group.name,
-                answer["reason"],
+                answer.reason,
             )
             self.stop()
-        return answer["action"] == "go_on"
+        return answer.action == "go_on"
 
     def _look_at_map(self) -> None:
         """Tells the directory of a map that a client gave to the server: it has changed tables."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The actors of a group's shards."""
 
+import contextlib
 import pathlib
 import time
 import uuid
@@ -9,10 +10,11 @@ from typing import Any
 
 from reverb.adapters.ray.engine import free_resources, ray
 from reverb.adapters.ray.group_settings import GroupSettings, ShardSettings
-from reverb.adapters.ray.names import NAMESPACE, shard_indices, shard_name
+from reverb.adapters.ray.names import NAMESPACE, result_of, shard_indices, shard_name
 from reverb.adapters.ray.placement import Place, has_room_when_idle, nodes_of, place
 from reverb.adapters.ray.shard_actor import ShardActor
-from reverb.errors import ResourceExhaustedError
+from reverb.adapters.ray.shard_facts import ShardFacts
+from reverb.errors import ResourceExhaustedError, ReverbError
 
 __all__ = ["ShardProcesses"]
 
@@ -103,6 +105,20 @@ class ShardProcesses:
     def among(self, indices: Iterable[int]) -> dict[int, Any]:
         """Returns the handles of those of these shards that are actors."""
         return {it: self._handles[it] for it in indices if it in self._handles}
+
+    def describe(self, indices: Iterable[int], timeout_s: float) -> dict[int, ShardFacts]:
+        """Asks those of these shards that are actors; returns the answers within `timeout_s`."""
+        handles = self.among(indices)
+        calls = {index: handle.describe.remote() for index, handle in handles.items()}
+        if not calls:
+            return {}
+        done, _ = ray.wait(list(calls.values()), num_returns=len(calls), timeout=timeout_s)
+        answered = {}
+        for index, call in calls.items():
+            if call in done:
+                with contextlib.suppress(ReverbError):
+                    answered[index] = result_of(call, 0, f"shard {index}")
+        return answered
 
     def end(self, index: int) -> None:
         """Ends an actor for good."""

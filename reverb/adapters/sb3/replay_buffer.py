@@ -12,7 +12,6 @@ import numpy as np
 import tree
 
 import reverb
-from reverb._checkpoints.packed import pack_checkpoint, unpack_checkpoint
 from reverb.adapters.sb3 import arrays
 from reverb.adapters.sb3.column_order import order_in
 from reverb.adapters.sb3.leaf import make_leaf
@@ -258,7 +257,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             self._directory = tempfile.mkdtemp(prefix="reverb-sb3-")
             self._remove = weakref.finalize(self, shutil.rmtree, self._directory, True)
             if checkpoint is not None:
-                unpack_checkpoint(checkpoint, self._directory)
+                reverb.checkpointers.unpack(checkpoint, self._directory)
             exponent = self._priority_exponent
             has_priorities = exponent is not None
             sampler: Any = reverb.selectors.Uniform()
@@ -428,7 +427,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         kept["_num_steps"] = self._steps.num_steps
         kept["_open_steps"] = self._steps.open_steps()
         if self._directory is not None:
-            kept["_checkpoint"] = pack_checkpoint(self._client.checkpoint())
+            kept["_checkpoint"] = reverb.checkpointers.pack(self._client.checkpoint())
         return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 import reverb
-from reverb import errors
-from reverb._checks.number_arrays import as_array
+from reverb import errors, specs
 from reverb.adapters.tf_agents.frame_layout import LAST, step_type_of
 from reverb.adapters.tf_agents.observer import Observer, at_least_one, wait
 
@@ -234,7 +233,7 @@ class ReverbBatchedTrajectoryObserver(Observer):
         """Priorities as the writer takes them: a float, or float64 `[B]`."""
         if value is reverb.MAX_PRIORITY:
             return value
-        array = as_array("priority", value)
+        array = specs.as_array("priority", value)
         if array.dtype.kind not in "iuf" or array.shape not in ((), (self._batch_size,)):
             raise errors.InvalidArgumentError(
                 f"priority must be a number, or numbers of shape [{self._batch_size}], got dtype "

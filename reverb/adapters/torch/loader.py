@@ -4,8 +4,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from reverb import PrefetchStats
-from reverb._batches import iterator as batch_iterator
+import reverb
+from reverb import BatchIterator, PrefetchStats
 from reverb.adapters.torch.library import import_tensordict, torch
 from reverb.adapters.torch.pinned_ring import PinnedRing
 from reverb.adapters.torch.tensors import as_sample, as_tensordict, leaves, moved, on_cpu
@@ -80,7 +80,7 @@ class Loader:
             import_tensordict()
         if not isinstance(client, Client):
             Client(client)  # Checks the address; one that is used is made where batches are.
-        batch_iterator.check_arguments(
+        BatchIterator.check_arguments(
             table, batch_size, prefetch=prefetch, transform=transform, partial=partial, **options
         )
         self._device = torch.device(device)
@@ -94,7 +94,7 @@ class Loader:
             # One that is decoded into, those in the queue, and one that the program has.
             self._ring = PinnedRing(self._device, prefetch + 2, pin_memory=pin_memory)
             self._options["out"] = self._ring.out
-        self._iterator: batch_iterator.BatchIterator | None = None
+        self._iterator: BatchIterator | None = None
         self._is_closed = False
 
     def __iter__(self) -> "Loader":
@@ -159,16 +159,15 @@ class Loader:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _started(self) -> batch_iterator.BatchIterator:
+    def _started(self) -> BatchIterator:
         if self._is_closed:
             raise FailedPreconditionError("the loader is closed")
         if self._iterator is None:
             convert = self._copied if self._ring is not None else self._converted
-            if self._transform is None:
-                convert = batch_iterator.Conversion(convert)
-            self._iterator = batch_iterator.batches(
-                *self._arguments, transform=convert, **self._options
-            )
+            # What the program gave may be slow.
+            argument = "convert" if self._transform is None else "transform"
+            options: dict[str, Any] = {**self._options, argument: convert}
+            self._iterator = reverb.batches(*self._arguments, **options)
         return self._iterator
 
     def _converted(self, sample: ReplayBatch) -> Any:

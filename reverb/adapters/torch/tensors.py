@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import tree
 
-from reverb._checks.number_arrays import declared_name
-from reverb._client.ragged import Ragged
+from reverb import Ragged, specs
 from reverb.adapters.torch.library import import_tensordict, torch
 from reverb.replay_sample import BatchInfo, ReplayBatch, are_lengths
 
@@ -45,7 +44,7 @@ def dtype_of(dtype: np.dtype[Any]) -> Any:
 
     Raw bytes that stand for numbers without the package `ml_dtypes` have the dtype of the numbers.
     """
-    return _DTYPES.get(declared_name(dtype) or dtype.name)
+    return _DTYPES.get(specs.dtype_name(dtype))
 
 
 def as_tensor(array: Any) -> Any:

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from reverb._checks.plain_files import open_file, read_file
 from reverb.adapters.torchrl.library import torch
 from reverb.adapters.torchrl.table_access import TableAccess, alpha_of
+from reverb.checkpointers import open_file
 from reverb.errors import DataLossError, InvalidArgumentError
 
 __all__ = ["BufferState"]
@@ -115,8 +115,12 @@ class BufferState:
         }
 
     def _read_numbers(self, path: pathlib.Path) -> Any:
+        with open_file(path) as file:
+            text = file.read(_MAX_NUMBERS_BYTES + 1)
         try:
-            return json.loads(read_file(path, _MAX_NUMBERS_BYTES))
+            if len(text) > _MAX_NUMBERS_BYTES:
+                raise ValueError(f"it has more than {_MAX_NUMBERS_BYTES} bytes")
+            return json.loads(text)
         except ValueError as error:
             raise DataLossError(f"{path} is damaged: {error}") from error
 

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator
 
 import reverb
-from reverb._checkpoints.packed import pack_checkpoint, unpack_checkpoint
+from reverb.checkpointers import DefaultCheckpointer, pack, unpack
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
 __all__ = ["OwnServer"]
@@ -61,7 +61,7 @@ class OwnServer:
     def pack(self) -> bytes:
         """Makes a checkpoint and returns its files."""
         path = self.client.checkpoint()
-        packed = pack_checkpoint(path)
+        packed = pack(path)
         shutil.rmtree(path, ignore_errors=True)
         return packed
 
@@ -78,7 +78,7 @@ class OwnServer:
         """
         directory = tempfile.mkdtemp(dir=self._root)
         try:
-            unpack_checkpoint(packed, directory)
+            unpack(packed, directory)
             stored = reverb.checkpointers.read(directory)
             # Which checks every record.
             stored.statistics()
@@ -117,7 +117,7 @@ class OwnServer:
             self._remove()
 
     def _start(self, directory: str, port: int | None) -> None:
-        checkpointer = reverb.checkpointers.DefaultCheckpointer(directory)
+        checkpointer = DefaultCheckpointer(directory)
         self._server = reverb.Server(self._make_tables(), port=port, checkpointer=checkpointer)
         self._directory = directory
         self.client = self._server.localhost_client()

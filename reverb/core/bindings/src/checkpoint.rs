@@ -46,6 +46,24 @@ pub(crate) fn blocking<T: Send + 'static>(
     wait(py, async { task.await.unwrap_or_else(|_| Err(lost())) })
 }
 
+/// The same, but after Ctrl-C the work has ended, too. It is told to end soon.
+pub(crate) fn blocking_until_ended<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce(&Arc<Progress>) -> Result<T> + Send + 'static,
+) -> PyResult<T> {
+    let progress: Arc<Progress> = Arc::default();
+    let mut task = runtime().spawn_blocking({
+        let progress = Arc::clone(&progress);
+        move || work(&progress)
+    });
+    let result = wait(py, async { (&mut task).await.unwrap_or_else(|_| Err(lost())) });
+    if result.is_err() && !task.is_finished() {
+        progress.cancel();
+        py.detach(|| drop(runtime().block_on(task)));
+    }
+    result
+}
+
 /// A complete checkpoint.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct StoredCheckpoint {

@@ -15,6 +15,7 @@ use reverb_client::{
     BatchRequest, BatchedWriter, Client as Core, Configs, LegacyOptions, LegacyWriter, Matching,
     RaggedForm, RowPriorities, SampleCursor, ScanCursor, SequenceOptions, Window,
 };
+use reverb_connect::{Options, Reach, target_of};
 use reverb_data::{Error, ItemPriority, Result, Sampled, keep_samples};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment, Security};
@@ -27,7 +28,6 @@ use reverb_wire::shard::Shard;
 use crate::array::{all_values, parse_leaves};
 use crate::batch::{self, BatchAnswer, Lent, Outputs, batch_answer, ragged_form};
 use crate::batched_writer::BatchedTrajectoryWriter;
-use crate::connector::{Options, Reach, target_of};
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
 use crate::legacy_writer::Writer;
@@ -472,9 +472,10 @@ fn new_parts(
     keepalive: Keepalive,
     security: Security,
 ) -> Result<Parts> {
-    let reach = Reach::new(address, Options { connect_timeout, keepalive, security })?;
-    let connector = Box::new(reach.clone());
-    let core = Core::new(address, connector, connect_timeout, runtime().handle().clone());
+    let runtime = runtime().handle().clone();
+    let options = Options { connect_timeout, keepalive, security, runtime: runtime.clone() };
+    let reach = Reach::new(address, options)?;
+    let core = Core::new(address, Box::new(reach.clone()), connect_timeout, runtime);
     Ok(Parts { core: Arc::new(core), reach })
 }
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
+use reverb_connect::{Options, group_of, target_of};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment};
 use reverb_shards::address::GroupAddress;
 use reverb_shards::coordinator::Coordinator as Core;
 
-use crate::connector::{Options, group_of, target_of};
 use crate::error::OrRaise;
 use crate::process::{Local, runtime};
 use crate::security::ClientSecurity;
@@ -32,10 +32,15 @@ impl Coordinator {
         let credentials =
             credentials.map_or_else(Credentials::default, ClientSecurity::credentials);
         let security = py.detach(|| credentials.open(&target, Environment::now())).or_raise()?;
-        let keepalive = Keepalive::default();
-        let options = Options { connect_timeout: CONNECT_TIMEOUT, keepalive, security };
+        let runtime = runtime().handle();
+        let options = Options {
+            connect_timeout: CONNECT_TIMEOUT,
+            keepalive: Keepalive::default(),
+            security,
+            runtime: runtime.clone(),
+        };
         let group = group_of(address, options).or_raise()?;
-        let core = Core::start(group, runtime().handle());
+        let core = Core::start(group, runtime);
         Ok(Self(Mutex::new(Some(Local::new(core)))))
     }
 

@@ -24,7 +24,6 @@ mod batches_ahead;
 mod checkpoint;
 mod client;
 mod column;
-mod connector;
 mod coordinator;
 mod dlpack;
 mod dtype;

@@ -42,7 +42,7 @@ pub(crate) struct ServerSecurity {
     max_connection_age_s: Option<f64>,
     tokens: Option<PathBuf>,
     pub(crate) insecure_tokens: bool,
-    http_tls: bool,
+    pub(crate) http_tls: bool,
 }
 
 impl ServerSecurity {
@@ -56,11 +56,6 @@ impl ServerSecurity {
         }
         let max_connection_age = self.max_connection_age_s.map(Duration::from_secs_f64);
         Ok(Some(PortTls { tls, max_connection_age }))
-    }
-
-    /// The TLS of the HTTP port, which has that of the port or none.
-    pub(crate) fn http_tls(&self, tls: Option<&PortTls>) -> Option<Arc<ServerTls>> {
-        tls.filter(|_| self.http_tls).map(|port| Arc::clone(&port.tls))
     }
 
     pub(crate) fn authenticator(&self) -> Result<Option<Arc<Authenticator>>> {

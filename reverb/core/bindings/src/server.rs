@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The server as Python sees it.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use reverb_checkpoint::{Held, LoadOptions, Loaded, ServerName};
-use reverb_engine::Table as Engine;
+use reverb_checkpoint::ServerName;
 use reverb_rpc::Keepalive;
 use reverb_rpc::socket_path::SocketPath;
-use reverb_server::{CheckpointOptions, HttpPort, Server as Core, ServerOptions, ShardOptions};
+use reverb_server::{CheckpointOptions, HttpOptions, Server as Core, ServerOptions, ShardOptions};
 use reverb_wire::generated::reverb::StatusRequest;
 
-use crate::checkpoint::blocking;
+use crate::checkpoint::blocking_until_ended;
 use crate::client::{decoded, seconds};
 use crate::error::OrRaise;
 use crate::process::{Local, runtime};
@@ -27,10 +25,57 @@ use crate::wait::wait;
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Server {
     core: Local<Core>,
-    http_port: Option<u16>,
     tables: Vec<Py<Table>>,
     root: Option<PathBuf>,
     group: String,
+}
+
+/// All that a server starts with, besides its tables.
+#[derive(FromPyObject)]
+pub(crate) struct Config {
+    port: u16,
+    host: Option<String>,
+    checkpoints: Checkpoints,
+    checkpoint_interval_s: Option<f64>,
+    keepalive_s: Option<f64>,
+    keepalive_timeout_s: f64,
+    limits: Limits,
+    max_bytes: Option<u64>,
+    http_port: Option<u16>,
+    http_host: String,
+    security: Option<ServerSecurity>,
+    unix_path: Option<PathBuf>,
+    shard: Option<Shard>,
+}
+
+impl Config {
+    fn core(self) -> PyResult<reverb_server::Config> {
+        let security = self.security.as_ref();
+        let (host, tls) = (self.http_host, security.is_some_and(|it| it.http_tls));
+        let interval = self.checkpoint_interval_s.map(Duration::from_secs_f64);
+        Ok(reverb_server::Config {
+            fallback: self.checkpoints.fallback.clone(),
+            restore_settings: self.checkpoints.restore_settings,
+            http: self.http_port.map(|port| HttpOptions { host, port, tls }),
+            server: ServerOptions {
+                host: self.host,
+                port: self.port,
+                unix_path: self.unix_path,
+                checkpoints: CheckpointOptions { interval, ..self.checkpoints.options()? },
+                keepalive: Keepalive::from_seconds(self.keepalive_s, self.keepalive_timeout_s)
+                    .or_raise()?,
+                limits: self.limits.core(),
+                max_bytes: self.max_bytes,
+                tls: security.map_or(Ok(None), ServerSecurity::tls).or_raise()?,
+                authenticator: security
+                    .map_or(Ok(None), ServerSecurity::authenticator)
+                    .or_raise()?,
+                insecure_tokens: security.is_some_and(|it| it.insecure_tokens),
+                shard: self.shard.map(Shard::options).transpose()?,
+                ..ServerOptions::default()
+            },
+        })
+    }
 }
 
 /// Where a server saves its tables, and which checkpoint it starts with.
@@ -107,24 +152,6 @@ impl Shard {
     }
 }
 
-/// Rejects a number that is no port.
-fn port_number(argument: &str, port: i64) -> reverb_data::Result<u16> {
-    u16::try_from(port).map_err(|_| {
-        reverb_data::Error::invalid_argument(format!(
-            "{argument} must be between 0 and 65535, got {port}"
-        ))
-    })
-}
-
-/// The path of a Unix socket, from the root of the file system.
-fn socket_path(path: &Path) -> reverb_data::Result<PathBuf> {
-    let absolute = std::path::absolute(path).map_err(|error| {
-        reverb_data::Error::invalid_argument(format!("unix_path {}: {error}", path.display()))
-    })?;
-    SocketPath::new(absolute.clone())?;
-    Ok(absolute)
-}
-
 /// The server name as it is written into files.
 pub(crate) fn server_name(name: Option<&str>) -> PyResult<Option<ServerName>> {
     name.map(str::parse).transpose().or_raise()
@@ -146,124 +173,34 @@ pub(crate) fn check_server_name(name: &str) -> PyResult<()> {
 /// Rejects a path that a server could not have its Unix socket at.
 #[pyfunction]
 #[pyo3(signature = (path))]
-#[allow(clippy::needless_pass_by_value, reason = "Python gives it away")]
 pub(crate) fn check_unix_path(path: PathBuf) -> PyResult<()> {
-    socket_path(&path).map(drop).or_raise()
-}
-
-/// Loads the latest checkpoint, if there is one. Ctrl-C cancels it.
-fn load(
-    py: Python<'_>,
-    checkpoints: &Checkpoints,
-    options: &CheckpointOptions,
-    tables: &[Arc<Engine>],
-) -> PyResult<(Option<Loaded>, Held)> {
-    let Some(root) = checkpoints.root.clone() else { return Ok((None, Held::default())) };
-    let options = LoadOptions {
-        root,
-        fallback: checkpoints.fallback.clone(),
-        name: options.name.clone(),
-        restore_settings: checkpoints.restore_settings,
-    };
-    let tables = tables.to_vec();
-    blocking(py, move |progress| {
-        let mut held = Held::default();
-        let loaded = reverb_checkpoint::load(&tables, &options, progress, &mut held)?;
-        Ok((loaded, held))
-    })
+    SocketPath::from_root(path).map(drop).or_raise()
 }
 
 #[pymethods]
 impl Server {
+    /// Ctrl-C cancels the load of a checkpoint.
     #[new]
-    #[pyo3(signature = (tables, port, host, checkpoints, checkpoint_interval_s, keepalive_s, keepalive_timeout_s, limits, max_bytes, http_port, http_host, security, unix_path, shard))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        py: Python<'_>,
-        tables: Vec<Py<Table>>,
-        port: i64,
-        host: Option<String>,
-        checkpoints: Checkpoints,
-        checkpoint_interval_s: Option<f64>,
-        keepalive_s: Option<f64>,
-        keepalive_timeout_s: f64,
-        limits: Limits,
-        max_bytes: Option<u64>,
-        http_port: Option<i64>,
-        http_host: &str,
-        security: Option<ServerSecurity>,
-        unix_path: Option<PathBuf>,
-        shard: Option<Shard>,
-    ) -> PyResult<Self> {
-        let port = port_number("port", port).or_raise()?;
-        let http_port = http_port.map(|it| port_number("http_port", it)).transpose().or_raise()?;
-        let keepalive = Keepalive::from_seconds(keepalive_s, keepalive_timeout_s).or_raise()?;
-        // A path that cannot be one should not wait until a checkpoint is loaded.
-        let unix_path = unix_path.map(|path| socket_path(&path)).transpose();
-        let unix_path = unix_path.map_err(|error| error.context("unix_path")).or_raise()?;
+    #[pyo3(signature = (tables, config))]
+    fn new(py: Python<'_>, tables: Vec<Py<Table>>, config: Config) -> PyResult<Self> {
         let engines: PyResult<Vec<_>> = tables.iter().map(|table| table.get().engine()).collect();
-        let mut engines = engines?;
+        let engines = engines?;
         let claims = Claims::new(&tables)?;
-        let mut options = checkpoints.options()?;
-        options.interval = checkpoint_interval_s.map(Duration::from_secs_f64);
-        let tls = security.as_ref().map_or(Ok(None), ServerSecurity::tls).or_raise()?;
-        let authenticator =
-            security.as_ref().map_or(Ok(None), ServerSecurity::authenticator).or_raise()?;
-        let insecure_tokens = security.as_ref().is_some_and(|it| it.insecure_tokens);
-        let http_tls = security.as_ref().and_then(|it| it.http_tls(tls.as_ref()));
-        // It tells that the tables are loading, and closes if that fails.
-        let open = |port| HttpPort::open(http_host, port, http_tls.clone(), runtime().handle());
-        let http = http_port.map(open).transpose().or_raise()?;
-        let (loaded, held) = load(py, &checkpoints, &options, &engines)?;
-        options.held = Arc::new(held.into());
-        if let Some(loaded) = loaded {
-            options.restored_from = Some(loaded.path);
-            engines = loaded.tables;
-        }
-        if max_bytes.is_some() {
+        let (root, group) = (config.checkpoints.root.clone(), config.checkpoints.group.clone());
+        let is_limited = config.max_bytes.is_some();
+        let config = config.core()?;
+        let opened = blocking_until_ended(py, move |progress| {
+            Core::open(engines, config, runtime().handle(), progress)
+        })?;
+        if is_limited {
             reverb_allocator::keep_little();
         }
-        let limits = limits.core();
-        let http_port = http.as_ref().map(HttpPort::port);
-        let options = ServerOptions {
-            host,
-            port,
-            unix_path,
-            checkpoints: options,
-            keepalive,
-            limits,
-            max_bytes,
-            http_port,
-            tls,
-            authenticator,
-            insecure_tokens,
-            shard: shard.map(Shard::options).transpose()?,
-        };
-        let core = py.detach(|| {
-            let started = Core::start(engines.clone(), &options, runtime().handle());
-            if started.is_err() {
-                // Removes the items of a checkpoint: the caller gets its tables back unchanged.
-                for table in &engines {
-                    table.reset();
-                }
-            }
-            started
-        });
-        let core = core.or_raise()?;
-        if let Some(http) = http {
-            core.attach(http);
-        }
+        let core = py.detach(|| opened.start()).or_raise()?;
         claims.keep();
-        for (table, engine) in tables.iter().zip(&engines) {
+        for (table, engine) in tables.iter().zip(core.tables()) {
             table.get().replace_engine(engine);
         }
-        Ok(Self {
-            core: Local::new(core),
-            http_port,
-            tables,
-            root: checkpoints.root,
-            group: checkpoints.group,
-        })
+        Ok(Self { core: Local::new(core), tables, root, group })
     }
 
     /// Saves all tables. Blocks until the checkpoint is complete.
@@ -318,7 +255,7 @@ impl Server {
     }
 
     fn http_port(&self) -> Option<u16> {
-        self.http_port
+        self.core.http_port()
     }
 
     fn stop(&self, py: Python<'_>) {

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use reverb_client::Client;
+use reverb_connect::{Options, Reach, target_of};
 use reverb_data::Result;
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment};
 
-use crate::connector::{Options, Reach, target_of};
 use crate::process::{Local, runtime};
 
 /// How long an op waits while no server answers; the default of `reverb.Client`.
@@ -80,10 +80,11 @@ fn client(address: &str) -> Result<Arc<Client>> {
     let environment = Environment::now();
     // Ops have an address and nothing else. The environment has the rest.
     let security = Credentials::default().open(&target_of(address)?, environment.clone())?;
-    let keepalive = Keepalive::default();
-    let options = Options { connect_timeout: CONNECT_TIMEOUT, keepalive, security };
+    let (keepalive, runtime) = (Keepalive::default(), runtime().handle().clone());
+    let connect_timeout = CONNECT_TIMEOUT;
+    let options = Options { connect_timeout, keepalive, security, runtime: runtime.clone() };
     let connector = Box::new(Reach::new(address, options)?);
-    let client = Client::new(address, connector, CONNECT_TIMEOUT, runtime().handle().clone());
+    let client = Client::new(address, connector, connect_timeout, runtime);
     let client = Arc::new(client);
     let (used, compared) = (Instant::now(), Instant::now());
     let entry = Entry { client: Arc::clone(&client), used, environment, compared };

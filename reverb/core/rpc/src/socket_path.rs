@@ -37,6 +37,16 @@ impl SocketPath {
         }
     }
 
+    /// Checks a path, and the same path from the root of the file system, which it returns.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`SocketPath::new`], with the name of the argument `unix_path`.
+    pub fn from_root(path: PathBuf) -> Result<Self> {
+        let path = Self::new(path).and_then(|path| Self::new(path.absolute()));
+        path.map_err(|error| error.context("unix_path"))
+    }
+
     /// Parses what follows `unix:` in an address, with `%20` and the like for bytes, as in gRPC.
     pub(crate) fn from_address(rest: &str) -> std::result::Result<Self, String> {
         let path = match rest.strip_prefix("//") {

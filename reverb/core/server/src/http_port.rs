@@ -98,6 +98,12 @@ impl HttpPort {
         *self.pages.service.write() = Some(Arc::downgrade(service));
     }
 
+    /// Closes the port. Blocks until it is closed, also on a thread of a runtime.
+    pub(crate) fn close_on_any_thread(mut self) {
+        self.stop = None;
+        self.done.wait();
+    }
+
     /// Closes the port. Blocks until it is closed, except on a thread of a runtime.
     pub(crate) fn close(&mut self) {
         self.stop = None;

@@ -91,6 +91,7 @@ pub struct Server {
     service: Arc<Service>,
     address: SocketAddr,
     unix_path: Option<PathBuf>,
+    http_port: Option<u16>,
     stop: StopSender,
     done: Arc<Done>,
     http: Mutex<Option<HttpPort>>,
@@ -196,7 +197,8 @@ impl Server {
         long_waits::register(&service);
         service.rotation.warn_of_certificate(SystemTime::now());
         runtime.spawn(Arc::clone(&service.rotation).watch(service.stop.clone()));
-        Ok(Self { service, address, unix_path, stop: stop_sender, done, http: Mutex::default() })
+        let (stop, http_port, http) = (stop_sender, options.http_port, Mutex::default());
+        Ok(Self { service, address, unix_path, http_port, stop, done, http })
     }
 
     /// Reads certificates and tokens again; returns a line for each part that has changed. May
@@ -218,6 +220,11 @@ impl Server {
     /// The port that it listens on, or listened on before it stopped.
     pub fn port(&self) -> u16 {
         self.address.port()
+    }
+
+    /// The HTTP port of its options, which stays known after the server has stopped.
+    pub fn http_port(&self) -> Option<u16> {
+        self.http_port
     }
 
     /// The Unix socket that it listens on, or listened on before it stopped, from the root of the

@@ -181,16 +181,16 @@ impl Books {
         for (table, windows) in &mut self.tables {
             windows.freeze(is_frozen);
             for member in &view.members {
-                let facts = member.facts(table);
-                if member.is_down() || !facts.is_heard() {
+                let facts = member.facts(table).now();
+                if member.is_down() || !facts.is_heard {
                     windows.lose(member.index);
                     continue;
                 }
                 let report = Report {
-                    cursor: facts.cursor(),
-                    size: facts.size(),
-                    insert_waits: facts.insert_waits(),
-                    sample_waits: facts.sample_waits(),
+                    cursor: facts.cursor,
+                    size: facts.size,
+                    insert_waits: facts.insert_waits,
+                    sample_waits: facts.sample_waits,
                 };
                 windows.report(member.index, report);
             }

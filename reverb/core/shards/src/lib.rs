@@ -14,6 +14,7 @@ pub mod group;
 pub mod info;
 pub mod member;
 mod merge;
+mod plan;
 mod sample_stream;
 pub mod shares;
 pub mod slot_map;

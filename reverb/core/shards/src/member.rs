@@ -216,7 +216,7 @@ impl Member {
 
     /// How full these tables are together, if that is known of all.
     pub(crate) fn share<'a>(&self, mut tables: impl Iterator<Item = &'a str>) -> Option<f64> {
-        tables.try_fold(0.0, |sum, table| Some(sum + self.facts(table).share()?))
+        tables.try_fold(0.0, |sum, table| Some(sum + self.facts(table).now().share?))
     }
 
     /// Nobody looks after it any more.

@@ -12,6 +12,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -23,15 +24,13 @@ use reverb_wire::transport::{BoxFuture, SampleRequest, SampleStream};
 use crate::facts::{Sampling, TableFacts};
 use crate::group::{Group, View, random, within};
 use crate::member::{Member, State};
+use crate::plan::{Candidate, Plan};
 use crate::shares::Shares;
 
 /// How long a shard may take to give items of an ordered table before others are asked too.
 const ORDERED_PATIENCE: Duration = Duration::from_millis(50);
 /// The same for other tables: the items of the shard may have left since it told its mass.
 const SHARD_PATIENCE: Duration = Duration::from_secs(2);
-/// A shard is asked for at least this many items, so that a batch is not many small messages. Which
-/// shards give it is drawn by mass, so this changes no probability.
-const MIN_ITEMS: usize = 64;
 /// How long the first request waits to hear the masses of all shards.
 const FIRST_NEWS: Duration = Duration::from_secs(1);
 
@@ -69,6 +68,16 @@ struct Lane {
     is_receiving: bool,
 }
 
+impl Lane {
+    fn as_candidate(&self) -> Candidate {
+        Candidate {
+            is_usable: !self.member.is_down(),
+            is_watched: self.member.is_watched.load(Ordering::Relaxed),
+            facts: self.facts.now(),
+        }
+    }
+}
+
 /// What a caller asked for.
 #[derive(Debug, Clone)]
 struct Request {
@@ -80,9 +89,6 @@ struct Request {
 }
 
 type Received = (usize, Box<dyn SampleStream>, Result<Vec<Sampled>>);
-
-/// How a request is divided: the number of items of each lane, and its share.
-type Plan = (Vec<usize>, Vec<f64>);
 
 /// What has to happen before the next request can be divided.
 enum Next {
@@ -174,102 +180,20 @@ impl GroupSampleStream {
         self.lanes.iter().any(|lane| !lane.parts.is_empty())
     }
 
-    /// The masses by which a request is divided now; 0 for shards that cannot be asked.
-    fn masses(&self) -> Vec<f64> {
-        let is_usable = |lane: &Lane| !lane.member.is_down();
-        let known: Vec<(f64, f64)> = self
-            .lanes
-            .iter()
-            .filter(|lane| is_usable(lane))
-            .filter_map(|lane| Some((lane.facts.mass()?, lane.facts.size() as f64)))
-            .collect();
-        let (mass, size) = known.iter().fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        // The mean weight of an item where it is known stands for where it is not.
-        let mean = if mass > 0.0 && size > 0.0 { mass / size } else { 1.0 };
-        let mut masses: Vec<f64> = self
-            .lanes
-            .iter()
-            .map(|lane| match (is_usable(lane), lane.facts.size()) {
-                (false, _) | (_, ..=0) => 0.0,
-                (true, size) => lane.facts.mass().unwrap_or(size as f64 * mean),
-            })
-            .collect();
-        if masses.iter().all(|&mass| mass <= 0.0) {
-            // All weights are 0: then all items are alike, as in one table.
-            for (mass, lane) in masses.iter_mut().zip(&self.lanes) {
-                *mass = if is_usable(lane) { lane.facts.size().max(0) as f64 } else { 0.0 };
-            }
-        }
-        masses
-    }
-
-    /// How many items come from each shard, and each shard's share.
+    /// Divides a request among the lanes; `None` if none can be asked for items now.
     fn divide(&mut self, count: usize) -> Option<Plan> {
+        let candidates: Vec<Candidate> = self.lanes.iter().map(Lane::as_candidate).collect();
         if self.sampling == Sampling::Ordered {
-            return self.divide_ordered(count);
+            return Plan::in_turn(&candidates, count, &mut self.shares);
         }
-        let masses = self.masses();
-        let total: f64 = masses.iter().sum();
-        if total <= 0.0 {
-            return None;
-        }
-        // A message costs as much as some dozen small items.
-        let limit = self.group.address.max_shards_per_batch.min(count / MIN_ITEMS).max(1);
-        let counts = self.shares.split(&masses, count, limit);
         // The local shard of one of several learners stands for its part of the group.
-        let num_all = self.view.members.len() as f64;
-        let part = self.lanes.len() as f64 / num_all;
-        Some((counts, masses.into_iter().map(|mass| mass / total * part).collect()))
-    }
-
-    /// Shards in turn, as far as they have items; all, if none is known to have any. Not all items
-    /// may be divided.
-    fn divide_ordered(&mut self, count: usize) -> Option<Plan> {
-        let usable: Vec<bool> = self.lanes.iter().map(|lane| !lane.member.is_down()).collect();
-        if !usable.contains(&true) {
-            return None;
-        }
-        let mut allowed: Vec<usize> = self
-            .lanes
-            .iter()
-            .zip(&usable)
-            .map(|(lane, &usable)| if usable { lane.facts.samples_allowed() } else { 0 })
-            .collect();
-        if allowed.iter().all(|&it| it == 0) {
-            // A watch tells at once when an empty table has items.
-            let all_watched = self.lanes.iter().zip(&usable).all(|(lane, &usable)| {
-                !usable || lane.member.is_watched.load(std::sync::atomic::Ordering::Relaxed)
-            });
-            let size: i64 = self.lanes.iter().map(|lane| lane.facts.size()).sum();
-            if all_watched && size == 0 {
-                return None;
-            }
-            allowed = usable.iter().map(|&it| if it { usize::MAX } else { 0 }).collect();
-        }
-        let mut counts = vec![0_usize; self.lanes.len()];
-        let mut left = count;
-        while left > 0 {
-            let room: Vec<f64> = allowed
-                .iter()
-                .zip(&counts)
-                .map(|(&allowed, &count)| if allowed > count { 1.0 } else { 0.0 })
-                .collect();
-            let open = room.iter().filter(|&&it| it > 0.0).count();
-            if open == 0 {
-                break;
-            }
-            let more = self.shares.split(&room, left, usize::MAX);
-            for ((count, more), &allowed) in counts.iter_mut().zip(more).zip(&allowed) {
-                let more = more.min(allowed - *count);
-                *count += more;
-                left -= more;
-            }
-        }
-        Some((counts, vec![1.0; self.lanes.len()]))
+        let part = self.lanes.len() as f64 / self.view.members.len() as f64;
+        let max_shards = self.group.address.max_shards_per_batch;
+        Plan::by_mass(&candidates, count, max_shards, part, &mut self.shares)
     }
 
     fn is_heard(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.member.is_down() || lane.facts.is_heard())
+        self.lanes.iter().all(|lane| lane.member.is_down() || lane.facts.now().is_heard)
     }
 
     /// Waits until the shards have told their masses, for a moment at most.
@@ -280,7 +204,8 @@ impl GroupSampleStream {
             .iter()
             .map(|lane| (Arc::clone(&lane.member), Arc::clone(&lane.facts)))
             .collect();
-        let is_heard = || lanes.iter().all(|(member, facts)| member.is_down() || facts.is_heard());
+        let is_heard =
+            || lanes.iter().all(|(member, facts)| member.is_down() || facts.now().is_heard);
         let heard = async { while !is_heard() && news.changed().await.is_ok() {} };
         let _ = tokio::time::timeout(FIRST_NEWS, heard).await;
         self.has_heard = true;
@@ -299,30 +224,30 @@ impl GroupSampleStream {
                 return Ok(Next::Hear);
             }
             let plan = self.plan.take().or_else(|| self.divide(request.count));
-            let Some((counts, shares)) = plan else {
+            let Some(plan) = plan else {
                 return Ok(if self.has_outstanding() { Next::Listen } else { Next::Wait });
             };
-            let asked = || self.lanes.iter().zip(&counts).enumerate();
+            let asked = || self.lanes.iter().zip(&plan.counts).enumerate();
             // A stream that is listened to takes no request; its answer comes first.
             if asked().any(|(_, (lane, &count))| count > 0 && lane.is_receiving) {
-                self.plan = Some((counts, shares));
+                self.plan = Some(plan);
                 return Ok(Next::Listen);
             }
             let closed = asked().filter(|(_, (lane, count))| **count > 0 && lane.stream.is_none());
             let closed: Vec<usize> = closed.map(|(i, _)| i).collect();
             if !closed.is_empty() {
-                self.plan = Some((counts, shares));
+                self.plan = Some(plan);
                 return Ok(Next::Open(closed));
             }
-            let num_asked: usize = counts.iter().sum();
+            let num_asked = plan.num_items();
             match self.unasked.front_mut() {
                 Some(rest) if rest.count > num_asked => rest.count -= num_asked,
                 _ => drop(self.unasked.pop_front()),
             }
-            for (lane, &share) in self.lanes.iter_mut().zip(&shares) {
+            for (lane, &share) in self.lanes.iter_mut().zip(&plan.shares) {
                 lane.share = share;
             }
-            for (i, (count, share)) in counts.into_iter().zip(shares).enumerate() {
+            for (i, (count, share)) in plan.counts.into_iter().zip(plan.shares).enumerate() {
                 if count > 0 {
                     self.ask_lane(i, count, share, &request);
                 }
@@ -418,7 +343,7 @@ impl GroupSampleStream {
         });
         let _ = tokio::time::timeout(patience, news.changed()).await;
         if deadline.is_some_and(|deadline| deadline <= Instant::now())
-            && self.lanes.iter().all(|lane| lane.facts.size() == 0)
+            && self.lanes.iter().all(|lane| lane.facts.now().size == 0)
         {
             return Err(Error::rate_limiter_timeout(&format!(
                 "Table {} is empty in all {} shards of {}.",
@@ -450,7 +375,7 @@ impl GroupSampleStream {
     /// as long as a shard has not told its own.
     fn min_probability(&self) -> f64 {
         let asked = self.lanes.iter().filter(|lane| lane.share > 0.0);
-        let all = asked.map(|lane| lane.share * lane.facts.min_probability());
+        let all = asked.map(|lane| lane.share * lane.facts.now().min_probability.unwrap_or(0.0));
         all.reduce(f64::min).unwrap_or(0.0)
     }
 
@@ -481,7 +406,7 @@ impl GroupSampleStream {
                 }
                 let index = lane.member.index;
                 let living = self.sizes.iter().filter(|(member, _)| !member.is_down());
-                let size: i64 = living.map(|(_, facts)| facts.size()).sum();
+                let size: i64 = living.map(|(_, facts)| facts.now().size).sum();
                 let min_probability = self.min_probability();
                 for sampled in &mut samples {
                     sampled.table_size = size;

@@ -19,7 +19,13 @@ pub(crate) fn sampling(info: &TableInfo) -> Sampling {
         Some(Distribution::Prioritized(options)) => {
             Sampling::Prioritized { exponent: options.priority_exponent }
         }
-        _ => Sampling::Ordered,
+        Some(
+            Distribution::Uniform(false)
+            | Distribution::Fifo(_)
+            | Distribution::Lifo(_)
+            | Distribution::Heap(_),
+        )
+        | None => Sampling::Ordered,
     }
 }
 
@@ -39,6 +45,16 @@ fn extension_name(options: &KeyDistributionOptions) -> Option<&'static str> {
     })
 }
 
+/// The name of a sampler that a group cannot have, and the reason.
+fn refusal(options: &KeyDistributionOptions) -> Option<(&'static str, &'static str)> {
+    let reason = match options.extension.as_ref()?.distribution.as_ref()? {
+        Extended::Shuffle(_) => "an epoch would end at each shard on its own",
+        Extended::Recent(_) => "a shard does not know how old its items are among all",
+        Extended::Draw(_) => return None,
+    };
+    Some((extension_name(options)?, reason))
+}
+
 /// Refuses tables whose samplers go by all items of the table: no shard has them all.
 ///
 /// # Errors
@@ -46,12 +62,8 @@ fn extension_name(options: &KeyDistributionOptions) -> Option<&'static str> {
 /// `InvalidArgument` that names the table and its sampler.
 pub(crate) fn check_samplers(tables: &[TableInfo]) -> Result<()> {
     for table in tables {
-        let (name, reason) = match table.sampler_options.as_ref().and_then(extension_name) {
-            Some(name @ "shuffle") => (name, "an epoch would end at each shard on its own"),
-            Some(name @ "recent") => {
-                (name, "a shard does not know how old its items are among all")
-            }
-            _ => continue,
+        let Some((name, reason)) = table.sampler_options.as_ref().and_then(refusal) else {
+            continue;
         };
         return Err(Error::invalid_argument(format!(
             "The sampler of table {} is {name}, which a group of servers cannot have: {reason}. \

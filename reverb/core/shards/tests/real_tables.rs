@@ -142,7 +142,7 @@ fn draw(
                 }
             }
             if !is_equal {
-                masses[shard] = facts[shard].mass().unwrap();
+                masses[shard] = facts[shard].now().mass.unwrap();
             }
         }
     }

@@ -54,8 +54,7 @@ impl UnixPort {
     /// `InvalidArgument` that says what is in the way and what to do: a path that is too long, a
     /// directory that others may write to, somebody who listens there, a file that is no socket.
     pub fn bind(path: &Path) -> Result<Self> {
-        let path = SocketPath::new(path.to_owned()).map(|path| path.absolute());
-        let path = path.and_then(SocketPath::new).map_err(|error| error.context("unix_path"))?;
+        let path = SocketPath::from_root(path.to_owned())?;
         let path = path.as_path();
         listen(path).map_err(|what| {
             Error::invalid_argument(format!(

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
 /// Status and body of a page.
-async fn get(port: u16, path: &str) -> (String, String) {
+pub(crate) async fn get(port: u16, path: &str) -> (String, String) {
     let (head, body) = get_with(port, path, "").await;
     (head.split(' ').nth(1).unwrap().to_owned(), body)
 }

@@ -12,6 +12,7 @@ mod insert_rules;
 mod keepalive;
 mod life_cycle;
 mod noise;
+mod open;
 mod round_trip;
 mod sample_rules;
 mod scan;

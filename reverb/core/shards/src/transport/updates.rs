@@ -103,7 +103,7 @@ impl Part {
 fn may_have_foreign(view: &View, member: &Member, table: &str) -> bool {
     // Without a map, servers do not know which slots are theirs.
     let is_watched = view.map.is_some() && member.is_watched.load(Ordering::Relaxed);
-    !(is_watched && member.facts(table).has_no_foreign_keys())
+    !(is_watched && member.facts(table).now().has_no_foreign_keys)
 }
 
 /// Sends all parts at the same time; returns the keys that their shards have not. Shards that do

@@ -122,7 +122,7 @@ impl CountedSink {
     /// The largest priority in a table of the group, as the shards have told it last. Where none
     /// has, each shard takes its own.
     fn max_priority(&self, table: &str) -> Option<f64> {
-        let known = self.members.iter().filter_map(|it| it.facts(table).max_priority());
+        let known = self.members.iter().filter_map(|it| it.facts(table).now().max_priority);
         known.reduce(f64::max)
     }
 
@@ -136,7 +136,7 @@ impl CountedSink {
         let mut news = self.group.news();
         self.group.need(table);
         let heard = async {
-            while self.members.iter().any(|it| !it.is_down() && !it.facts(table).is_heard()) {
+            while self.members.iter().any(|it| !it.is_down() && !it.facts(table).now().is_heard) {
                 if news.changed().await.is_err() {
                     return;
                 }

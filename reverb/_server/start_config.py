@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All that the native server starts with, besides its tables."""
+
+import dataclasses
+from typing import Any
+
+from reverb._server.credentials import ServerSecurity
+from reverb._server.limits import Limits
+from reverb.checkpointers import CheckpointerOptions
+
+__all__ = ["StartConfig"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class StartConfig:
+    """Checked arguments of `reverb.Server`.
+
+    Attributes:
+      port: From 0 to 65535; 0: any free port.
+      host: Address to listen on; `None`: all addresses.
+      checkpoints: Where tables are saved, and what is loaded.
+      checkpoint_interval_s: In seconds; `None`: no automatic saves.
+      keepalive_s: In seconds; `None`: no pings.
+      keepalive_timeout_s: In seconds.
+      limits: What one peer may take.
+      max_bytes: Memory for chunks and items; `None`: no limit.
+      http_port: From 0 to 65535; `None`: no HTTP port.
+      http_host: Address of the HTTP port.
+      security: TLS and tokens; `None`: no protection.
+      unix_path: Path of the Unix socket; `None`: no socket.
+      shard: A `reverb.cluster.shard.ShardPlace`; `None`: the server is no shard.
+    """
+
+    port: int
+    host: str | None
+    checkpoints: CheckpointerOptions
+    checkpoint_interval_s: float | None
+    keepalive_s: float | None
+    keepalive_timeout_s: float
+    limits: Limits
+    max_bytes: int | None
+    http_port: int | None
+    http_host: str
+    security: ServerSecurity | None
+    unix_path: str | None
+    shard: Any

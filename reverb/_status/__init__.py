@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Private: the parts of a server's status that are about a table."""

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Selects the transport to a server: function calls if it runs in this process, gRPC otherwise.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use reverb_data::Result;
+use reverb_rpc::Keepalive;
+use reverb_rpc::client::Security;
+use reverb_rpc::socket_path::SocketPath;
+use reverb_rpc::target::{Loopback, Target};
+use reverb_server::{local_shard, local_shard_of_socket};
+use reverb_wire::GrpcTransport;
+use reverb_wire::shard::Shard;
+use reverb_wire::transport::Transport;
+use tokio::runtime::Handle;
+
+/// How to reach what an address leads to.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Time limit for reaching a server.
+    pub connect_timeout: Duration,
+    /// When to ping a server.
+    pub keepalive: Keepalive,
+    /// TLS and token.
+    pub security: Security,
+    /// Runs the connections.
+    pub runtime: Handle,
+}
+
+/// Checks on every use whether a server of this process listens at the address: one may have
+/// started meanwhile.
+#[derive(Debug)]
+pub struct AnyConnector {
+    address: String,
+    loopback: Option<Loopback>,
+    socket: Option<SocketPath>,
+    options: Options,
+    remote: OnceLock<Arc<GrpcTransport>>,
+}
+
+impl AnyConnector {
+    pub(crate) fn new(address: &str, options: Options) -> Self {
+        Self {
+            address: address.to_owned(),
+            loopback: Loopback::of(address),
+            socket: Target::parse(address).ok().and_then(|target| target.socket().cloned()),
+            options,
+            remote: OnceLock::new(),
+        }
+    }
+
+    /// The server; those of this package have the calls of a shard of a group.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for an address that cannot be.
+    pub fn shard(&self) -> Result<Arc<dyn Shard>> {
+        match self.local() {
+            Some(local) => Ok(local),
+            None => Ok(self.remote()? as Arc<dyn Shard>),
+        }
+    }
+
+    /// Whether a server of this process listens at the address now.
+    pub fn is_local(&self) -> bool {
+        self.local().is_some()
+    }
+
+    /// A server of this process is a single one, and an address that was never reached is not known
+    /// to be several.
+    pub fn has_several_servers(&self) -> bool {
+        self.remote.get().is_some_and(|remote| remote.has_several_servers())
+    }
+
+    pub(crate) fn has_token(&self) -> bool {
+        self.options.security.has_token()
+    }
+
+    fn local(&self) -> Option<Arc<dyn Shard>> {
+        let of_socket = || self.socket.as_ref().and_then(local_shard_of_socket);
+        self.loopback.and_then(local_shard).or_else(of_socket)
+    }
+
+    fn remote(&self) -> Result<Arc<GrpcTransport>> {
+        if let Some(remote) = self.remote.get() {
+            return Ok(Arc::clone(remote));
+        }
+        let Options { connect_timeout, keepalive, security, runtime } = &self.options;
+        let _entered = runtime.enter();
+        let remote = GrpcTransport::new(&self.address)?;
+        let remote = remote.with_connect_timeout(*connect_timeout).with_keepalive(*keepalive);
+        let remote = Arc::new(remote.with_security(security.clone()));
+        Ok(Arc::clone(self.remote.get_or_init(|| remote)))
+    }
+}

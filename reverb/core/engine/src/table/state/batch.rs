@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The items of one sample request, and when it has enough of them.
+
+use reverb_data::{Error, Result, SampleOptions, Sampled, keep_samples, spare_samples};
+
+/// A sample request is full when the chunks of its items reach this many bytes.
+pub const MAX_SAMPLE_BYTES: usize = 1024 * 1024;
+
+/// Maximum number of items of one sample request. It limits requests for items with very small
+/// chunks.
+pub const MAX_SAMPLE_ITEMS: usize = 65_536;
+
+/// The items that one sample request has got so far.
+#[derive(Debug)]
+pub(in crate::table) struct Batch {
+    pub(super) wanted: usize,
+    pub(super) chunk_bytes: usize,
+    pub(super) items: Vec<Sampled>,
+    /// What the reader asks of the items.
+    pub(super) options: SampleOptions,
+    /// Why the next batch cannot be sampled: its items cannot be stacked.
+    pub(super) refusal: Option<Error>,
+    /// Whether the request had to wait. Reported with its first item.
+    pub(in crate::table) has_waited: bool,
+}
+
+impl Batch {
+    /// Of a request for `wanted` items. It ends before a batch of the reader whose items cannot be
+    /// stacked.
+    pub(in crate::table) fn new(wanted: usize, options: SampleOptions) -> Self {
+        let wanted = wanted.min(MAX_SAMPLE_ITEMS);
+        Self {
+            wanted,
+            chunk_bytes: 0,
+            items: spare_samples(),
+            options,
+            refusal: None,
+            has_waited: false,
+        }
+    }
+
+    pub(in crate::table) fn is_full(&self) -> bool {
+        let SampleOptions { all_or_nothing, .. } = self.options;
+        self.items.len() >= self.wanted
+            || (self.chunk_bytes >= MAX_SAMPLE_BYTES && !all_or_nothing && self.may_end_here())
+    }
+
+    /// Whether no batch of the reader would be cut here.
+    fn may_end_here(&self) -> bool {
+        self.options.stacking.is_none_or(|stacking| stacking.after(self.items.len()).position == 0)
+    }
+
+    /// Whether the request is complete: it is full, or its next batch was refused.
+    pub(in crate::table) fn is_over(&self) -> bool {
+        self.is_full() || self.refusal.is_some()
+    }
+
+    pub(in crate::table) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// The items that were added after the first ones.
+    pub(in crate::table) fn since(&self, first: usize) -> &[Sampled] {
+        self.items.get(first..).unwrap_or_default()
+    }
+
+    /// The sampled items, or the refusal if there are none.
+    pub(in crate::table) fn into_answer(mut self) -> Result<Vec<Sampled>> {
+        match self.refusal.take() {
+            Some(error) if self.items.is_empty() => Err(error),
+            _ => Ok(std::mem::take(&mut self.items)),
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        keep_samples(std::mem::take(&mut self.items));
+    }
+}

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The items of a table, with the indexes over them.
+
+use hashbrown::HashMap;
+use reverb_data::{ServerAccount, TableAccount, TableConfig};
+
+use crate::selector::{Handle, Largest, Selector};
+use crate::table::episodes::Episodes;
+use crate::table::items::{self, Items};
+use crate::table::statistics::{Removal, Removed};
+
+/// What a removal priority takes in its map: a handle, a number and a byte of control, at a load of
+/// about two thirds.
+pub(in crate::table) const REMOVAL_BYTES: u64 = 26;
+
+/// The part of the state that a reset discards.
+#[derive(Debug)]
+pub(in crate::table) struct Contents {
+    pub(in crate::table) items: Items,
+    pub(super) sampler: Selector,
+    pub(super) remover: Selector,
+    pub(super) episodes: Episodes,
+    pub(super) num_unique_samples: i64,
+    /// What the remover goes by, where that is not the priority.
+    pub(super) removal_priorities: HashMap<Handle, f64>,
+    /// The largest priority of any item since there was none, or since the beginning.
+    pub(super) largest_priority: f64,
+    pub(super) account: TableAccount,
+    /// What an item takes beside its trajectory: its slot, and its places in indexes.
+    pub(super) item_bytes: u64,
+}
+
+impl Contents {
+    pub(super) fn new(config: &TableConfig, server: &ServerAccount) -> Self {
+        let (sampler, remover) = (Selector::new(&config.sampler), Selector::new(&config.remover));
+        Self {
+            // One more than `max_size`: an item is added before another one is evicted.
+            items: Items::new(config.max_size as usize + 1),
+            item_bytes: items::ITEM_BYTES + sampler.item_bytes() + remover.item_bytes(),
+            sampler,
+            remover,
+            episodes: Episodes::default(),
+            num_unique_samples: 0,
+            removal_priorities: HashMap::new(),
+            largest_priority: f64::NEG_INFINITY,
+            account: TableAccount::open(server),
+        }
+    }
+
+    /// What the remover goes by instead of the priority of an item.
+    pub(in crate::table) fn removal_priority(&self, handle: Handle) -> Option<f64> {
+        if self.removal_priorities.is_empty() {
+            return None;
+        }
+        self.removal_priorities.get(&handle).copied()
+    }
+
+    /// Keeps what the remover goes by instead of the priority of an item. The remover is not told.
+    pub(super) fn keep_removal_priority(&mut self, handle: Handle, priority: f64) {
+        if self.removal_priorities.insert(handle, priority).is_none() {
+            self.account.add_bytes(REMOVAL_BYTES);
+        }
+    }
+
+    /// The largest priority of the items that are there. Where the sampler has no weights, or with
+    /// exponent 0, that of items that were there counts too.
+    pub(super) fn largest_present(&self) -> Option<f64> {
+        if self.items.len() == 0 {
+            return None;
+        }
+        Some(match self.sampler.largest() {
+            Largest::Item(handle) => self.items.get(handle).priority(),
+            Largest::Zero => 0.0,
+            Largest::Unknown => self.largest_priority,
+        })
+    }
+
+    /// All items as removed by a reset. Looks at every item.
+    pub(in crate::table) fn as_removed(&self) -> Removed {
+        let mut removed = Removed::default();
+        for (_, item) in self.items.in_slots(0..self.items.num_slots()) {
+            removed.count(Removal::Reset, item.times_sampled());
+        }
+        removed
+    }
+}
+
+impl Drop for Contents {
+    /// The chunks may live on elsewhere, so they must not name this table any more.
+    fn drop(&mut self) {
+        for (_, item) in self.items.in_slots(0..self.items.num_slots()) {
+            self.account.remove(&item.trajectory(), self.item_bytes);
+        }
+        self.account.remove_bytes(self.removal_priorities.len() as u64 * REMOVAL_BYTES);
+    }
+}

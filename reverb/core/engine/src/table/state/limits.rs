@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The limits of a table in items and bytes: what has room, what has to leave, and new limits.
+
+use reverb_data::{MemoryConfig, NewItem, StoredItem, TableConfig, Trajectory, WhenFull};
+
+use super::{Contents, REMOVAL_BYTES, TableState};
+use crate::table::statistics::Removal;
+
+impl TableState {
+    /// Whether an item may be inserted now as far as the bytes are concerned.
+    pub(in crate::table) fn has_room_for(&self, item: &NewItem) -> bool {
+        self.has_room_for_trajectory(&item.trajectory, item.removal_priority)
+            || self.contents.items.find(item.key).is_some()
+    }
+
+    /// Whether an item whose key does not exist yet may be added.
+    pub(in crate::table) fn has_room_for_stored(&self, item: &StoredItem) -> bool {
+        self.has_room_for_trajectory(&item.trajectory, item.removal_priority)
+    }
+
+    fn has_room_for_trajectory(
+        &self,
+        trajectory: &Trajectory,
+        removal_priority: Option<f64>,
+    ) -> bool {
+        let MemoryConfig { max_bytes: Some(max_bytes), when_full: WhenFull::Wait } = self.memory
+        else {
+            return true;
+        };
+        let Contents { account, item_bytes, .. } = &self.contents;
+        let item_bytes = item_bytes + removal_priority.map_or(0, |_| REMOVAL_BYTES);
+        account.bytes() + account.would_add(trajectory, item_bytes) <= max_bytes
+    }
+
+    /// Why an item has to leave, if one has to.
+    fn is_too_large(&self) -> Option<Removal> {
+        let has_too_many_bytes = || match self.memory {
+            MemoryConfig { max_bytes: Some(max_bytes), when_full: WhenFull::Remove } => {
+                self.contents.account.bytes() > max_bytes
+            }
+            _ => false,
+        };
+        if self.contents.items.len() > self.max_size {
+            return Some(Removal::Full);
+        }
+        has_too_many_bytes().then_some(Removal::Bytes)
+    }
+
+    /// Evicts as many items as there are too many.
+    pub(super) fn evict_surplus(&mut self) {
+        // The new item may be selected too: a Lifo remover evicts it at once.
+        while let Some(reason) = self.is_too_large()
+            && self.evict(reason)
+        {}
+    }
+
+    /// Gives the table other settings, which are valid. A table that is too large now stays within
+    /// what it has; [`Self::shrink`] removes the rest.
+    pub(in crate::table) fn configure(&mut self, config: &TableConfig) {
+        self.max_times_sampled = config.max_times_sampled;
+        self.contents.sampler.configure(&config.sampler);
+        self.contents.items.set_limit(config.max_size as usize + 1);
+        self.limit_to_what_is_there(config);
+        if *self.limiter.config() != config.rate_limiter {
+            self.limiter.configure(config.rate_limiter);
+        }
+    }
+
+    /// Evicts at most `max_items` items of a table that is larger than its settings allow; whether
+    /// none is left to evict.
+    pub(in crate::table) fn shrink(&mut self, config: &TableConfig, max_items: usize) -> bool {
+        let is_too_large = |state: &Self| {
+            let MemoryConfig { max_bytes, when_full } = config.memory;
+            let may_remove = when_full == WhenFull::Remove;
+            state.len() > config.max_size as usize
+                || (may_remove && state.account().bytes() > max_bytes.unwrap_or(u64::MAX))
+        };
+        let end = self.len().saturating_sub(max_items);
+        while is_too_large(self) && self.len() > end && self.evict(Removal::Shrunk) {}
+        self.limit_to_what_is_there(config);
+        let is_done = !is_too_large(self) || self.len() == 0;
+        if is_done && config.max_times_sampled > 0 {
+            // Items that left, and those that may be sampled less often now, allowed samples that
+            // nobody can take any more.
+            let limit = i64::from(config.max_times_sampled);
+            let items = self.contents.items.in_slots(0..self.contents.items.num_slots());
+            // An item leaves with a sample, however often it was sampled before.
+            let left = items.map(|(_, item)| (limit - i64::from(item.times_sampled())).max(1));
+            let left = left.sum();
+            self.limiter.limit_to(left);
+        }
+        is_done
+    }
+
+    /// The limits in force: those of the settings, or what is there if that is more.
+    fn limit_to_what_is_there(&mut self, config: &TableConfig) {
+        let MemoryConfig { max_bytes, when_full } = config.memory;
+        self.max_size = self.len().max(config.max_size as usize);
+        let in_use = match when_full {
+            WhenFull::Remove => self.account().bytes(),
+            WhenFull::Wait => 0,
+        };
+        self.memory = MemoryConfig { max_bytes: max_bytes.map(|it| it.max(in_use)), when_full };
+    }
+}

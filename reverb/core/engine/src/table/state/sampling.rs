@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sampling with repetition, and what a sample does to its item.
+
+use std::hint::black_box;
+
+use reverb_data::{Chunk, SampleOptions, Sampled};
+
+use super::{BLOCK, Batch, MAX_SAMPLE_ITEMS, TableState, record};
+use crate::selector::Pick;
+use crate::table::statistics::Removal;
+
+impl TableState {
+    /// Samples into `batch` while the limiter allows and until the batch is full.
+    pub(in crate::table) fn sample(&mut self, batch: &mut Batch) {
+        let SampleOptions { stacking, all_or_nothing, .. } = batch.options;
+        if all_or_nothing && !self.may_allow(batch.wanted) {
+            return;
+        }
+        if batch.options.distinct {
+            return self.sample_distinct(batch);
+        }
+        if self.max_times_sampled > 0 && (stacking.is_some() || all_or_nothing) {
+            return self.sample_with_undo(batch);
+        }
+        // If sampling can delete items, each choice depends on the previous one.
+        let block = match self.max_times_sampled > 0 {
+            true => 1,
+            false if self.contents.sampler.chooses_together() => MAX_SAMPLE_ITEMS,
+            false => BLOCK,
+        };
+        while !batch.is_full() {
+            let wanted = block.min(batch.wanted - batch.len());
+            let allowed = self.limiter.samples_allowed(wanted);
+            let mut picks = std::mem::take(&mut self.picks);
+            picks.clear();
+            let min_probability = self.contents.sampler.min_probability();
+            self.contents.sampler.pick_many(&mut self.rng, allowed, &mut picks);
+            if picks.len() > 1 {
+                self.prefetch(&picks);
+            }
+            batch.items.reserve(picks.len());
+            let mut num_taken = 0;
+            for &pick in &picks {
+                self.take(pick, min_probability, batch);
+                num_taken += 1;
+                if batch.is_full() {
+                    break;
+                }
+            }
+            for &pick in picks[num_taken..].iter().rev() {
+                self.contents.sampler.unpick(pick);
+            }
+            let progress = !picks.is_empty();
+            self.picks = picks;
+            if !progress {
+                break;
+            }
+        }
+    }
+
+    /// Whether so many samples may be allowed under one lock; never false if they are. If sampling
+    /// deletes no items, they are.
+    pub(in crate::table) fn may_allow(&self, wanted: usize) -> bool {
+        self.limiter.samples_allowed(wanted) == wanted && self.samples_left(self.len()) >= wanted
+    }
+
+    /// How many samples so many items allow at most, as far as `max_times_sampled` is concerned.
+    pub(in crate::table) fn samples_left(&self, num_items: usize) -> usize {
+        match usize::try_from(self.max_times_sampled) {
+            Ok(times) if times > 0 => num_items.saturating_mul(times),
+            _ if num_items > 0 => usize::MAX,
+            _ => 0,
+        }
+    }
+
+    /// Reads from all picked items in independent steps, so that the processor fetches them in
+    /// parallel. Otherwise the reference counting that follows would fetch them one by one.
+    pub(super) fn prefetch(&self, picks: &[Pick]) {
+        let keys = picks.iter().fold(0, |keys, pick| {
+            keys ^ self.contents.items.get(pick.handle).first_chunk().map_or(0, Chunk::key)
+        });
+        black_box(keys);
+    }
+
+    pub(super) fn take(&mut self, pick: Pick, min_probability: f64, batch: &mut Batch) {
+        let table_size = self.contents.items.len() as i64;
+        let removal_priority = self.contents.removal_priority(pick.handle);
+        let item = self.contents.items.get_mut(pick.handle);
+        record(&mut self.before_images, pick.handle, item, removal_priority);
+        if item.times_sampled() == 0 {
+            self.contents.num_unique_samples += 1;
+        }
+        let times_sampled = item.times_sampled().saturating_add(1);
+        item.set_times_sampled(times_sampled);
+        let trajectory = item.trajectory();
+        batch.chunk_bytes += trajectory.chunk_bytes();
+        batch.items.push(Sampled {
+            key: item.key(),
+            priority: item.priority(),
+            times_sampled,
+            probability: pick.probability,
+            table_size,
+            inserted_at_ns: item.inserted_at_ns(),
+            rate_limited: batch.has_waited && batch.items.is_empty(),
+            min_probability,
+            epoch: pick.epoch,
+            removal_priority: None,
+            trajectory,
+        });
+        // "At least", because an item can be inserted with a count.
+        let is_used_up = self.max_times_sampled > 0 && times_sampled >= self.max_times_sampled;
+        self.limiter.count_sample();
+        if is_used_up {
+            self.delete_at(pick.handle, Removal::SampledOut);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The beginning of a server: its HTTP port opens, a checkpoint is loaded, then it serves.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use reverb_checkpoint::{Held, LoadOptions, Progress};
+use reverb_data::Result;
+use reverb_engine::Table;
+use reverb_rpc::socket_path::SocketPath;
+use tokio::runtime::Handle;
+
+use crate::http_port::HttpPort;
+use crate::server::{Server, ServerOptions};
+
+/// All that a server starts with, besides its tables.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    /// The server itself. `http_port`, `checkpoints.held` and `checkpoints.restored_from` are set
+    /// by [`Server::open`].
+    pub server: ServerOptions,
+    /// The checkpoint to load if the directory of checkpoints has none.
+    pub fallback: Option<PathBuf>,
+    /// Whether tables get the settings of the checkpoint. Otherwise they keep their own.
+    pub restore_settings: bool,
+    /// The HTTP port; none if absent.
+    pub http: Option<HttpOptions>,
+}
+
+/// An HTTP port.
+#[derive(Debug, Clone)]
+pub struct HttpOptions {
+    /// Host name or address.
+    pub host: String,
+    /// Port; 0 picks a free one.
+    pub port: u16,
+    /// Whether it has the TLS of the server's port, if that has any.
+    pub tls: bool,
+}
+
+/// A server whose tables are loaded, and which does not serve yet. Dropping it closes the HTTP port
+/// and gives the tables back without the items of the checkpoint.
+#[derive(Debug)]
+pub struct Opened {
+    tables: GivenBack,
+    options: ServerOptions,
+    http: Option<HttpPort>,
+    runtime: Handle,
+}
+
+impl Server {
+    /// Opens the HTTP port, which tells that the tables are loading, and loads the latest checkpoint
+    /// into them if there is one. Blocks until that is done; `progress` can cancel it.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if a limit is out of its range, the Unix socket has an impossible path or
+    /// the HTTP port cannot be opened; those of [`reverb_checkpoint::load()`]. The tables are as
+    /// they were, and the HTTP port is closed.
+    pub fn open(
+        tables: Vec<Arc<Table>>,
+        config: Config,
+        runtime: &Handle,
+        progress: &Arc<Progress>,
+    ) -> Result<Opened> {
+        let Config { server: mut options, fallback, restore_settings, http } = config;
+        // What cannot be should not wait until a checkpoint is loaded.
+        options.limits.validate()?;
+        if let Some(path) = &options.unix_path {
+            SocketPath::from_root(path.clone())?;
+        }
+        let tls = options.tls.as_ref().map(|port| Arc::clone(&port.tls));
+        let open =
+            |it: HttpOptions| HttpPort::open(&it.host, it.port, tls.filter(|_| it.tls), runtime);
+        let http = http.map(open).transpose()?;
+        options.http_port = http.as_ref().map(HttpPort::port);
+        match load(tables, &mut options, fallback, restore_settings, progress) {
+            Ok(tables) => Ok(Opened { tables, options, http, runtime: runtime.clone() }),
+            Err(error) => {
+                if let Some(http) = http {
+                    http.close_on_any_thread();
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Opened {
+    /// Starts to serve; the HTTP port tells that the server is ready.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Server::start`]. The tables are as they were before [`Server::open`].
+    pub fn start(self) -> Result<Server> {
+        let Self { tables, options, http, runtime } = self;
+        let server = Server::start(tables.all.clone(), &options, &runtime)?;
+        if let Some(http) = http {
+            server.attach(http);
+        }
+        tables.keep();
+        Ok(server)
+    }
+}
+
+fn load(
+    tables: Vec<Arc<Table>>,
+    options: &mut ServerOptions,
+    fallback: Option<PathBuf>,
+    restore_settings: bool,
+    progress: &Arc<Progress>,
+) -> Result<GivenBack> {
+    let checkpoints = &mut options.checkpoints;
+    let Some(root) = checkpoints.root.clone() else {
+        return Ok(GivenBack { all: tables, is_loaded: false });
+    };
+    let load = LoadOptions { root, fallback, name: checkpoints.name.clone(), restore_settings };
+    let mut held = Held::default();
+    let loaded = reverb_checkpoint::load(&tables, &load, progress, &mut held)?;
+    checkpoints.held = Arc::new(held.into());
+    let Some(loaded) = loaded else { return Ok(GivenBack { all: tables, is_loaded: false }) };
+    checkpoints.restored_from = Some(loaded.path);
+    Ok(GivenBack { all: loaded.tables, is_loaded: true })
+}
+
+/// Tables that lose the items of a checkpoint unless their server starts.
+#[derive(Debug)]
+struct GivenBack {
+    all: Vec<Arc<Table>>,
+    is_loaded: bool,
+}
+
+impl GivenBack {
+    fn keep(mut self) {
+        self.is_loaded = false;
+    }
+}
+
+impl Drop for GivenBack {
+    fn drop(&mut self) {
+        if self.is_loaded {
+            self.all.iter().for_each(|table| table.reset());
+        }
+    }
+}
