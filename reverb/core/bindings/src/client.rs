@@ -11,8 +11,8 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use reverb_client::{
-    BatchRequest, BatchedWriter, Client as Core, Configs, LegacyOptions, LegacyWriter, Matching,
-    RaggedForm, RowPriorities, SampleCursor, ScanCursor, SequenceOptions, Window,
+    BatchedWriter, Client as Core, Configs, LegacyOptions, LegacyWriter, Matching, RowPriorities,
+    SampleCursor, ScanCursor,
 };
 use reverb_data::{Error, ItemPriority, Result, Sampled, keep_samples};
 use reverb_rpc::Keepalive;
@@ -25,7 +25,7 @@ use reverb_wire::shard::Shard;
 use reverb_wire::transport::BoxFuture;
 
 use crate::array::{all_values, parse_leaves};
-use crate::batch::{self, BatchAnswer, Lent, Outputs, batch_answer, ragged_form};
+use crate::batch::{self, BatchAnswer, BatchOptions, Lent};
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::connector::{Options, Reach, target_of};
 use crate::error::OrRaise;
@@ -35,7 +35,8 @@ use crate::limiter_hold::RateLimiterHold;
 use crate::process::{Local, runtime};
 use crate::sampler::{Cursor, Sampler, flat_sample};
 use crate::security::ClientSecurity;
-use crate::sequence_writer::SequenceWriter;
+use crate::sequence_writer::{SequenceArguments, SequenceWriter};
+use crate::shard_row::ShardRow;
 use crate::structured_writer::StructuredWriter;
 use crate::trajectory_writer::TrajectoryWriter;
 use crate::wait::{sample_timeout_ms, wait};
@@ -113,17 +114,6 @@ impl Client {
                 Box::pin(async move { shard.directory(DirectoryRequest::default()).await })
             }
         })
-    }
-
-    fn new_sequence_writer(
-        &self,
-        py: Python<'_>,
-        options: SequenceOptions,
-    ) -> PyResult<SequenceWriter> {
-        let core = self.core();
-        let signatures = wait(py, core.signatures())?;
-        let writer = reverb_client::SequenceWriter::new(&core, options, signatures);
-        Ok(SequenceWriter::new(writer.or_raise()?))
     }
 }
 
@@ -290,12 +280,10 @@ impl Client {
         wait(py, async move { shard.set_directory(request).await })
     }
 
-    /// A row for each shard: index, address, server id, number of slots, state, error, seconds
-    /// since it was heard, and a serialized `WatchResponse` of its tables.
-    fn shard_info<'py>(&self, py: Python<'py>) -> PyResult<Vec<ShardRow<'py>>> {
+    fn shard_info(&self, py: Python<'_>) -> PyResult<Vec<ShardRow>> {
         let group = self.group("shard_info").or_raise()?;
         let rows = wait(py, async move { group.shard_info().await })?;
-        Ok(rows.into_iter().map(|row| shard_row(py, row)).collect())
+        Ok(rows.into_iter().map(|row| ShardRow::new(py, row)).collect())
     }
 
     /// Keys that this client wanted to update or delete, and that no shard had.
@@ -405,31 +393,16 @@ impl Client {
         Ok(BatchedTrajectoryWriter::new(writer))
     }
 
-    #[pyo3(signature = (tables, batch_size, sequence_length, stride_length))]
+    #[pyo3(signature = (options))]
     fn sequence_writer(
         &self,
         py: Python<'_>,
-        tables: Vec<String>,
-        batch_size: Option<usize>,
-        sequence_length: usize,
-        stride_length: usize,
+        options: SequenceArguments,
     ) -> PyResult<SequenceWriter> {
-        let window = Window::Sliding { length: sequence_length, stride: stride_length };
-        self.new_sequence_writer(py, SequenceOptions { tables, window, batch_size })
-    }
-
-    #[pyo3(signature = (tables, batch_size, max_sequence_length, drop_long_episodes))]
-    fn episode_writer(
-        &self,
-        py: Python<'_>,
-        tables: Vec<String>,
-        batch_size: Option<usize>,
-        max_sequence_length: usize,
-        drop_long_episodes: bool,
-    ) -> PyResult<SequenceWriter> {
-        let window =
-            Window::Episode { max_length: max_sequence_length, drop_long: drop_long_episodes };
-        self.new_sequence_writer(py, SequenceOptions { tables, window, batch_size })
+        let core = self.core();
+        let signatures = wait(py, core.signatures())?;
+        let writer = reverb_client::SequenceWriter::new(&core, options.into(), signatures);
+        Ok(SequenceWriter::new(writer.or_raise()?))
     }
 
     #[pyo3(signature = (configs))]
@@ -471,43 +444,15 @@ impl Client {
             .with_inserted_at(with_inserted_at)
     }
 
-    #[pyo3(signature = (
-        table, batch_size, timeout_ms, partial, distinct, ragged, multiple_of, columns, out,
-        max_batch_bytes
-    ))]
-    #[allow(clippy::too_many_arguments)]
-    fn sample_batch<'py>(
-        &self,
-        py: Python<'py>,
-        table: &str,
-        batch_size: usize,
-        timeout_ms: Option<i64>,
-        partial: bool,
-        distinct: bool,
-        ragged: &str,
-        multiple_of: usize,
-        columns: Vec<u32>,
-        out: Option<Py<Outputs>>,
-        max_batch_bytes: Option<u64>,
-    ) -> PyResult<BatchAnswer<'py>> {
+    #[pyo3(signature = (request))]
+    fn sample_batch(&self, py: Python<'_>, request: BatchOptions) -> PyResult<BatchAnswer> {
         let core = self.core();
-        let request = BatchRequest {
-            table,
-            batch_size,
-            timeout: sample_timeout_ms(timeout_ms).or_raise()?,
-            partial,
-            distinct,
-            ragged: ragged_form(ragged, multiple_of)?,
-            columns: &columns,
-            max_bytes: batch::max_batch_bytes(max_batch_bytes),
-        };
-        let out = out.as_ref().map(Py::get);
-        let lent = out.map(Outputs::lend).transpose().or_raise()?;
+        let lent = request.lend().or_raise()?;
         let given = lent.as_ref().map(Lent::columns);
         let mut taken = Vec::new();
-        let batch = wait(py, core.sample_batch(&request, given, &mut taken));
+        let batch = wait(py, core.sample_batch(&request.request(), given, &mut taken));
         let batch = batch.map_err(|error| with_samples(py, error, &taken))?;
-        let answer = batch_answer(py, out, &taken, batch, request.ragged == RaggedForm::Packed);
+        let answer = request.answer(py, &taken, batch);
         keep_samples(taken);
         answer
     }
@@ -556,17 +501,6 @@ pub(crate) fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> P
         Ok(()) => error,
         Err(another) => another,
     }
-}
-
-/// A shard as a tuple.
-pub(crate) type ShardRow<'py> =
-    (i32, String, Option<u64>, usize, String, String, Option<f64>, Bound<'py, PyBytes>);
-
-pub(crate) fn shard_row(py: Python<'_>, row: reverb_shards::info::ShardRow) -> ShardRow<'_> {
-    let tables = PyBytes::new(py, &row.tables.encode_to_vec());
-    let seen = row.last_seen.map(|it| it.as_secs_f64());
-    let state = row.state.to_owned();
-    (row.index, row.address, row.server_id, row.num_slots, state, row.error, seen, tables)
 }
 
 /// The tables of an insert, and an item's priorities in each.
