@@ -24,6 +24,31 @@ from reverb.replay_sample import (
 
 __all__ = ["BatchRequest", "keep_flat_samples", "nested_batch"]
 
+_new_tuple = tuple.__new__
+
+
+class BatchForm:
+    """How a batch is laid out, if not as usual. The core reads it.
+
+    Attributes:
+      ragged: What becomes of items of different lengths.
+      multiple_of: What the largest length is rounded up to.
+      indices: Places of the columns; empty for all.
+      outputs: The arrays to write to; `None`: new memory.
+      max_batch_bytes: What new memory may take; `None`: the default.
+    """
+
+    ragged = "error"
+    multiple_of = 1
+    indices: Sequence[int] = ()
+    outputs: native.Outputs | None = None
+    max_batch_bytes: int | None = None
+
+
+# Nobody changes it: a request without a choice keeps its form.
+_PACKED = BatchForm()
+_PACKED.ragged = "packed"
+
 
 class BatchRequest:
     """The arguments of `sample_batch`, checked.
@@ -38,41 +63,27 @@ class BatchRequest:
       timeout_ms: How long the rate limiter may delay them; `None`: no limit.
       partial: Whether fewer are enough after that time.
       distinct: Whether no item may be there twice.
-      ragged: What becomes of items of different lengths.
-      multiple_of: What the largest length is rounded up to.
+      form: How the batch is laid out; `None`: as usual.
       columns: The columns to sample, as the program names them; `None`: all.
-      indices: Their places; empty for all.
-      outputs: A `native.Outputs` of the arrays to write to, or `None`.
-      max_batch_bytes: What the columns may take; `None`: the default.
       needs_choice: Whether the columns of the table must be known.
       nested: Nests a flat list of the chosen columns; `None` if all of them were chosen.
+      is_flat: Whether a flat batch is finished, but for its nest.
     """
 
-    # The class is made for every batch, and the core reads its attributes.
-    __slots__ = (
-        "_choice",
-        "_out",
-        "_pad",
-        "batch_size",
-        "columns",
-        "distinct",
-        "indices",
-        "max_batch_bytes",
-        "multiple_of",
-        "needs_choice",
-        "nested",
-        "outputs",
-        "partial",
-        "ragged",
-        "table",
-        "timeout_ms",
-    )
+    # A request is made for every batch, so what is as usual takes no time.
+    form: BatchForm | None = None
+    columns: Any = None
+    needs_choice = False
+    nested: Callable[[list[Any]], Any] | None = None
+    is_flat = True
+    _choice: ColumnChoice | None = None
+    _out: Any = None
+    _pad: Any = 0
 
     def __init__(
         self,
         table: str,
         batch_size: int,
-        *,
         out: Any,
         partial: bool,
         ragged: str,
@@ -83,31 +94,46 @@ class BatchRequest:
         timeout_ms: int | None,
         max_batch_bytes: int | str | None,
     ) -> None:
+        if type(batch_size) is not int or batch_size < 1:
+            batch_size = check_at_least_one("batch_size", batch_size)
         self.table = table
-        self.batch_size = check_at_least_one("batch_size", batch_size)
+        self.batch_size = batch_size
         self.partial = bool(partial)
         self.distinct = bool(distinct)
         self.timeout_ms = timeout_ms
-        self.max_batch_bytes = max_batch_bytes
+        is_usual = out is columns is pad_to_multiple_of is max_batch_bytes is None and pad == 0
+        if is_usual and ragged == "packed":
+            self.form = _PACKED
+        elif not is_usual or ragged != "error":
+            self._lay_out(out, ragged, pad, pad_to_multiple_of, columns, max_batch_bytes)
+
+    def _lay_out(
+        self,
+        out: Any,
+        ragged: str,
+        pad: Any,
+        pad_to_multiple_of: int | None,
+        columns: Any,
+        max_batch_bytes: int | str | None,
+    ) -> None:
+        """Takes the form of the batch."""
+        self.form = form = BatchForm()
         if max_batch_bytes is not None:
-            self.max_batch_bytes = parse_byte_size_or_share("max_batch_bytes", max_batch_bytes)
-        self.ragged = ragged
-        self.multiple_of = 1
+            form.max_batch_bytes = parse_byte_size_or_share("max_batch_bytes", max_batch_bytes)
+        form.multiple_of = _check_ragged(ragged, pad, pad_to_multiple_of, out)
+        form.ragged = ragged
         self.columns = columns
-        self.indices: Sequence[int] = ()
-        self.outputs: native.Outputs | None = None
-        self.nested: Callable[[list[Any]], Any] | None = None
-        self.needs_choice = columns is not None
-        self._choice: ColumnChoice | None = None
+        self.is_flat = out is None and ragged != "pad"
         self._out = out
         self._pad = pad
-        if ragged != "error" or out is not None or pad != 0 or pad_to_multiple_of is not None:
-            self.multiple_of = _check_ragged(ragged, pad, pad_to_multiple_of, out)
-            data = out.data if isinstance(out, ReplaySample) else out
-            if ragged == "pad" or isinstance(data, Mapping):
-                self.needs_choice = True
-            elif out is not None:
-                self.outputs = _outputs("out", out, self.batch_size, None)
+        self.needs_choice = columns is not None or ragged == "pad"
+        if out is None:
+            return
+        data = out.data if isinstance(out, ReplaySample) else out
+        if isinstance(data, Mapping):
+            self.needs_choice = True
+        elif not self.needs_choice:
+            form.outputs = _outputs("out", out, self.batch_size, None)
 
     @property
     def has_out(self) -> bool:
@@ -117,12 +143,13 @@ class BatchRequest:
     def choose(self, choice: ColumnChoice) -> None:
         """Takes the columns of the table that were asked for."""
         self._choice = choice
-        self.indices = choice.indices
+        form = self.form = self.form or BatchForm()
+        form.indices = choice.indices
         if choice.indices:
             self.nested = choice.nested
         if self._out is not None:
-            self.outputs = _outputs("out", self._out, self.batch_size, choice)
-        if self.ragged == "pad" and self._pad != 0:
+            form.outputs = _outputs("out", self._out, self.batch_size, choice)
+        if form.ragged == "pad" and self._pad != 0:
             choice.check_pads(self._pad)
 
     def flat_batch(self, answer: native.BatchAnswer) -> ReplayBatch:
@@ -130,18 +157,21 @@ class BatchRequest:
 
         Its lengths are a flat list, too, with `None` for a column that is a single step.
         """
-        info, data = BatchInfo(*answer.infos), answer.columns
-        if self.outputs is not None:
-            data = self.outputs.arrays()
-            count = answer.num_items
-            if count < self.batch_size:
-                data = [array[:count] for array in data]
-                info = BatchInfo(*(field[:count] for field in info[:7]))
-        if self.ragged == "pad":
-            info = info.with_lengths(answer.lengths)
-        elif self.ragged == "packed":
-            data = packed_columns(data, answer.lengths)
-        return ReplayBatch(info, data)
+        # As `_make` does; the constructor of a named tuple takes twice as long.
+        info, data = _new_tuple(BatchInfo, answer.infos), answer.columns
+        form = self.form
+        if form is not None:
+            if form.outputs is not None:
+                data = form.outputs.arrays()
+                count = answer.num_items
+                if count < self.batch_size:
+                    data = [array[:count] for array in data]
+                    info = BatchInfo(*(field[:count] for field in info[:7]))
+            if form.ragged == "pad":
+                info = info.with_lengths(answer.lengths)
+            elif form.ragged == "packed":
+                data = packed_columns(data, answer.lengths)
+        return _new_tuple(ReplayBatch, (info, data))
 
     def finished(
         self, batch: ReplayBatch, nested: Callable[[list[Any]], Any] | None = None
@@ -152,14 +182,15 @@ class BatchRequest:
           batch: See `flat_batch`.
           nested: Nests all columns, if there are no outputs; `None`: they stay a list.
         """
-        if self.ragged == "pad" and self._pad != 0 and self._choice is not None:
+        lengths = batch.lengths
+        if self._pad != 0 and self._choice is not None:
             values = self._choice.pad_values(self._pad, len(batch.data))
-            _fill_padding(batch.data, batch.lengths, values)
+            _fill_padding(batch.data, lengths, values)
         if self._out is None:
             return nested_batch(batch, nested)
         nest = self._out.data if isinstance(self._out, ReplaySample) else self._out
         count = len(batch.info.key)
-        if are_lengths(batch.lengths):
+        if are_lengths(lengths):
             batch = nested_batch(batch, functools.partial(_placed, nest))
         if count < self.batch_size:
             nest = _mapped(lambda array: np.asarray(array)[:count], nest)

@@ -295,31 +295,30 @@ class Calls:
           UnimplementedError: If the server is a dm-reverb server, or older, and cannot do what
             `distinct` asks.
         """
+        # In the order of the arguments: keywords would take half a microsecond.
         request = BatchRequest(
             table,
             batch_size,
-            out=out,
-            partial=partial,
-            ragged=ragged,
-            pad=pad,
-            pad_to_multiple_of=pad_to_multiple_of,
-            columns=columns,
-            distinct=distinct,
-            timeout_ms=timeout_ms,
-            max_batch_bytes=max_batch_bytes,
+            out,
+            partial,
+            ragged,
+            pad,
+            pad_to_multiple_of,
+            columns,
+            distinct,
+            timeout_ms,
+            max_batch_bytes,
         )
-        return self._batch(request, unpack_as_table_signature)
-
-    def _batch(self, request: BatchRequest, unpack_as_table_signature: bool) -> ReplayBatch:
-        """Samples a batch, and nests it as a request asks."""
-        table = request.table
         if request.needs_choice:
-            request.choose(self._choice(table, request.columns))
+            request.choose(self._choice(table, columns))
         batch = self._flat_batch(request)
+        if request.is_flat and not unpack_as_table_signature:
+            return batch
         try:
-            if request.nested is not None or not unpack_as_table_signature or request.has_out:
-                nested = request.nested if unpack_as_table_signature else None
-                return request.finished(batch, nested)
+            if not unpack_as_table_signature or request.has_out:
+                return request.finished(batch)
+            if request.nested is not None:
+                return request.finished(batch, request.nested)
             self._know_signature(table)
             try:
                 return request.finished(batch, self._signatures.nested(table) or list)

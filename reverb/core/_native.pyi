@@ -361,7 +361,7 @@ class Client:
         in seconds since 1970.
         """
     def sample_batch(self, request: Any) -> BatchAnswer:
-        """Samples what a `reverb._client.batch_request.BatchRequest` says.
+        """Samples what a `reverb._client.batch_request.BatchRequest` asks for.
 
         An exception has the items that were sampled as `samples`: pairs of the numbers in
         `SampleInfo` and the columns.
@@ -373,7 +373,7 @@ class BatchAnswer:
 
     @property
     def infos(self) -> tuple[NDArray[Any], ...]:
-        """Arrays `[B]` in the order of `BatchInfo`, without `lengths`; those of `out`, if any.
+        """Arrays `[B]` in the order of `BatchInfo`, and `()` as lengths; those of `out`, if any.
 
         The smallest probability and the epoch are 0 if the server does not tell them.
         """

@@ -13,8 +13,7 @@ use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedStr;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use reverb_client::{
     BatchColumn, BatchRequest, ColumnData, GivenColumn, RaggedForm, SampledNumbers,
 };
@@ -33,12 +32,17 @@ pub(crate) struct BatchOptions {
     timeout: Option<Duration>,
     partial: bool,
     pub(crate) distinct: bool,
+    pub(crate) form: BatchForm,
+}
+
+/// How a batch is laid out.
+pub(crate) struct BatchForm {
     pub(crate) ragged: RaggedForm,
     /// Places of the chosen columns; empty for all.
     pub(crate) columns: Vec<u32>,
     pub(crate) max_bytes: usize,
     /// Arrays of the program that the batch is written to.
-    pub(crate) outputs: Option<Py<Outputs>>,
+    outputs: Option<Py<Outputs>>,
 }
 
 impl<'py> FromPyObject<'_, 'py> for BatchOptions {
@@ -46,23 +50,42 @@ impl<'py> FromPyObject<'_, 'py> for BatchOptions {
 
     fn extract(request: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let py = request.py();
-        let ragged: PyBackedStr = request.getattr(intern!(py, "ragged"))?.extract()?;
-        let multiple_of = request.getattr(intern!(py, "multiple_of"))?.extract()?;
         let timeout_ms = request.getattr(intern!(py, "timeout_ms"))?.extract()?;
-        let max_bytes = request.getattr(intern!(py, "max_batch_bytes"))?.extract()?;
-        let columns = request.getattr(intern!(py, "indices"))?;
-        let outputs = request.getattr(intern!(py, "outputs"))?;
+        // The usual form has no object, because each attribute takes time.
+        let form: Option<BatchForm> = request.getattr(intern!(py, "form"))?.extract()?;
         Ok(Self {
             table: request.getattr(intern!(py, "table"))?.extract()?,
             batch_size: request.getattr(intern!(py, "batch_size"))?.extract()?,
             timeout: sample_timeout_ms(timeout_ms).or_raise()?,
             partial: request.getattr(intern!(py, "partial"))?.extract()?,
             distinct: request.getattr(intern!(py, "distinct"))?.extract()?,
-            ragged: ragged_form(&ragged, multiple_of)?,
-            columns: columns.extract()?,
-            max_bytes: max_batch_bytes(max_bytes),
-            outputs: outputs.extract::<Option<Py<Outputs>>>()?,
+            form: form.unwrap_or_else(BatchForm::usual),
         })
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for BatchForm {
+    type Error = PyErr;
+
+    fn extract(form: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let py = form.py();
+        let ragged = form.getattr(intern!(py, "ragged"))?;
+        let multiple_of = form.getattr(intern!(py, "multiple_of"))?.extract()?;
+        let max_batch_bytes = form.getattr(intern!(py, "max_batch_bytes"))?.extract()?;
+        Ok(Self {
+            ragged: ragged_form(ragged.cast::<PyString>()?.to_str()?, multiple_of)?,
+            columns: form.getattr(intern!(py, "indices"))?.extract()?,
+            max_bytes: self::max_batch_bytes(max_batch_bytes),
+            outputs: form.getattr(intern!(py, "outputs"))?.extract()?,
+        })
+    }
+}
+
+impl BatchForm {
+    /// All columns, in new memory.
+    fn usual() -> Self {
+        let max_bytes = self::max_batch_bytes(None);
+        Self { ragged: RaggedForm::Refuse, columns: Vec::new(), max_bytes, outputs: None }
     }
 }
 
@@ -75,15 +98,15 @@ impl BatchOptions {
             timeout: self.timeout,
             partial: self.partial,
             distinct: self.distinct,
-            ragged: self.ragged,
-            columns: &self.columns,
-            max_bytes: self.max_bytes,
+            ragged: self.form.ragged,
+            columns: &self.form.columns,
+            max_bytes: self.form.max_bytes,
         }
     }
 
     /// Lends the arrays of the program, if there are any, for a batch.
     pub(crate) fn lend(&self) -> reverb_data::Result<Option<Lent<'_>>> {
-        self.outputs.as_ref().map(|outputs| outputs.get().lend()).transpose()
+        self.form.outputs.as_ref().map(|outputs| outputs.get().lend()).transpose()
     }
 
     /// Makes the arrays of a batch, but for those that the program has given.
@@ -93,8 +116,8 @@ impl BatchOptions {
         samples: &[impl Numbers],
         columns: Vec<BatchColumn>,
     ) -> PyResult<BatchAnswer> {
-        let outputs = self.outputs.as_ref().map(Py::get);
-        BatchAnswer::new(py, outputs, samples, columns, self.ragged == RaggedForm::Packed)
+        let outputs = self.form.outputs.as_ref().map(Py::get);
+        BatchAnswer::new(py, outputs, samples, columns, self.form.ragged == RaggedForm::Packed)
     }
 }
 
@@ -134,8 +157,8 @@ pub(crate) fn max_batch_bytes_of(given: Option<u64>) -> usize {
     max_batch_bytes(given)
 }
 
-/// The fields of `BatchInfo` but `lengths`: `[B]` each.
-type Infos<'py> = [Bound<'py, PyAny>; NUM_INFOS];
+/// The fields of `BatchInfo`: `[B]` each, and no lengths.
+type Infos<'py> = [Bound<'py, PyAny>; NUM_INFOS + 1];
 
 const NUM_INFOS: usize = 7;
 
@@ -211,7 +234,8 @@ fn batch_infos<'py>(
         let dtype = INFO_DTYPES[field].1;
         number_array(py, dtype, samples.len(), |out| put_info(field, samples, out))
     };
-    Ok([array(0)?, array(1)?, array(2)?, array(3)?, array(4)?, array(5)?, array(6)?])
+    let lengths = PyTuple::empty(py).into_any();
+    Ok([array(0)?, array(1)?, array(2)?, array(3)?, array(4)?, array(5)?, array(6)?, lengths])
 }
 
 /// Columns as arrays, and the lengths or offsets of their items: `None` for columns without any.
@@ -283,7 +307,7 @@ fn columns_to_arrays(
 /// A batch that was sampled.
 #[pyclass(frozen, get_all, module = "reverb.core._native")]
 pub(crate) struct BatchAnswer {
-    /// The fields of `BatchInfo` but `lengths`.
+    /// The fields of `BatchInfo`; the last, `lengths`, is empty.
     infos: Py<PyTuple>,
     /// The columns, but for those that the program has given.
     columns: Py<PyList>,

@@ -34,17 +34,16 @@ impl BatchesAhead {
     #[new]
     #[pyo3(signature = (client, request, num_ahead))]
     fn new(client: &Client, request: BatchOptions, num_ahead: usize) -> Self {
-        let is_local = client.is_local();
-        let BatchOptions { table, batch_size, distinct, ragged, columns, max_bytes, .. } = request;
+        let ragged = request.form.ragged;
         let options = AheadOptions {
-            table,
-            batch_size,
+            table: request.table,
+            batch_size: request.batch_size,
             num_ahead,
-            distinct,
+            distinct: request.distinct,
             ragged,
-            columns,
-            max_bytes,
-            is_local,
+            columns: request.form.columns,
+            max_bytes: request.form.max_bytes,
+            is_local: client.is_local(),
         };
         let core = Local::new(Core::new(client.core(), options));
         Self { core, are_packed: ragged == RaggedForm::Packed }
