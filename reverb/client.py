@@ -43,13 +43,7 @@ from reverb.errors import (
     TableNotFoundError,
 )
 from reverb.rate_limiters import RateLimiter
-from reverb.replay_sample import (
-    ReplayBatch,
-    ReplaySample,
-    SampleInfo,
-    keep_samples,
-    rows_of_batch,
-)
+from reverb.replay_sample import ReplayBatch, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.shown_text import hidden, hidden_token, shown
@@ -262,11 +256,8 @@ class Client:
             if number == -1:  # In dm-reverb this yields nothing.
                 return None
             number = check_at_least_one("num_samples", number)
-            emits = bool(emit_timesteps)
             nested = self._nested_as_now(table) if unpack_as_table_signature else None
-            return self._client.sampler(
-                table, number, emits, timeout_ms, SampleInfo, ReplaySample, nested
-            )
+            return self._client.sampler(table, number, bool(emit_timesteps), timeout_ms, nested)
 
         return self._items(start)
 
@@ -504,7 +495,7 @@ class Client:
 
         def start() -> native.Sampler:
             nested = self._nested_as_now(table) if unpack_as_table_signature else None
-            return self._client.scanner(table, with_inserted_at, SampleInfo, ReplaySample, nested)
+            return self._client.scanner(table, with_inserted_at, nested)
 
         return self._items(start)
 

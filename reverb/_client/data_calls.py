@@ -21,13 +21,7 @@ from reverb._client.rows import keys_of, step_of, steps_of, updates_of
 from reverb._server.tls import ClientTls
 from reverb.core import native
 from reverb.errors import SignatureMismatchError
-from reverb.replay_sample import (
-    ReplayBatch,
-    ReplaySample,
-    SampleInfo,
-    keep_samples,
-    rows_of_batch,
-)
+from reverb.replay_sample import ReplayBatch, keep_samples, rows_of_batch
 from reverb.shown_text import hidden, hidden_token
 
 
@@ -202,11 +196,8 @@ class Calls:
             if number == -1:  # In dm-reverb this yields nothing.
                 return None
             number = check_at_least_one("num_samples", number)
-            emits = bool(emit_timesteps)
             nested = self._nested_as_now(table) if unpack_as_table_signature else None
-            return self._client.sampler(
-                table, number, emits, timeout_ms, SampleInfo, ReplaySample, nested
-            )
+            return self._client.sampler(table, number, bool(emit_timesteps), timeout_ms, nested)
 
         return self._items(start)
 
@@ -444,7 +435,7 @@ class Calls:
 
         def start() -> native.Sampler:
             nested = self._nested_as_now(table) if unpack_as_table_signature else None
-            return self._client.scanner(table, with_inserted_at, SampleInfo, ReplaySample, nested)
+            return self._client.scanner(table, with_inserted_at, nested)
 
         return self._items(start)
 

@@ -161,15 +161,8 @@ class StoredCheckpoint:
         `(min, median, mean, max)` of time of insertion, priority, times sampled and length; `None`
         without items.
         """
-    def scanner(
-        self,
-        table: str,
-        with_inserted_at: bool,
-        info_type: Callable[..., Any],
-        sample_type: Callable[..., Any],
-        unflatten: Callable[[list[Any]], Any] | None,
-    ) -> Sampler:
-        """Yields the same as `Client.scanner`."""
+    def scanner(self, table: str, with_inserted_at: bool) -> Sampler:
+        """Yields the same as `Client.scanner`, with flat lists as data."""
 
 def as_array(value: Any, name: str) -> NDArray[Any]:
     """A value as a NumPy array; a tensor of another library without a copy, by DLPack.
@@ -342,20 +335,16 @@ class Client:
         max_samples: int,
         emit_timesteps: bool,
         timeout_ms: int | None,
-        info_type: Callable[..., Any],
-        sample_type: Callable[..., Any],
         unflatten: Callable[[list[Any]], Any] | None,
     ) -> Sampler:
-        """Yields `sample_type(info_type(...), data)`, or lists of them with one per timestep."""
+        """Yields a `ReplaySample`, or lists of them with one per timestep."""
     def scanner(
         self,
         table: str,
         with_inserted_at: bool,
-        info_type: Callable[..., Any],
-        sample_type: Callable[..., Any],
         unflatten: Callable[[list[Any]], Any] | None,
     ) -> Sampler:
-        """Yields `sample_type(info_type(...), data)` for every item of the table.
+        """Yields a `ReplaySample` for every item of the table.
 
         With `with_inserted_at` it yields pairs `(inserted_at, sample)`, with the time of insertion
         in seconds since 1970.

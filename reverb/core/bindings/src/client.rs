@@ -412,36 +412,30 @@ impl Client {
         Ok(StructuredWriter::new(reverb_client::StructuredWriter::new(&self.core(), configs)))
     }
 
-    #[pyo3(signature = (table, max_samples, emit_timesteps, timeout_ms, info_type, sample_type, unflatten))]
-    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (table, max_samples, emit_timesteps, timeout_ms, unflatten))]
     fn sampler(
         &self,
         table: &str,
         max_samples: u64,
         emit_timesteps: bool,
         timeout_ms: Option<i64>,
-        info_type: Py<PyAny>,
-        sample_type: Py<PyAny>,
         unflatten: Option<Py<PyAny>>,
     ) -> PyResult<Sampler> {
         let timeout = sample_timeout_ms(timeout_ms).or_raise()?;
         let cursor = SampleCursor::new(&self.core(), table, max_samples, timeout);
         let cursor = Cursor::Sample(cursor);
-        Ok(Sampler::new(cursor, emit_timesteps, info_type, sample_type, unflatten))
+        Ok(Sampler::new(cursor, emit_timesteps, unflatten))
     }
 
-    #[pyo3(signature = (table, with_inserted_at, info_type, sample_type, unflatten))]
+    #[pyo3(signature = (table, with_inserted_at, unflatten))]
     fn scanner(
         &self,
         table: &str,
         with_inserted_at: bool,
-        info_type: Py<PyAny>,
-        sample_type: Py<PyAny>,
         unflatten: Option<Py<PyAny>>,
     ) -> Sampler {
         let cursor = Cursor::Scan(ScanCursor::new(&self.core(), table));
-        Sampler::new(cursor, false, info_type, sample_type, unflatten)
-            .with_inserted_at(with_inserted_at)
+        Sampler::new(cursor, false, unflatten).with_inserted_at(with_inserted_at)
     }
 
     #[pyo3(signature = (request))]
