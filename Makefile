@@ -109,7 +109,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 # Installing packages is for the administrator.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build quick release lines test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax lint check docs-rust fix proto bench \
+.PHONY: help setup build quick release lines test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax lint check docs-rust fix proto clients bench \
 	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments
 
@@ -206,6 +206,7 @@ check: lint build ## formatting, lints, types, stubs, generated code, links of t
 	$(PY) -m mypy.stubtest $(STUBTEST_OPTIONS) reverb.core._native
 	$(MAKE) proto
 	git diff --exit-code -- $(GENERATED)
+	$(PY) tools/generate_clients.py --check
 	$(PYTEST) tests/package/test_architecture.py
 
 fix: setup ## repair formatting and the lints that can repair themselves
@@ -216,6 +217,9 @@ fix: setup ## repair formatting and the lints that can repair themselves
 
 proto: ## rewrite the generated code from reverb/core/wire/proto/*.proto
 	cargo run --quiet --package regenerate-protos
+
+clients: setup ## rewrite the methods that both clients have from reverb/_client/*calls.py
+	$(PY) tools/generate_clients.py
 
 bench: $(BENCH_ENV)/.wheel-done $(PEER_DONE) ## measure the wheel beside dm-reverb 0.14 (two hours; BENCH='--quick')
 	$(PY) benchmarks/bench.py --package-python ours=$(BENCH_ENV)/bin/python \

@@ -6,23 +6,22 @@ import functools
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
-import tree
 
-from reverb._checks.arguments import as_keys, as_rows, check_at_least_one
+from reverb._checks.arguments import check_at_least_one
 from reverb._checks.byte_sizes import parse_byte_size
-from reverb._client.batch_request import (
-    BatchRequest,
-    is_plain,
-    keep_flat_samples,
-    nested_batch,
-    plain_arguments,
-    plain_batch,
-)
+from reverb._client.batch_request import BatchRequest, keep_flat_samples
 from reverb._client.batch_sampler import BatchSampler
 from reverb._client.column_choice import ColumnChoice
+from reverb._client.connecting import (
+    DEFAULT_CONNECT_TIMEOUT_S,
+    DEFAULT_KEEPALIVE_S,
+    DEFAULT_KEEPALIVE_TIMEOUT_S,
+)
+from reverb._client.rows import keys_of, step_of, steps_of, updates_of
+from reverb._client.signatures import Signatures
 from reverb._client.small_calls import answer_of, request_of
 from reverb._nests.flat import flatten_with_labels
 from reverb._server.credentials import ClientCredentials
@@ -36,7 +35,7 @@ from reverb._server.table_change import (
 )
 from reverb._server.tls import ClientTls
 from reverb._writers.legacy import Writer, with_pending_limit
-from reverb._writers.sequence import SequenceWriter, make_sequence_writer
+from reverb._writers.sequence import SequenceWriter, sequence_options
 from reverb.core import native
 from reverb.errors import (
     InvalidArgumentError,
@@ -45,13 +44,7 @@ from reverb.errors import (
     TableNotFoundError,
 )
 from reverb.rate_limiters import RateLimiter
-from reverb.replay_sample import (
-    ReplayBatch,
-    ReplaySample,
-    SampleInfo,
-    keep_samples,
-    rows_of_batch,
-)
+from reverb.replay_sample import ReplayBatch, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.shown_text import hidden, hidden_token, shown
@@ -60,21 +53,7 @@ from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
 
 __all__ = ["Client", "Writer"]
 
-# A client waits for a server that has not started, because programs start in any order. The wait is
-# bounded, because otherwise a mistyped address would look like a hang.
-DEFAULT_CONNECT_TIMEOUT_S = 60.0
-
-# A peer that vanished is detected within their sum. A peer may freeze for less than the timeout.
-DEFAULT_KEEPALIVE_S = 10.0
-DEFAULT_KEEPALIVE_TIMEOUT_S = 5.0
-
-# Arguments of the native client, for classes without options of their own.
-DEFAULT_OPTIONS = {
-    "connect_timeout_s": DEFAULT_CONNECT_TIMEOUT_S,
-    "keepalive_s": DEFAULT_KEEPALIVE_S,
-    "keepalive_timeout_s": DEFAULT_KEEPALIVE_TIMEOUT_S,
-    "credentials": None,
-}
+_Writer = TypeVar("_Writer")
 
 # Options of `Client` that a pickle has only if they are different; of others that is `None`.
 _DEFAULTS = {
@@ -105,6 +84,8 @@ class Client:
       ...     print(steps[0].data)
       [array([0., 0.]), array(1.)]
     """
+
+    # --- generated from reverb/_client/*calls.py by `make clients` ---
 
     def __init__(
         self,
@@ -156,27 +137,16 @@ class Client:
         # Tracebacks may show what local variables are.
         token, token_file = hidden_token(token), hidden(token_file)
         server_address = hidden(server_address)
-        # This object hides the text of the token from pickles of subclasses, too.
-        self._credentials = ClientCredentials(token, token_file, tls)
-        self._server_address = server_address
-        self._options = {
-            "connect_timeout_s": connect_timeout_s,
-            "keepalive_s": keepalive_s,
-            "keepalive_timeout_s": keepalive_timeout_s,
-            "token_file": token_file,
-            "tls": tls,
-            "pickle_token": bool(pickle_token),
-        }
-        self._client = native.Client(
+        self._open(
             server_address,
-            connect_timeout_s,
-            keepalive_s,
-            keepalive_timeout_s,
-            self._credentials,
+            connect_timeout_s=connect_timeout_s,
+            keepalive_s=keepalive_s,
+            keepalive_timeout_s=keepalive_timeout_s,
+            token=token,
+            token_file=token_file,
+            tls=tls,
+            pickle_token=pickle_token,
         )
-        self._flattener = native.NestFlattener(flatten_with_labels)
-        self._signature_cache: dict[str, Any] = {}
-        self._choices: dict[Any, ColumnChoice] = {}
 
     @property
     def server_address(self) -> str:
@@ -210,7 +180,7 @@ class Client:
           UnimplementedError: If the server does not know `MAX_PRIORITY` or removal priorities that
             are asked for, as one of dm-reverb. Nothing was inserted.
         """
-        self._client.insert(*step_of(self._flattener, data, priorities, removal_priorities))
+        self._insert(step_of(self._flattener, data, priorities, removal_priorities))
 
     def insert_batch(
         self,
@@ -222,8 +192,8 @@ class Client:
         """Inserts `B` steps, each as an item of its own, into one or more tables.
 
         Equal to `B` calls of `insert`, except that all rows count as one episode. Blocks until the
-        server has confirmed all items. If Ctrl-C or an error ends the call, rows that were sent by
-        then may be inserted all the same.
+        server has confirmed all items. If Ctrl-C or an error ends the call, rows that were
+        sent by then may be inserted all the same.
 
         Args:
           data: Nest of arrays `[B, ...]`; row `i` is the data of item `i`. Its columns are matched
@@ -243,184 +213,7 @@ class Client:
           UnimplementedError: As `insert`.
         """
         steps = steps_of(self._flattener, data, priorities, removal_priorities)
-        keys = self._client.insert_batch(*steps)
-        return keys_of(priorities, keys)
-
-    def writer(
-        self,
-        max_sequence_length: int,
-        delta_encoded: bool = False,
-        chunk_length: int | None = None,
-        max_in_flight_items: int | None = 25,
-        *,
-        max_pending_bytes: int | str | None = None,
-    ) -> Writer:
-        """Makes a legacy writer, whose items are the last few steps.
-
-        Blocks until the server has sent its tables' signatures, which are cached.
-
-        Args:
-          max_sequence_length: Length of the longest item, in steps.
-          delta_encoded: Stores integers as differences between neighbours, which compresses better
-            if steps are similar.
-          chunk_length: Number of steps per chunk; `None`: `min(10, max_sequence_length)`.
-          max_in_flight_items: Limit of unconfirmed items. At the limit, further items wait; `None`:
-            no limit.
-          max_pending_bytes: As in `trajectory_writer`.
-
-        Raises:
-          InvalidArgumentError: If a number is out of its range.
-          UnavailableError: If no server answers.
-        """
-        max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
-        max_sequence_length = check_at_least_one("max_sequence_length", max_sequence_length)
-        if chunk_length is None:
-            chunk_length = min(_DEFAULT_CHUNK_LENGTH, max_sequence_length)
-        if not 1 <= operator.index(chunk_length) <= max_sequence_length:
-            raise InvalidArgumentError(
-                f"chunk_length must be from 1 to max_sequence_length = {max_sequence_length}, got "
-                f"{chunk_length}"
-            )
-        if max_in_flight_items is None:
-            max_in_flight_items = _UNLIMITED_IN_FLIGHT_ITEMS
-        max_in_flight_items = check_at_least_one("max_in_flight_items", max_in_flight_items)
-        writer = self._client.writer(
-            max_sequence_length, chunk_length, bool(delta_encoded), max_in_flight_items
-        )
-        return Writer(with_pending_limit(writer, max_pending_bytes))
-
-    def trajectory_writer(
-        self,
-        num_keep_alive_refs: int,
-        *,
-        validate_items: bool = True,
-        match_names: bool = False,
-        get_signature_timeout_ms: int | None = None,
-        max_pending_bytes: int | str | None = None,
-    ) -> TrajectoryWriter:
-        """Makes a writer whose items are arbitrary slices of its history.
-
-        Blocks until the server has sent its tables' signatures, which are cached. Does not block if
-        `validate_items` is False.
-
-        Args:
-          num_keep_alive_refs: Number of newest values of each column that new items may use.
-          validate_items: Compares items with their table's signature before they are sent.
-          match_names: Puts the columns of an item into the order of the signature by their names;
-            other names are an error. `False`: columns are matched by place, as in dm-reverb, and
-            names that differ are logged once for each table.
-          get_signature_timeout_ms: Ignored; accepted for programs written for early versions of
-            dm-reverb. The client's `connect_timeout_s` bounds the wait.
-          max_pending_bytes: What may be unconfirmed, in bytes or as a size such as "1GiB". At the
-            limit, calls that create an item wait for confirmations, whatever the rate limiter does;
-            a wait of more than 10 s is logged with its reason. A program that inserts and samples
-            in one thread may then wait for itself. `None`: no limit; a writer that is faster than
-            its server is slowed down, but does not wait for a rate limiter.
-
-        Raises:
-          InvalidArgumentError: If a number is below 1.
-          UnavailableError: If no server answers.
-        """
-        del get_signature_timeout_ms
-        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
-        max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
-        writer = self._client.trajectory_writer(refs, bool(validate_items), bool(match_names))
-        return TrajectoryWriter(with_pending_limit(writer, max_pending_bytes))
-
-    def batched_trajectory_writer(
-        self,
-        batch_size: int,
-        num_keep_alive_refs: int,
-        *,
-        validate_items: bool = True,
-        max_pending_bytes: int | str | None = None,
-    ) -> BatchedTrajectoryWriter:
-        """Makes one writer for `batch_size` environments that are stepped together.
-
-        With 8 environments or more, the items of four steps are sent together, after 2 ms at the
-        latest, and at once if `flush` waits for them.
-
-        Args:
-          batch_size: Number of environments, `B`.
-          num_keep_alive_refs: Number of newest values of each column and environment that new
-            items may use.
-          validate_items: As in `trajectory_writer`.
-          max_pending_bytes: As in `trajectory_writer`.
-
-        Raises:
-          InvalidArgumentError: If a number is below 1.
-          UnavailableError: If no server answers.
-        """
-        batch_size = check_at_least_one("batch_size", batch_size)
-        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
-        max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
-        writer = self._client.batched_trajectory_writer(batch_size, refs, bool(validate_items))
-        return BatchedTrajectoryWriter(with_pending_limit(writer, max_pending_bytes), batch_size)
-
-    def sequence_writer(
-        self,
-        tables: str | Sequence[str],
-        sequence_length: int | None,
-        batch_size: int | None = None,
-        *,
-        stride_length: int = 1,
-        max_sequence_length: int | None = None,
-        drop_long_episodes: bool = False,
-        max_pending_bytes: int | str | None = None,
-    ) -> SequenceWriter:
-        """Makes a writer that turns every sequence of steps, or every episode, into an item.
-
-        Blocks until the server has sent its tables' signatures, which are cached.
-
-        Args:
-          tables: Names of the tables; every item is inserted into each of them.
-          sequence_length: Number of steps of an item, `L`; `None`: an item is a whole episode.
-          batch_size: Number of environments that are stepped together, `B`; `None`: one
-            environment, whose steps have no batch dimension.
-          stride_length: Number of steps between the starts of two items: an episode makes items at
-            its steps `L`, `L + stride_length`, `L + 2 * stride_length`, ...
-          max_sequence_length: Number of steps of the longest episode. Required if items are
-            episodes, and not allowed otherwise.
-          drop_long_episodes: Drops and counts longer episodes instead of raising an error.
-          max_pending_bytes: As in `trajectory_writer`.
-
-        Raises:
-          InvalidArgumentError: If an argument is out of its range, or cannot be combined with
-            `sequence_length`.
-          TableNotFoundError: If the server lacks one of the tables.
-          UnavailableError: If no server answers.
-        """
-        return make_sequence_writer(
-            self._client,
-            tables,
-            sequence_length,
-            batch_size,
-            stride_length,
-            max_sequence_length,
-            drop_long_episodes,
-            parse_byte_size("max_pending_bytes", max_pending_bytes),
-        )
-
-    def structured_writer(
-        self, configs: Sequence[Config], *, max_pending_bytes: int | str | None = None
-    ) -> StructuredWriter:
-        """Makes a writer that creates items wherever a pattern applies.
-
-        Does not contact the server; the first `append` does.
-
-        Args:
-          configs: Patterns and conditions; see `reverb.structured.create_config`.
-          max_pending_bytes: As in `trajectory_writer`.
-
-        Raises:
-          InvalidArgumentError: If there is no config, or if a config is invalid; the text names it
-            and the reason. If `max_pending_bytes` is out of its range.
-        """
-        if not configs:
-            raise InvalidArgumentError("At least one config must be provided.")
-        max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
-        writer = self._client.structured_writer([config.SerializeToString() for config in configs])
-        return StructuredWriter(with_pending_limit(writer, max_pending_bytes))
+        return keys_of(priorities, self._insert_rows(steps))
 
     def sample(
         self,
@@ -433,7 +226,7 @@ class Client:
     ) -> Iterator[Any]:
         """Samples items, one at a time.
 
-        A generator: nothing happens before the first `next`. Prefetches samples in the background.
+        An iterator: nothing happens before the first `next`. Prefetches samples in the background.
         Blocks while the table's rate limiter allows no sample. For training loops, `sample_batch`
         is many times faster.
 
@@ -458,20 +251,16 @@ class Client:
           DeadlineExceededError: After `timeout_ms`.
           UnavailableError: If no server answers.
         """
-        num_samples = operator.index(num_samples)
-        if num_samples == -1:  # In dm-reverb this yields nothing.
-            return
-        num_samples = check_at_least_one("num_samples", num_samples)
-        yield from self._client.sampler(
-            table,
-            num_samples,
-            bool(emit_timesteps),
-            timeout_ms,
-            SampleInfo,
-            ReplaySample,
-            # Refreshed, because a restarted server may have another signature.
-            self._unflatten(table, refresh=True) if unpack_as_table_signature else None,
-        )
+
+        def start() -> native.Sampler | None:
+            number = operator.index(num_samples)
+            if number == -1:  # In dm-reverb this yields nothing.
+                return None
+            number = check_at_least_one("num_samples", number)
+            nested = self._nested_as_now(table) if unpack_as_table_signature else None
+            return self._client.sampler(table, number, bool(emit_timesteps), timeout_ms, nested)
+
+        return self._items(start)
 
     def sample_batch(
         self,
@@ -558,44 +347,63 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, or older, and cannot do what
             `distinct` asks.
         """
-        if is_plain(out, ragged, pad, pad_to_multiple_of, columns, max_batch_bytes):
-            arguments = plain_arguments(table, batch_size, timeout_ms, partial, distinct, ragged)
-            try:
-                batch = plain_batch(self._client.sample_batch(*arguments), ragged)
-            except BaseException as error:
-                keep_flat_samples(error)
-                raise
-            if not unpack_as_table_signature:
-                return batch
-            try:
-                return nested_batch(batch, functools.partial(self._nested, table))
-            except BaseException as error:
-                keep_samples(error, rows_of_batch(batch))
-                raise
+        # In the order of the arguments: keywords would take half a microsecond.
         request = BatchRequest(
             table,
             batch_size,
-            out=out,
-            partial=partial,
-            ragged=ragged,
-            pad=pad,
-            pad_to_multiple_of=pad_to_multiple_of,
-            columns=columns,
-            distinct=distinct,
-            timeout_ms=timeout_ms,
-            max_batch_bytes=max_batch_bytes,
+            out,
+            partial,
+            ragged,
+            pad,
+            pad_to_multiple_of,
+            columns,
+            distinct,
+            timeout_ms,
+            max_batch_bytes,
         )
         if request.needs_choice:
             request.choose(self._choice(table, columns))
         batch = self._flat_batch(request)
+        if request.is_flat and not unpack_as_table_signature:
+            return batch
         try:
-            if out is not None or not unpack_as_table_signature:
+            if not unpack_as_table_signature or request.has_out:
                 return request.finished(batch)
-            nested = request.nested or functools.partial(self._nested, table)
-            return request.finished(batch, nested)
+            if request.nested is not None:
+                return request.finished(batch, request.nested)
+            self._know_signature(table)
+            try:
+                return request.finished(batch, self._signatures.nested(table) or list)
+            except SignatureMismatchError:
+                self.server_info()
+                return request.finished(batch, self._signatures.nested(table) or list)
         except BaseException as error:
             keep_samples(error, rows_of_batch(batch))
             raise
+
+    def _flat_batch(self, request: BatchRequest) -> ReplayBatch:
+        """Samples a batch; see `BatchRequest.flat_batch`. Its columns were chosen before."""
+        try:
+            return request.flat_batch(self._client.sample_batch(request))
+        except BaseException as error:
+            keep_flat_samples(error)
+            raise
+
+    def _choice(self, table: str, columns: Any) -> ColumnChoice:
+        """Returns the columns of a table with these names; all if there are no names."""
+        self._know_signature(table)
+        return self._signatures.choice(table, columns)
+
+    def _know_signature(self, table: str) -> None:
+        """Makes the signatures known, unless that of the table is; raises if there is no table."""
+        if not self._signatures.are_known(table):
+            self.server_info()
+        self._signatures.check(table)
+
+    def _nested_as_now(self, table: str) -> Callable[[list[Any]], Any] | None:
+        """Returns what nests a flat list like the table's signature, which may be another now."""
+        self.server_info()
+        return self._signatures.nested(table)
 
     def batch_sampler(
         self,
@@ -647,56 +455,6 @@ class Client:
             max_batch_bytes=max_batch_bytes,
         )
 
-    def _flat_batch(self, request: BatchRequest) -> ReplayBatch:
-        """Samples a batch; see `BatchRequest.flat_batch`. Its columns were chosen before."""
-        try:
-            return request.flat_batch(self._client.sample_batch(*request.arguments()))
-        except BaseException as error:
-            keep_flat_samples(error)
-            raise
-
-    def _batches_ahead(self, request: BatchRequest, num_ahead: int) -> native.BatchesAhead:
-        """Has whole batches ahead, as a request asks for them; `next` returns those of the core."""
-        arguments = request.arguments()
-        table, batch_size, _, _, distinct, ragged, multiple_of, columns, _, max_bytes = arguments
-        return native.BatchesAhead(
-            self._client,
-            table,
-            batch_size,
-            num_ahead,
-            distinct,
-            ragged,
-            multiple_of,
-            columns,
-            max_bytes,
-        )
-
-    def _is_local(self) -> bool:
-        """Whether the server is in this process now."""
-        return self._client.is_local()
-
-    def _choice(self, table: str, columns: Any) -> ColumnChoice:
-        """Returns the columns of a table with these names; all if there are no names."""
-        if table not in self._signature_cache:
-            self._unflatten(table, refresh=True)
-        return self._known_choice(table, columns)
-
-    def _known_choice(self, table: str, columns: Any) -> ColumnChoice:
-        """As `_choice`, of a table whose signature is in the cache."""
-        signature = self._signature_cache.get(table)
-        name = columns if isinstance(columns, str | int | tuple) else None
-        if isinstance(columns, list):
-            name = tuple(columns)
-        try:
-            known = self._choices.get((table, type(columns), name))
-        except TypeError:  # Some name is no name; the constructor says it.
-            known = None
-        if known is None or known.signature is not signature:
-            known = ColumnChoice(table, signature, columns)
-            if columns is None or name is not None:
-                self._choices[table, type(columns), name] = known
-        return known
-
     def scan(
         self,
         table: str,
@@ -709,13 +467,13 @@ class Client:
         A scan changes no counters, and a closed rate limiter does not delay it. Use it for exports,
         checks and deterministic passes.
 
-        A generator: the scan begins with the first `next`. It covers the items that are in the
+        An iterator: the scan begins with the first `next`. It covers the items that are in the
         table at that moment. Items that are inserted later are not included; items that are removed
         before the scan reaches them are skipped, unless they were prefetched (20 MiB at most). Each
         item is read in its current state, so priorities may be of different moments. Writers are
         not delayed. Items come in the order of insertion; updates of priorities do not change it.
 
-        Blocks while it waits for the server. Closing or dropping the generator also ends the scan
+        Blocks while it waits for the server. Closing or dropping the iterator also ends the scan
         on the server. With several servers behind the address, one of them is scanned.
 
         Args:
@@ -735,13 +493,12 @@ class Client:
           UnavailableError: If no server answers, or if it stops during the scan.
           UnimplementedError: If the server is a dm-reverb server, which cannot scan.
         """
-        yield from self._client.scanner(
-            table,
-            with_inserted_at,
-            SampleInfo,
-            ReplaySample,
-            self._unflatten(table, refresh=True) if unpack_as_table_signature else None,
-        )
+
+        def start() -> native.Sampler:
+            nested = self._nested_as_now(table) if unpack_as_table_signature else None
+            return self._client.scanner(table, with_inserted_at, nested)
+
+        return self._items(start)
 
     def mutate_priorities(
         self,
@@ -790,6 +547,135 @@ class Client:
         """
         self._client.update_priorities(*updates_of(table, keys, priorities))
 
+    def trajectory_writer(
+        self,
+        num_keep_alive_refs: int,
+        *,
+        validate_items: bool = True,
+        match_names: bool = False,
+        get_signature_timeout_ms: int | None = None,
+        max_pending_bytes: int | str | None = None,
+    ) -> TrajectoryWriter:
+        """Makes a writer whose items are arbitrary slices of its history.
+
+        Blocks until the server has sent its tables' signatures, which are cached. Does not block if
+        `validate_items` is False.
+
+        Args:
+          num_keep_alive_refs: Number of newest values of each column that new items may use.
+          validate_items: Compares items with their table's signature before they are sent.
+          match_names: Puts the columns of an item into the order of the signature by their names;
+            other names are an error. `False`: columns are matched by place, as in dm-reverb, and
+            names that differ are logged once for each table.
+          get_signature_timeout_ms: Ignored; accepted for programs written for early versions of
+            dm-reverb. The client's `connect_timeout_s` bounds the wait.
+          max_pending_bytes: What may be unconfirmed, in bytes or as a size such as "1GiB". At the
+            limit, calls that create an item wait for confirmations, whatever the rate limiter does;
+            a wait of more than 10 s is logged with its reason. A program that inserts and samples
+            in one thread may then wait for itself. `None`: no limit; a writer that is faster than
+            its server is slowed down, but does not wait for a rate limiter.
+
+        Raises:
+          InvalidArgumentError: If a number is below 1.
+          UnavailableError: If no server answers.
+        """
+        del get_signature_timeout_ms
+        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
+        pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
+
+        def make() -> TrajectoryWriter:
+            options = (bool(validate_items), bool(match_names))
+            writer = self._client.trajectory_writer(refs, *options)
+            return self._write_with(TrajectoryWriter, with_pending_limit(writer, pending))
+
+        return self._opened(make)
+
+    def batched_trajectory_writer(
+        self,
+        batch_size: int,
+        num_keep_alive_refs: int,
+        *,
+        validate_items: bool = True,
+        max_pending_bytes: int | str | None = None,
+    ) -> BatchedTrajectoryWriter:
+        """Makes one writer for `batch_size` environments that are stepped together.
+
+        With 8 environments or more, the items of four steps are sent together, after 2 ms at the
+        latest, and at once if `flush` waits for them.
+
+        Args:
+          batch_size: Number of environments, `B`.
+          num_keep_alive_refs: Number of newest values of each column and environment that new
+            items may use.
+          validate_items: As in `trajectory_writer`.
+          max_pending_bytes: As in `trajectory_writer`.
+
+        Raises:
+          InvalidArgumentError: If a number is below 1.
+          UnavailableError: If no server answers.
+        """
+        batch_size = check_at_least_one("batch_size", batch_size)
+        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
+        pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
+
+        def make() -> BatchedTrajectoryWriter:
+            options = (batch_size, refs, bool(validate_items))
+            writer = self._client.batched_trajectory_writer(*options)
+            writer = with_pending_limit(writer, pending)
+            return self._write_with(BatchedTrajectoryWriter, writer, batch_size)
+
+        return self._opened(make)
+
+    def sequence_writer(
+        self,
+        tables: str | Sequence[str],
+        sequence_length: int | None,
+        batch_size: int | None = None,
+        *,
+        stride_length: int = 1,
+        max_sequence_length: int | None = None,
+        drop_long_episodes: bool = False,
+        max_pending_bytes: int | str | None = None,
+    ) -> SequenceWriter:
+        """Makes a writer that turns every sequence of steps, or every episode, into an item.
+
+        Blocks until the server has sent its tables' signatures, which are cached.
+
+        Args:
+          tables: Names of the tables; every item is inserted into each of them.
+          sequence_length: Number of steps of an item, `L`; `None`: an item is a whole episode.
+          batch_size: Number of environments that are stepped together, `B`; `None`: one
+            environment, whose steps have no batch dimension.
+          stride_length: Number of steps between the starts of two items: an episode makes items at
+            its steps `L`, `L + stride_length`, `L + 2 * stride_length`, ...
+          max_sequence_length: Number of steps of the longest episode. Required if items are
+            episodes, and not allowed otherwise.
+          drop_long_episodes: Drops and counts longer episodes instead of raising an error.
+          max_pending_bytes: As in `trajectory_writer`.
+
+        Raises:
+          InvalidArgumentError: If an argument is out of its range, or cannot be combined with
+            `sequence_length`.
+          TableNotFoundError: If the server lacks one of the tables.
+          UnavailableError: If no server answers.
+        """
+        options = sequence_options(
+            tables,
+            sequence_length,
+            batch_size,
+            stride_length,
+            max_sequence_length,
+            drop_long_episodes,
+        )
+        pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
+
+        def make() -> SequenceWriter:
+            writer = self._client.sequence_writer(options)
+            writer = with_pending_limit(writer, pending)
+            return self._write_with(SequenceWriter, writer, batch_size)
+
+        return self._opened(make)
+
     def reset(self, table: str) -> None:
         """Removes all items of a table and sets its counters to zero.
 
@@ -822,13 +708,8 @@ class Client:
         """
         timeout_s = None if timeout is None else operator.index(timeout)
         limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
-        return self._remember_tables(self._client.call(*request_of("ServerInfo"), limit))
-
-    def _remember_tables(self, answer: bytes) -> dict[str, TableInfo]:
-        """Returns the tables of an answer, and keeps their signatures."""
-        tables = TableInfo.all_of(answer)
-        self._signature_cache = {table.name: table.signature for table in tables}
-        return {table.name: table for table in tables}
+        answer = self._client.call(*request_of("ServerInfo"), limit)
+        return self._signatures.remember(answer)
 
     def checkpoint(self) -> str:
         """Makes the server save its tables; returns the path of the checkpoint on the server.
@@ -862,12 +743,12 @@ class Client:
     def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Returns everything that the server counts: memory, tables, who waits, calls, checkpoints.
 
+        With several servers behind the address, one of them answers, as in `reset`. Looks at the
+        chunks that writers hold and that wait to be inserted: for a page or a log, not for a loop.
+
         Args:
           with_streams: Whether to tell of each open stream, too: whose it is, and what it waits
             for.
-
-        With several servers behind the address, one of them answers, as in `reset`. Looks at the
-        chunks that writers hold and that wait to be inserted: for a page or a log, not for a loop.
 
         Raises:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
@@ -890,7 +771,13 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        return diagnosis_of(table, self.status())
+        status = self.status()
+        if table not in status.tables:
+            known = ", ".join(sorted(status.tables))
+            raise TableNotFoundError(
+                f"Priority table {table} was not found. The tables of this server are: {known}."
+            )
+        return status.tables[table].diagnosis
 
     def configure_table(
         self,
@@ -931,9 +818,9 @@ class Client:
 
         Raises:
           InvalidArgumentError: If a value is out of its range, if the sampler has no exponent or is
-            of another kind, if
-            nothing could be sampled any more, if the priority of an item does not fit the new
-            exponent, or if an item that waits to be inserted does not fit the new settings.
+            of another kind, if nothing could be sampled any more, if the priority of an item does
+            not fit the new exponent, or if an item that waits to be inserted does not fit the new
+            settings.
           TableNotFoundError: If there is no such table.
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
@@ -1006,11 +893,12 @@ class Client:
 
     @contextlib.contextmanager
     def rate_limiter_off(self, table: str, *, count: bool = False) -> Iterator[None]:
-        """Lets inserts through without the rate limiter, to fill a table; for a `with` block.
+        """Lets inserts through without the rate limiter, for a `with` block.
 
-        Samples wait for the limiter as always. It is on again at the end of the block, and if this
-        client or its connection is lost. Flush writers within the block: what comes later waits.
-        The inserts of other clients are let through, too, and counted in the same way.
+        Meant for filling a table. Samples wait for the limiter as always. It is on again at the end
+        of the block, and if this client or its connection is lost. Flush writers within the block:
+        what comes later waits. The inserts of other clients are let through, too, and counted in
+        the same way.
 
         Example:
           >>> with client.rate_limiter_off("table"):
@@ -1036,9 +924,9 @@ class Client:
         except BaseException:
             # The error of the block is the one to see.
             with contextlib.suppress(ReverbError):
-                hold.release()
+                self._release(hold)
             raise
-        hold.release()
+        self._release(hold)
 
     def directory(self) -> Any:
         """The map of the group: its shards, and who owns which slot of keys.
@@ -1099,41 +987,143 @@ class Client:
         answer = self._client.call(*request_of("Drain", timeout_s=float(timeout_s)))
         return answer_of("Drain", answer).open_streams
 
+    def _serialized_status(self, with_streams: bool) -> bytes:
+        """Returns the status as a serialized `reverb.StatusResponse` message."""
+        return self._client.call(*request_of("Status", with_streams=bool(with_streams)))
+
+    # --- end of generated code ---
+
+    def _open(
+        self,
+        server_address: str,
+        *,
+        connect_timeout_s: float,
+        keepalive_s: float | None,
+        keepalive_timeout_s: float,
+        token: Any,
+        token_file: Any,
+        tls: ClientTls | None,
+        pickle_token: bool,
+    ) -> None:
+        """Keeps the arguments of the constructor, and makes the native client of them."""
+        # This object hides the text of the token from pickles of subclasses, too.
+        self._credentials = ClientCredentials(token, token_file, tls)
+        self._server_address = server_address
+        self._options = {
+            "connect_timeout_s": connect_timeout_s,
+            "keepalive_s": keepalive_s,
+            "keepalive_timeout_s": keepalive_timeout_s,
+            "token_file": token_file,
+            "tls": tls,
+            "pickle_token": bool(pickle_token),
+        }
+        self._client = native.Client(
+            server_address,
+            connect_timeout_s,
+            keepalive_s,
+            keepalive_timeout_s,
+            self._credentials,
+        )
+        self._flattener = native.NestFlattener(flatten_with_labels)
+        self._signatures = Signatures(server_address)
+
+    def _insert(self, step: tuple[Any, ...]) -> None:
+        self._client.insert(*step)
+
+    def _insert_rows(self, steps: tuple[Any, ...]) -> np.ndarray:
+        return self._client.insert_batch(*steps)
+
+    def _items(self, start: Callable[[], native.Sampler | None]) -> Iterator[Any]:
+        """Yields the items of a sampler, which is made for the first one."""
+        yield from start() or ()
+
+    def _opened(self, make: Callable[[], _Writer]) -> _Writer:
+        return make()
+
+    def _write_with(self, writer: Callable[..., _Writer], *arguments: Any) -> _Writer:
+        return writer(*arguments)
+
+    def _release(self, hold: native.RateLimiterHold) -> None:
+        hold.release()
+
+    def writer(
+        self,
+        max_sequence_length: int,
+        delta_encoded: bool = False,
+        chunk_length: int | None = None,
+        max_in_flight_items: int | None = 25,
+        *,
+        max_pending_bytes: int | str | None = None,
+    ) -> Writer:
+        """Makes a legacy writer, whose items are the last few steps.
+
+        Blocks until the server has sent its tables' signatures, which are cached.
+
+        Args:
+          max_sequence_length: Length of the longest item, in steps.
+          delta_encoded: Stores integers as differences between neighbours, which compresses better
+            if steps are similar.
+          chunk_length: Number of steps per chunk; `None`: `min(10, max_sequence_length)`.
+          max_in_flight_items: Limit of unconfirmed items. At the limit, further items wait; `None`:
+            no limit.
+          max_pending_bytes: As in `trajectory_writer`.
+
+        Raises:
+          InvalidArgumentError: If a number is out of its range.
+          UnavailableError: If no server answers.
+        """
+        max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
+        max_sequence_length = check_at_least_one("max_sequence_length", max_sequence_length)
+        if chunk_length is None:
+            chunk_length = min(_DEFAULT_CHUNK_LENGTH, max_sequence_length)
+        if not 1 <= operator.index(chunk_length) <= max_sequence_length:
+            raise InvalidArgumentError(
+                f"chunk_length must be from 1 to max_sequence_length = {max_sequence_length}, got "
+                f"{chunk_length}"
+            )
+        if max_in_flight_items is None:
+            max_in_flight_items = _UNLIMITED_IN_FLIGHT_ITEMS
+        max_in_flight_items = check_at_least_one("max_in_flight_items", max_in_flight_items)
+        writer = self._client.writer(
+            max_sequence_length, chunk_length, bool(delta_encoded), max_in_flight_items
+        )
+        return Writer(with_pending_limit(writer, max_pending_bytes))
+
+    def structured_writer(
+        self, configs: Sequence[Config], *, max_pending_bytes: int | str | None = None
+    ) -> StructuredWriter:
+        """Makes a writer that creates items wherever a pattern applies.
+
+        Does not contact the server; the first `append` does.
+
+        Args:
+          configs: Patterns and conditions; see `reverb.structured.create_config`.
+          max_pending_bytes: As in `trajectory_writer`.
+
+        Raises:
+          InvalidArgumentError: If there is no config, or if a config is invalid; the text names it
+            and the reason. If `max_pending_bytes` is out of its range.
+        """
+        if not configs:
+            raise InvalidArgumentError("At least one config must be provided.")
+        max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
+        writer = self._client.structured_writer([config.SerializeToString() for config in configs])
+        return StructuredWriter(with_pending_limit(writer, max_pending_bytes))
+
+    def _batches_ahead(self, request: BatchRequest, num_ahead: int) -> native.BatchesAhead:
+        """Returns what has whole batches ahead, as a request asks for them."""
+        return native.BatchesAhead(self._client, request, num_ahead)
+
+    def _is_local(self) -> bool:
+        """Whether the server is in this process now."""
+        return self._client.is_local()
+
     def _give_up_on_silence(self, limit_s: float) -> None:
         """Ends questions and changes when the server takes them and is silent for so long.
 
         A server that is frozen does not make such a change when it goes on.
         """
         self._client.give_up_on_silence(float(limit_s))
-
-    def _serialized_status(self, with_streams: bool) -> bytes:
-        """Returns the status as a serialized `reverb.StatusResponse` message."""
-        return self._client.call(*request_of("Status", with_streams=bool(with_streams)))
-
-    def _nested(self, table: str, columns: list[Any]) -> Any:
-        """Nests a flat list like a table's signature; refreshes the signature on a mismatch."""
-        unflatten = self._unflatten(table, refresh=False) or list
-        try:
-            return unflatten(columns)
-        except SignatureMismatchError:
-            unflatten = self._unflatten(table, refresh=True) or list
-            return unflatten(columns)
-
-    def _unflatten(self, table: str, *, refresh: bool) -> Callable[[list[Any]], Any] | None:
-        """Returns a function that nests a flat list like a table's signature, or `None`."""
-        if refresh or table not in self._signature_cache:
-            self.server_info()
-        return self._known_unflatten(table)
-
-    def _known_unflatten(self, table: str) -> Callable[[list[Any]], Any] | None:
-        """As `_unflatten`, with the signatures in the cache."""
-        if table not in self._signature_cache:
-            raise TableNotFoundError(
-                f"Server at {self._server_address} does not contain any table named {table}. "
-                f"Found: {', '.join(sorted(self._signature_cache))}."
-            )
-        signature = self._signature_cache[table]
-        return None if signature is None else functools.partial(_unflatten_as, table, signature)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._maker(with_token=self._options["pickle_token"]), (self._server_address,)
@@ -1159,104 +1149,3 @@ class Client:
         # An error in the constructor may have left it without.
         address = self.__dict__.get("_server_address", "none yet")
         return f"Client, server_address={address}"
-
-
-def _unflatten_as(table: str, signature: Any, columns: list[Any]) -> Any:
-    count = len(tree.flatten(signature))
-    if count != len(columns):
-        raise SignatureMismatchError(
-            f"an item of table {table} has {len(columns)} columns, but the table's signature has "
-            f"{count}; sample it with unpack_as_table_signature=False"
-        )
-    return tree.unflatten_as(signature, columns)
-
-
-def _check_removal_tables(priorities: Mapping[str, Any], removal: Mapping[str, Any] | None) -> None:
-    for table in removal or ():
-        if table not in priorities:
-            raise InvalidArgumentError(
-                f"removal_priorities names table {table!r}, which is not one of priorities: "
-                f"{sorted(priorities)}"
-            )
-
-
-def _without_tensor(name: str, value: Any) -> Any:
-    """Returns an array for a tensor of another library, other values as they are."""
-    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
-        return value
-    return native.as_array(value, name)
-
-
-def step_of(
-    flattener: native.NestFlattener,
-    data: Any,
-    priorities: Mapping[str, float],
-    removal_priorities: Mapping[str, float] | None,
-) -> tuple[list[Any], native.ColumnNames, dict[str, float], dict[str, float] | None]:
-    """Returns the arguments of the native `insert`."""
-    if not priorities:
-        raise InvalidArgumentError("priorities must name at least one table, got none")
-    _check_removal_tables(priorities, removal_priorities)
-    removal = None if removal_priorities is None else dict(removal_priorities)
-    leaves, names = flattener.flatten(data)
-    return leaves, names, dict(priorities), removal
-
-
-def steps_of(
-    flattener: native.NestFlattener,
-    data: Any,
-    priorities: Mapping[str, Any],
-    removal_priorities: Mapping[str, Any] | None,
-) -> tuple[list[Any], native.ColumnNames, dict[str, Any], dict[str, Any] | None]:
-    """Returns the arguments of the native `insert_batch`."""
-    if not priorities:
-        raise InvalidArgumentError("priorities must name at least one table, got none")
-    leaves, names = flattener.flatten(data)
-    leaves = [native.as_array(leaf, f"column {at}") for at, leaf in enumerate(leaves)]
-    if not leaves:
-        raise InvalidArgumentError("data must have at least one leaf, got none")
-    sizes = {len(leaf) if leaf.ndim else None for leaf in leaves}
-    batch_size = sizes.pop()
-    if sizes or batch_size is None:
-        raise InvalidArgumentError(
-            "leaves of a batch must all have shape [B, ...], got "
-            f"{[list(leaf.shape) for leaf in leaves]}"
-        )
-    _check_removal_tables(priorities, removal_priorities)
-
-    def rows(argument: str, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            table: as_rows(argument, value, np.float64, batch_size)
-            for table, value in values.items()
-        }
-
-    removal = None
-    if removal_priorities is not None:
-        removal = rows("removal_priorities", removal_priorities)
-    return leaves, names, rows("priorities", priorities), removal
-
-
-def keys_of(priorities: Mapping[str, Any], keys: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the keys of each table, of those that the native `insert_batch` has returned."""
-    if not len(keys):
-        return {}
-    return dict(zip(priorities, keys.reshape(-1, len(priorities)).T, strict=True))
-
-
-def updates_of(table: str, keys: Any, priorities: Any) -> tuple[str, np.ndarray, np.ndarray]:
-    """Returns the arguments of the native `update_priorities`."""
-    keys = as_keys("keys", _without_tensor("keys", keys))
-    if priorities is None:
-        raise TypeError("priorities must be numbers, got None")
-    return table, keys, as_rows("priorities", priorities, np.float64, len(keys))
-
-
-def diagnosis_of(table: str, status: ServerStatus) -> Diagnosis:
-    """Returns what a server says of a table."""
-    tables = status.tables
-    if table not in tables:
-        known = ", ".join(sorted(tables))
-        raise TableNotFoundError(
-            f"Priority table {table} was not found. The tables of this server are: {known}."
-        )
-    return tables[table].diagnosis

@@ -9,6 +9,7 @@ from typing import Any
 
 from reverb._checks.arguments import as_path
 from reverb._checks.byte_sizes import parse_byte_size_or_share
+from reverb._client.connecting import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb._server.credentials import ServerSecurity
 from reverb._server.limits import Limits
 from reverb._server.start_config import StartConfig
@@ -16,7 +17,7 @@ from reverb._server.table import Table, TableExtensionBase
 from reverb._server.table_change import ChangedSetting, TableChange, to_request
 from reverb._server.tls import ServerTls
 from reverb.checkpointers import CheckpointerBase, CheckpointerOptions
-from reverb.client import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S, Client
+from reverb.client import Client
 from reverb.cluster.shard import Shard
 from reverb.core import native
 from reverb.errors import InvalidArgumentError

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from reverb.core import native
-from reverb.replay_sample import ReplaySample, SampleInfo
 from reverb.reverb_types import TableInfo
 from reverb.shown_text import hidden, shown
 
@@ -131,7 +130,7 @@ class Checkpoint:
           TableNotFoundError: If there is no such table.
           DataLossError: If the checkpoint is damaged; names the file and the position.
         """
-        yield from self._stored.scanner(table, with_inserted_at, SampleInfo, ReplaySample, None)
+        yield from self._stored.scanner(table, with_inserted_at)
 
     @shown
     def __repr__(self) -> str:

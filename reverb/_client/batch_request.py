@@ -2,7 +2,7 @@
 """A batch that a client asks for: what the core is given, and what becomes of its answer."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,33 +22,68 @@ from reverb.replay_sample import (
     keep_samples,
 )
 
-__all__ = [
-    "BatchRequest",
-    "is_plain",
-    "keep_flat_samples",
-    "nested_batch",
-    "plain_arguments",
-    "plain_batch",
-]
+__all__ = ["BatchRequest", "keep_flat_samples", "nested_batch"]
+
+_new_tuple = tuple.__new__
+
+
+class BatchForm:
+    """How a batch is laid out, if not as usual. The core reads it.
+
+    Attributes:
+      ragged: What becomes of items of different lengths.
+      multiple_of: What the largest length is rounded up to.
+      indices: Places of the columns; empty for all.
+      outputs: The arrays to write to; `None`: new memory.
+      max_batch_bytes: What new memory may take; `None`: the default.
+    """
+
+    ragged = "error"
+    multiple_of = 1
+    indices: Sequence[int] = ()
+    outputs: native.Outputs | None = None
+    max_batch_bytes: int | None = None
+
+
+# Nobody changes it: a request without a choice keeps its form.
+_PACKED = BatchForm()
+_PACKED.ragged = "packed"
 
 
 class BatchRequest:
     """The arguments of `sample_batch`, checked.
 
-    With `needs_choice`, `choose` comes first. Then `arguments` are those of the native call,
+    With `needs_choice`, `choose` comes first. Then the native `sample_batch` takes this object,
     `flat_batch` takes its answer, and `finished` brings the batch into the form that was asked, but
     for the nest of the signature.
 
     Attributes:
+      table: Name of the table.
+      batch_size: Number of items.
+      timeout_ms: How long the rate limiter may delay them; `None`: no limit.
+      partial: Whether fewer are enough after that time.
+      distinct: Whether no item may be there twice.
+      form: How the batch is laid out; `None`: as usual.
+      columns: The columns to sample, as the program names them; `None`: all.
       needs_choice: Whether the columns of the table must be known.
       nested: Nests a flat list of the chosen columns; `None` if all of them were chosen.
+      is_flat: Whether a flat batch is finished, but for its nest.
     """
+
+    # A request is made for every batch, so what is as usual takes no time.
+    form: BatchForm | None = None
+    columns: Any = None
+    needs_choice = False
+    nested: Callable[[list[Any]], Any] | None = None
+    is_flat = True
+    _choice: ColumnChoice | None = None
+    _out: Any = None
+    _pad: Any = 0
 
     def __init__(
         self,
         table: str,
         batch_size: int,
-        *,
         out: Any,
         partial: bool,
         ragged: str,
@@ -59,66 +94,84 @@ class BatchRequest:
         timeout_ms: int | None,
         max_batch_bytes: int | str | None,
     ) -> None:
-        self._table = table
-        self._batch_size = check_at_least_one("batch_size", batch_size)
-        self._partial = bool(partial)
-        self._distinct = bool(distinct)
-        self._timeout_ms = timeout_ms
-        self._max_batch_bytes = parse_byte_size_or_share("max_batch_bytes", max_batch_bytes)
-        self._ragged = ragged
-        self._choice: ColumnChoice | None = None
-        self._outputs: Any = None
+        if type(batch_size) is not int or batch_size < 1:
+            batch_size = check_at_least_one("batch_size", batch_size)
+        self.table = table
+        self.batch_size = batch_size
+        self.partial = bool(partial)
+        self.distinct = bool(distinct)
+        self.timeout_ms = timeout_ms
+        is_usual = out is columns is pad_to_multiple_of is max_batch_bytes is None and pad == 0
+        if is_usual and ragged == "packed":
+            self.form = _PACKED
+        elif not is_usual or ragged != "error":
+            self._lay_out(out, ragged, pad, pad_to_multiple_of, columns, max_batch_bytes)
+
+    def _lay_out(
+        self,
+        out: Any,
+        ragged: str,
+        pad: Any,
+        pad_to_multiple_of: int | None,
+        columns: Any,
+        max_batch_bytes: int | str | None,
+    ) -> None:
+        """Takes the form of the batch."""
+        self.form = form = BatchForm()
+        if max_batch_bytes is not None:
+            form.max_batch_bytes = parse_byte_size_or_share("max_batch_bytes", max_batch_bytes)
+        form.multiple_of = _check_ragged(ragged, pad, pad_to_multiple_of, out)
+        form.ragged = ragged
+        self.columns = columns
+        self.is_flat = out is None and ragged != "pad"
         self._out = out
-        self.nested: Callable[[list[Any]], Any] | None = None
         self._pad = pad
-        self._multiple_of = _check_ragged(ragged, pad, pad_to_multiple_of, out)
+        self.needs_choice = columns is not None or ragged == "pad"
+        if out is None:
+            return
         data = out.data if isinstance(out, ReplaySample) else out
-        self.needs_choice = columns is not None or ragged == "pad" or isinstance(data, Mapping)
+        if isinstance(data, Mapping):
+            self.needs_choice = True
+        elif not self.needs_choice:
+            form.outputs = _outputs("out", out, self.batch_size, None)
+
+    @property
+    def has_out(self) -> bool:
+        """Whether the batch is written to arrays of the program."""
+        return self._out is not None
 
     def choose(self, choice: ColumnChoice) -> None:
         """Takes the columns of the table that were asked for."""
         self._choice = choice
+        form = self.form = self.form or BatchForm()
+        form.indices = choice.indices
         if choice.indices:
             self.nested = choice.nested
-
-    def arguments(self) -> tuple[Any, ...]:
-        """Returns the arguments of the native `sample_batch`."""
-        choice = self._choice
         if self._out is not None:
-            self._outputs = _outputs("out", self._out, self._batch_size, choice)
-        if choice is not None and self._ragged == "pad" and self._pad != 0:
+            form.outputs = _outputs("out", self._out, self.batch_size, choice)
+        if form.ragged == "pad" and self._pad != 0:
             choice.check_pads(self._pad)
-        return (
-            self._table,
-            self._batch_size,
-            self._timeout_ms,
-            self._partial,
-            self._distinct,
-            self._ragged,
-            self._multiple_of,
-            [] if choice is None else choice.indices,
-            self._outputs,
-            self._max_batch_bytes,
-        )
 
-    def flat_batch(self, answer: tuple[Any, Any, int]) -> ReplayBatch:
+    def flat_batch(self, answer: native.BatchAnswer) -> ReplayBatch:
         """Returns a batch with a flat list of columns; with outputs it is that of their arrays.
 
         Its lengths are a flat list, too, with `None` for a column that is a single step.
         """
-        batch = plain_batch(answer, self._ragged)
-        if self._outputs is None and self._ragged != "pad":
-            return batch
-        info, data = batch.info, batch.data
-        if self._outputs is not None:
-            data = self._outputs.arrays()
-            count = answer[2]
-            if count < self._batch_size:
-                data = [array[:count] for array in data]
-                info = BatchInfo(*(field[:count] for field in info[:7]))
-        if self._ragged == "pad":
-            info = info.with_lengths(answer[1][1])
-        return ReplayBatch(info, data)
+        # As `_make` does; the constructor of a named tuple takes twice as long.
+        info, data = _new_tuple(BatchInfo, answer.infos), answer.columns
+        form = self.form
+        if form is not None:
+            if form.outputs is not None:
+                data = form.outputs.arrays()
+                count = answer.num_items
+                if count < self.batch_size:
+                    data = [array[:count] for array in data]
+                    info = BatchInfo(*(field[:count] for field in info[:7]))
+            if form.ragged == "pad":
+                info = info.with_lengths(answer.lengths)
+            elif form.ragged == "packed":
+                data = packed_columns(data, answer.lengths)
+        return _new_tuple(ReplayBatch, (info, data))
 
     def finished(
         self, batch: ReplayBatch, nested: Callable[[list[Any]], Any] | None = None
@@ -129,47 +182,19 @@ class BatchRequest:
           batch: See `flat_batch`.
           nested: Nests all columns, if there are no outputs; `None`: they stay a list.
         """
-        if self._ragged == "pad" and self._pad != 0 and self._choice is not None:
+        lengths = batch.lengths
+        if self._pad != 0 and self._choice is not None:
             values = self._choice.pad_values(self._pad, len(batch.data))
-            _fill_padding(batch.data, batch.lengths, values)
+            _fill_padding(batch.data, lengths, values)
         if self._out is None:
             return nested_batch(batch, nested)
         nest = self._out.data if isinstance(self._out, ReplaySample) else self._out
         count = len(batch.info.key)
-        if are_lengths(batch.lengths):
+        if are_lengths(lengths):
             batch = nested_batch(batch, functools.partial(_placed, nest))
-        if count < self._batch_size:
+        if count < self.batch_size:
             nest = _mapped(lambda array: np.asarray(array)[:count], nest)
         return ReplayBatch(batch.info, nest)
-
-
-def is_plain(
-    out: Any, ragged: str, pad: Any, pad_to_multiple_of: Any, columns: Any, max_batch_bytes: Any
-) -> bool:
-    """Returns whether these are the defaults, packed or not: the most common cases by far."""
-    is_default = out is columns is pad_to_multiple_of is max_batch_bytes is None and pad == 0
-    return is_default and (ragged == "error" or ragged == "packed")
-
-
-def plain_arguments(
-    table: str,
-    batch_size: int,
-    timeout_ms: int | None,
-    partial: bool,
-    distinct: bool,
-    ragged: str,
-) -> tuple[Any, ...]:
-    """Returns the arguments of the native `sample_batch` for a plain batch."""
-    batch_size = check_at_least_one("batch_size", batch_size)
-    return (table, batch_size, timeout_ms, bool(partial), bool(distinct), ragged, 1, [], None, None)
-
-
-def plain_batch(answer: tuple[Any, Any, int], ragged: str = "error") -> ReplayBatch:
-    """Returns a batch with a flat list of columns, packed if that was asked."""
-    info, (arrays, lengths), _ = answer
-    if ragged == "packed":
-        arrays = packed_columns(arrays, lengths)
-    return ReplayBatch(BatchInfo(*info), arrays)
 
 
 def nested_batch(batch: ReplayBatch, nested: Callable[[list[Any]], Any] | None) -> ReplayBatch:

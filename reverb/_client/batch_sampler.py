@@ -8,7 +8,7 @@ import tree
 from reverb._checks.arguments import check_at_least_one
 from reverb.replay_sample import ReplayBatch
 
-__all__ = ["BatchSampler"]
+__all__ = ["BatchMemory", "BatchSampler"]
 
 
 class BatchSampler:
@@ -27,11 +27,8 @@ class BatchSampler:
         """Takes the arguments of `Client.batch_sampler`."""
         self._client = client
         self._table = table
-        self._batch_size = batch_size
+        self._memory = BatchMemory(batch_size, num_buffers)
         self._options = options
-        self._slots: list[Any] = [None] * check_at_least_one("num_buffers", num_buffers)
-        self._next = 0
-        self._is_closed = False
 
     def __iter__(self) -> "BatchSampler":
         return self
@@ -43,26 +40,54 @@ class BatchSampler:
           StopIteration: If the sampler is closed.
           ReverbError: As `Client.sample_batch`.
         """
-        if self._is_closed:
+        memory = self._memory
+        if memory.is_closed:
             raise StopIteration
-        slot = self._slots[self._next]
-        options = self._options if slot is None else {**self._options, "out": slot}
-        batch = self._client.sample_batch(self._table, self._batch_size, **options)
-        if slot is None and len(batch.info.key) == self._batch_size and _has_numbers(batch.data):
-            self._slots[self._next] = batch
-        self._next = (self._next + 1) % len(self._slots)
-        return batch
+        options = {**self._options, **memory.options()}
+        return memory.kept(self._client.sample_batch(self._table, **options))
 
     def close(self) -> None:
         """Ends the iterator and gives its memory up; batches that were taken stay valid."""
-        self._is_closed = True
-        self._slots = [None] * len(self._slots)
+        self._memory.close()
 
     def __enter__(self) -> "BatchSampler":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class BatchMemory:
+    """The memory of the last few batches, to write to in turn.
+
+    Attributes:
+      is_closed: Whether it was given up.
+    """
+
+    def __init__(self, batch_size: int, num_buffers: int) -> None:
+        self.is_closed = False
+        self._batch_size = batch_size
+        self._slots: list[Any] = [None] * check_at_least_one("num_buffers", num_buffers)
+        self._next = 0
+
+    def options(self) -> dict[str, Any]:
+        """Returns size and place of the next batch, as options of `sample_batch`."""
+        slot = self._slots[self._next]
+        out = {} if slot is None else {"out": slot}
+        return {"batch_size": self._batch_size, **out}
+
+    def kept(self, batch: ReplayBatch) -> ReplayBatch:
+        """Returns a batch, and keeps its memory if it is one of those to write to again."""
+        is_usable = len(batch.info.key) == self._batch_size and _has_numbers(batch.data)
+        if self._slots[self._next] is None and is_usable and not self.is_closed:
+            self._slots[self._next] = batch
+        self._next = (self._next + 1) % len(self._slots)
+        return batch
+
+    def close(self) -> None:
+        """Gives the memory up."""
+        self.is_closed = True
+        self._slots = [None] * len(self._slots)
 
 
 def _has_numbers(data: Any) -> bool:

@@ -3,7 +3,7 @@
 
 import dataclasses
 
-from reverb.core import protos
+from reverb.core import native, protos
 from reverb.shown_text import shows_no_token
 
 __all__ = ["ShardInfo", "ShardTable"]
@@ -59,11 +59,8 @@ class ShardInfo:
     tables: dict[str, ShardTable]
 
 
-def from_row(
-    row: tuple[int, str, int | None, int, str, str, float | None, bytes],
-) -> ShardInfo:
-    """Makes it of a row of the native client."""
-    index, address, server_id, num_slots, state, error, last_seen_s, watched = row
+def from_row(row: native.ShardRow) -> ShardInfo:
+    """Makes it of what the native client says of a shard."""
     tables = {
         table.name: ShardTable(
             size=table.size,
@@ -74,9 +71,18 @@ def from_row(
             insert_waits=table.insert_waits,
             sample_waits=table.sample_waits,
         )
-        for table in protos.WatchResponse.FromString(watched).tables
+        for table in protos.WatchResponse.FromString(row.tables).tables
     }
-    return ShardInfo(index, address, server_id, num_slots, state, error, last_seen_s, tables)
+    return ShardInfo(
+        index=row.index,
+        address=row.address,
+        server_id=row.server_id,
+        num_slots=row.num_slots,
+        state=row.state,
+        error=row.error,
+        last_seen_s=row.last_seen_s,
+        tables=tables,
+    )
 
 
 # Where programs import them from.

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sequence writer, which makes an item of every sequence of steps."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 from reverb._checks.arguments import check_at_least_one, check_not_negative, clamped_timeout_ms
 from reverb._checks.number_arrays import as_numbers
 from reverb._nests.flat import flatten_with_path
-from reverb._writers.legacy import with_pending_limit
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 
@@ -207,17 +207,27 @@ def column_label(path: tuple[Any, ...]) -> str:
     return "/".join(str(key) for key in path) or "step"
 
 
-def make_sequence_writer(
-    client: native.Client,
+@dataclasses.dataclass(frozen=True)
+class SequenceOptions:
+    """Which items a sequence writer makes; see `Client.sequence_writer`."""
+
+    tables: list[str]
+    sequence_length: int | None
+    batch_size: int | None
+    stride_length: int
+    max_sequence_length: int
+    drop_long_episodes: bool
+
+
+def sequence_options(
     tables: str | Sequence[str],
     sequence_length: int | None,
     batch_size: int | None,
     stride_length: int,
     max_sequence_length: int | None,
     drop_long_episodes: bool,
-    max_pending_bytes: int | None,
-) -> SequenceWriter:
-    """Checks the arguments of `Client.sequence_writer` and makes the writer."""
+) -> SequenceOptions:
+    """Checks the arguments of `Client.sequence_writer`."""
     names = [tables] if isinstance(tables, str) else list(tables)
     if not names:
         raise InvalidArgumentError("tables must name at least one table, got none")
@@ -237,18 +247,21 @@ def make_sequence_writer(
                 "stride_length must be 1 where sequence_length is None, because an episode is one "
                 f"item, got {stride_length}"
             )
-        writer = client.episode_writer(
-            names, batch_size, max_sequence_length, bool(drop_long_episodes)
-        )
-        return SequenceWriter(with_pending_limit(writer, max_pending_bytes), batch_size)
-    sequence_length = check_at_least_one("sequence_length", sequence_length)
-    if max_sequence_length is not None or drop_long_episodes:
-        raise InvalidArgumentError(
-            "max_sequence_length and drop_long_episodes are for sequence_length=None, where items "
-            f"are episodes, got sequence_length={sequence_length}"
-        )
-    writer = client.sequence_writer(names, batch_size, sequence_length, stride_length)
-    return SequenceWriter(with_pending_limit(writer, max_pending_bytes), batch_size)
+    else:
+        sequence_length = check_at_least_one("sequence_length", sequence_length)
+        if max_sequence_length is not None or drop_long_episodes:
+            raise InvalidArgumentError(
+                "max_sequence_length and drop_long_episodes are for sequence_length=None, where "
+                f"items are episodes, got sequence_length={sequence_length}"
+            )
+    return SequenceOptions(
+        tables=names,
+        sequence_length=sequence_length,
+        batch_size=batch_size,
+        stride_length=stride_length,
+        max_sequence_length=max_sequence_length or 0,
+        drop_long_episodes=bool(drop_long_episodes),
+    )
 
 
 # Where programs import it from.

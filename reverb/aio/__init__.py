@@ -4,8 +4,17 @@
 A call that waits is a future on the core's threads. It costs no thread, however many wait.
 """
 
+from reverb.aio.batch_sampler import BatchSampler
 from reverb.aio.client import Client
 from reverb.aio.sample_iterator import SampleIterator
-from reverb.aio.trajectory_writer import TrajectoryWriter
+from reverb.aio.sequence_writer import SequenceWriter
+from reverb.aio.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
 
-__all__ = ["Client", "SampleIterator", "TrajectoryWriter"]
+__all__ = [
+    "BatchSampler",
+    "BatchedTrajectoryWriter",
+    "Client",
+    "SampleIterator",
+    "SequenceWriter",
+    "TrajectoryWriter",
+]

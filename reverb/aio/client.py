@@ -6,22 +6,22 @@ import copy
 import functools
 import operator
 import os
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
 from reverb import client as blocking
 from reverb._checks.arguments import check_at_least_one
 from reverb._checks.byte_sizes import parse_byte_size
-from reverb._client.batch_request import (
-    BatchRequest,
-    is_plain,
-    keep_flat_samples,
-    nested_batch,
-    plain_arguments,
-    plain_batch,
+from reverb._client.batch_request import BatchRequest, keep_flat_samples
+from reverb._client.column_choice import ColumnChoice
+from reverb._client.connecting import (
+    DEFAULT_CONNECT_TIMEOUT_S,
+    DEFAULT_KEEPALIVE_S,
+    DEFAULT_KEEPALIVE_TIMEOUT_S,
 )
+from reverb._client.rows import keys_of, step_of, steps_of, updates_of
 from reverb._client.small_calls import answer_of, request_of
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
@@ -33,19 +33,17 @@ from reverb._server.table_change import (
 )
 from reverb._server.tls import ClientTls
 from reverb._writers.legacy import with_pending_limit
+from reverb._writers.sequence import sequence_options
+from reverb.aio.awaited_writer import AwaitedWriter, OpeningWriter
+from reverb.aio.batch_sampler import BatchSampler
 from reverb.aio.event_loops import EventLoops
 from reverb.aio.sample_iterator import SampleIterator
-from reverb.aio.trajectory_writer import OpeningWriter, TrajectoryWriter
+from reverb.aio.sequence_writer import SequenceWriter
+from reverb.aio.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
 from reverb.core import native
-from reverb.errors import ReverbError, SignatureMismatchError
+from reverb.errors import ReverbError, SignatureMismatchError, TableNotFoundError
 from reverb.rate_limiters import RateLimiter
-from reverb.replay_sample import (
-    ReplayBatch,
-    ReplaySample,
-    SampleInfo,
-    keep_samples,
-    rows_of_batch,
-)
+from reverb.replay_sample import ReplayBatch, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.shown_text import hidden, hidden_token, shown
@@ -53,6 +51,7 @@ from reverb.shown_text import hidden, hidden_token, shown
 __all__ = ["Client"]
 
 _Core = native.AsyncClient
+_Writer = TypeVar("_Writer", bound=AwaitedWriter[Any])
 
 
 class Client:
@@ -68,11 +67,16 @@ class Client:
     the task has ended, nothing waits for it at the server or in a queue of this process. What the
     server had sampled by then counts as sampled. What of it had arrived is the `samples` of the
     `CancelledError` that passes through the task, a list of `ReplaySample` as in `ReverbError`;
-    what was on its way is lost, as after any lost connection.
+    what was on its way is lost, as after any lost connection. A call that changes something may
+    have happened or not.
 
     Values are encoded and arrays are made in the thread of the event loop, and so is a batch
     decoded that is ready at once: a call with hundreds of megabytes holds the loop up for that
-    long.
+    long. Data that is inserted, and arrays that a batch is written to, belong to the call until it
+    has returned.
+
+    `sample` and `scan` are for `async for`. Writers and `batch_sampler` are for `async with`; a
+    writer may be awaited instead.
 
     Belongs to no event loop: it may be used from several loops, in several threads, one after
     another or at the same time. In each it has a pair of sockets, which are closed by `close`, at
@@ -90,61 +94,73 @@ class Client:
       (1, 1, 4)
     """
 
+    # --- generated from reverb/_client/*calls.py by `make clients` ---
+
     def __init__(
         self,
         server_address: str,
         *,
-        connect_timeout_s: float = blocking.DEFAULT_CONNECT_TIMEOUT_S,
-        keepalive_s: float | None = blocking.DEFAULT_KEEPALIVE_S,
-        keepalive_timeout_s: float = blocking.DEFAULT_KEEPALIVE_TIMEOUT_S,
+        connect_timeout_s: float = DEFAULT_CONNECT_TIMEOUT_S,
+        keepalive_s: float | None = DEFAULT_KEEPALIVE_S,
+        keepalive_timeout_s: float = DEFAULT_KEEPALIVE_TIMEOUT_S,
         token: str | None = None,
         token_file: str | os.PathLike[str] | None = None,
         tls: ClientTls | None = None,
         pickle_token: bool = False,
     ) -> None:
-        """Makes a client; does not connect yet, and needs no running event loop.
+        """Makes a client; does not connect yet.
 
         Args:
-          server_address: As in `reverb.Client`, here and below.
+          server_address: `host:port`, several of them separated by commas, or a gRPC target
+            (`dns:///name:port`, `ipv4:127.0.0.1:1,127.0.0.1:2`). A name with several addresses also
+            means several servers. With several servers, calls of each kind go to them in turn,
+            from a random one on. Names are resolved again when a server cannot be reached. With
+            `grpcs://` in front (`grpcs://host:port`, `grpcs://a:1,b:2`) the servers are reached by
+            TLS; with `REVERB_TLS=1` in the environment every address is, unless it has `grpc://`.
+            Or else `unix:///path/of/socket` (`unix:path` for a relative path) for a server on this
+            machine that listens on a Unix socket. Or else `shards:///a:1,b:2` for a group of
+            servers that are used as one (`shards+grpcs:///` for TLS).
           connect_timeout_s: How long to wait for the first answer of the server, in seconds.
           keepalive_s: Interval of pings to the server while a call is open, in seconds, from 0.1
-            to 86400; `None`: no pings.
+            to 86400; `None`: no pings. A dm-reverb server is never pinged; TCP detects after about
+            half a minute that its machine has vanished.
           keepalive_timeout_s: A server that sends nothing for this long after a ping counts as
-            lost, in seconds, from 0.1 to 86400.
-          token: The token that the server wants, if it does.
+            lost, and its calls are retried, as after any lost connection. In seconds, from 0.1 to
+            86400. A server that freezes for less than this is tolerated.
+          token: The token that the server wants, if it does. It goes only to servers that TLS has
+            verified, so the address must have `grpcs://`; or over a Unix socket to a server that
+            runs as the same user or as root. `None`: that of `token_file`, else of the
+            environment: `REVERB_TOKEN_FILE` names a file, `REVERB_TOKEN` is a token.
           token_file: Path of a file that holds a token; read again when it has changed.
-          tls: How to check the server, for addresses with `grpcs://`.
-          pickle_token: Whether pickles of this client contain `token`.
+          tls: How to check the server, for addresses with `grpcs://`. What it does not say comes
+            from the environment; see `ClientTls`.
+          pickle_token: Whether pickles of this client contain `token`: whoever reads one of them
+            then has it. `False`: where a pickle is loaded, the environment must have a token.
 
         Raises:
-          InvalidArgumentError: As `reverb.Client`.
+          InvalidArgumentError: If the address cannot be parsed, if a time is out of its range, if a
+            token has characters that no token has, if there are both `token` and `token_file`, if
+            a file cannot be used, or if a token or `tls` is given for an address without TLS. The
+            token is not shown.
         """
         # Tracebacks may show what local variables are.
         token, token_file = hidden_token(token), hidden(token_file)
         server_address = hidden(server_address)
-        self._use(
-            blocking.Client(
-                server_address,
-                connect_timeout_s=connect_timeout_s,
-                keepalive_s=keepalive_s,
-                keepalive_timeout_s=keepalive_timeout_s,
-                token=token,
-                token_file=token_file,
-                tls=tls,
-                pickle_token=pickle_token,
-            )
+        self._open(
+            server_address,
+            connect_timeout_s=connect_timeout_s,
+            keepalive_s=keepalive_s,
+            keepalive_timeout_s=keepalive_timeout_s,
+            token=token,
+            token_file=token_file,
+            tls=tls,
+            pickle_token=pickle_token,
         )
-
-    def _use(self, client: blocking.Client) -> None:
-        # Holds the connection, the credentials and the signatures; none of its calls is made.
-        self._blocking = client
-        self._loops = EventLoops(client._client)
-        self._call = self._loops.call
 
     @property
     def server_address(self) -> str:
         """Address of the server, as given to the constructor."""
-        return self._blocking.server_address
+        return self._server_address
 
     async def insert(
         self,
@@ -156,25 +172,24 @@ class Client:
         """Inserts one step, as an item of its own, into one or more tables.
 
         Waits until the server has confirmed the items. The tables' rate limiters may delay that.
-        If it is cancelled, the items may be inserted all the same.
 
         Args:
-          data: Nest of arrays. A leaf of shape `[...]` is sampled as a column `[1, ...]`. Must not
-            change before the call has returned.
+          data: Nest of arrays. A leaf of shape `[...]` is sampled as a column `[1, ...]`.
           priorities: The tables to insert into, and the item's priority in each, a number or
             `reverb.MAX_PRIORITY`.
-          removal_priorities: As in `reverb.Client.insert`.
+          removal_priorities: What the removers of these tables go by instead of the priority, for
+            `MinHeap`, `MaxHeap` and `Prioritized`. Later updates of the priority do not change it.
 
         Raises:
           InvalidArgumentError: If `priorities` is empty, or if a table rejects a priority.
-          SignatureMismatchError: If the data does not match a table's signature.
+          SignatureMismatchError: If the data does not match a table's signature. Columns are
+            matched by place, as in dm-reverb; names that differ are logged once for each table.
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers.
           UnimplementedError: If the server does not know `MAX_PRIORITY` or removal priorities that
             are asked for, as one of dm-reverb. Nothing was inserted.
         """
-        step = blocking.step_of(self._blocking._flattener, data, priorities, removal_priorities)
-        await self._call(_Core.insert, await self._call(_Core.start_insert), *step)
+        await self._insert(step_of(self._flattener, data, priorities, removal_priorities))
 
     async def insert_batch(
         self,
@@ -185,64 +200,29 @@ class Client:
     ) -> dict[str, np.ndarray]:
         """Inserts `B` steps, each as an item of its own, into one or more tables.
 
-        Waits until the server has confirmed all items. If it is cancelled or fails, rows that were
+        Equal to `B` calls of `insert`, except that all rows count as one episode. Waits until the
+        server has confirmed all items. If a cancellation or an error ends the call, rows that were
         sent by then may be inserted all the same.
 
         Args:
-          data: Nest of arrays `[B, ...]`; row `i` is the data of item `i`. Columns are matched as
-            in `reverb.Client.insert_batch`. Must not change before the call has returned.
+          data: Nest of arrays `[B, ...]`; row `i` is the data of item `i`. Its columns are matched
+            with those of a table's signature by their names, if both have names.
           priorities: The tables to insert into, and the priorities `[B]` in each, or one number for
             all rows.
           removal_priorities: As in `insert`: numbers `[B]` for a table, or one for all rows.
 
         Returns:
-          As `reverb.Client.insert_batch`: the keys of the new items for each table, uint64 `[B]`.
+          The keys of the new items for each table, uint64 `[B]`. Empty for a group of servers,
+          whose keys are drawn for each shard.
 
         Raises:
           InvalidArgumentError: If leaves or priorities differ in `B`; otherwise as `insert`.
+          SignatureMismatchError: If dtypes or shapes do not match a table's signature, or if the
+            signature has no column of a name.
           UnimplementedError: As `insert`.
         """
-        steps = blocking.steps_of(self._blocking._flattener, data, priorities, removal_priorities)
-        started = await self._call(_Core.start_insert)
-        keys = await self._call(_Core.insert_batch, started, *steps)
-        return blocking.keys_of(priorities, keys)
-
-    def trajectory_writer(
-        self,
-        num_keep_alive_refs: int,
-        *,
-        validate_items: bool = True,
-        match_names: bool = False,
-        max_pending_bytes: int | str | None = None,
-    ) -> OpeningWriter:
-        """Makes a writer whose items are arbitrary slices of its history.
-
-        To be awaited, or for a block: `async with client.trajectory_writer(3) as writer`. That
-        waits until the server has sent its tables' signatures, which are cached.
-
-        Args:
-          num_keep_alive_refs: Number of newest values of each column that new items may use.
-          validate_items: Compares items with their table's signature before they are sent.
-          match_names: As in `reverb.Client.trajectory_writer`.
-          max_pending_bytes: What may be unconfirmed, in bytes or as a size such as "1GiB". At the
-            limit, `create_item` waits for confirmations; see `reverb.Client.trajectory_writer`.
-
-        Returns:
-          What gives a `reverb.aio.TrajectoryWriter` when it is awaited or entered.
-
-        Raises:
-          InvalidArgumentError: If a number is below 1.
-          UnavailableError: When it is awaited, if no server answers.
-        """
-        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
-        pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
-
-        async def make() -> TrajectoryWriter:
-            options = (bool(validate_items), bool(match_names))
-            writer = await self._call(_Core.trajectory_writer, refs, *options)
-            return TrajectoryWriter(self._loops, with_pending_limit(writer, pending))
-
-        return OpeningWriter(make)
+        steps = steps_of(self._flattener, data, priorities, removal_priorities)
+        return keys_of(priorities, await self._insert_rows(steps))
 
     def sample(
         self,
@@ -253,11 +233,11 @@ class Client:
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
     ) -> SampleIterator:
-        """Samples items, one at a time: `async for steps in client.sample("table", 10)`.
+        """Samples items, one at a time.
 
-        Nothing happens before the first item is awaited. Prefetches samples in the background.
-        Waits while the table's rate limiter allows no sample. For training loops, `sample_batch` is
-        many times faster.
+        An iterator: nothing happens before the first `next`. Prefetches samples in the background.
+        Waits while the table's rate limiter allows no sample. For training loops, `sample_batch`
+        is many times faster.
 
         Args:
           table: Name of the table.
@@ -269,15 +249,13 @@ class Client:
           timeout_ms: How long the rate limiter may delay a sample, in milliseconds; `None`: no
             limit; 0: do not wait.
 
-        Returns:
-          An asynchronous iterator of `list[ReplaySample]`, one for each of the `T` steps, with
-          leaves `[...]`; or, if `emit_timesteps` is False, of `ReplaySample` with leaves
-          `[T, ...]`.
+        Yields:
+          `list[ReplaySample]`, one for each of the `T` steps, with leaves `[...]`; or, if
+          `emit_timesteps` is False, one `ReplaySample` with leaves `[T, ...]`.
 
         Raises:
-          InvalidArgumentError: When an item is awaited, as all of these: if `num_samples` is below
-            1, or if columns of an item differ in length. In the latter case the item is in
-            `error.samples` and counts as sampled.
+          InvalidArgumentError: If `num_samples` is below 1, or if columns of an item differ in
+            length. In the latter case the item is in `error.samples` and counts as sampled.
           TableNotFoundError: If there is no such table.
           DeadlineExceededError: After `timeout_ms`.
           UnavailableError: If no server answers.
@@ -285,20 +263,13 @@ class Client:
 
         async def start() -> native.Sampler | None:
             number = operator.index(num_samples)
-            if number == -1:  # As in `reverb.Client.sample`.
+            if number == -1:  # In dm-reverb this yields nothing.
                 return None
             number = check_at_least_one("num_samples", number)
-            return self._blocking._client.sampler(
-                table,
-                number,
-                bool(emit_timesteps),
-                timeout_ms,
-                SampleInfo,
-                ReplaySample,
-                await self._unflatten(table) if unpack_as_table_signature else None,
-            )
+            nested = await self._nested_as_now(table) if unpack_as_table_signature else None
+            return self._client.sampler(table, number, bool(emit_timesteps), timeout_ms, nested)
 
-        return SampleIterator(self._loops, start)
+        return self._items(start)
 
     async def sample_batch(
         self,
@@ -318,27 +289,47 @@ class Client:
     ) -> ReplayBatch:
         """Samples `B` items and stacks them into one batch.
 
-        Waits until the table's rate limiter has allowed `B` samples. See
-        `reverb.Client.sample_batch` for when an item counts as sampled, and for all arguments.
+        Waits until the table's rate limiter has allowed `B` samples.
 
-        If the call is cancelled, or if it fails, the `samples` of the exception are the items that
-        had arrived and were not returned: those of earlier parts of the batch, or the whole batch
-        if it was complete. So a program can put them back into a queue.
+        An item counts as sampled when the server picks it; a table with `max_times_sampled` may
+        then remove it. The server picks a batch in as many parts as the rate limiter requires. A
+        table with `max_times_sampled` first checks whether the items of a part can be stacked. If
+        they cannot, none of them is sampled, and they stay in the table.
+
+        If an exception is raised (`CancelledError` included), its `samples` are the items that
+        were sampled and not returned: those of earlier parts, or all if the server is a dm-reverb
+        server; their keys are its `keys`. Items in transit when a server or connection failed count
+        as sampled and are lost.
+
+        Arrays of 4 KiB and more are aligned to 64 bytes. Their memory is used again for a later
+        batch when the last reference to the array is gone.
 
         Args:
           table: Name of the table.
           batch_size: Number of items, `B`.
-          out: Where to write the batch: a nest of arrays `[B, T, ...]`, or a `ReplaySample` of
-            arrays. Nothing may use them before the call has returned; after an error or a
-            cancellation their content is undefined.
+          out: Where to write the batch: a nest of writable, C-contiguous arrays `[B, T, ...]`, one
+            for each column in their order, of NumPy or anything with the buffer protocol; or a
+            `ReplaySample` of a `SampleInfo` or `BatchInfo` of arrays `[B]` and such a nest. No
+            thread may use them meanwhile. After an error their content is undefined.
           partial: Whether a smaller batch is returned if `timeout_ms` passes after some items were
-            sampled.
-          ragged: What becomes of items of different lengths: `"error"`, `"pad"` or `"packed"`.
-          pad: What stands behind shorter items.
-          pad_to_multiple_of: Rounds the largest `T` up to a multiple of this.
-          columns: The columns to sample; `None`: all.
+            sampled. `False`: all `B` items or a `DeadlineExceededError`, after which none counts as
+            sampled; the server picks them all at once, 65,536 at most. A dm-reverb server picks
+            them one by one, and so do the shards of a group: then the error has those that were
+            picked, in `samples`.
+          ragged: What becomes of items of different lengths `T`. `"error"`: `InvalidArgumentError`.
+            `"pad"`: columns are `[B, T, ...]` with the largest `T`, and `lengths` of the batch has
+            the lengths. `"packed"`: columns are `reverb.Ragged`: `[sum T, ...]` and offsets. A
+            column that is a single step stays `[B, ...]`; its lengths are 1.
+          pad: What stands behind shorter items: one value for all columns, a list with one for
+            each, or a dict by name; 0 (an empty string) for columns that it does not name.
+          pad_to_multiple_of: Rounds the largest `T` up to a multiple of this, so that programs that
+            compile for each shape see few of them.
+          columns: The columns to sample; the others are neither sent nor decoded. Names of fields
+            of the signature (a field with fields of its own stands for all of them), tuples of
+            names, or places in the flat list. `None`: all.
           distinct: Whether no item may be in the batch twice.
-          unpack_as_table_signature: As in `sample`.
+          unpack_as_table_signature: As in `sample`. With `columns`, others are left out of dicts,
+            and are `None` in lists and tuples.
           timeout_ms: As in `sample`.
           max_batch_bytes: Bytes that the columns of the batch may take in new memory, padding
             included, a text 24 and its own: a number, a size such as `"2GiB"`, or a share of the
@@ -346,66 +337,127 @@ class Client:
 
         Returns:
           A `ReplayBatch`: `info` is a `BatchInfo` of arrays `[B]`, `data` has columns
-          `[B, T, ...]`, or `[B, ...]` for a column that is a single step.
+          `[B, T, ...]`, or `[B, ...]` for a column that is a single step. With `out`, `data` is its
+          nest; if the batch is smaller than `B`, a nest of views of its first rows.
 
         Raises:
           InvalidArgumentError: If `batch_size` is below 1, if the items' dtypes or shapes differ,
             if `out` has another dtype or shape than the batch, or if there is no such column.
+            `error.samples` is a list with a `ReplaySample` for each item that was sampled, whose
+            data is a flat list of columns `[T, ...]`; it may be empty.
           DataLossError: If an item is damaged.
           ResourceExhaustedError: If the batch would take more than `max_batch_bytes`, or more
             memory than there is; the error names the longest item.
           TableNotFoundError: If there is no such table.
           DeadlineExceededError: After `timeout_ms`, if no item was sampled, or if the batch may not
-            be partial.
+            be partial. Otherwise those that were sampled are returned as a smaller batch.
           TypeError: If `out` has something else than arrays.
           UnavailableError: If no server answers.
           UnimplementedError: If the server is a dm-reverb server, or older, and cannot do what
             `distinct` asks.
         """
-        request = None
-        if is_plain(out, ragged, pad, pad_to_multiple_of, columns, max_batch_bytes):
-            arguments = plain_arguments(table, batch_size, timeout_ms, partial, distinct, ragged)
-        else:
-            request = BatchRequest(
-                table,
-                batch_size,
-                out=out,
-                partial=partial,
-                ragged=ragged,
-                pad=pad,
-                pad_to_multiple_of=pad_to_multiple_of,
-                columns=columns,
-                distinct=distinct,
-                timeout_ms=timeout_ms,
-                max_batch_bytes=max_batch_bytes,
-            )
-            if request.needs_choice:
-                await self._know_signature(table)
-                request.choose(self._blocking._known_choice(table, columns))
-            arguments = request.arguments()
-        try:
-            answer = await self._call(_Core.sample_batch, *arguments)
-            batch = plain_batch(answer, ragged) if request is None else request.flat_batch(answer)
-        except BaseException as error:
-            keep_flat_samples(error)
-            raise
-        if request is None and not unpack_as_table_signature:
+        # In the order of the arguments: keywords would take half a microsecond.
+        request = BatchRequest(
+            table,
+            batch_size,
+            out,
+            partial,
+            ragged,
+            pad,
+            pad_to_multiple_of,
+            columns,
+            distinct,
+            timeout_ms,
+            max_batch_bytes,
+        )
+        if request.needs_choice:
+            request.choose(await self._choice(table, columns))
+        batch = await self._flat_batch(request)
+        if request.is_flat and not unpack_as_table_signature:
             return batch
         try:
-            finished = nested_batch if request is None else request.finished
-            if out is not None or not unpack_as_table_signature:
-                return finished(batch, None)
-            if request is not None and request.nested is not None:
-                return finished(batch, request.nested)
+            if not unpack_as_table_signature or request.has_out:
+                return request.finished(batch)
+            if request.nested is not None:
+                return request.finished(batch, request.nested)
             await self._know_signature(table)
             try:
-                return finished(batch, self._nested(table))
+                return request.finished(batch, self._signatures.nested(table) or list)
             except SignatureMismatchError:
                 await self.server_info()
-                return finished(batch, self._nested(table))
+                return request.finished(batch, self._signatures.nested(table) or list)
         except BaseException as error:
             keep_samples(error, rows_of_batch(batch))
             raise
+
+    async def _flat_batch(self, request: BatchRequest) -> ReplayBatch:
+        """Samples a batch; see `BatchRequest.flat_batch`. Its columns were chosen before."""
+        try:
+            return request.flat_batch(await self._call(_Core.sample_batch, request))
+        except BaseException as error:
+            keep_flat_samples(error)
+            raise
+
+    async def _choice(self, table: str, columns: Any) -> ColumnChoice:
+        """Returns the columns of a table with these names; all if there are no names."""
+        await self._know_signature(table)
+        return self._signatures.choice(table, columns)
+
+    async def _know_signature(self, table: str) -> None:
+        """Makes the signatures known, unless that of the table is; raises if there is no table."""
+        if not self._signatures.are_known(table):
+            await self.server_info()
+        self._signatures.check(table)
+
+    async def _nested_as_now(self, table: str) -> Callable[[list[Any]], Any] | None:
+        """Returns what nests a flat list like the table's signature, which may be another now."""
+        await self.server_info()
+        return self._signatures.nested(table)
+
+    def batch_sampler(
+        self,
+        table: str,
+        batch_size: int,
+        *,
+        num_buffers: int | None = None,
+        partial: bool = False,
+        columns: Any = None,
+        distinct: bool = False,
+        unpack_as_table_signature: bool = False,
+        timeout_ms: int | None = None,
+        max_batch_bytes: int | str | None = None,
+    ) -> BatchSampler:
+        """Makes an endless iterator of batches that owns their memory and uses it in turn.
+
+        Does not contact the server; each `next` samples a batch, as `sample_batch` does. The arrays
+        of a batch are written again `num_buffers` batches later.
+
+        Args:
+          table: Name of the table.
+          batch_size: Number of items, `B`.
+          num_buffers: For how many batches there is memory; `None`: 2.
+          partial: As in `sample_batch`, but `False` unless asked for.
+          columns: As in `sample_batch`.
+          distinct: As in `sample_batch`.
+          unpack_as_table_signature: As in `sample_batch`.
+          timeout_ms: As in `sample_batch`, for each batch.
+          max_batch_bytes: As in `sample_batch`, for each batch.
+
+        Raises:
+          InvalidArgumentError: If a number is below 1.
+        """
+        return BatchSampler(
+            self,
+            table,
+            check_at_least_one("batch_size", batch_size),
+            num_buffers=2 if num_buffers is None else num_buffers,
+            partial=partial,
+            columns=columns,
+            distinct=distinct,
+            unpack_as_table_signature=unpack_as_table_signature,
+            timeout_ms=timeout_ms,
+            max_batch_bytes=max_batch_bytes,
+        )
 
     def scan(
         self,
@@ -416,7 +468,17 @@ class Client:
     ) -> SampleIterator:
         """Reads every item of a table once, oldest first, without sampling.
 
-        For `async for`; otherwise as `reverb.Client.scan`.
+        A scan changes no counters, and a closed rate limiter does not delay it. Use it for exports,
+        checks and deterministic passes.
+
+        An iterator: the scan begins with the first `next`. It covers the items that are in the
+        table at that moment. Items that are inserted later are not included; items that are removed
+        before the scan reaches them are skipped, unless they were prefetched (20 MiB at most). Each
+        item is read in its current state, so priorities may be of different moments. Writers are
+        not delayed. Items come in the order of insertion; updates of priorities do not change it.
+
+        Waits while it waits for the server. Closing or dropping the iterator also ends the scan
+        on the server. With several servers behind the address, one of them is scanned.
 
         Args:
           table: Name of the table.
@@ -424,26 +486,23 @@ class Client:
           with_inserted_at: Yields pairs `(inserted_at, sample)`, with the time of insertion as a
             float in seconds since 1970.
 
-        Returns:
-          An asynchronous iterator of `ReplaySample` with leaves `[T, ...]`, or `[...]` for a column
-          that is a single step.
+        Yields:
+          A `ReplaySample` with leaves `[T, ...]`, or `[...]` for a column that is a single step;
+          the same data as from `sample(..., emit_timesteps=False)`. In its `info`, `times_sampled`
+          is the count so far, `table_size` and `priority` are those of the moment of reading, and
+          `probability` is 0.0.
 
         Raises:
-          TableNotFoundError: When an item is awaited, as all of these: if there is no such table.
+          TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers, or if it stops during the scan.
           UnimplementedError: If the server is a dm-reverb server, which cannot scan.
         """
 
         async def start() -> native.Sampler:
-            return self._blocking._client.scanner(
-                table,
-                with_inserted_at,
-                SampleInfo,
-                ReplaySample,
-                await self._unflatten(table) if unpack_as_table_signature else None,
-            )
+            nested = await self._nested_as_now(table) if unpack_as_table_signature else None
+            return self._client.scanner(table, with_inserted_at, nested)
 
-        return SampleIterator(self._loops, start)
+        return self._items(start)
 
     async def mutate_priorities(
         self,
@@ -453,8 +512,9 @@ class Client:
     ) -> None:
         """Deletes items, then updates priorities of others.
 
-        Keys of items that are not in the table are ignored. If it is cancelled, it may have
-        happened or not, here and in all calls below that change something.
+        Keys of items that are not in the table, for example because they were evicted, are ignored.
+        With several servers behind the address, the call reaches one of them, which may not be the
+        server that holds the item.
 
         Args:
           table: Name of the table.
@@ -472,10 +532,15 @@ class Client:
     async def update_priorities(self, table: str, keys: Any, priorities: Any) -> None:
         """Updates priorities from arrays; otherwise as `mutate_priorities`, and faster.
 
+        If a key occurs several times, its last priority counts.
+
         Args:
           table: Name of the table.
-          keys: Integers `[B]`; see `reverb.Client.update_priorities`.
-          priorities: New priorities `[B]` of any float or integer dtype, or one number for all.
+          keys: Integers `[B]`, such as `sample.info.key`, of any integer dtype. Negative int64 are
+            taken as the uint64 of the same bits, for libraries without uint64. Arrays of NumPy, or
+            of anything that speaks DLPack, such as tensors of PyTorch on the CPU.
+          priorities: New priorities `[B]` of any float or integer dtype, also of tensors, or one
+            number for all.
 
         Raises:
           InvalidArgumentError: If there is not one priority for each key, if the table rejects a
@@ -484,12 +549,142 @@ class Client:
           TypeError: If `keys` are not integers.
           UnavailableError: If no server answers.
         """
-        await self._call(_Core.update_priorities, *blocking.updates_of(table, keys, priorities))
+        await self._call(_Core.update_priorities, *updates_of(table, keys, priorities))
+
+    def trajectory_writer(
+        self,
+        num_keep_alive_refs: int,
+        *,
+        validate_items: bool = True,
+        match_names: bool = False,
+        get_signature_timeout_ms: int | None = None,
+        max_pending_bytes: int | str | None = None,
+    ) -> OpeningWriter[TrajectoryWriter]:
+        """Makes a writer whose items are arbitrary slices of its history.
+
+        Waits until the server has sent its tables' signatures, which are cached. Does not wait if
+        `validate_items` is False.
+
+        Args:
+          num_keep_alive_refs: Number of newest values of each column that new items may use.
+          validate_items: Compares items with their table's signature before they are sent.
+          match_names: Puts the columns of an item into the order of the signature by their names;
+            other names are an error. `False`: columns are matched by place, as in dm-reverb, and
+            names that differ are logged once for each table.
+          get_signature_timeout_ms: Ignored; accepted for programs written for early versions of
+            dm-reverb. The client's `connect_timeout_s` bounds the wait.
+          max_pending_bytes: What may be unconfirmed, in bytes or as a size such as "1GiB". At the
+            limit, calls that create an item wait for confirmations, whatever the rate limiter does;
+            a wait of more than 10 s is logged with its reason. A program that inserts and samples
+            in one thread may then wait for itself. `None`: no limit; a writer that is faster than
+            its server is slowed down, but does not wait for a rate limiter.
+
+        Raises:
+          InvalidArgumentError: If a number is below 1.
+          UnavailableError: If no server answers.
+        """
+        del get_signature_timeout_ms
+        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
+        pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
+
+        async def make() -> TrajectoryWriter:
+            options = (bool(validate_items), bool(match_names))
+            writer = await self._call(_Core.trajectory_writer, refs, *options)
+            return self._write_with(TrajectoryWriter, with_pending_limit(writer, pending))
+
+        return self._opened(make)
+
+    def batched_trajectory_writer(
+        self,
+        batch_size: int,
+        num_keep_alive_refs: int,
+        *,
+        validate_items: bool = True,
+        max_pending_bytes: int | str | None = None,
+    ) -> OpeningWriter[BatchedTrajectoryWriter]:
+        """Makes one writer for `batch_size` environments that are stepped together.
+
+        With 8 environments or more, the items of four steps are sent together, after 2 ms at the
+        latest, and at once if `flush` waits for them.
+
+        Args:
+          batch_size: Number of environments, `B`.
+          num_keep_alive_refs: Number of newest values of each column and environment that new
+            items may use.
+          validate_items: As in `trajectory_writer`.
+          max_pending_bytes: As in `trajectory_writer`.
+
+        Raises:
+          InvalidArgumentError: If a number is below 1.
+          UnavailableError: If no server answers.
+        """
+        batch_size = check_at_least_one("batch_size", batch_size)
+        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
+        pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
+
+        async def make() -> BatchedTrajectoryWriter:
+            options = (batch_size, refs, bool(validate_items))
+            writer = await self._call(_Core.batched_trajectory_writer, *options)
+            writer = with_pending_limit(writer, pending)
+            return self._write_with(BatchedTrajectoryWriter, writer, batch_size)
+
+        return self._opened(make)
+
+    def sequence_writer(
+        self,
+        tables: str | Sequence[str],
+        sequence_length: int | None,
+        batch_size: int | None = None,
+        *,
+        stride_length: int = 1,
+        max_sequence_length: int | None = None,
+        drop_long_episodes: bool = False,
+        max_pending_bytes: int | str | None = None,
+    ) -> OpeningWriter[SequenceWriter]:
+        """Makes a writer that turns every sequence of steps, or every episode, into an item.
+
+        Waits until the server has sent its tables' signatures, which are cached.
+
+        Args:
+          tables: Names of the tables; every item is inserted into each of them.
+          sequence_length: Number of steps of an item, `L`; `None`: an item is a whole episode.
+          batch_size: Number of environments that are stepped together, `B`; `None`: one
+            environment, whose steps have no batch dimension.
+          stride_length: Number of steps between the starts of two items: an episode makes items at
+            its steps `L`, `L + stride_length`, `L + 2 * stride_length`, ...
+          max_sequence_length: Number of steps of the longest episode. Required if items are
+            episodes, and not allowed otherwise.
+          drop_long_episodes: Drops and counts longer episodes instead of raising an error.
+          max_pending_bytes: As in `trajectory_writer`.
+
+        Raises:
+          InvalidArgumentError: If an argument is out of its range, or cannot be combined with
+            `sequence_length`.
+          TableNotFoundError: If the server lacks one of the tables.
+          UnavailableError: If no server answers.
+        """
+        options = sequence_options(
+            tables,
+            sequence_length,
+            batch_size,
+            stride_length,
+            max_sequence_length,
+            drop_long_episodes,
+        )
+        pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
+
+        async def make() -> SequenceWriter:
+            writer = await self._call(_Core.sequence_writer, options)
+            writer = with_pending_limit(writer, pending)
+            return self._write_with(SequenceWriter, writer, batch_size)
+
+        return self._opened(make)
 
     async def reset(self, table: str) -> None:
         """Removes all items of a table and sets its counters to zero.
 
-        With several servers behind the address, the call reaches one of them.
+        With several servers behind the address, the call reaches one of them. The first such call
+        logs a warning that names the server. Make one client per address to reach all servers.
 
         Raises:
           TableNotFoundError: If there is no such table.
@@ -499,6 +694,9 @@ class Client:
 
     async def server_info(self, timeout: int | None = None) -> dict[str, TableInfo]:
         """Returns settings and counters of all tables of the server.
+
+        Waits until the server answers. With several servers behind the address, one of them
+        answers.
 
         Args:
           timeout: How long to wait for the answer, in whole seconds; `None`, 0 or less: the
@@ -515,12 +713,15 @@ class Client:
         timeout_s = None if timeout is None else operator.index(timeout)
         limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
         answer = await self._call(_Core.call, *request_of("ServerInfo"), limit)
-        return self._blocking._remember_tables(answer)
+        return self._signatures.remember(answer)
 
     async def checkpoint(self) -> str:
         """Makes the server save its tables; returns the path of the checkpoint on the server.
 
-        Waits until it is on disk. Cancelling ends the wait, not the save.
+        The checkpoint is a consistent snapshot of all tables, taken after the call. Waits until it
+        is on disk; inserts and samples continue meanwhile. Cancelling ends the wait, not the save.
+        Fails at once if no server answers. With several servers behind the address, one of them
+        saves, as in `reset`.
 
         Raises:
           InvalidArgumentError: If the server's checkpointer has a group.
@@ -534,6 +735,8 @@ class Client:
     async def checkpoint_status(self) -> CheckpointStatus:
         """Returns the status of the server's checkpoints, with the progress of a running save.
 
+        With several servers behind the address, one of them answers, as in `reset`.
+
         Raises:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
@@ -544,26 +747,37 @@ class Client:
     async def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Returns everything that the server counts: memory, tables, who waits, calls, checkpoints.
 
+        With several servers behind the address, one of them answers, as in `reset`. Looks at the
+        chunks that writers hold and that wait to be inserted: for a page or a log, not for a loop.
+
         Args:
-          with_streams: Whether to tell of each open stream, too.
+          with_streams: Whether to tell of each open stream, too: whose it is, and what it waits
+            for.
 
         Raises:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        request = request_of("Status", with_streams=bool(with_streams))
-        serialized = await self._call(_Core.call, *request)
-        return ServerStatus.from_serialized_proto(serialized)
+        return ServerStatus.from_serialized_proto(await self._serialized_status(with_streams))
 
     async def diagnose(self, table: str) -> Diagnosis:
         """Returns what a table does or waits for, in a word and a sentence.
+
+        The first call tells no rates: a server counts them for ten minutes after somebody has asked
+        for its status.
 
         Raises:
           TableNotFoundError: If there is no such table.
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        return blocking.diagnosis_of(table, await self.status())
+        status = await self.status()
+        if table not in status.tables:
+            known = ", ".join(sorted(status.tables))
+            raise TableNotFoundError(
+                f"Priority table {table} was not found. The tables of this server are: {known}."
+            )
+        return status.tables[table].diagnosis
 
     async def configure_table(
         self,
@@ -578,20 +792,31 @@ class Client:
     ) -> TableInfo:
         """Changes settings of a table while the server runs: all that are given, or none.
 
+        Requests that wait go on at once if the new settings let them. Waits until the table keeps
+        its new limits: a smaller table gives up the items that its remover selects, a few hundred
+        at a time. After a restart the table has the settings of the program that makes it again.
+        With several servers behind the address, one of them changes its table, as in `reset`.
+
         Args:
           table: Name of the table.
-          max_size: As in `reverb.Client.configure_table`, here and below.
-          max_bytes: Maximum number of bytes, or a size such as "4GiB"; `None` takes the limit away.
+          max_size: Maximum number of items; `None` leaves it as it is, here and below.
+          max_bytes: Maximum number of bytes, or a size such as "4GiB"; `None` takes the limit away,
+            `reverb.UNCHANGED` leaves it.
           max_times_sampled: Number of samples after which an item is removed; 0: no limit.
-          rate_limiter: A new limiter.
+          rate_limiter: A new limiter. As many samples are allowed as before; with another
+            `samples_per_insert`, as the new bounds allow.
           priority_exponent: The exponent of a `Prioritized` sampler.
-          sampler: A selector of the kind that the sampler has, with other parameters.
+          sampler: A selector of the kind that the sampler has, with other parameters:
+            `Prioritized(...)` or `Recent(...)`.
 
         Returns:
           The table with its new settings.
 
         Raises:
-          InvalidArgumentError: If the settings cannot be.
+          InvalidArgumentError: If a value is out of its range, if the sampler has no exponent or is
+            of another kind, if nothing could be sampled any more, if the priority of an item does
+            not fit the new exponent, or if an item that waits to be inserted does not fit the new
+            settings.
           TableNotFoundError: If there is no such table.
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
@@ -604,14 +829,15 @@ class Client:
             priority_exponent=priority_exponent,
             sampler=sampler,
         )
-        request = to_request({table: change})
-        answer = await self._call(_Core.call, "ConfigureTables", request)
+        answer = await self._call(_Core.call, "ConfigureTables", to_request({table: change}))
         return TableInfo.of_changed(answer)
 
     async def configure_tables(
         self, changes: Mapping[str, TableChange], *, dry_run: bool = False
     ) -> list[ChangedSetting]:
         """Changes settings of several tables: all that are given, or none after an error.
+
+        Like `configure_table` otherwise.
 
         Args:
           changes: The change of each table, by its name.
@@ -621,11 +847,14 @@ class Client:
           The settings that have another value now.
         """
         request = to_request(changes, dry_run=dry_run)
-        answer = await self._call(_Core.call, "ConfigureTables", request)
-        return ChangedSetting.all_of(answer)
+        return ChangedSetting.all_of(await self._call(_Core.call, "ConfigureTables", request))
 
     async def pause_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
         """Lets inserts and samples of a table wait until `resume_table`.
+
+        Who waits is told by whom and since when, in timeouts, too. Updates, deletes and `reset` go
+        on. The pause outlives this client, but not the server. Writers go on until their items fill
+        the queue of the table, and until `max_pending_bytes`.
 
         Args:
           table: Name of the table.
@@ -639,8 +868,7 @@ class Client:
           UnavailableError: If no server answers.
         """
         sides = {"inserts": bool(inserts), "samples": bool(samples)}
-        request = request_of("SetPaused", table=table, paused=True, **sides)
-        await self._call(_Core.call, *request)
+        await self._call(_Core.call, *request_of("SetPaused", table=table, paused=True, **sides))
 
     async def resume_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
         """Lets inserts and samples of a table go on, whoever has paused them.
@@ -657,19 +885,23 @@ class Client:
           UnavailableError: If no server answers.
         """
         sides = {"inserts": bool(inserts), "samples": bool(samples)}
-        request = request_of("SetPaused", table=table, paused=False, **sides)
-        await self._call(_Core.call, *request)
+        await self._call(_Core.call, *request_of("SetPaused", table=table, paused=False, **sides))
 
     @contextlib.asynccontextmanager
     async def rate_limiter_off(self, table: str, *, count: bool = False) -> AsyncIterator[None]:
         """Lets inserts through without the rate limiter, for an `async with` block.
 
-        The limiter is on again at the end of the block, and if this client or its connection is
-        lost; see `reverb.Client.rate_limiter_off`.
+        Meant for filling a table. Samples wait for the limiter as always. It is on again at the end
+        of the block, and if this client or its connection is lost. Flush writers within the block:
+        what comes later waits. The inserts of other clients are let through, too, and counted in
+        the same way.
 
         Args:
           table: Name of the table.
-          count: Whether these inserts allow samples.
+          count: Whether these inserts allow samples. `False`: the ratio goes on as if they had not
+            happened; the number of samples in the table's information grows by
+            `samples_per_insert` for each (rounded), as the format of checkpoints has it. `True`:
+            learners may sample them, and inserts wait afterwards until they have.
 
         Raises:
           FailedPreconditionError: If the limiter is off already; names the client.
@@ -684,12 +916,15 @@ class Client:
         except BaseException:
             # The error of the block is the one to see.
             with contextlib.suppress(ReverbError):
-                await self._call(_Core.release_rate_limiter, hold)
+                await self._release(hold)
             raise
-        await self._call(_Core.release_rate_limiter, hold)
+        await self._release(hold)
 
     async def directory(self) -> Any:
         """The map of the group: its shards, and who owns which slot of keys.
+
+        Waits until a server has answered. For addresses `shards:///...` it is the map of the
+        group, also if its servers know of none; for others what that server has.
 
         Returns:
           The message `ShardMap` of `shards.proto`; `None` if the server is no shard of a group.
@@ -698,8 +933,7 @@ class Client:
           UnimplementedError: If the server is one of dm-reverb.
           UnavailableError: If no server answers.
         """
-        answer = await self._call(_Core.call, *request_of("Directory"))
-        answer = answer_of("Directory", answer)
+        answer = answer_of("Directory", await self._call(_Core.call, *request_of("Directory")))
         return answer.map if answer.HasField("map") else None
 
     async def shard_info(self) -> list[ShardInfo]:
@@ -717,13 +951,19 @@ class Client:
     def updates_missed(self) -> int:
         """Keys that this client wanted to update or delete, and that no shard of the group had.
 
+        They have left their tables, or their shard is down.
+
         Raises:
           InvalidArgumentError: If the address is not that of a group (`shards:///...`).
         """
-        return self._blocking.updates_missed
+        return self._client.updates_missed()
 
     async def drain(self, timeout_s: float = 30.0) -> int:
         """Makes the server ready to be stopped: it ends all streams and accepts no new ones.
+
+        Its probes say that it is not ready. What was confirmed is in the tables, what was sampled
+        is sent, and clients try again what was neither: at the next server of their address, or at
+        this one after its restart. Other calls, such as `checkpoint`, go on. Only `stop` ends it.
 
         Args:
           timeout_s: How long to wait for the end of the streams, in seconds.
@@ -736,8 +976,47 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        request = request_of("Drain", timeout_s=float(timeout_s))
-        return answer_of("Drain", await self._call(_Core.call, *request)).open_streams
+        answer = await self._call(_Core.call, *request_of("Drain", timeout_s=float(timeout_s)))
+        return answer_of("Drain", answer).open_streams
+
+    async def _serialized_status(self, with_streams: bool) -> bytes:
+        """Returns the status as a serialized `reverb.StatusResponse` message."""
+        return await self._call(_Core.call, *request_of("Status", with_streams=bool(with_streams)))
+
+    # --- end of generated code ---
+
+    def _open(self, server_address: str, **options: Any) -> None:
+        self._use(blocking.Client(server_address, **options))
+
+    def _use(self, client: blocking.Client) -> None:
+        # Has the connection, the credentials and the options; none of its calls is made.
+        self._blocking = client
+        self._server_address = client._server_address
+        self._client = client._client
+        self._flattener = client._flattener
+        self._signatures = client._signatures
+        self._loops = EventLoops(client._client)
+        self._call = self._loops.call
+
+    async def _insert(self, step: tuple[Any, ...]) -> None:
+        # The stream first: values are encoded as its server wants them.
+        await self._call(_Core.insert, await self._call(_Core.start_insert), *step)
+
+    async def _insert_rows(self, steps: tuple[Any, ...]) -> np.ndarray:
+        started = await self._call(_Core.start_insert)
+        return await self._call(_Core.insert_batch, started, *steps)
+
+    def _items(self, start: Callable[[], Awaitable[native.Sampler | None]]) -> SampleIterator:
+        return SampleIterator(self._loops, start)
+
+    def _opened(self, make: Callable[[], Awaitable[_Writer]]) -> OpeningWriter[_Writer]:
+        return OpeningWriter(make)
+
+    def _write_with(self, writer: Callable[..., _Writer], *arguments: Any) -> _Writer:
+        return writer(self._loops, *arguments)
+
+    async def _release(self, hold: native.RateLimiterHold) -> None:
+        await self._call(_Core.release_rate_limiter, hold)
 
     async def close(self) -> None:
         """Ends all calls that wait, and closes the sockets that wake event loops.
@@ -754,37 +1033,20 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _know_signature(self, table: str) -> None:
-        """Makes the signatures known, unless that of the table is."""
-        if table not in self._blocking._signature_cache:
-            await self.server_info()
-        self._blocking._known_unflatten(table)  # Raises if there is no such table.
-
-    async def _unflatten(self, table: str) -> Callable[[list[Any]], Any] | None:
-        """Returns what nests a flat list like a table's signature; a server may have another."""
-        await self.server_info()
-        return self._blocking._known_unflatten(table)
-
-    def _nested(self, table: str) -> Callable[[list[Any]], Any]:
-        """Returns what nests a flat list like a table's signature, as far as it is known."""
-        return self._blocking._known_unflatten(table) or list
-
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(_of, type(self)), (self._blocking,)
 
     def __copy__(self) -> "Client":
-        """Makes another client of the same server, with the same token."""
         return _of(type(self), copy.copy(self._blocking))
 
     def __deepcopy__(self, memo: Any) -> "Client":
-        """As `__copy__`: a client shares nothing with its copies."""
         return _of(type(self), copy.deepcopy(self._blocking, memo))
 
     @shown
     def __repr__(self) -> str:
         # An error in the constructor may have left it without.
-        client = self.__dict__.get("_blocking")
-        return f"aio.Client, server_address={client.server_address if client else 'none yet'}"
+        address = self.__dict__.get("_server_address", "none yet")
+        return f"aio.Client, server_address={address}"
 
 
 def _of(kind: type[Client], client: blocking.Client) -> Client:

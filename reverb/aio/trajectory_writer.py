@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The trajectory writer of asyncio programs."""
+"""The trajectory writers of asyncio programs."""
 
-from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
+import numpy as np
+
 from reverb import trajectory_writer
-from reverb._checks.arguments import check_not_negative, clamped_timeout_ms
+from reverb._checks.arguments import clamped_timeout_ms
+from reverb.aio.awaited_writer import AwaitedWriter
 from reverb.aio.event_loops import EventLoops
 from reverb.core import native
 
-__all__ = ["OpeningWriter", "TrajectoryWriter"]
+__all__ = ["BatchedTrajectoryWriter", "TrajectoryWriter"]
 
 
-class TrajectoryWriter:
+class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
     """Appends steps to a local history and makes items of slices of it; its waits are awaited.
 
     Made by `reverb.aio.Client.trajectory_writer`. The twin of `reverb.TrajectoryWriter`: `append`
@@ -35,9 +37,7 @@ class TrajectoryWriter:
     """
 
     def __init__(self, event_loops: EventLoops, internal_writer: native.TrajectoryWriter) -> None:
-        self._event_loops = event_loops
-        self._native = internal_writer
-        # Its calls never block, as `AsyncClient` has made the native writer.
+        super().__init__(event_loops, internal_writer)
         self._writer = trajectory_writer.TrajectoryWriter(internal_writer)
 
     @property
@@ -119,8 +119,7 @@ class TrajectoryWriter:
           FailedPreconditionError: If the writer is closed or failed earlier.
         """
         self._writer.create_item(table, priority, trajectory, removal_priority=removal_priority)
-        if self._native.is_over_limit:
-            await self._event_loops.call(native.AsyncClient.throttle, self._native)
+        await self._throttle()
 
     async def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
         """Sends all items, and waits until all but a few are confirmed by the server.
@@ -137,12 +136,8 @@ class TrajectoryWriter:
           InvalidArgumentError: If `block_until_num_items` is negative.
           ReverbError: If the connection failed for good.
         """
-        await self._event_loops.call(
-            native.AsyncClient.flush,
-            self._native,
-            check_not_negative("block_until_num_items", block_until_num_items),
-            None if timeout_ms is None or timeout_ms <= 0 else timeout_ms,
-        )
+        limit = None if timeout_ms is None or timeout_ms <= 0 else timeout_ms
+        await self._flush(block_until_num_items, limit)
 
     async def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
         """Flushes, then starts a new episode.
@@ -163,16 +158,6 @@ class TrajectoryWriter:
             clamped_timeout_ms(timeout_ms),
         )
 
-    def close(self) -> None:
-        """Closes at once, without a flush; unconfirmed items are abandoned.
-
-        May be called from any thread and more than once.
-        """
-        self._writer.close()
-
-    async def __aenter__(self) -> "TrajectoryWriter":
-        return self
-
     async def __aexit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
         """Flushes, unless the block was cancelled or raised a `ReverbError` for a deadline.
 
@@ -186,20 +171,150 @@ class TrajectoryWriter:
             await self.flush()
 
 
-class OpeningWriter:
-    """A writer that is about to be made: to be awaited, or for an `async with` block."""
+class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
+    """A trajectory writer for `B` environments that are stepped together; its waits are awaited.
 
-    def __init__(self, make: Callable[[], Awaitable[TrajectoryWriter]]) -> None:
-        self._make = make
-        self._writer: TrajectoryWriter | None = None
+    Made by `reverb.aio.Client.batched_trajectory_writer`. The twin of
+    `reverb.BatchedTrajectoryWriter`: `create_items` and `flush` are awaited, the rest only copies.
+    For one task at a time. A writer that is deleted without `flush` or an `async with` block
+    abandons its unconfirmed items.
 
-    def __await__(self) -> Generator[Any, Any, TrajectoryWriter]:
-        return self._make().__await__()
+    Example:
+      >>> import asyncio
+      >>> async def main(address):
+      ...     async with reverb.aio.Client(address) as client:
+      ...         async with client.batched_trajectory_writer(2, 3) as writer:
+      ...             for step in range(3):
+      ...                 writer.append({"observation": np.full((2, 4), step)})
+      ...             trajectory = {"observation": writer.history["observation"][-3:]}
+      ...             return await writer.create_items("table", [1.0, 2.0], trajectory)
+      >>> asyncio.run(main(client.server_address))
+      2
+    """
 
-    async def __aenter__(self) -> TrajectoryWriter:
-        self._writer = await self._make()
-        return self._writer
+    def __init__(
+        self,
+        event_loops: EventLoops,
+        internal_writer: native.BatchedTrajectoryWriter,
+        batch_size: int,
+    ) -> None:
+        super().__init__(event_loops, internal_writer)
+        self._writer = trajectory_writer.BatchedTrajectoryWriter(internal_writer, batch_size)
 
-    async def __aexit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        if self._writer is not None:
-            await self._writer.__aexit__(exc_type, *exc)
+    @property
+    def batch_size(self) -> int:
+        """Number of environments, `B`."""
+        return self._writer.batch_size
+
+    @property
+    def history(self) -> Any:
+        """Nest of the columns' histories; see `reverb.BatchedTrajectoryWriter`.
+
+        Raises:
+          FailedPreconditionError: Before the first column.
+        """
+        return self._writer.history
+
+    @property
+    def episode_steps(self) -> np.ndarray:
+        """Number of closed steps in each environment's episode, int64 `[B]`."""
+        return self._writer.episode_steps
+
+    def append(self, data: Any, *, partial_step: bool = False, where: Any | None = None) -> None:
+        """Appends one step, or a part of one, of each selected environment.
+
+        Not awaited, as `TrajectoryWriter.append`.
+
+        Args:
+          data: Nest of arrays `[B, ...]`, whatever `where` selects.
+          partial_step: Leaves the step open, so that a later call can fill other columns of it.
+          where: Booleans `[B]`, the environments that make a step; `None`: all.
+
+        Raises:
+          ReverbError: As `reverb.BatchedTrajectoryWriter.append`.
+        """
+        self._writer.append(data, partial_step=partial_step, where=where)
+
+    def configure(
+        self, path: tuple[Any, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None
+    ) -> None:
+        """Sets the options of one column, as `TrajectoryWriter.configure`.
+
+        Args:
+          path: Path of the column in the data.
+          num_keep_alive_refs: Number of newest values of the column that new items may use, for
+            each environment.
+          max_chunk_length: Number of values per chunk; `None`: the writer chooses it.
+
+        Raises:
+          ReverbError: As `TrajectoryWriter.configure`.
+        """
+        self._writer.configure(
+            path, num_keep_alive_refs=num_keep_alive_refs, max_chunk_length=max_chunk_length
+        )
+
+    async def create_items(
+        self,
+        table: str,
+        priorities: Any,
+        trajectory: Any,
+        *,
+        where: Any | None = None,
+        removal_priorities: Any | None = None,
+    ) -> int:
+        """Queues one item for each selected environment; they are sent in the background.
+
+        On an error no item is queued. Waits as `TrajectoryWriter.create_item`; the items are queued
+        before that, also if the wait is cancelled.
+
+        Args:
+          table: Name of the table.
+          priorities: Numbers `[B]`, or one for all; only those of selected environments are used.
+          trajectory: Nest of columns, each an index, a slice or a list of indices of a leaf of
+            `history`, or what its `select` gives.
+          where: Booleans `[B]` that select environments; `None`: all whose episode has the steps
+            that the columns refer to.
+          removal_priorities: What the table's remover goes by: numbers `[B]`, or one for all.
+
+        Returns:
+          Number of items.
+
+        Raises:
+          ReverbError: As `reverb.BatchedTrajectoryWriter.create_items`.
+          TypeError: If a leaf of the trajectory is not a column of a batched history.
+        """
+        num_items = self._writer.create_items(
+            table, priorities, trajectory, where=where, removal_priorities=removal_priorities
+        )
+        await self._throttle()
+        return num_items
+
+    async def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
+        """Sends all items, and waits until all but a few are confirmed by the server.
+
+        If it is cancelled, the items remain queued and are sent all the same.
+
+        Args:
+          block_until_num_items: How many items may still be unconfirmed on return.
+          timeout_ms: How long to wait, in milliseconds; `None`, 0 or less: no limit.
+
+        Raises:
+          ReverbError: As `TrajectoryWriter.flush`.
+        """
+        limit = None if timeout_ms is None or timeout_ms <= 0 else timeout_ms
+        await self._flush(block_until_num_items, limit)
+
+    def end_episode(self, where: Any | None = None, *, clear_buffers: bool = True) -> None:
+        """Starts a new episode in each selected environment.
+
+        Not awaited, unlike `TrajectoryWriter.end_episode`: the other environments can continue, and
+        queued items are sent in the background.
+
+        Args:
+          where: Booleans `[B]`, the environments whose episode ends; `None`: all.
+          clear_buffers: Clears their history.
+
+        Raises:
+          ReverbError: As `reverb.BatchedTrajectoryWriter.end_episode`.
+        """
+        self._writer.end_episode(where, clear_buffers=clear_buffers)

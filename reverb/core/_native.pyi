@@ -140,15 +140,8 @@ class StoredCheckpoint:
         `(min, median, mean, max)` of time of insertion, priority, times sampled and length; `None`
         without items.
         """
-    def scanner(
-        self,
-        table: str,
-        with_inserted_at: bool,
-        info_type: Callable[..., Any],
-        sample_type: Callable[..., Any],
-        unflatten: Callable[[list[Any]], Any] | None,
-    ) -> Sampler:
-        """Yields the same as `Client.scanner`."""
+    def scanner(self, table: str, with_inserted_at: bool) -> Sampler:
+        """Yields the same as `Client.scanner`, with flat lists as data."""
 
 def as_array(value: Any, name: str) -> NDArray[Any]:
     """A value as a NumPy array; a tensor of another library without a copy, by DLPack.
@@ -264,14 +257,8 @@ class Client:
     ) -> None:
         """Keys and priorities are `[N]`."""
     def hold_rate_limiter(self, table: str, count: bool) -> RateLimiterHold: ...
-    def shard_info(
-        self,
-    ) -> list[tuple[int, str, int | None, int, str, str, float | None, bytes]]:
-        """A row for each shard.
-
-        A row: index, address, server id, number of slots, state, error, seconds since it was heard,
-        and a serialized `WatchResponse` of its tables.
-        """
+    def shard_info(self) -> list[ShardRow]:
+        """What the group knows of each shard."""
     def updates_missed(self) -> int: ...
     def transfer(self, table: str, slots: Sequence[int], target: Client) -> tuple[int, int]:
         """Adds items of these slots to another server; returns how many, and how many it had."""
@@ -309,21 +296,8 @@ class Client:
     def batched_trajectory_writer(
         self, batch_size: int, num_keep_alive_refs: int, validate_items: bool
     ) -> BatchedTrajectoryWriter: ...
-    def sequence_writer(
-        self,
-        tables: Sequence[str],
-        batch_size: int | None,
-        sequence_length: int,
-        stride_length: int,
-    ) -> SequenceWriter: ...
-    def episode_writer(
-        self,
-        tables: Sequence[str],
-        batch_size: int | None,
-        max_sequence_length: int,
-        drop_long_episodes: bool,
-    ) -> SequenceWriter:
-        """Makes a sequence writer whose items are whole episodes."""
+    def sequence_writer(self, options: Any) -> SequenceWriter:
+        """`options` is a `reverb._writers.sequence.SequenceOptions`."""
     def structured_writer(self, configs: Sequence[bytes]) -> StructuredWriter: ...
     def sampler(
         self,
@@ -331,71 +305,79 @@ class Client:
         max_samples: int,
         emit_timesteps: bool,
         timeout_ms: int | None,
-        info_type: Callable[..., Any],
-        sample_type: Callable[..., Any],
         unflatten: Callable[[list[Any]], Any] | None,
     ) -> Sampler:
-        """Yields `sample_type(info_type(...), data)`, or lists of them with one per timestep."""
+        """Yields a `ReplaySample`, or lists of them with one per timestep."""
     def scanner(
         self,
         table: str,
         with_inserted_at: bool,
-        info_type: Callable[..., Any],
-        sample_type: Callable[..., Any],
         unflatten: Callable[[list[Any]], Any] | None,
     ) -> Sampler:
-        """Yields `sample_type(info_type(...), data)` for every item of the table.
+        """Yields a `ReplaySample` for every item of the table.
 
         With `with_inserted_at` it yields pairs `(inserted_at, sample)`, with the time of insertion
         in seconds since 1970.
         """
-    def sample_batch(
-        self,
-        table: str,
-        batch_size: int,
-        timeout_ms: int | None,
-        partial: bool,
-        distinct: bool,
-        ragged: str,
-        multiple_of: int,
-        columns: Sequence[int],
-        out: Outputs | None,
-        max_batch_bytes: int | None,
-    ) -> tuple[
-        list[NDArray[Any]],
-        tuple[list[NDArray[Any]], list[NDArray[np.int32] | None]],
-        int,
-    ]:
-        """Returns five arrays `[B]` in the order of `SampleInfo`, the columns, and three numbers.
+    def sample_batch(self, request: Any) -> BatchAnswer:
+        """Samples what a `reverb._client.batch_request.BatchRequest` asks for.
 
-        The columns are their arrays, and the lengths of their items if `ragged` is "pad", or their
-        offsets `[B + 1]` if it is "packed".
-        The numbers are how many items there are, and the smallest probability and the epoch of the
-        table; 0 if the server does not tell them. With `out` there are no columns, and the info is
-        in the arrays of `out` if it has some.
-
-        An exception has the items that were sampled as `samples`: pairs of the five numbers and the
-        columns.
+        An exception has the items that were sampled as `samples`: pairs of the numbers in
+        `SampleInfo` and the columns.
         """
+
+@final
+class BatchAnswer:
+    """A batch that was sampled."""
+
+    @property
+    def infos(self) -> tuple[NDArray[Any], ...]:
+        """Arrays `[B]` in the order of `BatchInfo`, and `()` as lengths; those of `out`, if any.
+
+        The smallest probability and the epoch are 0 if the server does not tell them.
+        """
+    @property
+    def columns(self) -> list[NDArray[Any]]:
+        """One array for each column; none with `out`."""
+    @property
+    def lengths(self) -> list[NDArray[np.int32] | None]:
+        """Lengths `[B]` of the items of each column if they are padded.
+
+        If they are packed, offsets `[B + 1]`; `None` for a column that is a single step.
+        """
+    @property
+    def num_items(self) -> int: ...
+
+@final
+class ShardRow:
+    """One shard of a group."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def address(self) -> str: ...
+    @property
+    def server_id(self) -> int | None: ...
+    @property
+    def num_slots(self) -> int: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def error(self) -> str: ...
+    @property
+    def last_seen_s(self) -> float | None:
+        """Seconds since it was heard."""
+    @property
+    def tables(self) -> bytes:
+        """A serialized `WatchResponse`."""
 
 @final
 class BatchesAhead:
     """Whole batches of one table, sampled by the core before they are asked for."""
 
-    def __new__(
-        cls,
-        client: Client,
-        table: str,
-        batch_size: int,
-        num_ahead: int,
-        distinct: bool,
-        ragged: str,
-        multiple_of: int,
-        columns: Sequence[int],
-        max_batch_bytes: int | None,
-    ) -> BatchesAhead: ...
+    def __new__(cls, client: Client, request: Any, num_ahead: int) -> BatchesAhead: ...
     def start(self) -> None: ...
-    def next(self, timeout_s: float | None) -> tuple[Any, float, float] | None:
+    def next(self, timeout_s: float | None) -> tuple[BatchAnswer, float, float] | None:
         """The answer of `Client.sample_batch`, its age, and for how long it was waited."""
     def waits_for(self) -> str | None: ...
     def is_ready(self) -> bool: ...
@@ -445,7 +427,7 @@ class AsyncClient:
     ) -> Call | None: ...
     def hold_rate_limiter(self, table: str, count: bool) -> Call | RateLimiterHold: ...
     def release_rate_limiter(self, hold: RateLimiterHold) -> Call | None: ...
-    def shard_info(self) -> Call | list[Any]: ...
+    def shard_info(self) -> Call | list[ShardRow]: ...
     def start_insert(self) -> Call | Insertion: ...
     def insert(
         self,
@@ -463,32 +445,29 @@ class AsyncClient:
         priorities: Mapping[str, NDArray[np.float64]],
         removal_priorities: dict[str, NDArray[np.float64]] | None,
     ) -> Call | NDArray[np.uint64]: ...
-    def sample_batch(
-        self,
-        table: str,
-        batch_size: int,
-        timeout_ms: int | None,
-        partial: bool,
-        distinct: bool,
-        ragged: str,
-        multiple_of: int,
-        columns: Sequence[int],
-        out: Outputs | None,
-        max_batch_bytes: int | None,
-    ) -> Any: ...
+    def sample_batch(self, request: Any) -> Call | BatchAnswer: ...
     def next_sample(self, sampler: Sampler) -> Any:
         """The next item, `None` after the last."""
     def trajectory_writer(
         self, num_keep_alive_refs: int, validate_items: bool, match_names: bool
     ) -> Call | TrajectoryWriter:
         """A writer whose calls never block; see `throttle`."""
+    def batched_trajectory_writer(
+        self, batch_size: int, num_keep_alive_refs: int, validate_items: bool
+    ) -> Call | BatchedTrajectoryWriter: ...
+    def sequence_writer(self, options: Any) -> Call | SequenceWriter: ...
     def flush(
-        self, writer: TrajectoryWriter, block_until_num_items: int, timeout_ms: int | None
+        self,
+        writer: TrajectoryWriter | BatchedTrajectoryWriter | SequenceWriter,
+        block_until_num_items: int,
+        timeout_ms: int | None,
     ) -> Call | None: ...
     def end_episode(
         self, writer: TrajectoryWriter, clear_buffers: bool, timeout_ms: int | None
     ) -> Call | None: ...
-    def throttle(self, writer: TrajectoryWriter) -> Call | None:
+    def throttle(
+        self, writer: TrajectoryWriter | BatchedTrajectoryWriter | SequenceWriter
+    ) -> Call | None:
         """Waits while a writer is faster than its connection."""
 
 @final
@@ -689,6 +668,9 @@ class BatchedTrajectoryWriter:
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
     @property
+    def is_over_limit(self) -> bool:
+        """Whether an event loop should let the writer wait; see `AsyncClient.throttle`."""
+    @property
     def closed(self) -> bool: ...
     @property
     def episode_steps(self) -> NDArray[np.int64]:
@@ -739,6 +721,9 @@ class SequenceWriter:
 
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether an event loop should let the writer wait; see `AsyncClient.throttle`."""
     @property
     def closed(self) -> bool: ...
     @property

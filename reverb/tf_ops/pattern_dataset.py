@@ -7,8 +7,8 @@ from typing import Any
 import tensorflow as tf  # pyright: ignore[reportMissingImports]
 import tree
 
+from reverb._client.connecting import DEFAULT_OPTIONS
 from reverb._writers.patterns import infer_signature
-from reverb.client import DEFAULT_OPTIONS
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import ReplaySample, SampleInfo

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf  # pyright: ignore[reportMissingImports]
 import tree
 
-from reverb.client import DEFAULT_OPTIONS
+from reverb._client.connecting import DEFAULT_OPTIONS
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import ReplaySample, SampleInfo

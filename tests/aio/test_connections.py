@@ -36,6 +36,9 @@ CALLS = {
     "insert": lambda client: client.insert([1], {"table": 1.0}),
     "insert_batch": lambda client: client.insert_batch([np.arange(2)], {"table": 1.0}),
     "trajectory_writer": lambda client: client.trajectory_writer(1).__aenter__(),
+    "batched_trajectory_writer": lambda client: client.batched_trajectory_writer(2, 1).__aenter__(),
+    "sequence_writer": lambda client: client.sequence_writer("table", 1).__aenter__(),
+    "batch_sampler": lambda client: anext(client.batch_sampler("table", 2)),
 }
 
 

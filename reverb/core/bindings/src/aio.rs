@@ -10,3 +10,4 @@ pub(crate) mod call;
 pub(crate) mod client;
 mod completions;
 pub(crate) mod insertion;
+mod writers;

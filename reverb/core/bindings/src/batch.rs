@@ -6,22 +6,123 @@
 use std::borrow::Cow;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use numpy::npyffi;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
+use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyTuple};
-use reverb_client::{BatchColumn, ColumnData, GivenColumn, RaggedForm, SampledNumbers};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use reverb_client::{
+    BatchColumn, BatchRequest, ColumnData, GivenColumn, RaggedForm, SampledNumbers,
+};
 use reverb_data::{DType, Error, Sampled, Shape, Tensor, TensorData};
 use reverb_memory::Memory;
 
 use crate::array::{batch_memory_to_array, number_array, tensor_to_array};
 use crate::dtype;
 use crate::error::OrRaise;
+use crate::wait::sample_timeout_ms;
+
+/// A batch that a program asks for: the attributes of Python's `BatchRequest`.
+pub(crate) struct BatchOptions {
+    pub(crate) table: String,
+    pub(crate) batch_size: usize,
+    timeout: Option<Duration>,
+    partial: bool,
+    pub(crate) distinct: bool,
+    pub(crate) form: BatchForm,
+}
+
+/// How a batch is laid out.
+pub(crate) struct BatchForm {
+    pub(crate) ragged: RaggedForm,
+    /// Places of the chosen columns; empty for all.
+    pub(crate) columns: Vec<u32>,
+    pub(crate) max_bytes: usize,
+    /// Arrays of the program that the batch is written to.
+    outputs: Option<Py<Outputs>>,
+}
+
+impl<'py> FromPyObject<'_, 'py> for BatchOptions {
+    type Error = PyErr;
+
+    fn extract(request: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let py = request.py();
+        let timeout_ms = request.getattr(intern!(py, "timeout_ms"))?.extract()?;
+        // The usual form has no object, because each attribute takes time.
+        let form: Option<BatchForm> = request.getattr(intern!(py, "form"))?.extract()?;
+        Ok(Self {
+            table: request.getattr(intern!(py, "table"))?.extract()?,
+            batch_size: request.getattr(intern!(py, "batch_size"))?.extract()?,
+            timeout: sample_timeout_ms(timeout_ms).or_raise()?,
+            partial: request.getattr(intern!(py, "partial"))?.extract()?,
+            distinct: request.getattr(intern!(py, "distinct"))?.extract()?,
+            form: form.unwrap_or_else(BatchForm::usual),
+        })
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for BatchForm {
+    type Error = PyErr;
+
+    fn extract(form: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let py = form.py();
+        let ragged = form.getattr(intern!(py, "ragged"))?;
+        let multiple_of = form.getattr(intern!(py, "multiple_of"))?.extract()?;
+        let max_batch_bytes = form.getattr(intern!(py, "max_batch_bytes"))?.extract()?;
+        Ok(Self {
+            ragged: ragged_form(ragged.cast::<PyString>()?.to_str()?, multiple_of)?,
+            columns: form.getattr(intern!(py, "indices"))?.extract()?,
+            max_bytes: self::max_batch_bytes(max_batch_bytes),
+            outputs: form.getattr(intern!(py, "outputs"))?.extract()?,
+        })
+    }
+}
+
+impl BatchForm {
+    /// All columns, in new memory.
+    fn usual() -> Self {
+        let max_bytes = self::max_batch_bytes(None);
+        Self { ragged: RaggedForm::Refuse, columns: Vec::new(), max_bytes, outputs: None }
+    }
+}
+
+impl BatchOptions {
+    /// The request to the core.
+    pub(crate) fn request(&self) -> BatchRequest<'_> {
+        BatchRequest {
+            table: &self.table,
+            batch_size: self.batch_size,
+            timeout: self.timeout,
+            partial: self.partial,
+            distinct: self.distinct,
+            ragged: self.form.ragged,
+            columns: &self.form.columns,
+            max_bytes: self.form.max_bytes,
+        }
+    }
+
+    /// Lends the arrays of the program, if there are any, for a batch.
+    pub(crate) fn lend(&self) -> reverb_data::Result<Option<Lent<'_>>> {
+        self.form.outputs.as_ref().map(|outputs| outputs.get().lend()).transpose()
+    }
+
+    /// Makes the arrays of a batch, but for those that the program has given.
+    pub(crate) fn answer(
+        &self,
+        py: Python<'_>,
+        samples: &[impl Numbers],
+        columns: Vec<BatchColumn>,
+    ) -> PyResult<BatchAnswer> {
+        let outputs = self.form.outputs.as_ref().map(Py::get);
+        BatchAnswer::new(py, outputs, samples, columns, self.form.ragged == RaggedForm::Packed)
+    }
+}
 
 /// What Python calls the form of items of different lengths.
-pub(crate) fn ragged_form(name: &str, multiple_of: usize) -> PyResult<RaggedForm> {
+fn ragged_form(name: &str, multiple_of: usize) -> PyResult<RaggedForm> {
     match name {
         "error" => Ok(RaggedForm::Refuse),
         "pad" => Ok(RaggedForm::Padded(multiple_of)),
@@ -56,8 +157,8 @@ pub(crate) fn max_batch_bytes_of(given: Option<u64>) -> usize {
     max_batch_bytes(given)
 }
 
-/// The fields of `BatchInfo` but `lengths`: `[B]` each.
-type Infos<'py> = [Bound<'py, PyAny>; NUM_INFOS];
+/// The fields of `BatchInfo`: `[B]` each, and no lengths.
+type Infos<'py> = [Bound<'py, PyAny>; NUM_INFOS + 1];
 
 const NUM_INFOS: usize = 7;
 
@@ -133,7 +234,8 @@ fn batch_infos<'py>(
         let dtype = INFO_DTYPES[field].1;
         number_array(py, dtype, samples.len(), |out| put_info(field, samples, out))
     };
-    Ok([array(0)?, array(1)?, array(2)?, array(3)?, array(4)?, array(5)?, array(6)?])
+    let lengths = PyTuple::empty(py).into_any();
+    Ok([array(0)?, array(1)?, array(2)?, array(3)?, array(4)?, array(5)?, array(6)?, lengths])
 }
 
 /// Columns as arrays, and the lengths or offsets of their items: `None` for columns without any.
@@ -202,19 +304,36 @@ fn columns_to_arrays(
     Ok((arrays, all_lengths))
 }
 
-/// What `sample_batch` returns: info, columns, and the number of items.
-pub(crate) type BatchAnswer<'py> = (Infos<'py>, Columns<'py>, usize);
+/// A batch that was sampled.
+#[pyclass(frozen, get_all, module = "reverb.core._native")]
+pub(crate) struct BatchAnswer {
+    /// The fields of `BatchInfo`; the last, `lengths`, is empty.
+    infos: Py<PyTuple>,
+    /// The columns, but for those that the program has given.
+    columns: Py<PyList>,
+    /// Lengths of the items of each column, or offsets; `None` for a column without any.
+    lengths: Py<PyList>,
+    num_items: usize,
+}
 
-/// Makes the arrays of a batch, but for those that the program has given.
-pub(crate) fn batch_answer<'py>(
-    py: Python<'py>,
-    out: Option<&Outputs>,
-    samples: &[impl Numbers],
-    columns: Vec<BatchColumn>,
-    are_packed: bool,
-) -> PyResult<BatchAnswer<'py>> {
-    let infos = batch_infos(py, out, samples)?;
-    Ok((infos, columns_to_arrays(py, columns, are_packed)?, samples.len()))
+impl BatchAnswer {
+    /// Makes the arrays of a batch, but for those that the program has given.
+    pub(crate) fn new(
+        py: Python<'_>,
+        outputs: Option<&Outputs>,
+        samples: &[impl Numbers],
+        columns: Vec<BatchColumn>,
+        are_packed: bool,
+    ) -> PyResult<Self> {
+        let infos = batch_infos(py, outputs, samples)?;
+        let (columns, lengths) = columns_to_arrays(py, columns, are_packed)?;
+        Ok(Self {
+            infos: PyTuple::new(py, infos)?.unbind(),
+            columns: PyList::new(py, columns)?.unbind(),
+            lengths: PyList::new(py, lengths)?.unbind(),
+            num_items: samples.len(),
+        })
+    }
 }
 
 /// Arrays of a program that batches are written to: one for each column, and maybe for the first

@@ -208,6 +208,12 @@ impl BatchedTrajectoryWriter {
         Self { core: Arc::new(Local::new(core)), state: Mutex::new(state) }
     }
 
+    /// The writer, for a call that outlives this one.
+    pub(crate) fn core(&self) -> PyResult<Arc<Local<Core>>> {
+        self.check()?;
+        Ok(Arc::clone(&self.core))
+    }
+
     fn check(&self) -> PyResult<()> {
         self.core.origin().check("BatchedTrajectoryWriter").or_raise()
     }
@@ -272,6 +278,12 @@ impl BatchedTrajectoryWriter {
     #[pyo3(signature = (max_pending_bytes))]
     fn limit_pending(&self, max_pending_bytes: usize) {
         self.core.queue().limit_pending(max_pending_bytes);
+    }
+
+    /// Whether an event loop should let the writer wait; see `AsyncClient.throttle`.
+    #[getter]
+    fn is_over_limit(&self) -> bool {
+        self.core.queue().is_over_limit()
     }
 
     #[getter]

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use reverb_client::{AheadOptions, BatchesAhead as Core, NextBatch, RaggedForm, ReadyBatch};
 use reverb_data::Result;
 
-use crate::batch::{self, BatchAnswer, batch_answer, ragged_form};
+use crate::batch::{BatchAnswer, BatchOptions};
 use crate::client::{Client, with_samples};
 use crate::error::{OrRaise, to_python};
 use crate::exit;
@@ -32,37 +32,21 @@ pub(crate) struct BatchesAhead {
 #[pymethods]
 impl BatchesAhead {
     #[new]
-    #[pyo3(signature = (
-        client, table, batch_size, num_ahead, distinct, ragged, multiple_of, columns,
-        max_batch_bytes
-    ))]
-    #[allow(clippy::too_many_arguments)]
-    fn new(
-        client: &Client,
-        table: String,
-        batch_size: usize,
-        num_ahead: usize,
-        distinct: bool,
-        ragged: &str,
-        multiple_of: usize,
-        columns: Vec<u32>,
-        max_batch_bytes: Option<u64>,
-    ) -> PyResult<Self> {
-        let ragged = ragged_form(ragged, multiple_of)?;
-        let is_local = client.is_local();
-        let max_bytes = batch::max_batch_bytes(max_batch_bytes);
+    #[pyo3(signature = (client, request, num_ahead))]
+    fn new(client: &Client, request: BatchOptions, num_ahead: usize) -> Self {
+        let ragged = request.form.ragged;
         let options = AheadOptions {
-            table,
-            batch_size,
+            table: request.table,
+            batch_size: request.batch_size,
             num_ahead,
-            distinct,
+            distinct: request.distinct,
             ragged,
-            columns,
-            max_bytes,
-            is_local,
+            columns: request.form.columns,
+            max_bytes: request.form.max_bytes,
+            is_local: client.is_local(),
         };
         let core = Local::new(Core::new(client.core(), options));
-        Ok(Self { core, are_packed: ragged == RaggedForm::Packed })
+        Self { core, are_packed: ragged == RaggedForm::Packed }
     }
 
     /// Starts to sample.
@@ -75,11 +59,11 @@ impl BatchesAhead {
     /// The next batch, its age in seconds, and for how many it was waited; `None` after the
     /// timeout, and when it is closed.
     #[pyo3(signature = (timeout_s))]
-    fn next<'py>(
+    fn next(
         &self,
-        py: Python<'py>,
+        py: Python<'_>,
         timeout_s: Option<f64>,
-    ) -> PyResult<Option<(BatchAnswer<'py>, f64, f64)>> {
+    ) -> PyResult<Option<(BatchAnswer, f64, f64)>> {
         self.core.origin().check("iterator over batches").or_raise()?;
         let mut next = self.core.next();
         let mut waited = 0.0;
@@ -105,7 +89,7 @@ impl BatchesAhead {
         }
         match next {
             NextBatch::Ready(ReadyBatch { numbers, columns, since }) => {
-                let answer = batch_answer(py, None, &numbers, columns, self.are_packed)?;
+                let answer = BatchAnswer::new(py, None, &numbers, columns, self.are_packed)?;
                 Ok(Some((answer, since.elapsed().as_secs_f64(), waited)))
             }
             NextBatch::Failed(error, samples) => Err(with_samples(py, to_python(&error), &samples)),

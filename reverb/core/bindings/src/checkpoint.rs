@@ -147,19 +147,12 @@ impl StoredCheckpoint {
         }
     }
 
-    #[pyo3(signature = (table, with_inserted_at, info_type, sample_type, unflatten))]
-    fn scanner(
-        &self,
-        table: &str,
-        with_inserted_at: bool,
-        info_type: Py<PyAny>,
-        sample_type: Py<PyAny>,
-        unflatten: Option<Py<PyAny>>,
-    ) -> PyResult<Sampler> {
+    #[pyo3(signature = (table, with_inserted_at))]
+    fn scanner(&self, table: &str, with_inserted_at: bool) -> PyResult<Sampler> {
         let cursor = ItemCursor::new(&self.stored, table).or_raise()?;
         let cursor = StoredCursor { cursor: Some(cursor), ready: VecDeque::new(), failure: None };
         let cursor = Cursor::Stored(cursor);
-        let sampler = Sampler::new(cursor, false, info_type, sample_type, unflatten);
+        let sampler = Sampler::new(cursor, false, None);
         Ok(sampler.with_inserted_at(with_inserted_at))
     }
 }

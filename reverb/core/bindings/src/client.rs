@@ -12,8 +12,8 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use reverb_client::{
-    BatchRequest, BatchedWriter, Client as Core, Configs, LegacyOptions, LegacyWriter, Matching,
-    RaggedForm, RowPriorities, SampleCursor, ScanCursor, SequenceOptions, Window,
+    BatchedWriter, Client as Core, Configs, LegacyOptions, LegacyWriter, Matching, RowPriorities,
+    SampleCursor, ScanCursor,
 };
 use reverb_connect::{Options, Reach, target_of};
 use reverb_data::{Error, ItemPriority, Result, Sampled, keep_samples};
@@ -26,7 +26,7 @@ use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::shard::Shard;
 
 use crate::array::{all_values, parse_leaves};
-use crate::batch::{self, BatchAnswer, Lent, Outputs, batch_answer, ragged_form};
+use crate::batch::{self, BatchAnswer, BatchOptions, Lent};
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
@@ -35,7 +35,8 @@ use crate::limiter_hold::RateLimiterHold;
 use crate::process::{Local, runtime};
 use crate::sampler::{Cursor, Sampler, flat_sample};
 use crate::security::ClientSecurity;
-use crate::sequence_writer::SequenceWriter;
+use crate::sequence_writer::{SequenceArguments, SequenceWriter};
+use crate::shard_row::ShardRow;
 use crate::structured_writer::StructuredWriter;
 use crate::trajectory_writer::TrajectoryWriter;
 use crate::wait::{sample_timeout_ms, wait};
@@ -115,17 +116,6 @@ impl Client {
         let limit = timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
         let request = Bytes::copy_from_slice(request);
         Ok((call, async move { core.small_call(call, request, limit).await }))
-    }
-
-    fn new_sequence_writer(
-        &self,
-        py: Python<'_>,
-        options: SequenceOptions,
-    ) -> PyResult<SequenceWriter> {
-        let core = self.core();
-        let signatures = wait(py, core.signatures())?;
-        let writer = reverb_client::SequenceWriter::new(&core, options, signatures);
-        Ok(SequenceWriter::new(writer.or_raise()?))
     }
 }
 
@@ -223,12 +213,10 @@ impl Client {
         Ok(RateLimiterHold::new(hold))
     }
 
-    /// A row for each shard: index, address, server id, number of slots, state, error, seconds
-    /// since it was heard, and a serialized `WatchResponse` of its tables.
-    fn shard_info<'py>(&self, py: Python<'py>) -> PyResult<Vec<ShardRow<'py>>> {
+    fn shard_info(&self, py: Python<'_>) -> PyResult<Vec<ShardRow>> {
         let group = self.group("shard_info").or_raise()?;
         let rows = wait(py, async move { group.shard_info().await })?;
-        Ok(rows.into_iter().map(|row| shard_row(py, row)).collect())
+        Ok(rows.into_iter().map(|row| ShardRow::new(py, row)).collect())
     }
 
     /// Keys that this client wanted to update or delete, and that no shard had.
@@ -338,31 +326,16 @@ impl Client {
         Ok(BatchedTrajectoryWriter::new(writer))
     }
 
-    #[pyo3(signature = (tables, batch_size, sequence_length, stride_length))]
+    #[pyo3(signature = (options))]
     fn sequence_writer(
         &self,
         py: Python<'_>,
-        tables: Vec<String>,
-        batch_size: Option<usize>,
-        sequence_length: usize,
-        stride_length: usize,
+        options: SequenceArguments,
     ) -> PyResult<SequenceWriter> {
-        let window = Window::Sliding { length: sequence_length, stride: stride_length };
-        self.new_sequence_writer(py, SequenceOptions { tables, window, batch_size })
-    }
-
-    #[pyo3(signature = (tables, batch_size, max_sequence_length, drop_long_episodes))]
-    fn episode_writer(
-        &self,
-        py: Python<'_>,
-        tables: Vec<String>,
-        batch_size: Option<usize>,
-        max_sequence_length: usize,
-        drop_long_episodes: bool,
-    ) -> PyResult<SequenceWriter> {
-        let window =
-            Window::Episode { max_length: max_sequence_length, drop_long: drop_long_episodes };
-        self.new_sequence_writer(py, SequenceOptions { tables, window, batch_size })
+        let core = self.core();
+        let signatures = wait(py, core.signatures())?;
+        let writer = reverb_client::SequenceWriter::new(&core, options.into(), signatures);
+        Ok(SequenceWriter::new(writer.or_raise()?))
     }
 
     #[pyo3(signature = (configs))]
@@ -372,75 +345,41 @@ impl Client {
         Ok(StructuredWriter::new(reverb_client::StructuredWriter::new(&self.core(), configs)))
     }
 
-    #[pyo3(signature = (table, max_samples, emit_timesteps, timeout_ms, info_type, sample_type, unflatten))]
-    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (table, max_samples, emit_timesteps, timeout_ms, unflatten))]
     fn sampler(
         &self,
         table: &str,
         max_samples: u64,
         emit_timesteps: bool,
         timeout_ms: Option<i64>,
-        info_type: Py<PyAny>,
-        sample_type: Py<PyAny>,
         unflatten: Option<Py<PyAny>>,
     ) -> PyResult<Sampler> {
         let timeout = sample_timeout_ms(timeout_ms).or_raise()?;
         let cursor = SampleCursor::new(&self.core(), table, max_samples, timeout);
         let cursor = Cursor::Sample(cursor);
-        Ok(Sampler::new(cursor, emit_timesteps, info_type, sample_type, unflatten))
+        Ok(Sampler::new(cursor, emit_timesteps, unflatten))
     }
 
-    #[pyo3(signature = (table, with_inserted_at, info_type, sample_type, unflatten))]
+    #[pyo3(signature = (table, with_inserted_at, unflatten))]
     fn scanner(
         &self,
         table: &str,
         with_inserted_at: bool,
-        info_type: Py<PyAny>,
-        sample_type: Py<PyAny>,
         unflatten: Option<Py<PyAny>>,
     ) -> Sampler {
         let cursor = Cursor::Scan(ScanCursor::new(&self.core(), table));
-        Sampler::new(cursor, false, info_type, sample_type, unflatten)
-            .with_inserted_at(with_inserted_at)
+        Sampler::new(cursor, false, unflatten).with_inserted_at(with_inserted_at)
     }
 
-    #[pyo3(signature = (
-        table, batch_size, timeout_ms, partial, distinct, ragged, multiple_of, columns, out,
-        max_batch_bytes
-    ))]
-    #[allow(clippy::too_many_arguments)]
-    fn sample_batch<'py>(
-        &self,
-        py: Python<'py>,
-        table: &str,
-        batch_size: usize,
-        timeout_ms: Option<i64>,
-        partial: bool,
-        distinct: bool,
-        ragged: &str,
-        multiple_of: usize,
-        columns: Vec<u32>,
-        out: Option<Py<Outputs>>,
-        max_batch_bytes: Option<u64>,
-    ) -> PyResult<BatchAnswer<'py>> {
+    #[pyo3(signature = (request))]
+    fn sample_batch(&self, py: Python<'_>, request: BatchOptions) -> PyResult<BatchAnswer> {
         let core = self.core();
-        let request = BatchRequest {
-            table,
-            batch_size,
-            timeout: sample_timeout_ms(timeout_ms).or_raise()?,
-            partial,
-            distinct,
-            ragged: ragged_form(ragged, multiple_of)?,
-            columns: &columns,
-            max_bytes: batch::max_batch_bytes(max_batch_bytes),
-        };
-        let out = out.as_ref().map(Py::get);
-        let lent = out.map(Outputs::lend).transpose().or_raise()?;
+        let lent = request.lend().or_raise()?;
         let given = lent.as_ref().map(Lent::columns);
         let mut taken = Vec::new();
-        let batch = wait(py, core.sample_batch(&request, given, &mut taken));
+        let batch = wait(py, core.sample_batch(&request.request(), given, &mut taken));
         let batch = batch.map_err(|error| with_samples(py, error, &taken))?;
-        let answer = batch_answer(py, out, &taken, batch, request.ragged == RaggedForm::Packed);
+        let answer = request.answer(py, &taken, batch);
         keep_samples(taken);
         answer
     }
@@ -490,17 +429,6 @@ pub(crate) fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> P
         Ok(()) => error,
         Err(another) => another,
     }
-}
-
-/// A shard as a tuple.
-pub(crate) type ShardRow<'py> =
-    (i32, String, Option<u64>, usize, String, String, Option<f64>, Bound<'py, PyBytes>);
-
-pub(crate) fn shard_row(py: Python<'_>, row: reverb_shards::info::ShardRow) -> ShardRow<'_> {
-    let tables = PyBytes::new(py, &row.tables.encode_to_vec());
-    let seen = row.last_seen.map(|it| it.as_secs_f64());
-    let state = row.state.to_owned();
-    (row.index, row.address, row.server_id, row.num_slots, state, row.error, seen, tables)
 }
 
 /// The tables of an insert, and an item's priorities in each.

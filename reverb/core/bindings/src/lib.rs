@@ -42,6 +42,7 @@ mod sampler;
 mod security;
 mod sequence_writer;
 mod server;
+mod shard_row;
 mod structured_writer;
 mod table;
 mod table_part;
@@ -70,6 +71,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<flat_nest::ColumnNames>()?;
     module.add_class::<flat_nest::NestFlattener>()?;
     module.add_class::<batch::Outputs>()?;
+    module.add_class::<batch::BatchAnswer>()?;
+    module.add_class::<shard_row::ShardRow>()?;
     module.add_class::<client::Client>()?;
     module.add_class::<batches_ahead::BatchesAhead>()?;
     module.add_class::<aio::client::AsyncClient>()?;

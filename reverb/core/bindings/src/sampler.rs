@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyList, PyType};
 use reverb_client::{SampleCursor, ScanCursor};
 use reverb_data::{DType, Error, Sampled, Shape, Trajectory};
 use smallvec::SmallVec;
@@ -102,26 +104,16 @@ pub(crate) struct Sampler {
     emit_timesteps: bool,
     /// Whether each sample is paired with its time of insertion, in seconds since 1970.
     with_inserted_at: bool,
-    info_type: Py<PyAny>,
-    sample_type: Py<PyAny>,
     unflatten: Option<Py<PyAny>>,
 }
 
 impl Sampler {
-    pub(crate) fn new(
-        cursor: Cursor,
-        emit_timesteps: bool,
-        info_type: Py<PyAny>,
-        sample_type: Py<PyAny>,
-        unflatten: Option<Py<PyAny>>,
-    ) -> Self {
+    pub(crate) fn new(cursor: Cursor, emit_timesteps: bool, unflatten: Option<Py<PyAny>>) -> Self {
         Self {
             name: cursor.name(),
             cursor: Arc::new(Local::new(Mutex::new(Some(cursor)))),
             emit_timesteps,
             with_inserted_at: false,
-            info_type,
-            sample_type,
             unflatten,
         }
     }
@@ -166,7 +158,7 @@ impl Sampler {
     }
 
     fn convert<'py>(&self, py: Python<'py>, sampled: &Sampled) -> PyResult<Bound<'py, PyAny>> {
-        let info = self.info_type.bind(py).call1(info(sampled))?;
+        let info = sample_info(py, sampled)?;
         let mut room = max_batch_bytes(None);
         if !self.emit_timesteps {
             let sample = self.sample(py, &info, columns(py, &sampled.trajectory, &mut room)?)?;
@@ -206,8 +198,7 @@ impl Sampler {
         let flat = || {
             let columns =
                 PyList::new(py, columns(py, &sampled.trajectory, &mut max_batch_bytes(None))?)?;
-            let info = self.info_type.bind(py).call1(info(sampled))?;
-            self.sample_type.bind(py).call1((info, columns))
+            replay_sample(py, (sample_info(py, sampled)?, columns))
         };
         match flat().and_then(|sample| error.value(py).setattr("samples", vec![sample])) {
             // An item that cannot be decoded is not attached.
@@ -226,8 +217,23 @@ impl Sampler {
             Some(unflatten) => unflatten.bind(py).call1((flat,))?,
             None => flat,
         };
-        self.sample_type.bind(py).call1((info, data))
+        replay_sample(py, (info, data))
     }
+}
+
+/// The state of an item as a `reverb.SampleInfo`.
+fn sample_info<'py>(py: Python<'py>, sampled: &Sampled) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    CLASS.import(py, "reverb.replay_sample", "SampleInfo")?.call1(info(sampled))
+}
+
+/// A `reverb.ReplaySample` of info and data.
+fn replay_sample<'py>(
+    py: Python<'py>,
+    info_and_data: impl PyCallArgs<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    CLASS.import(py, "reverb.replay_sample", "ReplaySample")?.call1(info_and_data)
 }
 
 /// The fields of `SampleInfo`, and the columns.

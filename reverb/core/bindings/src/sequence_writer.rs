@@ -10,7 +10,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat};
 use reverb_client::SequenceWriter as Core;
-use reverb_client::{PerRow, Step};
+use reverb_client::{PerRow, SequenceOptions, Step, Window};
 use smallvec::SmallVec;
 
 use crate::array::Leaf;
@@ -19,6 +19,31 @@ use crate::flat_nest::structure_of;
 use crate::nest::{Known, Leaves};
 use crate::process::Local;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
+
+/// Which items a writer makes: the attributes of Python's `SequenceOptions`.
+#[derive(FromPyObject)]
+pub(crate) struct SequenceArguments {
+    tables: Vec<String>,
+    batch_size: Option<usize>,
+    /// `None`: items are episodes.
+    sequence_length: Option<usize>,
+    stride_length: usize,
+    max_sequence_length: usize,
+    drop_long_episodes: bool,
+}
+
+impl From<SequenceArguments> for SequenceOptions {
+    fn from(arguments: SequenceArguments) -> Self {
+        let window = match arguments.sequence_length {
+            Some(length) => Window::Sliding { length, stride: arguments.stride_length },
+            None => Window::Episode {
+                max_length: arguments.max_sequence_length,
+                drop_long: arguments.drop_long_episodes,
+            },
+        };
+        Self { tables: arguments.tables, window, batch_size: arguments.batch_size }
+    }
+}
 
 /// Writes every window of steps. Dropping it closes it and abandons items that were not flushed.
 #[pyclass(frozen, module = "reverb.core._native")]
@@ -66,6 +91,12 @@ impl SequenceWriter {
             steps: Mutex::new(Known::new()),
             handle: OnceLock::new(),
         }
+    }
+
+    /// The writer, for a call that outlives this one.
+    pub(crate) fn core(&self) -> PyResult<Arc<Core>> {
+        self.check()?;
+        Ok(Arc::clone(&self.core))
     }
 
     fn check(&self) -> PyResult<()> {
@@ -120,6 +151,12 @@ impl SequenceWriter {
     #[pyo3(signature = (max_pending_bytes))]
     fn limit_pending(&self, max_pending_bytes: usize) {
         self.core.queue().limit_pending(max_pending_bytes);
+    }
+
+    /// Whether an event loop should let the writer wait; see `AsyncClient.throttle`.
+    #[getter]
+    fn is_over_limit(&self) -> bool {
+        self.core.queue().is_over_limit()
     }
 
     #[getter]

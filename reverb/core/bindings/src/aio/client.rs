@@ -13,26 +13,30 @@ use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use reverb_client::{BatchRequest, RaggedForm};
+use reverb_client::BatchedWriter;
 use reverb_data::{Error, Result};
 use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 
 use super::call::{Answer, Call, Kept, Taken, answer, poll_now};
 use super::completions::Completions;
 use super::insertion::Insertion;
+use super::writers::AnyWriter;
 use crate::array::{all_values, parse_leaves};
-use crate::batch::{self, Lent, Outputs, batch_answer, ragged_form};
+use crate::batch::{BatchOptions, Lent};
+use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::client::{
     Client, item_priorities, matching, parse_mutation, parse_row_updates, row_priorities,
-    shard_row, with_samples,
+    with_samples,
 };
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
 use crate::limiter_hold::RateLimiterHold;
 use crate::process::{Local, Origin};
 use crate::sampler::Sampler;
+use crate::sequence_writer::{SequenceArguments, SequenceWriter};
+use crate::shard_row::ShardRow;
 use crate::trajectory_writer::TrajectoryWriter;
-use crate::wait::{sample_timeout_ms, timeout_ms as timeout};
+use crate::wait::timeout_ms as timeout;
 
 /// A loop gets its turn after calls that were ready at once have taken this long together...
 const MAX_READY_TIME: Duration = Duration::from_millis(1);
@@ -251,7 +255,7 @@ impl AsyncClient {
     fn shard_info(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let group = self.client.get().group("shard_info").or_raise()?;
         self.start(py, async move { group.shard_info().await }, |py, rows| {
-            let rows: Vec<_> = rows.into_iter().map(|row| shard_row(py, row)).collect();
+            let rows: Vec<_> = rows.into_iter().map(|row| ShardRow::new(py, row)).collect();
             Ok(rows.into_pyobject(py)?.unbind())
         })
     }
@@ -300,57 +304,23 @@ impl AsyncClient {
         })
     }
 
-    #[pyo3(signature = (
-        table, batch_size, timeout_ms, partial, distinct, ragged, multiple_of, columns, out,
-        max_batch_bytes
-    ))]
-    #[allow(clippy::too_many_arguments)]
-    fn sample_batch(
-        &self,
-        py: Python<'_>,
-        table: String,
-        batch_size: usize,
-        timeout_ms: Option<i64>,
-        partial: bool,
-        distinct: bool,
-        ragged: &str,
-        multiple_of: usize,
-        columns: Vec<u32>,
-        out: Option<Py<Outputs>>,
-        max_batch_bytes: Option<u64>,
-    ) -> PyResult<Py<PyAny>> {
+    #[pyo3(signature = (request))]
+    fn sample_batch(&self, py: Python<'_>, request: BatchOptions) -> PyResult<Py<PyAny>> {
         let core = self.client.get().core();
-        let ragged = ragged_form(ragged, multiple_of)?;
-        let are_packed = ragged == RaggedForm::Packed;
-        let max_bytes = batch::max_batch_bytes(max_batch_bytes);
-        let timeout = sample_timeout_ms(timeout_ms).or_raise()?;
         let kept = Kept::default();
         let mut taken = Taken::new(&kept);
         let sampling = async move {
             let sampled = async {
-                let (table, columns) = (&*table, &*columns);
-                let request = BatchRequest {
-                    table,
-                    batch_size,
-                    timeout,
-                    partial,
-                    distinct,
-                    ragged,
-                    columns,
-                    max_bytes,
-                };
-                let lent = out.as_ref().map(|out| out.get().lend()).transpose()?;
+                let lent = request.lend()?;
                 let given = lent.as_ref().map(Lent::columns);
-                core.sample_batch(&request, given, &mut taken.samples).await
+                core.sample_batch(&request.request(), given, &mut taken.samples).await
             };
             let batch = sampled.await;
             // The arrays of the program go to the event loop's thread with the rest.
             Box::new(move |py: Python<'_>| {
                 let taken = taken.take();
                 let batch = batch.or_raise().map_err(|error| with_samples(py, error, &taken))?;
-                let out = out.as_ref().map(Py::get);
-                let answer = batch_answer(py, out, &taken, batch, are_packed)?;
-                Ok(answer.into_pyobject(py)?.into_any().unbind())
+                Ok(Py::new(py, request.answer(py, &taken, batch)?)?.into_any())
             }) as Answer
         };
         self.start_sampling(py, sampling, kept)
@@ -396,15 +366,47 @@ impl AsyncClient {
         })
     }
 
+    /// As `trajectory_writer`.
+    fn batched_trajectory_writer(
+        &self,
+        py: Python<'_>,
+        batch_size: usize,
+        num_keep_alive_refs: usize,
+        validate_items: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let core = self.client.get().core();
+        let made = async move {
+            let signatures = if validate_items { Some(core.signatures().await?) } else { None };
+            Ok(BatchedWriter::new(&core, batch_size, num_keep_alive_refs, signatures))
+        };
+        self.start(py, made, |py, writer| {
+            writer.queue().leave_throttling_to_caller();
+            Ok(Py::new(py, BatchedTrajectoryWriter::new(writer))?.into_any())
+        })
+    }
+
+    /// As `trajectory_writer`.
+    fn sequence_writer(&self, py: Python<'_>, options: SequenceArguments) -> PyResult<Py<PyAny>> {
+        let core = self.client.get().core();
+        let made = async move {
+            let signatures = core.signatures().await?;
+            reverb_client::SequenceWriter::new(&core, options.into(), signatures)
+        };
+        self.start(py, made, |py, writer| {
+            writer.queue().leave_throttling_to_caller();
+            Ok(Py::new(py, SequenceWriter::new(writer))?.into_any())
+        })
+    }
+
     #[pyo3(signature = (writer, block_until_num_items, timeout_ms))]
     fn flush(
         &self,
         py: Python<'_>,
-        writer: &Bound<'_, TrajectoryWriter>,
+        writer: AnyWriter<'_>,
         block_until_num_items: usize,
         timeout_ms: Option<i64>,
     ) -> PyResult<Py<PyAny>> {
-        let core = writer.get().core()?;
+        let core = writer.core()?;
         let limit = timeout(timeout_ms);
         self.start(py, async move { core.queue().flush(block_until_num_items, limit).await }, none)
     }
@@ -423,12 +425,8 @@ impl AsyncClient {
     }
 
     /// Waits while a writer is faster than its connection.
-    fn throttle(
-        &self,
-        py: Python<'_>,
-        writer: &Bound<'_, TrajectoryWriter>,
-    ) -> PyResult<Py<PyAny>> {
-        let core = writer.get().core()?;
+    fn throttle(&self, py: Python<'_>, writer: AnyWriter<'_>) -> PyResult<Py<PyAny>> {
+        let core = writer.core()?;
         self.start(py, async move { core.queue().throttle().await }, none)
     }
 }

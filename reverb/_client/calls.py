@@ -1,0 +1,344 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The calls that ask or change a server: their text for both clients.
+
+Nobody imports this file. `tools/generate_clients.py` (`make clients`) writes these methods into
+`reverb.Client` as they stand here, and into `reverb.aio.Client` with `await`; its docstring has the
+rules. A method here that is missing in a client is an error of `make check`.
+"""
+
+import contextlib
+import operator
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from reverb._client.small_calls import answer_of, request_of
+from reverb._server.shard_info import ShardInfo, from_row
+from reverb._server.table_change import (
+    UNCHANGED,
+    ChangedSetting,
+    TableChange,
+    Unchanged,
+    to_request,
+)
+from reverb.core import native
+from reverb.errors import ReverbError, TableNotFoundError
+from reverb.rate_limiters import RateLimiter
+from reverb.reverb_types import TableInfo
+from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
+
+
+class Calls:
+    def reset(self, table: str) -> None:
+        """Removes all items of a table and sets its counters to zero.
+
+        With several servers behind the address, the call reaches one of them. The first such call
+        logs a warning that names the server. Make one client per address to reach all servers.
+
+        Raises:
+          TableNotFoundError: If there is no such table.
+          UnavailableError: If no server answers.
+        """
+        self._client.call(*request_of("Reset", table=table))
+
+    def server_info(self, timeout: int | None = None) -> dict[str, TableInfo]:
+        """Returns settings and counters of all tables of the server.
+
+        Blocks until the server answers. With several servers behind the address, one of them
+        answers.
+
+        Args:
+          timeout: How long to wait for the answer, in whole seconds; `None`, 0 or less: the
+            client's `connect_timeout_s`.
+
+        Returns:
+          `TableInfo` by table name.
+
+        Raises:
+          DeadlineExceededError: After `timeout`.
+          TypeError: If `timeout` is not an integer.
+          UnavailableError: If no server answers.
+        """
+        timeout_s = None if timeout is None else operator.index(timeout)
+        limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
+        answer = self._client.call(*request_of("ServerInfo"), limit)
+        return self._signatures.remember(answer)
+
+    def checkpoint(self) -> str:
+        """Makes the server save its tables; returns the path of the checkpoint on the server.
+
+        The checkpoint is a consistent snapshot of all tables, taken after the call. Blocks until it
+        is on disk; inserts and samples continue meanwhile. Ctrl-C ends the wait, not the save.
+        Fails at once if no server answers. With several servers behind the address, one of them
+        saves, as in `reset`.
+
+        Raises:
+          InvalidArgumentError: If the server's checkpointer has a group.
+          FailedPreconditionError: If the server has no permission to write to its directory.
+          ResourceExhaustedError: If the disk is full.
+          UnavailableError: If no server answers, or if it stops.
+        """
+        answer = self._client.call(*request_of("Checkpoint"))
+        return answer_of("Checkpoint", answer).checkpoint_path
+
+    def checkpoint_status(self) -> CheckpointStatus:
+        """Returns the status of the server's checkpoints, with the progress of a running save.
+
+        With several servers behind the address, one of them answers, as in `reset`.
+
+        Raises:
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+          UnavailableError: If no server answers.
+        """
+        answer = self._client.call(*request_of("CheckpointStatus"))
+        return CheckpointStatus.from_serialized_proto(answer)
+
+    def status(self, *, with_streams: bool = False) -> ServerStatus:
+        """Returns everything that the server counts: memory, tables, who waits, calls, checkpoints.
+
+        With several servers behind the address, one of them answers, as in `reset`. Looks at the
+        chunks that writers hold and that wait to be inserted: for a page or a log, not for a loop.
+
+        Args:
+          with_streams: Whether to tell of each open stream, too: whose it is, and what it waits
+            for.
+
+        Raises:
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+          UnavailableError: If no server answers.
+        """
+        return ServerStatus.from_serialized_proto(self._serialized_status(with_streams))
+
+    def diagnose(self, table: str) -> Diagnosis:
+        """Returns what a table does or waits for, in a word and a sentence.
+
+        The first call tells no rates: a server counts them for ten minutes after somebody has asked
+        for its status.
+
+        Example:
+          >>> client.diagnose("table").state
+          'flowing'
+
+        Raises:
+          TableNotFoundError: If there is no such table.
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+          UnavailableError: If no server answers.
+        """
+        status = self.status()
+        if table not in status.tables:
+            known = ", ".join(sorted(status.tables))
+            raise TableNotFoundError(
+                f"Priority table {table} was not found. The tables of this server are: {known}."
+            )
+        return status.tables[table].diagnosis
+
+    def configure_table(
+        self,
+        table: str,
+        *,
+        max_size: int | None = None,
+        max_bytes: int | str | Unchanged | None = UNCHANGED,
+        max_times_sampled: int | None = None,
+        rate_limiter: RateLimiter | None = None,
+        priority_exponent: float | None = None,
+        sampler: native.ItemSelector | None = None,
+    ) -> TableInfo:
+        """Changes settings of a table while the server runs: all that are given, or none.
+
+        Requests that wait go on at once if the new settings let them. Blocks until the table keeps
+        its new limits: a smaller table gives up the items that its remover selects, a few hundred
+        at a time. After a restart the table has the settings of the program that makes it again.
+        With several servers behind the address, one of them changes its table, as in `reset`.
+
+        Example:
+          >>> client.configure_table("table", max_size=50).max_size
+          50
+
+        Args:
+          table: Name of the table.
+          max_size: Maximum number of items; `None` leaves it as it is, here and below.
+          max_bytes: Maximum number of bytes, or a size such as "4GiB"; `None` takes the limit away,
+            `reverb.UNCHANGED` leaves it.
+          max_times_sampled: Number of samples after which an item is removed; 0: no limit.
+          rate_limiter: A new limiter. As many samples are allowed as before; with another
+            `samples_per_insert`, as the new bounds allow.
+          priority_exponent: The exponent of a `Prioritized` sampler.
+          sampler: A selector of the kind that the sampler has, with other parameters:
+            `Prioritized(...)` or `Recent(...)`.
+
+        Returns:
+          The table with its new settings.
+
+        Raises:
+          InvalidArgumentError: If a value is out of its range, if the sampler has no exponent or is
+            of another kind, if nothing could be sampled any more, if the priority of an item does
+            not fit the new exponent, or if an item that waits to be inserted does not fit the new
+            settings.
+          TableNotFoundError: If there is no such table.
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+          UnavailableError: If no server answers.
+        """
+        change = TableChange(
+            max_size=max_size,
+            max_bytes=max_bytes,
+            max_times_sampled=max_times_sampled,
+            rate_limiter=rate_limiter,
+            priority_exponent=priority_exponent,
+            sampler=sampler,
+        )
+        answer = self._client.call("ConfigureTables", to_request({table: change}))
+        return TableInfo.of_changed(answer)
+
+    def configure_tables(
+        self, changes: Mapping[str, TableChange], *, dry_run: bool = False
+    ) -> list[ChangedSetting]:
+        """Changes settings of several tables: all that are given, or none after an error.
+
+        Like `configure_table` otherwise.
+
+        Args:
+          changes: The change of each table, by its name.
+          dry_run: Whether only to say what would change.
+
+        Returns:
+          The settings that have another value now.
+        """
+        request = to_request(changes, dry_run=dry_run)
+        return ChangedSetting.all_of(self._client.call("ConfigureTables", request))
+
+    def pause_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
+        """Lets inserts and samples of a table wait until `resume_table`.
+
+        Who waits is told by whom and since when, in timeouts, too. Updates, deletes and `reset` go
+        on. The pause outlives this client, but not the server. Writers go on until their items fill
+        the queue of the table, and until `max_pending_bytes`.
+
+        Args:
+          table: Name of the table.
+          inserts: Whether inserts wait from now on; `False` leaves them as they are.
+          samples: Whether samples wait from now on; `False` leaves them as they are.
+
+        Raises:
+          InvalidArgumentError: If both are `False`.
+          TableNotFoundError: If there is no such table.
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+          UnavailableError: If no server answers.
+        """
+        sides = {"inserts": bool(inserts), "samples": bool(samples)}
+        self._client.call(*request_of("SetPaused", table=table, paused=True, **sides))
+
+    def resume_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
+        """Lets inserts and samples of a table go on, whoever has paused them.
+
+        Args:
+          table: Name of the table.
+          inserts: Whether inserts go on; `False` leaves them as they are.
+          samples: Whether samples go on; `False` leaves them as they are.
+
+        Raises:
+          InvalidArgumentError: If both are `False`.
+          TableNotFoundError: If there is no such table.
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+          UnavailableError: If no server answers.
+        """
+        sides = {"inserts": bool(inserts), "samples": bool(samples)}
+        self._client.call(*request_of("SetPaused", table=table, paused=False, **sides))
+
+    @contextlib.contextmanager
+    def rate_limiter_off(self, table: str, *, count: bool = False) -> Iterator[None]:
+        """Lets inserts through without the rate limiter, for a `with` block.
+
+        Meant for filling a table. Samples wait for the limiter as always. It is on again at the end
+        of the block, and if this client or its connection is lost. Flush writers within the block:
+        what comes later waits. The inserts of other clients are let through, too, and counted in
+        the same way.
+
+        Example:
+          >>> with client.rate_limiter_off("table"):
+          ...     client.insert([1.0], {"table": 1.0})
+
+        Args:
+          table: Name of the table.
+          count: Whether these inserts allow samples. `False`: the ratio goes on as if they had not
+            happened; the number of samples in the table's information grows by
+            `samples_per_insert` for each (rounded), as the format of checkpoints has it. `True`:
+            learners may sample them, and inserts wait afterwards until they have.
+
+        Raises:
+          FailedPreconditionError: If the limiter is off already; names the client.
+          TableNotFoundError: If there is no such table.
+          UnavailableError: If no server answers; at the end of the block, if the limiter was turned
+            on earlier because the connection was lost.
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+        """
+        hold = self._client.hold_rate_limiter(table, bool(count))
+        try:
+            yield
+        except BaseException:
+            # The error of the block is the one to see.
+            with contextlib.suppress(ReverbError):
+                self._release(hold)
+            raise
+        self._release(hold)
+
+    def directory(self) -> Any:
+        """The map of the group: its shards, and who owns which slot of keys.
+
+        Blocks until a server has answered. For addresses `shards:///...` it is the map of the
+        group, also if its servers know of none; for others what that server has.
+
+        Returns:
+          The message `ShardMap` of `shards.proto`; `None` if the server is no shard of a group.
+
+        Raises:
+          UnimplementedError: If the server is one of dm-reverb.
+          UnavailableError: If no server answers.
+        """
+        answer = answer_of("Directory", self._client.call(*request_of("Directory")))
+        return answer.map if answer.HasField("map") else None
+
+    def shard_info(self) -> list[ShardInfo]:
+        """How each shard of the group is, by their indices. Asks all of them.
+
+        A shard that does not answer within 5 s is `"down"`.
+
+        Raises:
+          InvalidArgumentError: If the address is not that of a group (`shards:///...`).
+          UnavailableError: If no shard ever answered.
+        """
+        return [from_row(row) for row in self._client.shard_info()]
+
+    @property
+    def updates_missed(self) -> int:
+        """Keys that this client wanted to update or delete, and that no shard of the group had.
+
+        They have left their tables, or their shard is down.
+
+        Raises:
+          InvalidArgumentError: If the address is not that of a group (`shards:///...`).
+        """
+        return self._client.updates_missed()
+
+    def drain(self, timeout_s: float = 30.0) -> int:
+        """Makes the server ready to be stopped: it ends all streams and accepts no new ones.
+
+        Its probes say that it is not ready. What was confirmed is in the tables, what was sampled
+        is sent, and clients try again what was neither: at the next server of their address, or at
+        this one after its restart. Other calls, such as `checkpoint`, go on. Only `stop` ends it.
+
+        Args:
+          timeout_s: How long to wait for the end of the streams, in seconds.
+
+        Returns:
+          The number of streams over the network that were still open after that time; 0: none.
+
+        Raises:
+          InvalidArgumentError: If the time is negative.
+          UnimplementedError: If the server is a dm-reverb server, which has no such call.
+          UnavailableError: If no server answers.
+        """
+        answer = self._client.call(*request_of("Drain", timeout_s=float(timeout_s)))
+        return answer_of("Drain", answer).open_streams
+
+    def _serialized_status(self, with_streams: bool) -> bytes:
+        """Returns the status as a serialized `reverb.StatusResponse` message."""
+        return self._client.call(*request_of("Status", with_streams=bool(with_streams)))

@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long clients wait for a server, unless a program says otherwise."""
+
+# A client waits for a server that has not started, because programs start in any order. The wait is
+# bounded, because otherwise a mistyped address would look like a hang.
+DEFAULT_CONNECT_TIMEOUT_S = 60.0
+
+# A peer that vanished is detected within their sum. A peer may freeze for less than the timeout.
+DEFAULT_KEEPALIVE_S = 10.0
+DEFAULT_KEEPALIVE_TIMEOUT_S = 5.0
+
+# Arguments of the native client, for classes without options of their own.
+DEFAULT_OPTIONS = {
+    "connect_timeout_s": DEFAULT_CONNECT_TIMEOUT_S,
+    "keepalive_s": DEFAULT_KEEPALIVE_S,
+    "keepalive_timeout_s": DEFAULT_KEEPALIVE_TIMEOUT_S,
+    "credentials": None,
+}

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rows that a client inserts or updates: what the core is given for the arguments of a call."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from reverb._checks.arguments import as_keys, as_rows
+from reverb.core import native
+from reverb.errors import InvalidArgumentError
+
+__all__ = ["keys_of", "step_of", "steps_of", "updates_of"]
+
+
+def step_of(
+    flattener: native.NestFlattener,
+    data: Any,
+    priorities: Mapping[str, float],
+    removal_priorities: Mapping[str, float] | None,
+) -> tuple[list[Any], native.ColumnNames, dict[str, float], dict[str, float] | None]:
+    """Returns the arguments of the native `insert`."""
+    if not priorities:
+        raise InvalidArgumentError("priorities must name at least one table, got none")
+    _check_removal_tables(priorities, removal_priorities)
+    removal = None if removal_priorities is None else dict(removal_priorities)
+    leaves, names = flattener.flatten(data)
+    return leaves, names, dict(priorities), removal
+
+
+def steps_of(
+    flattener: native.NestFlattener,
+    data: Any,
+    priorities: Mapping[str, Any],
+    removal_priorities: Mapping[str, Any] | None,
+) -> tuple[list[Any], native.ColumnNames, dict[str, Any], dict[str, Any] | None]:
+    """Returns the arguments of the native `insert_batch`."""
+    if not priorities:
+        raise InvalidArgumentError("priorities must name at least one table, got none")
+    leaves, names = flattener.flatten(data)
+    leaves = [native.as_array(leaf, f"column {at}") for at, leaf in enumerate(leaves)]
+    if not leaves:
+        raise InvalidArgumentError("data must have at least one leaf, got none")
+    sizes = {len(leaf) if leaf.ndim else None for leaf in leaves}
+    batch_size = sizes.pop()
+    if sizes or batch_size is None:
+        raise InvalidArgumentError(
+            "leaves of a batch must all have shape [B, ...], got "
+            f"{[list(leaf.shape) for leaf in leaves]}"
+        )
+    _check_removal_tables(priorities, removal_priorities)
+
+    def rows(argument: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            table: as_rows(argument, value, np.float64, batch_size)
+            for table, value in values.items()
+        }
+
+    removal = None
+    if removal_priorities is not None:
+        removal = rows("removal_priorities", removal_priorities)
+    return leaves, names, rows("priorities", priorities), removal
+
+
+def keys_of(priorities: Mapping[str, Any], keys: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the keys of each table, of those that the native `insert_batch` has returned."""
+    if not len(keys):
+        return {}
+    return dict(zip(priorities, keys.reshape(-1, len(priorities)).T, strict=True))
+
+
+def updates_of(table: str, keys: Any, priorities: Any) -> tuple[str, np.ndarray, np.ndarray]:
+    """Returns the arguments of the native `update_priorities`."""
+    keys = as_keys("keys", _without_tensor("keys", keys))
+    if priorities is None:
+        raise TypeError("priorities must be numbers, got None")
+    return table, keys, as_rows("priorities", priorities, np.float64, len(keys))
+
+
+def _check_removal_tables(priorities: Mapping[str, Any], removal: Mapping[str, Any] | None) -> None:
+    for table in removal or ():
+        if table not in priorities:
+            raise InvalidArgumentError(
+                f"removal_priorities names table {table!r}, which is not one of priorities: "
+                f"{sorted(priorities)}"
+            )
+
+
+def _without_tensor(name: str, value: Any) -> Any:
+    """Returns an array for a tensor of another library, other values as they are."""
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+        return value
+    return native.as_array(value, name)

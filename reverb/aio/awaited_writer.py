@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base of the writers of asyncio programs, and how they are made."""
+
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Generic, TypeVar
+
+from reverb._checks.arguments import check_not_negative
+from reverb.aio.event_loops import EventLoops
+from reverb.core import native
+
+__all__ = ["AwaitedWriter", "OpeningWriter"]
+
+_Native = TypeVar(
+    "_Native", native.TrajectoryWriter, native.BatchedTrajectoryWriter, native.SequenceWriter
+)
+
+_Self = TypeVar("_Self", bound="AwaitedWriter[Any]")
+
+
+class AwaitedWriter(Generic[_Native]):
+    """A native writer whose calls never block, as `native.AsyncClient` makes it, and its waits."""
+
+    def __init__(self, event_loops: EventLoops, internal_writer: _Native) -> None:
+        self._event_loops = event_loops
+        self._native = internal_writer
+
+    def close(self) -> None:
+        """Closes at once, without a flush; unconfirmed items are abandoned.
+
+        May be called from any thread and more than once.
+        """
+        self._native.close()
+
+    async def _throttle(self) -> None:
+        """Waits while the writer is faster than its connection, or has `max_pending_bytes`."""
+        if self._native.is_over_limit:
+            await self._event_loops.call(native.AsyncClient.throttle, self._native)
+
+    async def _flush(self, block_until_num_items: int, timeout_ms: int | None) -> None:
+        """Waits until so many items are unconfirmed; `timeout_ms` as in the native `flush`."""
+        most = check_not_negative("block_until_num_items", block_until_num_items)
+        await self._event_loops.call(native.AsyncClient.flush, self._native, most, timeout_ms)
+
+    async def __aenter__(self: _Self) -> _Self:
+        return self
+
+    async def __aexit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
+        """Flushes and closes; after an exception in the block, or a `close`, it only closes."""
+        try:
+            if exc_type is None and not self._native.closed:
+                await self._flush(0, None)
+        finally:
+            self.close()
+
+
+_Writer = TypeVar("_Writer", bound=AwaitedWriter[Any])
+
+
+class OpeningWriter(Generic[_Writer]):
+    """A writer that is about to be made: to be awaited, or for an `async with` block."""
+
+    def __init__(self, make: Callable[[], Awaitable[_Writer]]) -> None:
+        self._make = make
+        self._writer: _Writer | None = None
+
+    def __await__(self) -> Generator[Any, Any, _Writer]:
+        return self._make().__await__()
+
+    async def __aenter__(self) -> _Writer:
+        self._writer = await self._make()
+        return self._writer
+
+    async def __aexit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
+        if self._writer is not None:
+            await self._writer.__aexit__(exc_type, *exc)

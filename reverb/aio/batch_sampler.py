@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches in memory that is written again and again, for `async for`."""
+
+from typing import Any
+
+from reverb._client.batch_sampler import BatchMemory
+from reverb.replay_sample import ReplayBatch
+
+__all__ = ["BatchSampler"]
+
+
+class BatchSampler:
+    """An endless iterator of batches that owns their memory; see `Client.batch_sampler`.
+
+    For `async for`. The twin of `reverb.client.BatchSampler`: the arrays of a batch are valid until
+    `num_buffers` more batches were taken. If a task is cancelled while it awaits a batch, what had
+    arrived is the `samples` of the `CancelledError`, and the next batch is sampled anew. Not to be
+    awaited by two tasks at the same time. An `async with` block closes it.
+
+    Example:
+      >>> import asyncio
+      >>> async def main(address):
+      ...     async with reverb.aio.Client(address) as client:
+      ...         async with client.batch_sampler("table", 2) as batches:
+      ...             async for batch in batches:
+      ...                 return batch.data[0].shape
+      >>> asyncio.run(main(client.server_address))
+      (2, 1, 4)
+    """
+
+    def __init__(
+        self, client: Any, table: str, batch_size: int, *, num_buffers: int, **options: Any
+    ) -> None:
+        """Takes the arguments of `Client.batch_sampler`."""
+        self._client = client
+        self._table = table
+        self._memory = BatchMemory(batch_size, num_buffers)
+        self._options = options
+
+    def __aiter__(self) -> "BatchSampler":
+        return self
+
+    async def __anext__(self) -> ReplayBatch:
+        """Samples a batch.
+
+        Raises:
+          StopAsyncIteration: If the sampler is closed.
+          ReverbError: As `Client.sample_batch`.
+        """
+        memory = self._memory
+        if memory.is_closed:
+            raise StopAsyncIteration
+        options = {**self._options, **memory.options()}
+        return memory.kept(await self._client.sample_batch(self._table, **options))
+
+    def close(self) -> None:
+        """Ends the iterator and gives its memory up; batches that were taken stay valid."""
+        self._memory.close()
+
+    async def __aenter__(self) -> "BatchSampler":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()

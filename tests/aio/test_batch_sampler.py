@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches in memory that is used in turn, for `async for`."""
+
+import asyncio
+import signal
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import aio, errors
+from support.aio_tables import tables
+from support.hosts import HOSTS
+from support.programs import Program
+from support.waiting import DEADLINE_S, wait_until
+
+
+def sampling(client):
+    """How many requests for items of the queue wait."""
+    return client.status().tables["queue"].sampling.waiting
+
+
+def test_batches_come_in_turn_in_the_same_memory(run):
+    async def program(client):
+        await client.insert_batch([np.arange(8.0)], {"queue": 1.0})
+        values, places = [], []
+        async with client.batch_sampler("queue", 2, num_buffers=2) as batches:
+            async for batch in batches:
+                values.append(batch.data[0][:, 0].tolist())
+                places.append(batch.data[0].ctypes.data)
+                if len(values) == 4:
+                    break
+        assert values == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        assert places[:2] == places[2:]
+        assert places[0] != places[1]
+        with pytest.raises(StopAsyncIteration):
+            await anext(batches)
+
+    run(program)
+
+
+def test_its_data_is_nested_as_that_of_the_twin(start):
+    signature = {"x": reverb.specs.TensorSpec((1,), np.float64)}
+    server = start(reverb.Table.queue("nested", 10, signature=signature))
+    address = f"localhost:{server.port}"
+
+    async def main():
+        async with aio.Client(address) as client:
+            await client.insert_batch({"x": np.arange(4.0)}, {"nested": 1.0})
+            batches = client.batch_sampler("nested", 2, unpack_as_table_signature=True)
+            assert (await anext(batches)).data["x"].tolist() == [[0.0], [1.0]]
+            batches.close()
+
+    asyncio.run(main())
+    (batch,) = (next(reverb.Client(address).batch_sampler("nested", 2, columns=["x"])),)
+    assert batch.data[0].tolist() == [[2.0], [3.0]]
+
+
+def test_a_cancelled_batch_leaves_no_waiter_and_the_next_one_is_whole(run, watcher):
+    async def program(client):
+        batches = client.batch_sampler("queue", 2, partial=True)
+        await client.insert_batch([np.arange(2.0)], {"queue": 1.0})
+        assert (await anext(batches)).data[0][:, 0].tolist() == [0, 1]
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(anext(batches), 0.05)
+        await asyncio.get_running_loop().run_in_executor(
+            None, wait_until, lambda: sampling(watcher) == 0
+        )
+        await client.insert_batch([np.arange(2.0) + 5], {"queue": 1.0})
+        assert (await anext(batches)).data[0][:, 0].tolist() == [5, 6]
+        with pytest.raises(errors.DeadlineExceededError):
+            await anext(client.batch_sampler("queue", 2, timeout_ms=0))
+
+    run(program)
+
+
+def test_a_batch_that_arrives_after_close_is_not_kept(run, watcher):
+    async def program(client):
+        batches = client.batch_sampler("queue", 1)
+        task = asyncio.create_task(anext_of(batches))
+        while sampling(watcher) == 0:
+            await asyncio.sleep(0.01)
+        batches.close()
+        await client.insert([3.0], {"queue": 1.0})
+        assert (await task).data[0].tolist() == [[3.0]]
+        with pytest.raises(StopAsyncIteration):
+            await anext(batches)
+
+    run(program)
+
+
+async def anext_of(iterator):
+    return await anext(iterator)
+
+
+def test_arguments_are_checked_at_once():
+    client = aio.Client("localhost:1")
+    with pytest.raises(errors.InvalidArgumentError, match="batch_size must be at least 1"):
+        client.batch_sampler("queue", 0)
+    with pytest.raises(errors.InvalidArgumentError, match="num_buffers must be at least 1"):
+        client.batch_sampler("queue", 1, num_buffers=0)
+
+
+@pytest.mark.parametrize("form", ["{},{}", "shards:///{},{}"])
+def test_several_servers(start, form):
+    servers = [start(*tables()) for _ in range(2)]
+    hosts = [f"{HOSTS['remote'].rpartition('/')[2]}:{it.port}" for it in servers]
+    for host in hosts:
+        reverb.Client(host).insert_batch([np.arange(10.0)], {"queue": 1.0})
+
+    async def main():
+        client = aio.Client(form.format(*hosts), connect_timeout_s=DEADLINE_S)
+        async with client, client.batch_sampler("queue", 5) as batches:
+            return [(await anext(batches)).data[0].copy() for _ in range(4)]
+
+    values = np.concatenate(asyncio.run(main())).ravel()
+    assert sorted(values.tolist()) == sorted([*range(10)] * 2)
+
+
+def test_a_sampler_hears_that_its_server_is_gone(path):
+    server = reverb.Server(tables())
+    address = f"{HOSTS[path]}:{server.port}"
+
+    async def main():
+        async with aio.Client(address, connect_timeout_s=0.5) as client:
+            task = asyncio.create_task(anext_of(client.batch_sampler("queue", 1)))
+            await asyncio.sleep(0.05)
+            await asyncio.get_running_loop().run_in_executor(None, server.stop)
+            with pytest.raises(errors.UnavailableError):
+                await task
+
+    asyncio.run(main())
+
+
+SIGNALS = """
+    import asyncio, sys
+    from reverb import aio
+
+    async def main():
+        async with aio.Client(sys.argv[1]) as client:
+            async with client.batch_sampler("queue", 1) as batches:
+                print("waits", flush=True)
+                async for _ in batches:
+                    pass
+
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_program_that_waits(address, watcher):
+    with Program(SIGNALS, address) as program:
+        assert program.line() == "waits"
+        wait_until(lambda: sampling(watcher) == 1)
+        program.signal(signal.SIGINT)
+        assert program.line() == "interrupted"
+        assert program.ended() == 0
+        assert program.errors == ""
+    wait_until(lambda: sampling(watcher) == 0)

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writers whose waits are awaited: the batched one and the one of sequences."""
+
+import asyncio
+import signal
+import time
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import aio, errors
+from support.hosts import HOSTS
+from support.programs import Program
+from support.waiting import DEADLINE_S
+
+
+async def batched(client, table="table", **options):
+    """A batched writer with one item for each of two environments."""
+    writer = await client.batched_trajectory_writer(2, 1, **options)
+    writer.append([np.array([1.0, 2.0])])
+    await writer.create_items(table, 1.0, [writer.history[0][-1:]])
+    return writer
+
+
+async def sequence(client, table="table", **options):
+    """A sequence writer with one item."""
+    writer = await client.sequence_writer(table, 1, **options)
+    await writer.append([1.0])
+    return writer
+
+
+WRITERS = {"batched": batched, "sequence": sequence}
+
+
+@pytest.fixture(params=WRITERS.values(), ids=WRITERS)
+def write(request):
+    """Makes a writer with an item or two: `writer = await write(client, table)`."""
+    return request.param
+
+
+def call(address, program):
+    async def main():
+        async with aio.Client(address, connect_timeout_s=DEADLINE_S) as client:
+            return await program(client)
+
+    return asyncio.run(main())
+
+
+def test_a_batched_writer_is_as_its_twin(run, watcher):
+    async def program(client):
+        async with client.batched_trajectory_writer(3, 2, validate_items=False) as writer:
+            assert writer.batch_size == 3
+            writer.configure((0,), num_keep_alive_refs=4, max_chunk_length=2)
+            for step in range(4):
+                writer.append([np.arange(3.0) + 10 * step], where=[True, True, step != 1])
+                created = await writer.create_items(
+                    "table", [1.0, 2.0, 3.0], [writer.history[0][-2:]], where=None
+                )
+                assert created == [0, 2, 3, 3][step]
+                if step == 2:
+                    writer.end_episode([False, True, False], clear_buffers=False)
+            assert writer.episode_steps.tolist() == [4, 1, 3]
+        with pytest.raises(errors.FailedPreconditionError, match="closed"):
+            writer.append([np.zeros(3)])
+
+    run(program)
+    items = [(item.data[0].tolist(), item.info.priority) for item in watcher.scan("table")]
+    with reverb.Server([reverb.Table.queue("table", 20)]) as server:
+        client = reverb.Client(f"localhost:{server.port}")
+        with client.batched_trajectory_writer(3, 2, validate_items=False) as writer:
+            writer.configure((0,), num_keep_alive_refs=4, max_chunk_length=2)
+            for step in range(4):
+                writer.append([np.arange(3.0) + 10 * step], where=[True, True, step != 1])
+                writer.create_items("table", [1.0, 2.0, 3.0], [writer.history[0][-2:]])
+                if step == 2:
+                    writer.end_episode([False, True, False], clear_buffers=False)
+        twins = [(item.data[0].tolist(), item.info.priority) for item in client.scan("table")]
+    assert items == twins
+    assert len(items) == 8
+
+
+def test_a_sequence_writer_is_as_its_twin(run, watcher):
+    async def program(client):
+        async with client.sequence_writer(["table", "queue"], 2, batch_size=2) as writer:
+            assert writer.batch_size == 2
+            counts = [
+                await writer.append(
+                    {"x": np.array([step, -step])},
+                    is_last=[step == 1, False],
+                    priorities=[1.0, 2.0],
+                )
+                for step in range(3)
+            ]
+            assert counts == [0, 4, 2]  # In two tables.
+            assert writer.episode_steps.tolist() == [1, 3]
+            writer.end_episode(where=[False, True])
+            assert writer.episode_steps.tolist() == [1, 0]
+        with pytest.raises(errors.FailedPreconditionError, match="closed"):
+            await writer.append({"x": np.zeros(2, int)})
+
+    run(program)
+    for table in ("table", "queue"):
+        rows = [(item.data[0].tolist(), item.info.priority) for item in watcher.scan(table)]
+        assert rows == [([0, 1], 1.0), ([0, -1], 2.0), ([-1, -2], 2.0)]
+
+
+def test_episodes_as_items(run, watcher):
+    async def program(client):
+        writer = await client.sequence_writer(
+            "queue", None, max_sequence_length=3, drop_long_episodes=True
+        )
+        for length in (2, 5, 3):
+            for step in range(length):
+                await writer.append([step], is_last=step == length - 1)
+        assert writer.num_dropped_episodes == 1
+        await writer.flush(timeout_ms=60_000)
+        writer.close()
+
+    run(program)
+    assert [len(item.data[0]) for item in watcher.scan("queue")] == [2, 3]
+
+
+def test_arguments_are_checked_before_anything_is_awaited(run):
+    async def program(client):
+        with pytest.raises(errors.InvalidArgumentError, match="batch_size must be at least 1"):
+            client.batched_trajectory_writer(0, 1)
+        with pytest.raises(errors.InvalidArgumentError, match="max_sequence_length must be given"):
+            client.sequence_writer("table", None)
+        with pytest.raises(errors.TableNotFoundError, match="no such"):
+            await client.sequence_writer("no such", 1)
+        writer = await client.sequence_writer("table", 1)
+        with pytest.raises(errors.InvalidArgumentError, match="block_until_num_items"):
+            await writer.flush(-1)
+
+    run(program)
+
+
+def test_a_flush_ends_after_its_timeout_and_when_it_is_cancelled(start, path, write):
+    server = start(reverb.Table.queue("full", 1))
+
+    async def program(client):
+        await client.insert([9.0], {"full": 1.0})
+        writer = await write(client, "full")
+        with pytest.raises(errors.DeadlineExceededError, match="flush"):
+            await writer.flush(timeout_ms=20)
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(writer.flush(), 0.05)
+        # Its items are still queued, and go in when there is room.
+        flushing = asyncio.create_task(writer.flush())
+        expected = [9.0, 1.0, 2.0] if write is batched else [9.0, 1.0]
+        batch = await client.sample_batch("full", len(expected))
+        assert batch.data[0].ravel().tolist() == expected
+        await flushing
+
+    call(f"{HOSTS[path]}:{server.port}", program)
+
+
+def test_a_cancelled_block_closes_and_does_not_flush(start, write):
+    server = start(reverb.Table.queue("full", 1))
+
+    async def program(client):
+        await client.insert([9.0], {"full": 1.0})
+        entered = asyncio.Event()
+        writer = await write(client, "full")
+
+        async def block():
+            async with writer:
+                entered.set()
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(block())
+        await entered.wait()
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=DEADLINE_S)
+        assert done, "it waits for the full table"
+        with pytest.raises(errors.FailedPreconditionError, match="closed"):
+            await writer.flush()
+
+    call(f"localhost:{server.port}", program)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_writer_waits_for_its_limit_without_holding_up_the_loop(start, name):
+    server = start(reverb.Table.queue("full", 1))
+
+    async def program(client):
+        created = 0
+
+        async def write():
+            nonlocal created
+            if name == "batched":
+                made = client.batched_trajectory_writer(1, 1, max_pending_bytes="64KiB")
+            else:
+                made = client.sequence_writer("full", 1, batch_size=1, max_pending_bytes="64KiB")
+            async with made as writer:
+                for step in range(100):
+                    rows = np.random.default_rng(step).integers(0, 256, (1, 5000), np.uint8)
+                    if name == "batched":
+                        writer.append([rows])
+                        await writer.create_items("full", 1.0, [writer.history[0][-1:]])
+                    else:
+                        await writer.append([rows])
+                    created += 1
+
+        task = asyncio.create_task(write())
+        await asyncio.sleep(0.3)
+        # 13 of them fit, however fast it is.
+        assert created < 100
+        assert not task.done()
+        assert len([it async for it in client.sample("full", 100)]) == 100
+        await task
+
+    call(f"localhost:{server.port}", program)
+
+
+def test_a_writer_hears_that_its_server_is_gone(path, write):
+    server = reverb.Server([reverb.Table.queue("full", 1)])
+    address = f"{HOSTS[path]}:{server.port}"
+
+    async def main():
+        async with aio.Client(address, connect_timeout_s=0.5) as client:
+            await client.insert([9.0], {"full": 1.0})
+            writer = await write(client, "full")
+            flushing = asyncio.create_task(writer.flush())
+            await asyncio.sleep(0.05)
+            await asyncio.get_running_loop().run_in_executor(None, server.stop)
+            with pytest.raises(errors.UnavailableError, match=r"localhost|127"):
+                await flushing
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("form", ["{},{}", "shards:///{},{}"])
+def test_a_writer_of_several_servers(start, write, form):
+    servers = [start(reverb.Table.queue("table", 100)) for _ in range(2)]
+    hosts = [f"{HOSTS['remote'].rpartition('/')[2]}:{it.port}" for it in servers]
+
+    async def program(client):
+        for _ in range(4):
+            async with await write(client):
+                pass
+
+    call(form.format(*hosts), program)
+    sizes = [reverb.Client(host).server_info()["table"].current_size for host in hosts]
+    assert sum(sizes) == (8 if write is batched else 4)
+
+
+def test_a_closed_client_opens_no_writer(start, write):
+    server = start(reverb.Table.queue("table", 100))
+
+    async def main():
+        client = aio.Client(f"localhost:{server.port}")
+        await client.server_info()
+        await client.close()
+        with pytest.raises(errors.FailedPreconditionError, match="closed"):
+            await write(client)
+
+    asyncio.run(main())
+
+
+SIGNALS = """
+    import asyncio, sys
+    import numpy as np
+    from reverb import aio
+
+    async def main():
+        async with aio.Client(sys.argv[1]) as client:
+            sequences = await client.sequence_writer("full", 1)
+            await sequences.append([1.0])
+            async with client.batched_trajectory_writer(2, 1) as writer:
+                writer.append([np.zeros(2)])
+                await writer.create_items("full", 1.0, [writer.history[0][-1:]])
+                print("waits", flush=True)
+                await asyncio.gather(writer.flush(), sequences.flush())
+
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_ends_writers_that_wait(start):
+    server = start(reverb.Table.queue("full", 1))
+    reverb.Client(f"localhost:{server.port}").insert([9.0], {"full": 1.0})
+    with Program(SIGNALS, f"localhost:{server.port}") as program:
+        assert program.line() == "waits"
+        time.sleep(0.1)
+        program.signal(signal.SIGINT)
+        assert program.line() == "interrupted"
+        assert program.ended() == 0
