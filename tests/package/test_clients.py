@@ -56,14 +56,14 @@ METHODS = '''
         Args:
           table: Which.
         """
-        return self._client.status(table)
+        return self._client.call("Status", table)
 
     def sampler(self) -> None:
         return self._client.sampler(1)
 
     def twice(self) -> list[bytes]:
         def start() -> bytes:
-            return self._client.checkpoint()
+            return self._client.shard_info()
 
         return [self.ask("a"), self._insert(start)]
 '''
@@ -74,20 +74,20 @@ def test_what_waits_is_awaited(generator):
     assert "Example" not in methods
     assert '        """Asks.\n\n        Args:\n' in methods
     assert "async def ask(" in methods
-    assert "return await self._call(_Core.status, table)" in methods
+    assert "return await self._call(_Core.call, "Status", table)" in methods
     # No call of `AsyncClient`.
     assert "    def sampler(" in methods
     assert "return self._client.sampler(1)" in methods
     assert "async def twice(" in methods
     assert "async def start(" in methods
-    assert "return await self._call(_Core.checkpoint)" in methods
+    assert "return await self._call(_Core.shard_info)" in methods
     # `_insert` is a coroutine that stands in the client.
     assert '[await self.ask("a"), await self._insert(start)]' in methods
 
 
 def test_an_attribute_of_an_answer_is_refused(generator):
-    with pytest.raises(SystemExit, match=r"give self._client.status\(1\) a name before its x"):
-        generator.awaited("    def ask(self) -> int:\n        return self._client.status(1).x\n")
+    with pytest.raises(SystemExit, match=r"give self._client.call\(1\) a name before its x"):
+        generator.awaited("    def ask(self) -> int:\n        return self._client.call(1).x\n")
 
 
 def test_a_word_that_no_text_has_is_an_error(generator):
