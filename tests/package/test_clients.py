@@ -74,7 +74,7 @@ def test_what_waits_is_awaited(generator):
     assert "Example" not in methods
     assert '        """Asks.\n\n        Args:\n' in methods
     assert "async def ask(" in methods
-    assert "return await self._call(_Core.call, "Status", table)" in methods
+    assert 'return await self._call(_Core.call, "Status", table)' in methods
     # No call of `AsyncClient`.
     assert "    def sampler(" in methods
     assert "return self._client.sampler(1)" in methods
