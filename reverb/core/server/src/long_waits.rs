@@ -58,7 +58,7 @@ fn untold(service: &Service, long: Duration) -> Vec<(String, String)> {
         if table.longest_wait().is_none_or(|wait| wait < long) {
             told.remove(&at);
         } else if told.insert(at) {
-            untold.push((table.name().to_owned(), diagnosis(service, table).sentence));
+            untold.push((table.name().to_owned(), diagnosis(service, table).sentence()));
         }
     }
     untold

@@ -39,8 +39,8 @@ async fn a_timeout_of_zero_is_one_attempt() {
     assert_eq!(error.kind(), ErrorKind::RateLimiterTimeout);
     assert_eq!(
         error.message(),
-        "The sample timed out. Rate limiter of table t: A sample waits for 1 more insert(s): 0 item(s), min_size_to_sample 1, 0 \
-         insert(s), 0 sample(s), 0 delete(s), samples_per_insert 1, inserts * samples_per_insert \
+        "The sample timed out. Table t: 1 more insert allows the next sample. Its rate limiter: 0 \
+         item(s), min_size_to_sample 1, 0 insert(s), 0 sample(s), 0 delete(s), samples_per_insert 1, inserts * samples_per_insert \
          - samples = 0, min_diff 0, max_diff 5. (Rate Limiter: Timeout exceeded before the right \
          to insert was acquired.)"
     );
@@ -101,7 +101,8 @@ async fn a_sample_makes_room_for_queued_inserts() {
     let later = insert(&table, vec![item(6, 1.0)]);
     assert_eq!(*log.confirmed.lock(), [0, 1]);
     assert_eq!(table.queued_inserts(), 5);
-    assert!(table.describe_wait_for_insert().contains("An insert waits for 1 more sample(s)"));
+    let why = table.status().inserting.reason.unwrap();
+    assert_eq!(why.to_string(), "1 more sample allows the next insert.");
     assert_eq!(keys(&table.sample(3, None).await.unwrap()), [0, 1, 2]);
     assert_eq!(*log.confirmed.lock(), [0, 1, 2, 3, 4]);
     assert!(later.confirmed.lock().is_empty(), "inserts stay in order");

@@ -20,9 +20,7 @@ const MILLISECOND: f64 = 1e-3;
 
 pub(super) fn table_status(status: &Status, around: &Surroundings) -> TableStatus {
     let diagnosis = diagnose(status, around);
-    // Of a window tells the diagnosis; the call `Watch` has its numbers.
-    let Status { info, statistics, cursor, mass, window: _, limiter_off, inserting, sampling } =
-        status;
+    let Status { info, statistics, cursor, mass, limiter_off, inserting, sampling } = status;
     let config = &info.config;
     TableStatus {
         name: config.name.clone(),
@@ -57,7 +55,7 @@ pub(super) fn table_status(status: &Status, around: &Surroundings) -> TableStatu
         sample_age_s: Some(histogram(&statistics.sample_ages, MILLISECOND)),
         diagnosis: Some(Diagnosis {
             state: diagnosis.state.name().to_owned(),
-            sentence: diagnosis.sentence,
+            sentence: diagnosis.sentence(),
         }),
         rates: around.rates.map(|rates| RatesStatus {
             seconds: rates.seconds,
@@ -88,7 +86,7 @@ fn side_status(side: &Side) -> SideStatus {
     SideStatus {
         oldest_wait_s: side.oldest_wait.map(|wait| wait.as_secs_f64()),
         blocked_s: side.blocked.as_secs_f64(),
-        paused: side.paused.as_ref().map(set_by),
+        paused: side.paused().map(set_by),
         ..SideStatus::default()
     }
 }
