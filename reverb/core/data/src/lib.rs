@@ -40,6 +40,7 @@ mod step_kind;
 mod table_change;
 mod table_config;
 mod table_info;
+pub mod table_sentences;
 pub mod tensor;
 mod tensor_memo;
 mod token_text;

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::byte_size;
-use reverb_data::figures::{count, number, plural, seconds};
+use reverb_data::figures::{plural, seconds};
+use reverb_data::{byte_size, table_sentences};
 use reverb_engine::{Held, Limit, SetBy, TableStatus, WaitReason};
 
 use crate::history::Rates;
@@ -88,6 +88,24 @@ pub(crate) struct Surroundings {
     pub(crate) full_server: Option<(u64, u64)>,
     /// Who drains the server, if anybody does.
     pub(crate) draining: Option<SetBy>,
+}
+
+impl Surroundings {
+    /// Why no insert has room in the server, if that is so.
+    fn why_full(&self) -> Option<String> {
+        let (total, limit) = self.full_server?;
+        Some(format!(
+            "Inserts wait for memory: the server holds {} of {} (max_bytes). Items leave by sampling, \
+             deletes or reset; give large tables when_full=\"remove\".",
+            byte_size::describe(total),
+            byte_size::describe(limit)
+        ))
+    }
+
+    /// Why inserts wait before their table, or at it.
+    pub(crate) fn why_inserts_wait(&self, table: &TableStatus) -> Option<String> {
+        self.why_full().filter(|_| self.writers > 0).or_else(|| table.inserting.why_it_waits())
+    }
 }
 
 /// The readers of a table that do not take what is ready for them.
@@ -208,7 +226,7 @@ impl<'a> Case<'a> {
         }
         match (self.sample_wait, self.insert_wait) {
             (Some(_), Some(_)) => (State::Stuck, self.why_stuck(), None),
-            (None, Some(_)) => match (self.why_server_is_full(), inserts) {
+            (None, Some(_)) => match (self.around.why_full(), inserts) {
                 (Some(why), _) => (State::Full, why, None),
                 (None, Some(WaitReason::TableFull { .. })) => (State::Full, String::new(), inserts),
                 _ => (State::Behind, self.how_far_behind(), inserts),
@@ -228,40 +246,18 @@ impl<'a> Case<'a> {
 
     /// Who lets a side wait, and how many requests wait for that.
     fn why_paused(&self) -> Option<String> {
-        let info = &self.table.info;
-        let (inserts, samples) = (info.waiting_inserts as i64, info.waiting_samples as i64);
-        let what = match (self.table.inserting.paused(), self.table.sampling.paused()) {
-            (None, None) => return None,
-            (Some(by), None) => format!("Inserts are paused by {by}"),
-            (None, Some(by)) => format!("Samples are paused by {by}"),
-            (Some(by), Some(other)) if by.client == other.client => {
-                format!("Inserts and samples are paused by {by}")
-            }
-            (Some(by), Some(other)) => {
-                format!("Inserts are paused by {by}, and samples by {other}")
-            }
-        };
-        let waits = format!(
-            "{} and {}",
-            plural(inserts, "insert waits", "inserts wait"),
-            plural(samples, "request for samples waits", "requests for samples wait")
-        );
-        Some(format!("{what}; {waits}. resume_table lets them go on."))
-    }
-
-    /// Why the server has no memory for more items.
-    fn why_server_is_full(&self) -> Option<String> {
-        let (total, limit) = self.around.full_server?;
-        Some(format!(
-            "Inserts wait for memory: the server holds {} of {} (max_bytes). Items leave by sampling, \
-             deletes or reset; give large tables when_full=\"remove\".",
-            byte_size::describe(total),
-            byte_size::describe(limit)
-        ))
+        let TableStatus { info, inserting, sampling, .. } = self.table;
+        if inserting.paused().or(sampling.paused()).is_none() {
+            return None;
+        }
+        let told = |by: &'a SetBy| (&*by.client, by.to_string());
+        let waiting = (info.waiting_inserts as i64, info.waiting_samples as i64);
+        let (inserts, samples) = (inserting.paused().map(told), sampling.paused().map(told));
+        Some(table_sentences::paused(inserts, samples, waiting))
     }
 
     fn why_stuck(&self) -> String {
-        let server = self.why_server_is_full();
+        let server = self.around.why_full();
         let full = self.inserts_wait_for.filter(|it| matches!(it, WaitReason::TableFull { .. }));
         if let Some(memory) = server.or_else(|| full.map(ToString::to_string)) {
             return format!("Neither can go on: samples wait for inserts. {memory}");
@@ -284,12 +280,9 @@ impl<'a> Case<'a> {
 
     fn how_far_behind(&self) -> String {
         let wait = self.table.inserting.oldest_wait.unwrap_or_default();
-        let waiting = self.table.info.waiting_inserts as i64;
-        let now = if waiting > 0 {
-            let inserts = plural(waiting, "insert is", "inserts are");
-            format!("{inserts} queued, for {}", seconds(wait))
-        } else {
-            "no insert is queued at this moment".to_owned()
+        let now = match self.table.info.waiting_inserts {
+            0 => "no insert is queued at this moment".to_owned(),
+            items => table_sentences::inserts_wait(items as i64, wait),
         };
         format!(
             "Actors wait for learners: {now}{}.{}",
@@ -313,54 +306,33 @@ impl<'a> Case<'a> {
     }
 
     fn why_samples_wait(&self, wait: Duration) -> (State, String, Option<&'a WaitReason>) {
-        let waiting = plural(
-            self.table.info.waiting_samples as i64,
-            "request for samples has",
-            "requests for samples have",
-        );
+        let waiting = self.table.info.waiting_samples as i64;
         let last_insert = self.since(self.table.statistics.last_insert_ns);
         if last_insert.unwrap_or(wait) > LONG {
-            let last = match last_insert {
-                Some(ago) => format!("The last insert was {} ago", seconds(ago)),
-                None => "Nothing was ever inserted".to_owned(),
-            };
-            let text = format!(
-                "{waiting} waited {}. {last}; {} open.",
-                seconds(wait),
-                plural(self.around.writers as i64, "insert stream is", "insert streams are"),
-            );
-            return (State::Starved, text, self.samples_wait_for);
+            let streams =
+                plural(self.around.writers as i64, "insert stream is", "insert streams are");
+            let told = table_sentences::starving(waiting, wait, last_insert);
+            return (State::Starved, format!("{told}; {streams} open."), self.samples_wait_for);
         }
         // A queue is empty again and again.
         let has_begun =
             self.since(self.table.statistics.last_sample_ns).is_some_and(|ago| ago <= LONG);
-        if let Some(WaitReason::Limiter(held @ Held { limit: Limit::MinSize, .. })) =
+        if let Some(WaitReason::Limiter(Held { limit: Limit::MinSize, size, limiter, .. })) =
             self.samples_wait_for
             && !has_begun
         {
-            return (State::Filling, self.how_it_fills(held), None);
+            let (rate, min_size) =
+                (self.around.rates.map(|it| it.inserts), limiter.min_size_to_sample);
+            let otherwise = "then sampling starts (min_size_to_sample)";
+            let told = table_sentences::filling(*size, min_size, rate.unwrap_or(0.0), otherwise);
+            return (State::Filling, told, None);
         }
-        let now = if self.table.info.waiting_samples > 0 {
-            format!("{waiting} waited {}", seconds(wait))
-        } else {
-            "no request waits at this moment".to_owned()
+        let now = match waiting {
+            0 => "no request waits at this moment".to_owned(),
+            _ => table_sentences::samples_wait(waiting, wait),
         };
         let share = self.share_of_time(|rates| rates.sample_blocked);
-        let text = format!("Learners wait for actors: {now}{share}.");
-        (State::Ahead, text, self.samples_wait_for)
-    }
-
-    fn how_it_fills(&self, held: &Held) -> String {
-        let (size, min_size) = (held.size, held.limiter.min_size_to_sample);
-        let rate = self.around.rates.map_or(0.0, |rates| rates.inserts);
-        let when = if rate > 0.0 {
-            let left = (min_size - size) as f64 / rate;
-            let left = seconds(Duration::from_secs_f64(left.min(1e9)));
-            format!("at {} inserts/s sampling starts in {left}", number(rate))
-        } else {
-            "then sampling starts (min_size_to_sample)".to_owned()
-        };
-        format!("{} of {} items; {when}.", count(size), count(min_size))
+        (State::Ahead, format!("Learners wait for actors: {now}{share}."), self.samples_wait_for)
     }
 
     /// Whether most of the last seconds was a wait of one side, while items went through.
@@ -376,29 +348,13 @@ impl<'a> Case<'a> {
     }
 
     fn how_it_flows(&self) -> String {
-        let Some(rates) = self.around.rates else {
-            return "Inserts and samples go through.".to_owned();
-        };
-        let (inserts, samples) = (number(rates.inserts), number(rates.samples));
-        let ratio = if rates.inserts > 0.0 && rates.samples > 0.0 {
-            format!("; {} samples an insert", number(rates.samples / rates.inserts))
-        } else {
-            String::new()
-        };
-        format!("{inserts} inserts/s, {samples} samples/s{ratio}.")
+        table_sentences::flowing(self.around.rates.map(|rates| (rates.inserts, rates.samples)))
     }
 
     fn how_it_rests(&self) -> String {
         let statistics = &self.table.statistics;
-        let last = |what: &str, at: i64| match self.since(at) {
-            Some(ago) => format!("the last {what} was {} ago", seconds(ago)),
-            None => format!("no {what} yet"),
-        };
-        format!(
-            "Nobody asks: {}, {}.",
-            last("insert", statistics.last_insert_ns),
-            last("sample", statistics.last_sample_ns)
-        )
+        let [insert, sample] = [statistics.last_insert_ns, statistics.last_sample_ns];
+        table_sentences::resting(self.since(insert), self.since(sample))
     }
 
     fn share_of_time(&self, share: impl Fn(&Rates) -> f64) -> String {
@@ -408,11 +364,8 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// The time since a moment in nanoseconds since 1970; `None` for 0, which means "never".
     fn since(&self, at_ns: i64) -> Option<Duration> {
-        // Clocks may be set back.
-        let ago = self.around.now_ns.saturating_sub(at_ns).max(0);
-        (at_ns > 0).then(|| Duration::from_nanos(ago as u64))
+        table_sentences::since(at_ns, self.around.now_ns)
     }
 }
 

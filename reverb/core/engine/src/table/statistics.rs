@@ -162,6 +162,12 @@ pub struct Side {
 }
 
 impl Side {
+    /// Why the first in the queue waits, as sentences; `None` if the queue is empty.
+    pub fn why_it_waits(&self) -> Option<String> {
+        let reason = self.reason.as_ref().filter(|_| self.oldest_wait.is_some());
+        reason.map(ToString::to_string)
+    }
+
     /// Who has paused it, if anybody has.
     pub fn paused(&self) -> Option<&SetBy> {
         match &self.reason {

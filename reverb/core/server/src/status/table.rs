@@ -43,6 +43,7 @@ pub(super) fn table_status(status: &Status, around: &Surroundings) -> TableStatu
             waiting: info.waiting_inserts as i64,
             wait_s: Some(histogram(&statistics.insert_waits, MICROSECOND)),
             last_ns: statistics.last_insert_ns,
+            reason: around.why_inserts_wait(status).unwrap_or_default(),
             ..side_status(inserting)
         }),
         sampling: Some(SideStatus {
@@ -87,6 +88,7 @@ fn side_status(side: &Side) -> SideStatus {
         oldest_wait_s: side.oldest_wait.map(|wait| wait.as_secs_f64()),
         blocked_s: side.blocked.as_secs_f64(),
         paused: side.paused().map(set_by),
+        reason: side.why_it_waits().unwrap_or_default(),
         ..SideStatus::default()
     }
 }
