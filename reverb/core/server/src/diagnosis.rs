@@ -8,8 +8,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use reverb_data::byte_size;
+use reverb_data::diagnosis as told;
+pub(crate) use reverb_data::diagnosis::State;
 use reverb_data::figures::{plural, seconds};
-use reverb_data::{byte_size, table_sentences};
 use reverb_engine::{Held, Limit, SetBy, TableStatus, WaitReason};
 
 use crate::history::Rates;
@@ -21,55 +23,6 @@ const LONG: Duration = Duration::from_secs(10);
 pub(crate) const NOTICEABLE: Duration = Duration::from_secs(1);
 /// From this share of the last seconds on, a side waits more than it works.
 const MOSTLY: f64 = 0.5;
-
-/// What a table does or waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    /// Nobody has asked for anything lately.
-    Idle,
-    /// Inserts or samples go through.
-    Flowing,
-    /// Samples wait for the first items, and inserts come.
-    Filling,
-    /// Samples wait, and no inserts come.
-    Starved,
-    /// Samples wait for the ratio, and inserts come.
-    Ahead,
-    /// Inserts wait for the ratio.
-    Behind,
-    /// Inserts wait for memory.
-    Full,
-    /// Samples are ready, and their readers do not take them.
-    SlowReaders,
-    /// Both wait, and neither can go on.
-    Stuck,
-    /// It can never hold as many items as sampling needs.
-    Never,
-    /// Somebody lets a side wait.
-    Paused,
-    /// The server ends its streams before it stops.
-    Draining,
-}
-
-impl State {
-    /// Its name: `flowing`.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Flowing => "flowing",
-            Self::Filling => "filling",
-            Self::Starved => "starved",
-            Self::Ahead => "ahead",
-            Self::Behind => "behind",
-            Self::Full => "full",
-            Self::SlowReaders => "slow readers",
-            Self::Stuck => "stuck",
-            Self::Never => "never",
-            Self::Paused => "paused",
-            Self::Draining => "draining",
-        }
-    }
-}
 
 /// What is known beside the table itself.
 #[derive(Debug, Clone, Default)]
@@ -253,7 +206,7 @@ impl<'a> Case<'a> {
         let told = |by: &'a SetBy| (&*by.client, by.to_string());
         let waiting = (info.waiting_inserts as i64, info.waiting_samples as i64);
         let (inserts, samples) = (inserting.paused().map(told), sampling.paused().map(told));
-        Some(table_sentences::paused(inserts, samples, waiting))
+        Some(told::paused(inserts, samples, waiting))
     }
 
     fn why_stuck(&self) -> String {
@@ -282,7 +235,7 @@ impl<'a> Case<'a> {
         let wait = self.table.inserting.oldest_wait.unwrap_or_default();
         let now = match self.table.info.waiting_inserts {
             0 => "no insert is queued at this moment".to_owned(),
-            items => table_sentences::inserts_wait(items as i64, wait),
+            items => told::inserts_wait(items as i64, wait),
         };
         format!(
             "Actors wait for learners: {now}{}.{}",
@@ -311,7 +264,7 @@ impl<'a> Case<'a> {
         if last_insert.unwrap_or(wait) > LONG {
             let streams =
                 plural(self.around.writers as i64, "insert stream is", "insert streams are");
-            let told = table_sentences::starving(waiting, wait, last_insert);
+            let told = told::starving(waiting, wait, last_insert);
             return (State::Starved, format!("{told}; {streams} open."), self.samples_wait_for);
         }
         // A queue is empty again and again.
@@ -324,12 +277,12 @@ impl<'a> Case<'a> {
             let (rate, min_size) =
                 (self.around.rates.map(|it| it.inserts), limiter.min_size_to_sample);
             let otherwise = "then sampling starts (min_size_to_sample)";
-            let told = table_sentences::filling(*size, min_size, rate.unwrap_or(0.0), otherwise);
+            let told = told::filling(*size, min_size, rate.unwrap_or(0.0), otherwise);
             return (State::Filling, told, None);
         }
         let now = match waiting {
             0 => "no request waits at this moment".to_owned(),
-            _ => table_sentences::samples_wait(waiting, wait),
+            _ => told::samples_wait(waiting, wait),
         };
         let share = self.share_of_time(|rates| rates.sample_blocked);
         (State::Ahead, format!("Learners wait for actors: {now}{share}."), self.samples_wait_for)
@@ -348,13 +301,13 @@ impl<'a> Case<'a> {
     }
 
     fn how_it_flows(&self) -> String {
-        table_sentences::flowing(self.around.rates.map(|rates| (rates.inserts, rates.samples)))
+        told::flowing(self.around.rates.map(|rates| (rates.inserts, rates.samples)))
     }
 
     fn how_it_rests(&self) -> String {
         let statistics = &self.table.statistics;
         let [insert, sample] = [statistics.last_insert_ns, statistics.last_sample_ns];
-        table_sentences::resting(self.since(insert), self.since(sample))
+        told::resting(self.since(insert), self.since(sample))
     }
 
     fn share_of_time(&self, share: impl Fn(&Rates) -> f64) -> String {
@@ -365,7 +318,7 @@ impl<'a> Case<'a> {
     }
 
     fn since(&self, at_ns: i64) -> Option<Duration> {
-        table_sentences::since(at_ns, self.around.now_ns)
+        told::since(at_ns, self.around.now_ns)
     }
 }
 

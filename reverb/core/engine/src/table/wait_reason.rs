@@ -11,7 +11,7 @@ use reverb_data::{Error, RateLimiterConfig, byte_size};
 
 use super::state::Batch;
 use super::wait_queues::RequestId;
-use super::{SetBy, Shared};
+use super::{Forecast, SetBy, Shared};
 use crate::rate_limiter::RateLimiter;
 
 /// Why the next insert or the next sample of a table cannot go on.
@@ -78,18 +78,6 @@ pub enum Limit {
 }
 
 impl Held {
-    fn new(limiter: &RateLimiter, limit: Limit, missing: f64) -> WaitReason {
-        let (size, cursor) = (limiter.size(), limiter.cursor());
-        // Rounding may find none missing.
-        let missing = missing.max(1.0);
-        let held = Self { limit, missing, limiter: *limiter.bounds(), size, cursor };
-        if limiter.window().is_some() {
-            WaitReason::Window(held)
-        } else {
-            WaitReason::Limiter(held)
-        }
-    }
-
     /// The window of a shard, and who moves it.
     pub fn describe_window(&self) -> String {
         format!(
@@ -101,14 +89,17 @@ impl Held {
         )
     }
 
+    /// Whether a window allows no sample, whatever is inserted.
+    fn is_closed(&self) -> bool {
+        self.limit == Limit::MinSize && self.limiter.min_size_to_sample == i64::MAX
+    }
+
     fn cause(&self) -> String {
         let RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff } =
             self.limiter;
         let (size, cursor) = (count(self.size), self.cursor);
         match self.limit {
-            Limit::MinSize if min_size_to_sample == i64::MAX => {
-                "its shard is closed for samples".to_owned()
-            }
+            Limit::MinSize if self.is_closed() => "the shard is closed for samples".to_owned(),
             Limit::MinSize => {
                 let needed = count(min_size_to_sample);
                 format!("samples need {needed} items (min_size_to_sample) and there are {size}")
@@ -131,16 +122,22 @@ impl fmt::Display for Held {
             Limit::MinSize | Limit::MinDiff => ("insert", "sample"),
         };
         match self.missing {
-            _ if self.limiter.min_size_to_sample == i64::MAX && self.limit == Limit::MinSize => {
-                f.write_str("No insert allows the next sample.")
-            }
-            missing if missing > 1.0 => write!(f, "{missing} more {other}s allow the next {next}."),
-            _ => write!(f, "1 more {other} allows the next {next}."),
+            _ if self.is_closed() => write!(f, "No {other} allows the next {next}."),
+            1.0 => write!(f, "1 more {other} allows the next {next}."),
+            missing => write!(f, "{missing} more {other}s allow the next {next}."),
         }
     }
 }
 
 impl WaitReason {
+    fn held(limiter: &RateLimiter, limit: Limit, missing: f64) -> Self {
+        let (size, cursor) = (limiter.size(), limiter.cursor());
+        // Rounding may find none missing.
+        let missing = missing.max(1.0);
+        let held = Held { limit, missing, limiter: *limiter.bounds(), size, cursor };
+        if limiter.window().is_some() { Self::Window(held) } else { Self::Limiter(held) }
+    }
+
     /// The cause as a part of a sentence.
     pub fn cause(&self) -> String {
         match self {
@@ -153,9 +150,7 @@ impl WaitReason {
             ),
             Self::Limiter(held) | Self::Window(held) => held.cause(),
             Self::Batch { wanted, allowed } if allowed < wanted => {
-                format!(
-                    "the rate limiter allows {allowed} of the {wanted} samples of the batch now"
-                )
+                format!("the table allows {allowed} of the {wanted} samples of the batch now")
             }
             Self::Batch { wanted, .. } => format!(
                 "the items that leave before the last of the {wanted} samples of the batch would \
@@ -198,7 +193,7 @@ impl Shared {
         }
         let limiter = state.limiter();
         if !limiter.can_insert(1) {
-            return Some(Held::new(limiter, Limit::MaxDiff, limiter.missing_samples()));
+            return Some(WaitReason::held(limiter, Limit::MaxDiff, limiter.missing_samples()));
         }
         let has_room = queues.next_insert().is_none_or(|item| state.has_room_for(item));
         (!has_room).then(|| WaitReason::TableFull {
@@ -257,7 +252,7 @@ impl Shared {
         if !limiter.can_sample(1) {
             let is_small = limiter.size() < limiter.bounds().min_size_to_sample;
             let limit = if is_small { Limit::MinSize } else { Limit::MinDiff };
-            return Some(Held::new(limiter, limit, limiter.missing_inserts()));
+            return Some(WaitReason::held(limiter, limit, limiter.missing_inserts()));
         }
         let batch = whole.map(|wanted| {
             let allowed = limiter.samples_allowed(wanted).min(state.samples_left(state.len()));
@@ -285,8 +280,13 @@ impl Shared {
         }
         config.why_too_small().or_else(|| {
             let max_bytes = config.memory.max_bytes?;
-            let needed = state.account().bytes().checked_div(size)?.saturating_mul(min_size);
-            (needed > max_bytes).then(|| {
+            let bytes = state.account().bytes();
+            let average = bytes.checked_div(size)?;
+            let needed = average.saturating_mul(min_size);
+            // The first items tell little: later ones may share their chunks.
+            let is_known = bytes.saturating_add(average) > max_bytes
+                || Forecast::new(config.max_size, state.len(), bytes).is_some();
+            (needed > max_bytes && is_known).then(|| {
                 format!(
                     "It will never hold the {} items that sampling needs (min_size_to_sample): \
                      they would take {}, and max_bytes is {}. Raise max_bytes, or lower \

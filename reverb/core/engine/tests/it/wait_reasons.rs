@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::common::{UNLIMITED, config, insert, item, limiter, min_size, queue};
+use crate::common::{UNLIMITED, chunk, config, insert, item, item_of, limiter, min_size, queue};
 use proptest::prelude::*;
 use reverb_data::{
     MemoryConfig, RateLimiterConfig, Result, SampleOptions, Sampled, SelectorConfig, TableChange,
@@ -53,13 +53,13 @@ fn a_batch_says_how_much_of_it_is_allowed() {
     let waiting = request(&table, 4, WHOLE);
     let reason = table.status().sampling.reason.unwrap();
     assert_eq!(reason, WaitReason::Batch { wanted: 4, allowed: 2 });
-    let text = "A batch of all samples or none waits: the rate limiter allows 2 of the 4 samples of \
-                the batch now.";
+    let text = "A batch of all samples or none waits: the table allows 2 of the 4 samples of the \
+                batch now.";
     assert_eq!(reason.to_string(), text);
     // One that is behind it in the queue could go on.
     let text = refusal(&table, 1, SampleOptions::default()).unwrap();
     let expected = "The sample timed out. Table t: 1 request is before it, and the first one waits \
-                    too: A batch of all samples or none waits: the rate limiter allows 2 of the 4";
+                    too: A batch of all samples or none waits: the table allows 2 of the 4";
     assert!(text.starts_with(expected), "{text}");
     drop(waiting);
     assert_eq!(table.status().sampling.reason, None);
@@ -91,6 +91,68 @@ fn a_timeout_tells_what_holds_inserts_as_well() {
     table.pause(true, false, &by()).unwrap();
     let text = refusal(&table, 1, SampleOptions::default()).unwrap();
     assert!(text.contains("Inserts cannot go on either: paused by learner-0 since "), "{text}");
+}
+
+#[test]
+fn bytes_that_items_share_are_no_reason_for_never() {
+    let memory = MemoryConfig { max_bytes: Some(9000), when_full: WhenFull::Wait };
+    let table =
+        || Table::new(TableConfig { rate_limiter: min_size(10), memory, ..config(100) }).unwrap();
+    let shared = chunk(0, 0, 2000);
+    let never =
+        |table: &Table| matches!(table.status().sampling.reason, Some(WaitReason::Never(_)));
+    let sharing = table();
+    for key in 0..10 {
+        insert(&sharing, vec![item_of(key, 1.0, &[shared.clone()])]);
+        assert!(!never(&sharing), "{key}");
+    }
+    assert!(sharing.try_sample(1).is_some());
+    let alone = table();
+    for key in 0..4 {
+        assert!(key == 3 || !never(&alone));
+        insert(&alone, vec![item_of(key, 1.0, &[chunk(key, key, 2000)])]);
+    }
+    let status = alone.status();
+    assert!(matches!(status.inserting.reason, Some(WaitReason::TableFull { .. })));
+    let text = "It will never hold the 10 items that sampling needs (min_size_to_sample): they would \
+                take 2";
+    assert!(status.sampling.reason.unwrap().to_string().starts_with(text));
+}
+
+#[test]
+fn a_batch_that_can_never_be_is_why_its_queue_stands_still() {
+    let table = Table::new(queue(5)).unwrap();
+    let waiting = request(&table, 6, WHOLE);
+    assert!(waiting.is_some());
+    let text = "It never allows 6 samples at once, but 5 at most: inserts wait for samples before \
+                that. Ask for a smaller batch, or change the table.";
+    assert_eq!(table.status().sampling.reason, Some(WaitReason::Never(text.to_owned())));
+}
+
+/// Each item allows four samples and leaves after two, so the next insert is free.
+#[test]
+fn items_that_leave_early_allow_larger_batches_than_the_bounds() {
+    let is_sampled = |seed| {
+        let table = Table::new(TableConfig {
+            sampler: SelectorConfig::Uniform,
+            max_times_sampled: 2,
+            rate_limiter: limiter(4.0, 3, 10.0, 12.0),
+            seed: Some(seed),
+            ..config(10)
+        });
+        let table = table.unwrap();
+        insert(&table, (0..3).map(|key| item(key, 1.0)).collect());
+        let waiting = request(&table, 3, WHOLE);
+        assert_eq!(
+            table.status().sampling.reason,
+            Some(WaitReason::Batch { wanted: 3, allowed: 2 })
+        );
+        drop(waiting);
+        assert_eq!(table.try_sample(2).unwrap().len(), 2);
+        insert(&table, vec![item(3, 1.0)]);
+        table.try_sample_with(3, WHOLE).is_some()
+    };
+    assert!((0..50).any(is_sampled));
 }
 
 #[derive(Debug, Clone)]

@@ -287,7 +287,10 @@ async fn the_timeout_of_a_whole_batch_says_what_is_missing() {
     let timeout = Some(Duration::from_secs(1));
     let error = table.sample_with(4, timeout, WHOLE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::RateLimiterTimeout);
-    assert!(error.message().contains("allows 2 of the 4 samples of the batch now"), "{error}");
+    assert!(
+        error.message().contains("the table allows 2 of the 4 samples of the batch now"),
+        "{error}"
+    );
     assert_eq!(table.info().num_samples, 0);
     assert_eq!(table.try_sample(9).unwrap().len(), 2);
 

@@ -323,12 +323,12 @@ fn a_batch_that_waits_is_no_wait_for_one_insert() {
     let mut batch = samples_wait(ratio(0.0, 50.0, 0.0), 2, 3.0);
     batch.sampling.reason = Some(WaitReason::Batch { wanted: 64, allowed: 49 });
     let text = "Learners wait for actors: 2 requests for samples have waited 3.0 s; 92 % of the last \
-                10 s was waiting. A batch of all samples or none waits: the rate limiter allows 49 \
-                of the 64 samples of the batch now.";
+                10 s was waiting. A batch of all samples or none waits: the table allows 49 of \
+                the 64 samples of the batch now.";
     check(&batch, &around(), State::Ahead, text);
     batch.cursor = 49.0;
     let batch = TableStatus { sampling: batch.sampling.clone(), ..inserts_wait(batch, 1, 2.0) };
-    let text = "Neither can go on: the rate limiter allows 49 of the 64 samples of the batch now, \
+    let text = "Neither can go on: the table allows 49 of the 64 samples of the batch now, \
                 and an insert would bring the cursor 49 above max_diff 50 (samples_per_insert 2). \
                 Ask for smaller batches, or raise max_diff.";
     check(&batch, &around(), State::Stuck, text);

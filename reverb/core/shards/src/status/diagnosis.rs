@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use reverb_data::byte_size;
+use reverb_data::diagnosis::{self as told, State};
 use reverb_data::figures::{Bound, count};
-use reverb_data::{byte_size, table_sentences};
 use reverb_wire::convert::table_config::to_rate_limiter;
 use reverb_wire::generated::reverb::{Diagnosis, MemoryStatus, SideStatus, TableStatus};
 
@@ -13,23 +14,6 @@ const LONG: Duration = Duration::from_secs(10);
 
 /// The name of the state of a group that misses a shard.
 pub(super) const SHARD_DOWN: &str = "shard down";
-
-/// The states of a table at one shard, those that need more attention later. A shard that nobody
-/// asks says nothing of the others, so "idle" is the state of a group only if all are idle.
-const STATES: [&str; 12] = [
-    "idle",
-    "flowing",
-    "filling",
-    "ahead",
-    "behind",
-    "slow readers",
-    "full",
-    "starved",
-    "draining",
-    "paused",
-    "stuck",
-    "never",
-];
 
 /// A table at one shard.
 pub(super) struct Part<'a> {
@@ -40,30 +24,27 @@ pub(super) struct Part<'a> {
 }
 
 impl Part<'_> {
-    fn state(&self) -> &str {
-        self.table.diagnosis.as_ref().map_or("", |it| &it.state)
+    /// `None` if its server is of another release.
+    fn state(&self) -> Option<State> {
+        State::named(&self.table.diagnosis.as_ref()?.state)
     }
-}
-
-fn gravity(state: &str) -> usize {
-    STATES.iter().position(|it| *it == state).unwrap_or(0)
 }
 
 /// The diagnosis of a table whose parts are these.
 ///
 /// `sum` is the table of the group; `now_ns` is in nanoseconds since 1970.
 pub(super) fn of_group(sum: &TableStatus, parts: &[Part<'_>], now_ns: i64) -> Diagnosis {
-    let Some(worst) = parts.iter().map(Part::state).max_by_key(|it| gravity(it)) else {
-        return Diagnosis::default();
+    let Some(worst) = parts.iter().filter_map(Part::state).max() else {
+        return sum.diagnosis.clone().unwrap_or_default();
     };
-    let concerned: Vec<&Part<'_>> = parts.iter().filter(|it| it.state() == worst).collect();
+    let concerned: Vec<&Part<'_>> = parts.iter().filter(|it| it.state() == Some(worst)).collect();
     let case = Case { sum, parts, concerned: &concerned, now_ns };
     let state = case.state(worst);
     let mut sentence = case.sentence(state);
-    if concerned.len() < parts.len() && state != "idle" && state != "flowing" {
+    if concerned.len() < parts.len() && state > State::Flowing {
         sentence = format!("{} of {}: {sentence}", names(&concerned), parts.len());
     }
-    Diagnosis { state: state.to_owned(), sentence }
+    Diagnosis { state: state.name().to_owned(), sentence }
 }
 
 /// A table of a group, and the parts that are in its gravest state.
@@ -76,44 +57,44 @@ struct Case<'a> {
 
 impl Case<'_> {
     /// A shard starves while nobody inserts there; the group does while nobody inserts anywhere.
-    fn state<'b>(&self, worst: &'b str) -> &'b str {
+    fn state(&self, worst: State) -> State {
         let inserts = self.side(true).last_ns;
-        if worst != "starved" || self.since(inserts).is_none_or(|ago| ago > LONG) {
+        if worst != State::Starved || self.since(inserts).is_none_or(|ago| ago > LONG) {
             return worst;
         }
-        if self.sum.num_items < self.limiter_min_size() { "filling" } else { "ahead" }
+        if self.sum.num_items < self.limiter_min_size() { State::Filling } else { State::Ahead }
     }
 
-    fn sentence(&self, state: &str) -> String {
+    fn sentence(&self, state: State) -> String {
         match state {
-            "idle" => self.how_it_rests(),
-            "flowing" => self.how_it_flows(),
-            "filling" => self.how_it_fills(),
-            "ahead" => {
+            State::Idle => self.how_it_rests(),
+            State::Flowing => self.how_it_flows(),
+            State::Filling => self.how_it_fills(),
+            State::Ahead => {
                 let waits = self.how_samples_wait();
                 format!("Learners wait for actors: {waits}. {}", self.of_first())
             }
-            "behind" => {
+            State::Behind => {
                 let side = self.side(true);
-                let queued = table_sentences::inserts_wait(side.waiting, oldest(&side));
+                let queued = told::inserts_wait(side.waiting, oldest(&side));
                 format!("Actors wait for learners: {queued}. {}", self.of_first())
             }
-            "starved" => {
+            State::Starved => {
                 let (side, last) = (self.side(false), self.since(self.side(true).last_ns));
-                let told = table_sentences::starving(side.waiting, oldest(&side), last);
+                let told = told::starving(side.waiting, oldest(&side), last);
                 format!("{told}, at any shard. {}", self.of_first())
             }
-            "full" => self.why_full(),
-            "paused" => self.why_paused(),
-            "stuck" => format!("Neither can go on: {}. {}", self.numbers(), self.of_first()),
-            "never" => format!(
+            State::Full => self.why_full(),
+            State::Paused => self.why_paused(),
+            State::Stuck => format!("Neither can go on: {}. {}", self.numbers(), self.of_first()),
+            State::Never => format!(
                 "It can never go on: the shards need {} items together (min_size_to_sample), and \
                  their max_size is {}. {}",
                 count(self.limiter_min_size()),
                 count(self.sum.max_items),
                 self.of_first()
             ),
-            _ => self.of_first(),
+            State::SlowReaders | State::Draining => self.of_first(),
         }
     }
 
@@ -139,23 +120,23 @@ impl Case<'_> {
 
     fn how_it_rests(&self) -> String {
         let [insert, sample] = [true, false].map(|side| self.since(self.side(side).last_ns));
-        table_sentences::resting(insert, sample)
+        told::resting(insert, sample)
     }
 
     fn how_it_flows(&self) -> String {
         let rates = self.sum.rates.map(|rates| (rates.inserts_per_s, rates.samples_per_s));
-        table_sentences::flowing(rates)
+        told::flowing(rates)
     }
 
     fn how_it_fills(&self) -> String {
         let rate = self.sum.rates.map_or(0.0, |rates| rates.inserts_per_s);
         let otherwise = "each shard needs its part before it is sampled (min_size_to_sample)";
-        table_sentences::filling(self.sum.num_items, self.limiter_min_size(), rate, otherwise)
+        told::filling(self.sum.num_items, self.limiter_min_size(), rate, otherwise)
     }
 
     fn how_samples_wait(&self) -> String {
         let side = self.side(false);
-        table_sentences::samples_wait(side.waiting, oldest(&side))
+        told::samples_wait(side.waiting, oldest(&side))
     }
 
     /// The memory that has a limit, of the table and of the servers; the shard says which is full.
@@ -181,7 +162,7 @@ impl Case<'_> {
         }
         let [inserts, samples] = [&inserting, &sampling]
             .map(|side| side.paused.as_ref().map(|by| (&*by.client, by.client.clone())));
-        table_sentences::paused(inserts, samples, (inserting.waiting, sampling.waiting))
+        told::paused(inserts, samples, (inserting.waiting, sampling.waiting))
     }
 
     fn limiter_min_size(&self) -> i64 {
@@ -194,7 +175,7 @@ impl Case<'_> {
     }
 
     fn since(&self, at_ns: i64) -> Option<Duration> {
-        table_sentences::since(at_ns, self.now_ns)
+        told::since(at_ns, self.now_ns)
     }
 }
 

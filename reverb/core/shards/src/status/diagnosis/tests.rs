@@ -7,7 +7,7 @@ use reverb_wire::generated::reverb::{
     TableStatus,
 };
 
-use super::{SHARD_DOWN, STATES};
+use super::{SHARD_DOWN, State};
 use crate::status::together;
 
 const NOW_NS: i64 = 1_000_000_000_000;
@@ -75,7 +75,7 @@ fn side(shard: &mut ShardStatus) -> &mut SideStatus {
 
 #[test]
 fn a_shard_that_nobody_asks_hides_no_other() {
-    for state in STATES {
+    for state in State::ALL.map(|(_, name)| name) {
         for at in 0..4 {
             let told = of_one(state, at, "idle");
             assert_eq!(told.state, state);

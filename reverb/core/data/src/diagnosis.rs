@@ -1,9 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sentences about a table, of one server or of a group: how long calls wait, and what goes through.
+//! States of a table as people are told, and the sentences that a server and a group share.
 
 use std::time::Duration;
 
 use crate::figures::{count, number, plural, seconds};
+
+/// What a table does or waits for; what needs more attention comes later.
+///
+/// A shard that nobody asks says nothing of the others, so a group is idle only if all shards are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// Nobody has asked for anything lately.
+    Idle,
+    /// Inserts or samples go through.
+    Flowing,
+    /// Samples wait for the first items, and inserts come.
+    Filling,
+    /// Samples wait for the ratio, and inserts come.
+    Ahead,
+    /// Inserts wait for the ratio.
+    Behind,
+    /// Samples are ready, and their readers do not take them.
+    SlowReaders,
+    /// Inserts wait for memory.
+    Full,
+    /// Samples wait, and no inserts come.
+    Starved,
+    /// The server ends its streams before it stops.
+    Draining,
+    /// Somebody lets a side wait.
+    Paused,
+    /// Both wait, and neither can go on.
+    Stuck,
+    /// What is asked of it can never be.
+    Never,
+}
+
+impl State {
+    /// All states in order, with their names.
+    pub const ALL: [(Self, &str); 12] = [
+        (Self::Idle, "idle"),
+        (Self::Flowing, "flowing"),
+        (Self::Filling, "filling"),
+        (Self::Ahead, "ahead"),
+        (Self::Behind, "behind"),
+        (Self::SlowReaders, "slow readers"),
+        (Self::Full, "full"),
+        (Self::Starved, "starved"),
+        (Self::Draining, "draining"),
+        (Self::Paused, "paused"),
+        (Self::Stuck, "stuck"),
+        (Self::Never, "never"),
+    ];
+
+    /// Its name: `flowing`.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
+    /// The state of this name; `None` for one of another release.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|(_, it)| *it == name).map(|(state, _)| state)
+    }
+}
 
 /// The time since a moment in nanoseconds since 1970; `None` for 0, which means "never".
 pub fn since(at_ns: i64, now_ns: i64) -> Option<Duration> {
@@ -91,4 +150,18 @@ pub fn paused(
         plural(items, "insert waits", "inserts wait"),
         plural(requests, "request for samples waits", "requests for samples wait")
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::State;
+
+    #[test]
+    fn every_state_has_its_name() {
+        for (at, (state, name)) in State::ALL.into_iter().enumerate() {
+            assert_eq!((state as usize, state.name()), (at, name));
+            assert_eq!(State::named(name), Some(state));
+        }
+        assert_eq!(State::named("shard down"), None);
+    }
 }
