@@ -85,7 +85,7 @@ def test_a_state_has_one_sentence_and_one_reason(state, capsys):
             assert all(text in errors[-1] for text in [*told, RATE_LIMITER_TIMEOUT]), errors[-1]
 
 
-# What programs of dm-reverb look for.
+# Programs of dm-reverb look for it.
 RATE_LIMITER_TIMEOUT = "Rate Limiter: Timeout exceeded before the right to insert was acquired."
 
 # Nobody waits for the table.

@@ -176,7 +176,7 @@ SAMPLES_WAIT = {
     "stuck": "1 more insert allows the next sample.",
     "starved": "1 more insert allows the next sample.",
 }
-# What a timeout of a request for a sample says where none would wait, or beside that.
+# Texts of timeouts of samples: what is told beside that, or where nobody waits yet.
 TIMEOUTS = {
     "stuck": "Inserts cannot go on either: an insert would bring the cursor ",
     "never": "Table replay: It will never hold the 6 items that sampling needs",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::figures::{count, number, plural, seconds};
 
-/// What a table does or waits for; what needs more attention comes later.
+/// State of a table, as people are told; the gravest comes last.
 ///
 /// A shard that nobody asks says nothing of the others, so a group is idle only if all shards are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,7 +32,7 @@ pub enum State {
     Paused,
     /// Both wait, and neither can go on.
     Stuck,
-    /// What is asked of it can never be.
+    /// Samples can never begin, or never as many at once as are asked for.
     Never,
 }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a table does or waits for, in a word and a sentence, with what would help.
 //!
-//! The table itself decides why its calls cannot go on ([`WaitReason`]). Here is added what only a
-//! server knows: rates, streams, its own memory, a drain; and which of all that counts. The page and
-//! the commands show what is said here.
+//! The table itself decides why its calls cannot go on ([`WaitReason`]). This adds what only a
+//! server knows (rates, streams, its own memory, a drain), and says which of all that counts. Errors
+//! of timeouts, lines of the log, the page and the commands show what is said here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,9 +100,9 @@ impl SlowReaders {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Diagnosis {
     pub(crate) state: State,
-    /// What the server knows.
+    /// Sentences about the server and the last seconds.
     pub(crate) around: String,
-    /// Why the table lets its callers wait, if that is not a part of the other sentences.
+    /// Why the table lets its callers wait, if the other sentences do not say it.
     pub(crate) reason: Option<String>,
 }
 

@@ -342,7 +342,7 @@ impl ItemMaker<'_> {
     }
 }
 
-/// What these tables wait for, in the words of the server.
+/// Reasons why these tables let items wait, in the words of the server.
 fn describe_reasons(status: &StatusResponse, tables: &[String]) -> String {
     let waiting = status.tables.iter().filter(|table| tables.contains(&table.name));
     let texts = waiting.filter_map(|table| {

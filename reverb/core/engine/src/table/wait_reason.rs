@@ -227,8 +227,8 @@ impl Shared {
         ))
     }
 
-    /// Whether the bounds of the rate limiter hold the first insert, and the first sample. For those
-    /// who move the bounds, at every operation, so no reason is made.
+    /// Whether the bounds of the rate limiter hold the first insert, and the first sample. Asked at
+    /// every operation, for those who move the bounds, so no reason is made.
     pub(super) fn held_by_limiter(&self) -> (bool, bool) {
         let Self { state, queues, .. } = self;
         let (paused, limiter) = (&queues.paused, state.limiter());
@@ -259,7 +259,7 @@ impl Shared {
             (wanted, allowed)
         });
         match batch {
-            // What is first and waits was tried.
+            // The first request was tried, and still waits.
             Some((wanted, allowed)) if allowed < wanted || at == 0 => {
                 Some(WaitReason::Batch { wanted, allowed })
             }

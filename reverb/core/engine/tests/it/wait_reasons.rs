@@ -421,7 +421,7 @@ proptest! {
         }
     }
 
-    /// What is told to be impossible never happens, while nobody deletes items.
+    /// Nothing that was told to be impossible happens, while nobody deletes items.
     #[test]
     fn never_is_never(
         config in table_config(),
