@@ -200,9 +200,7 @@ impl<'a> Case<'a> {
     /// Who lets a side wait, and how many requests wait for that.
     fn why_paused(&self) -> Option<String> {
         let TableStatus { info, inserting, sampling, .. } = self.table;
-        if inserting.paused().or(sampling.paused()).is_none() {
-            return None;
-        }
+        inserting.paused().or(sampling.paused())?;
         let told = |by: &'a SetBy| (&*by.client, by.to_string());
         let waiting = (info.waiting_inserts as i64, info.waiting_samples as i64);
         let (inserts, samples) = (inserting.paused().map(told), sampling.paused().map(told));

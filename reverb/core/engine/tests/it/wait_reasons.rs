@@ -103,7 +103,7 @@ fn bytes_that_items_share_are_no_reason_for_never() {
         |table: &Table| matches!(table.status().sampling.reason, Some(WaitReason::Never(_)));
     let sharing = table();
     for key in 0..10 {
-        insert(&sharing, vec![item_of(key, 1.0, &[shared.clone()])]);
+        insert(&sharing, vec![item_of(key, 1.0, std::slice::from_ref(&shared))]);
         assert!(!never(&sharing), "{key}");
     }
     assert!(sharing.try_sample(1).is_some());
@@ -155,7 +155,7 @@ fn items_that_leave_early_allow_larger_batches_than_the_bounds() {
     assert!((0..50).any(is_sampled));
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 enum Step {
     Insert(usize),
     Sample,
@@ -274,10 +274,9 @@ impl Case {
                 assert!(is_sampled == goes_on || is_chance, "{before:?}");
             }
             Step::Wait(num, is_whole) => {
-                self.waiting.extend(request(&table, num, options(is_whole)))
+                self.waiting.extend(request(&table, num, options(is_whole)));
             }
             Step::Leave(at) if at < self.waiting.len() => drop(self.waiting.remove(at)),
-            Step::Leave(_) => {}
             Step::TimeOut(num, is_whole) => {
                 let text = refusal(&table, num, options(is_whole)).unwrap_or_default();
                 assert!(!text.contains("changed just now"), "{text}");
@@ -306,7 +305,7 @@ impl Case {
             Step::Hold if self.hold.is_none() => {
                 self.hold = Some(LimiterHold::begin(&table, true, &by()).unwrap());
             }
-            Step::Hold => {}
+            Step::Leave(_) | Step::Hold => {}
             Step::Release => self.hold = None,
             Step::Configure(max_size, min_size, max_diff) => {
                 let rate_limiter = RateLimiterConfig {

@@ -281,6 +281,18 @@ async fn a_whole_batch_waits_until_all_of_it_is_allowed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_batch_that_times_out_lets_those_behind_it_go_on() {
+    let table = Table::new(queue(5)).unwrap();
+    insert(&table, vec![item(0, 1.0)]);
+    let mut batch = pin!(table.sample_with(4, Some(Duration::from_secs(1)), WHOLE));
+    let poll = std::future::poll_fn(|cx| Poll::Ready(batch.as_mut().poll(cx))).await;
+    assert!(poll.is_pending());
+    let behind = start_sampling(&table, 1, Some(Duration::from_secs(9))).await;
+    assert!(batch.await.is_err());
+    assert_eq!(keys(&behind.await.unwrap().unwrap()), [0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_timeout_of_a_whole_batch_says_what_is_missing() {
     let table = Table::new(queue(5)).unwrap();
     insert_all(&table, &[1.0, 1.0]);
