@@ -169,6 +169,7 @@ class SideStatus:
         sample, in seconds.
       last_at: When the last item was inserted, or sampled, in seconds since 1970; `None`: never.
       paused: Who has paused this side; `None` if nobody has.
+      reason: Why the first of them cannot go on, in sentences; `None` if none waits.
     """
 
     waiting: int
@@ -177,6 +178,7 @@ class SideStatus:
     wait_s: Histogram
     last_at: float | None
     paused: SetBy | None
+    reason: str | None
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "SideStatus":
@@ -188,6 +190,7 @@ class SideStatus:
             wait_s=Histogram._from_proto(proto.wait_s),
             last_at=proto.last_ns / _NS_PER_S if proto.last_ns else None,
             paused=SetBy._of(proto, "paused"),
+            reason=proto.reason or None,
         )
 
 
@@ -253,7 +256,8 @@ class Rates:
 class Diagnosis:
     """What a table does or waits for.
 
-    * `never`: it can never hold the items that sampling needs, because it is too small.
+    * `never`: it can never hold the items that sampling needs, because it is too small, or never
+      allow as many samples at once as the first request in its queue asks for.
     * `stuck`: inserts and samples wait, and neither can go on.
     * `paused`: somebody has paused inserts or samples.
     * `draining`: the server ends its streams, before it is stopped.

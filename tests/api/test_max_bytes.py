@@ -178,8 +178,8 @@ class TestTable:
                 writer.create_item("queue", 1.0, {name: history[name][-1] for name in history})
             with pytest.raises(
                 DeadlineExceededError,
-                match=r"table queue holds 1\d\.\d KiB of 19\.5 KiB \(max_bytes\) and when_full is "
-                r'"wait": items leave by sampling \(max_times_sampled\), deletes or reset',
+                match=r" Table queue: Inserts wait for memory: the table holds 1\d\.\d KiB of "
+                r'19\.5 KiB \(max_bytes, when_full="wait"\)\. Items leave by sampling',
             ):
                 writer.flush(timeout_ms=200)
             status = server.status()
@@ -239,8 +239,8 @@ class TestTable:
             client.insert(noise(4000), {"table": 1.0})
         with pytest.raises(
             DeadlineExceededError,
-            match=r"it can hardly hold min_size_to_sample 100 items, because its max_bytes is "
-            r"19\.5 KiB and an item takes 4\.\d KiB",
+            match=r"Table table: It will never hold the 100 items that sampling needs "
+            r"\(min_size_to_sample\): they would take 4\d\d\.\d KiB, and max_bytes is 19\.5 KiB\.",
         ):
             list(client.sample("table", 1, timeout_ms=1))
 

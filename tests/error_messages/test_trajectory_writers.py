@@ -69,9 +69,10 @@ EXPIRED = (
     "The reference has expired: only the last num_keep_alive_refs steps of the episode can be used."
 )
 WAITING = (
-    "items sent to {address} but not confirmed and 0 items not sent yet (tables: queue). A table "
-    "confirms an item once its rate limiter lets it in. Table queue: 1 item(s), max_size 1, "
-    "min_size_to_sample 1, 1 insert(s), 0 sample(s), samples_per_insert 1, min_diff 0, max_diff 1."
+    "items sent to {address} but not confirmed and 0 items not sent yet (tables: queue). Table "
+    "queue: 1 more sample allows the next insert. A table confirms an item once its rate limiter "
+    "lets it in. Table queue: 1 item(s), max_size 1, min_size_to_sample 1, 1 insert(s), 0 "
+    "sample(s), samples_per_insert 1, min_diff 0, max_diff 1."
 )
 
 TRAJECTORY_WRITER = {

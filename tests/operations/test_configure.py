@@ -355,7 +355,7 @@ class TestTimeouts:
             with pytest.raises(reverb.DeadlineExceededError) as raised:
                 served.client.sample_batch("replay", 1, timeout_ms=1100)
             text = str(raised.value)
-            assert "A sample waits for 7 more insert(s)" in text
+            assert "Table replay: 7 more inserts allow the next sample. " in text
             assert "The table is filling: 2 of 9 items; then sampling starts" in text
 
     def test_a_short_wait_is_told_as_before(self, host):

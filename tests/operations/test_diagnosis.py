@@ -1,42 +1,136 @@
 # SPDX-License-Identifier: Apache-2.0
 """Staged stalls: each is named within 2 s of its condition holding, by all who tell it."""
 
+import contextlib
+import html
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+import urllib.request
 
 import numpy as np
 import pytest
 
 import reverb
 from reverb import command, testing
-from reverb.errors import TableNotFoundError
+from reverb.errors import DeadlineExceededError, ReverbError, TableNotFoundError
 from reverb.server_status import STATES, ServerStatus
-from support.stalls import PROMPT_S, STALLS, Stage, limiter, looping, slow_readers
-from support.waiting import wait_until
+from support.stalls import (
+    INSERTS_WAIT,
+    PROMPT_S,
+    SAMPLES_WAIT,
+    SPECIAL_STALLS,
+    STALLS,
+    TIMEOUTS,
+    Stage,
+    limiter,
+    looping,
+    slow_readers,
+)
+from support.waiting import DEADLINE_S, wait_until
 
 
-@pytest.mark.parametrize("state", STALLS)
-def test_a_stall_is_named_in_time(state, capsys):
-    stage_it, options, words = STALLS[state]
+@pytest.mark.parametrize("state", STALLS | SPECIAL_STALLS)
+def test_a_state_has_one_sentence_and_one_reason(state, capsys):
+    """The message, the commands, the page, the metrics and the errors of timeouts agree."""
+    stage_it, options, words = (STALLS | SPECIAL_STALLS)[state]
     with Stage(**options) as stage:
+        address = f"127.0.0.1:{stage.server.port}"
         stage.client.diagnose("replay")  # From now on there are rates.
         stage_it(stage)
         # A wait counts from one second on, or when waits take half of the last seconds.
-        wait_until(lambda: stage.state() == state, 1.0 + PROMPT_S)
+        in_time = (10 if state == "starved" else 1) + PROMPT_S
+        wait_until(lambda: stage.state() == state, in_time)
         wait_until(lambda: words in stage.client.diagnose("replay").sentence, PROMPT_S)
         assert stage.server.status().tables["replay"].diagnosis.state == state
 
-        code = command.main(["why", f"127.0.0.1:{stage.server.port}", "--longer-than", "0.1"])
-        name, told, *sentence = capsys.readouterr().out.split()
-        assert (name, told) == ("replay", state)
-        assert sentence
-        waits = {"filling", "ahead", "behind", "full", "paused"}
+        code = command.main(["why", address, "--longer-than", "0.1"])
+        out = capsys.readouterr().out
+        assert re.match(rf"replay  {state}  .*{re.escape(words)}", out), out
+        waits = {"filling", "ahead", "behind", "full", "paused", "starved"}
         expected = 4 if state in ("stuck", "never") else 3 if state in waits else 0
         # A learner that is ahead waits again and again, each time for a moment.
         assert code == expected or (state == "ahead" and code == 0)
+        assert command.main(["top", "--once", address]) == 0
+        out = capsys.readouterr().out
+        assert re.search(rf"^replay  {state}  .*{re.escape(words)}", out, re.MULTILINE), out
+        page = get(stage, "/")
+        assert f">{state}</span>" in page
+        assert words in html.unescape(page)
+
+        for side, reasons in (("inserting", INSERTS_WAIT), ("sampling", SAMPLES_WAIT)):
+            wait_until(lambda: reasons.get(state, "") in reason_of(stage, side))  # noqa: B023
+            assert reason_of(stage, side) == "" or state not in RESTING
+        metrics = get(stage, "/metrics")
+        is_paused = re.search(r'reverb_table_paused{table="replay",side="insert"} (.)', metrics)
+        assert is_paused[1] == str(int(state == "paused"))
+        if state in INSERTS_WAIT:
+            assert_waits(metrics, "insert")
+            assert f"Table replay is {state}: " in flush_error(stage)
+        if state in SAMPLES_WAIT and state != "ahead":
+            assert_waits(metrics, "sample")
+        told = [texts[state] for texts in (SAMPLES_WAIT, TIMEOUTS) if state in texts]
+        errors = []
+
+        def times_out():
+            # In a table that is ahead there may be a sample at this moment.
+            errors.append(sample_error(stage))
+            return errors[-1]
+
+        if told:
+            wait_until(times_out)
+            assert all(text in errors[-1] for text in [*told, RATE_LIMITER_TIMEOUT]), errors[-1]
+
+
+# Programs of dm-reverb look for it.
+RATE_LIMITER_TIMEOUT = "Rate Limiter: Timeout exceeded before the right to insert was acquired."
+
+# Nobody waits for the table.
+RESTING = ("never", "draining", "idle", "slow readers")
+
+
+def reason_of(stage, side):
+    return getattr(stage.client.status().tables["replay"], side).reason or ""
+
+
+def get(stage, path):
+    url = f"http://127.0.0.1:{stage.server.http_port}{path}"
+    with urllib.request.urlopen(url, timeout=DEADLINE_S) as answer:
+        return answer.read().decode()
+
+
+def assert_waits(metrics, side):
+    for name in ("waiting", "oldest_wait_seconds"):
+        found = re.search(rf'reverb_table_{name}{{table="replay",side="{side}"}} (.*)', metrics)
+        assert float(found[1]) > 0, name
+
+
+def sample_error(stage):
+    """The error of a request for a sample that may not wait; empty if it got one."""
+    try:
+        stage.client.sample_batch("replay", 1, timeout_ms=0)
+    except DeadlineExceededError as error:
+        return str(error)
+    return ""
+
+
+def flush_error(stage):
+    """The error of a flush of an item that waits."""
+    writer = stage.client.trajectory_writer(1)
+    writer.append({"x": np.zeros(4)})
+    writer.create_item("replay", 1.0, {"x": writer.history["x"][-1]})
+    with pytest.raises(DeadlineExceededError) as raised:
+        writer.flush(timeout_ms=50)
+
+    def close():
+        with contextlib.suppress(ReverbError):
+            writer.close()
+
+    stage.stack.callback(close)
+    return str(raised.value)
 
 
 def test_a_learner_starves_after_ten_seconds_without_an_insert():

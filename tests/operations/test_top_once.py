@@ -12,8 +12,7 @@ import pytest
 import reverb
 from reverb import command, testing
 from reverb.errors import UnimplementedError
-from support.stalls import STALLS, Stage, limiter
-from support.waiting import wait_until
+from support.stalls import limiter
 
 # Textual cannot be imported, as if it were not there.
 WITHOUT_TEXTUAL = """
@@ -46,20 +45,6 @@ def run(server, capsys):
         return code, *capsys.readouterr()
 
     return run
-
-
-@pytest.mark.parametrize("state", STALLS)
-def test_every_state_is_told(state, capsys):
-    stage_it, options, words = STALLS[state]
-    with Stage(**options) as stage:
-        stage.client.diagnose("replay")
-        stage_it(stage)
-        wait_until(lambda: stage.state() == state)
-        assert command.main(["top", "--once", f"127.1:{stage.server.port}"]) == 0
-        lines = capsys.readouterr().out.splitlines()
-        (told,) = [line for line in lines if line.startswith("replay  ")]
-        assert told.startswith(f"replay  {state}  ")
-        assert words in told
 
 
 def test_text_has_everything(run):

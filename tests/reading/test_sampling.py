@@ -154,7 +154,7 @@ class TestTimeout:
         with pytest.raises(DeadlineExceededError) as caught:
             sample(client, call, "slow", timeout_ms)
         for part in (
-            "table slow",
+            "Table slow: 1 more insert allows the next sample. Its rate limiter: ",
             "2 item(s)",
             "min_size_to_sample 3",
             "2 insert(s), 0 sample(s), 0 delete(s)",

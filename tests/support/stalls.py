@@ -162,3 +162,23 @@ SPECIAL_STALLS = {
     "starved": (starved, {"limits": (1.0, 1, 0.0, 10.0)}, "0 insert streams are open"),
     "slow readers": (slow_readers, {}, "1 reader does not take what is ready"),
 }
+
+# Why the first insert in the queue cannot go on, and the first request for samples.
+INSERTS_WAIT = {
+    "behind": "1 more sample allows the next insert.",
+    "stuck": "1 more sample allows the next insert.",
+    "full": "Inserts wait for memory: the table holds ",
+    "paused": "It is paused by ",
+}
+SAMPLES_WAIT = {
+    "filling": " more inserts allow the next sample.",
+    "ahead": "1 more insert allows the next sample.",
+    "stuck": "1 more insert allows the next sample.",
+    "starved": "1 more insert allows the next sample.",
+}
+# Texts of timeouts of samples: what is told beside that, or where nobody waits yet.
+TIMEOUTS = {
+    "stuck": "Inserts cannot go on either: an insert would bring the cursor ",
+    "never": "Table replay: It will never hold the 6 items that sampling needs",
+    "idle": "Table replay: 1 more insert allows the next sample.",
+}

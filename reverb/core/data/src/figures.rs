@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use crate::error::grouped;
 
-/// A bound of a rate limiter. The largest doubles mean that there is none, and have 309 digits.
+/// A bound of a rate limiter. The largest doubles have 309 digits and mean "none".
 pub struct Bound(pub f64);
 
 impl fmt::Display for Bound {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.abs() >= f64::MAX { f.write_str("no bound") } else { write!(f, "{}", self.0) }
+        if self.0.abs() >= f64::MAX { f.write_str("none") } else { write!(f, "{}", self.0) }
     }
 }
 
@@ -64,6 +64,6 @@ mod tests {
         assert_eq!(plural(1, "insert is", "inserts are"), "1 insert is");
         assert_eq!(plural(1234, "insert is", "inserts are"), "1,234 inserts are");
         assert_eq!(count(-1), "0");
-        assert_eq!([Bound(-f64::MAX), Bound(2.5)].map(|it| it.to_string()), ["no bound", "2.5"]);
+        assert_eq!([Bound(-f64::MAX), Bound(2.5)].map(|it| it.to_string()), ["none", "2.5"]);
     }
 }

@@ -16,6 +16,7 @@ pub mod codec;
 pub mod column_names;
 mod columns;
 mod delta;
+pub mod diagnosis;
 pub mod dtype;
 pub mod error;
 pub mod figures;

@@ -21,8 +21,8 @@ mod table;
 
 pub use histogram::Histogram;
 pub use table::{
-    Configured, Confirm, Evicted, Forecast, LimiterHold, MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS,
-    Removal, Removed, Restored, Scan, SetBy, Side, SlotSet, SnapshotCut, Statistics, Table,
-    TableChanges, TableSnapshot, TableStatus, TableWatch, Transferred, Watched, WindowBefore,
-    configure,
+    Configured, Confirm, Evicted, Forecast, Held, Limit, LimiterHold, MAX_SAMPLE_BYTES,
+    MAX_SAMPLE_ITEMS, Removal, Removed, Restored, Scan, SetBy, Side, SlotSet, SnapshotCut,
+    Statistics, Table, TableChanges, TableSnapshot, TableStatus, TableWatch, Transferred,
+    WaitReason, Watched, WindowBefore, configure,
 };

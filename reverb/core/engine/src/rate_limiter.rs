@@ -4,6 +4,7 @@
 use std::fmt;
 
 use reverb_data::RateLimiterConfig;
+use reverb_data::figures::Bound;
 
 /// The counters of one table and the inequalities over them. It decides and never waits.
 ///
@@ -277,7 +278,8 @@ impl RateLimiter {
         Some((highest.max(self.cursor()) - min_diff).floor() as i64)
     }
 
-    fn size(&self) -> i64 {
+    /// Number of items.
+    pub(crate) fn size(&self) -> i64 {
         self.inserts - self.deletes
     }
 
@@ -287,34 +289,16 @@ impl RateLimiter {
         inserts as f64 * self.config.samples_per_insert - self.samples as f64
     }
 
-    /// One sentence that says why samples wait, and what would unblock them.
-    pub(crate) fn describe_wait_for_sample(&self) -> String {
-        if self.can_sample(1) {
-            return format!("It lets samples through: {self}.");
-        }
-        let needed = self.in_force.missing_inserts(self.size(), self.cursor());
-        let stuck = if self.can_insert(1) { "" } else { ", but inserts wait as well" };
-        let window = if self.has_window { WINDOW_MOVES } else { "" };
-        format!("A sample waits for {needed} more insert(s){stuck}{window}: {self}.")
+    /// How many inserts the next sample needs; 0 if it is allowed now.
+    pub(crate) fn missing_inserts(&self) -> f64 {
+        self.in_force.missing_inserts(self.size(), self.cursor())
     }
 
-    /// One sentence that says why inserts wait, and what would unblock them.
-    pub(crate) fn describe_wait_for_insert(&self) -> String {
-        if self.can_insert(1) {
-            return format!("It lets inserts through: {self}.");
-        }
-        let stuck = if self.can_sample(1) { "" } else { ", but samples wait as well" };
-        if self.has_window {
-            let needed = self.in_force.missing_samples(i64::MAX, self.cursor());
-            return format!(
-                "An insert waits for {needed} more sample(s){stuck}{WINDOW_MOVES}: {self}."
-            );
-        }
-        let needed = self.config.missing_samples(self.size(), self.cursor());
-        let deletes = self.size() + 1 - self.config.min_size_to_sample;
-        format!(
-            "An insert waits for {needed} more sample(s){stuck}, or for {deletes} delete(s): {self}."
-        )
+    /// How many samples the next insert needs; 0 if it is allowed now.
+    pub(crate) fn missing_samples(&self) -> f64 {
+        // With a window no insert is free, however few items there are.
+        let size = if self.has_window { i64::MAX } else { self.size() };
+        self.in_force.missing_samples(size, self.cursor())
     }
 }
 
@@ -336,18 +320,6 @@ impl fmt::Display for RateLimiter {
             Bound(config.min_diff),
             Bound(config.max_diff),
         )
-    }
-}
-
-/// What somebody who waits for a window may wait for as well.
-const WINDOW_MOVES: &str = ", or until the coordinator of the group moves the window of this shard";
-
-/// Prints the largest doubles as "none". They mean "no bound", and have 309 digits.
-struct Bound(f64);
-
-impl fmt::Display for Bound {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.abs() >= f64::MAX { f.write_str("none") } else { write!(f, "{}", self.0) }
     }
 }
 
@@ -549,34 +521,5 @@ mod tests {
             text(RateLimiterConfig { max_diff: f64::NAN, ..good }),
             "max_diff must be a number, got NaN."
         );
-    }
-
-    #[test]
-    fn a_wait_is_described_with_its_counters() {
-        let mut limiter = limiter(2.0, 3, 2.0, 10.0);
-        limiter.count_insert();
-        assert_eq!(
-            limiter.describe_wait_for_sample(),
-            "A sample waits for 2 more insert(s): 1 item(s), min_size_to_sample 3, 1 insert(s), \
-             0 sample(s), 0 delete(s), samples_per_insert 2, inserts * samples_per_insert - \
-             samples = 2, min_diff 2, max_diff 10."
-        );
-        (0..4).for_each(|_| limiter.count_insert());
-        assert!(
-            limiter.describe_wait_for_insert().starts_with(
-                "An insert waits for 2 more sample(s), or for 3 delete(s): 5 item(s),"
-            )
-        );
-        (0..8).for_each(|_| limiter.count_sample());
-        assert!(limiter.describe_wait_for_sample().starts_with("A sample waits for 1 more insert"));
-    }
-
-    #[test]
-    fn a_deadlock_is_described() {
-        // Inserts stop at the minimum size, and samples never start.
-        let mut limiter = limiter(1.0, 1, 5.0, 2.0);
-        (0..2).for_each(|_| limiter.count_insert());
-        assert!(limiter.describe_wait_for_sample().contains("but inserts wait as well"));
-        assert!(limiter.describe_wait_for_insert().contains("but samples wait as well"));
     }
 }

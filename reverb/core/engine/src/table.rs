@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use reverb_data::error::grouped;
 use reverb_data::{
     Chunk, Error, NewItem, Result, SampleOptions, Sampled, ServerAccount, TableConfig, TableInfo,
-    Trajectory, WhenFull, byte_size, is_max_priority,
+    Trajectory, WhenFull, is_max_priority,
 };
 use tokio::sync::{Notify, oneshot};
 
@@ -35,6 +35,7 @@ mod statistics;
 mod testing;
 mod transfer;
 mod wait_queues;
+mod wait_reason;
 mod watch;
 mod window;
 
@@ -53,6 +54,7 @@ use state::{REMOVAL_BYTES, TableState};
 pub use statistics::{Removal, Removed, Side, Statistics, TableStatus};
 pub use transfer::Transferred;
 use wait_queues::{Answer, Completions, Now, RequestId, WaitQueues};
+pub use wait_reason::{Held, Limit, WaitReason};
 pub use watch::{TableChanges, TableWatch, Watched};
 use watch::{Versions, Watchers};
 pub use window::WindowBefore;
@@ -143,36 +145,6 @@ impl Shared {
         clock.change(queues.waits_for(), now);
         clock.inserts.change(queues.queued_inserts() > 0, now);
         clock.samples.change(queues.queued_samples() > 0, now);
-    }
-
-    /// What a request of all of `num` samples or none waits for, if not even one sample waits.
-    fn describe_wait_for_all(&self, name: &str, num: usize) -> Option<String> {
-        let Self { config, state, .. } = self;
-        let limiter = state.limiter();
-        let never = |most: i64, why: &str| {
-            Some(format!(
-                "Table {name} never allows {num} samples at once, but {most} at most: {why}. Ask \
-                 for a smaller batch, or change the table."
-            ))
-        };
-        let wanted = i64::try_from(num).unwrap_or(i64::MAX);
-        if limiter.window().is_none()
-            && let Some(most) = limiter.most_samples_at_once().filter(|&most| most < wanted)
-        {
-            return never(most, &format!("inserts wait for samples before that; {limiter}"));
-        }
-        let most = state.samples_left(usize::try_from(config.max_size).unwrap_or(usize::MAX));
-        if most < num {
-            let (size, times) = (config.max_size, config.max_times_sampled);
-            let why = format!("its max_size is {size} and its max_times_sampled is {times}");
-            return never(i64::try_from(most).unwrap_or(i64::MAX), &why);
-        }
-        let allowed = limiter.samples_allowed(num).min(state.samples_left(state.len()));
-        (allowed > 0).then(|| {
-            format!(
-                "Table {name} allows {allowed} of the {num} samples of the batch now: {limiter}."
-            )
-        })
     }
 
     /// The state of the table.
@@ -417,10 +389,22 @@ impl Table {
                  smaller batches, or let them be partial."
             )));
         }
-        let mut waiting = match self.attempt(num, options, timeout != Some(Duration::ZERO))? {
+        let wait = |shared: &mut Shared, id| {
+            if timeout != Some(Duration::ZERO) {
+                return Ok(Waiting {
+                    table: self,
+                    id,
+                    answer: shared.queues.wait(id),
+                    is_over: false,
+                });
+            }
+            let why = shared.timeout(id);
+            shared.queues.cancel(id);
+            Err(why)
+        };
+        let mut waiting = match self.attempt(num, options, wait)? {
             Attempt::Answered(answer) => return answer,
-            Attempt::Refused => return Err(self.rate_limiter_timeout(num, options)),
-            Attempt::Waiting { id, answer } => Waiting { table: self, id, answer, is_over: false },
+            Attempt::Queued(waiting) => waiting?,
         };
         let timed_out = async {
             match timeout {
@@ -434,8 +418,9 @@ impl Table {
             error = interrupted => Some(error),
             () = timed_out => None,
         };
-        if waiting.cancel() {
-            return Err(error.unwrap_or_else(|| self.rate_limiter_timeout(num, options)));
+        let why = |shared: &Shared, id| error.unwrap_or_else(|| shared.timeout(id));
+        if let Some(why) = waiting.leave(why) {
+            return Err(why);
         }
         // The request was answered just before.
         waiting.answer().await
@@ -453,7 +438,7 @@ impl Table {
         if num == 0 || (options.all_or_nothing && num > MAX_SAMPLE_ITEMS) {
             return None;
         }
-        match self.attempt(num, options, false) {
+        match self.attempt(num, options, |shared, id| shared.queues.cancel(id)) {
             Ok(Attempt::Answered(answer)) => answer.ok(),
             _ => None,
         }
@@ -601,18 +586,17 @@ impl Table {
             info: shared.info(),
             statistics: *state.statistics(),
             cursor: state.limiter().cursor(),
-            window: state.limiter().window().copied(),
             mass: state.mass(),
             limiter_off: limiter_off.clone(),
             inserting: Side {
                 oldest_wait: queues.oldest_insert(now),
                 blocked: clock.inserts.read(now),
-                paused: queues.paused.inserts.clone(),
+                reason: shared.why_insert_waits(),
             },
             sampling: Side {
                 oldest_wait: queues.oldest_sample(now),
                 blocked: clock.samples.read(now),
-                paused: queues.paused.samples.clone(),
+                reason: shared.why_sample_waits(),
             },
         }
     }
@@ -622,77 +606,19 @@ impl Table {
         self.shared.lock().state.account().bytes()
     }
 
-    /// What an insert waits for, in one sentence with the rate limiter's counters.
-    pub fn describe_wait_for_insert(&self) -> String {
-        let shared = self.shared.lock();
-        if let Some(by) = &shared.queues.paused.inserts {
-            return format!("Inserts of table {} {}", self.name(), by.has_paused());
-        }
-        if let Some(item) = shared.queues.next_insert()
-            && !shared.state.has_room_for(item)
-        {
-            return format!(
-                "An insert waits for memory: table {} holds {} of {} (max_bytes) and when_full is \
-                 \"wait\"; items leave by sampling (max_times_sampled), deletes or reset.",
-                self.name(),
-                byte_size::describe(shared.state.account().bytes()),
-                byte_size::describe(shared.config.memory.max_bytes.unwrap_or_default()),
-            );
-        }
-        let wait = shared.state.limiter().describe_wait_for_insert();
-        format!("Rate limiter of table {}: {wait}", self.name())
-    }
-
-    /// What a sample waits for, in one sentence with the rate limiter's counters.
-    pub fn describe_wait_for_sample(&self) -> String {
-        let (config, wait, has_window, size, bytes) = {
-            let Shared { config, state, queues, .. } = &*self.shared.lock();
-            if let Some(by) = &queues.paused.samples {
-                return format!("Samples of table {} {}", self.name(), by.has_paused());
-            }
-            let wait = state.limiter().describe_wait_for_sample();
-            let has_window = state.limiter().window().is_some();
-            (Arc::clone(config), wait, has_window, state.len() as u64, state.account().bytes())
-        };
-        let TableConfig { name, max_size, rate_limiter, memory, .. } = &*config;
-        let min_size = rate_limiter.min_size_to_sample;
-        if has_window {
-            return format!("Rate limiter of table {name}: {wait}");
-        }
-        if *max_size < min_size {
-            return format!(
-                "Rate limiter of table {name}: it will never hold min_size_to_sample {min_size} \
-                 items, because its max_size is {max_size}. {wait}"
-            );
-        }
-        if let Some(max_bytes) = memory.max_bytes
-            && let Some(item_bytes) = bytes.checked_div(size)
-            && item_bytes.saturating_mul(min_size as u64) > max_bytes
-        {
-            return format!(
-                "Rate limiter of table {name}: it can hardly hold min_size_to_sample {min_size} \
-                 items, because its max_bytes is {} and an item takes {}. {wait}",
-                byte_size::describe(max_bytes),
-                byte_size::describe(item_bytes),
-            );
-        }
-        format!("Rate limiter of table {name}: {wait}")
-    }
-
-    /// Tries a sample request once. Leaves it queued if it `may_wait`.
-    fn attempt(&self, num: usize, options: SampleOptions, may_wait: bool) -> Result<Attempt> {
+    /// Tries a sample request once. If it cannot be answered, `otherwise` gets it in the queue.
+    fn attempt<R>(
+        &self,
+        num: usize,
+        options: SampleOptions,
+        otherwise: impl FnOnce(&mut Shared, RequestId) -> R,
+    ) -> Result<Attempt<R>> {
         self.operate_and(
             Activity::Sampling,
             |shared, now| shared.queues.queue_sample(num, options, now),
-            |shared, done, id| {
-                if let Some(answer) = done.take_own() {
-                    return Attempt::Answered(answer);
-                }
-                if !may_wait {
-                    shared.queues.cancel(id);
-                    return Attempt::Refused;
-                }
-                Attempt::Waiting { id, answer: shared.queues.wait(id) }
+            |shared, done, id| match done.take_own() {
+                Some(answer) => Attempt::Answered(answer),
+                None => Attempt::Queued(otherwise(shared, id)),
             },
         )
     }
@@ -746,19 +672,6 @@ impl Table {
         }
         Ok(result)
     }
-
-    fn rate_limiter_timeout(&self, num: usize, options: SampleOptions) -> Error {
-        let one = self.describe_wait_for_sample();
-        if !options.all_or_nothing {
-            return Error::rate_limiter_timeout(&one);
-        }
-        let shared = self.shared.lock();
-        if shared.queues.paused.samples.is_some() {
-            return Error::rate_limiter_timeout(&one);
-        }
-        let why = shared.describe_wait_for_all(self.name(), num);
-        Error::rate_limiter_timeout(&why.unwrap_or(one))
-    }
 }
 
 impl Drop for Table {
@@ -775,10 +688,9 @@ impl fmt::Debug for Table {
 }
 
 /// The result of the first attempt of a sample request.
-enum Attempt {
+enum Attempt<R> {
     Answered(Answer),
-    Waiting { id: RequestId, answer: oneshot::Receiver<Answer> },
-    Refused,
+    Queued(R),
 }
 
 /// A queued sample request. Dropping it removes it from the queue.
@@ -796,28 +708,24 @@ impl Waiting<'_> {
         answer.unwrap_or_else(|_| Err(Error::internal("A sample request was lost.")))
     }
 
-    /// Removes the request from the queue; false if it was answered already.
-    fn cancel(&mut self) -> bool {
+    /// Removes the request from the queue, after a last look at the table; `None` if it was
+    /// answered already. Those behind it may go on.
+    fn leave<R>(&mut self, look: impl FnOnce(&Shared, RequestId) -> R) -> Option<R> {
         self.is_over = true;
-        let (cancelled, news) = {
-            let mut shared = self.table.shared.lock();
-            let cancelled = shared.queues.cancel(self.id);
-            if cancelled {
-                shared.now_waits(Instant::now());
-            }
-            (cancelled, shared.news(&self.table.versions))
-        };
-        if let Some(news) = news {
-            news.tell();
-        }
-        cancelled
+        let seen = self.table.operate(Activity::Running, |shared, _| {
+            let seen = shared.queues.position(self.id).map(|_| look(shared, self.id));
+            shared.queues.cancel(self.id);
+            seen
+        });
+        // A closed table has no queue.
+        seen.ok().flatten()
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.is_over {
-            self.cancel();
+            self.leave(|_, _| ());
         }
     }
 }

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What a table does or waits for, in a word and a sentence, with what would help.
 //!
-//! This is the only place that decides it. The page and the commands show what it says.
+//! The table itself decides why its calls cannot go on ([`WaitReason`]). This adds what only a
+//! server knows (rates, streams, its own memory, a drain), and says which of all that counts. Errors
+//! of timeouts, lines of the log, the page and the commands show what is said here.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_data::byte_size;
-use reverb_data::figures::{Bound, count, number, plural, seconds};
-use reverb_data::{RateLimiterConfig, WhenFull};
-use reverb_engine::{SetBy, TableStatus};
+use reverb_data::diagnosis as told;
+pub(crate) use reverb_data::diagnosis::State;
+use reverb_data::figures::{plural, seconds};
+use reverb_engine::{Held, Limit, SetBy, TableStatus, WaitReason};
 
 use crate::history::Rates;
 use crate::streams::{Stream, WaitsFor};
@@ -20,55 +23,6 @@ const LONG: Duration = Duration::from_secs(10);
 pub(crate) const NOTICEABLE: Duration = Duration::from_secs(1);
 /// From this share of the last seconds on, a side waits more than it works.
 const MOSTLY: f64 = 0.5;
-
-/// What a table does or waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
-    /// Nobody has asked for anything lately.
-    Idle,
-    /// Inserts or samples go through.
-    Flowing,
-    /// Samples wait for the first items, and inserts come.
-    Filling,
-    /// Samples wait, and no inserts come.
-    Starved,
-    /// Samples wait for the ratio, and inserts come.
-    Ahead,
-    /// Inserts wait for the ratio.
-    Behind,
-    /// Inserts wait for memory.
-    Full,
-    /// Samples are ready, and their readers do not take them.
-    SlowReaders,
-    /// Both wait, and neither can go on.
-    Stuck,
-    /// It can never hold as many items as sampling needs.
-    Never,
-    /// Somebody lets a side wait.
-    Paused,
-    /// The server ends its streams before it stops.
-    Draining,
-}
-
-impl State {
-    /// Its name: `flowing`.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Idle => "idle",
-            Self::Flowing => "flowing",
-            Self::Filling => "filling",
-            Self::Starved => "starved",
-            Self::Ahead => "ahead",
-            Self::Behind => "behind",
-            Self::Full => "full",
-            Self::SlowReaders => "slow readers",
-            Self::Stuck => "stuck",
-            Self::Never => "never",
-            Self::Paused => "paused",
-            Self::Draining => "draining",
-        }
-    }
-}
 
 /// What is known beside the table itself.
 #[derive(Debug, Clone, Default)]
@@ -87,6 +41,24 @@ pub(crate) struct Surroundings {
     pub(crate) full_server: Option<(u64, u64)>,
     /// Who drains the server, if anybody does.
     pub(crate) draining: Option<SetBy>,
+}
+
+impl Surroundings {
+    /// Why no insert has room in the server, if that is so.
+    fn why_full(&self) -> Option<String> {
+        let (total, limit) = self.full_server?;
+        Some(format!(
+            "Inserts wait for memory: the server holds {} of {} (max_bytes). Items leave by sampling, \
+             deletes or reset; give large tables when_full=\"remove\".",
+            byte_size::describe(total),
+            byte_size::describe(limit)
+        ))
+    }
+
+    /// Why inserts wait before their table, or at it.
+    pub(crate) fn why_inserts_wait(&self, table: &TableStatus) -> Option<String> {
+        self.why_full().filter(|_| self.writers > 0).or_else(|| table.inserting.why_it_waits())
+    }
 }
 
 /// The readers of a table that do not take what is ready for them.
@@ -128,22 +100,36 @@ impl SlowReaders {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Diagnosis {
     pub(crate) state: State,
-    pub(crate) sentence: String,
+    /// Sentences about the server and the last seconds.
+    pub(crate) around: String,
+    /// Why the table lets its callers wait, if the other sentences do not say it.
+    pub(crate) reason: Option<String>,
+}
+
+impl Diagnosis {
+    /// All sentences.
+    pub(crate) fn sentence(&self) -> String {
+        let both = [Some(&self.around), self.reason.as_ref()];
+        let told: Vec<_> =
+            both.into_iter().flatten().map(|it| &**it).filter(|it| !it.is_empty()).collect();
+        told.join(" ")
+    }
 }
 
 /// The diagnosis of a table.
 pub(crate) fn diagnose(table: &TableStatus, around: &Surroundings) -> Diagnosis {
-    let case = Case::new(table, around);
-    let (state, sentence) = case.decide();
-    Diagnosis { state, sentence }
+    let (state, around, reason) = Case::new(table, around).decide();
+    Diagnosis { state, around, reason: reason.map(ToString::to_string) }
 }
 
 /// A table with what follows from it at once.
 struct Case<'a> {
     table: &'a TableStatus,
     around: &'a Surroundings,
-    limiter: &'a RateLimiterConfig,
-    size: i64,
+    /// Why the next insert cannot go on.
+    inserts_wait_for: Option<&'a WaitReason>,
+    /// Why the next sample cannot go on.
+    samples_wait_for: Option<&'a WaitReason>,
     /// How long samples have waited, if they wait noticeably.
     sample_wait: Option<Duration>,
     /// How long inserts have waited, if they wait noticeably; 0 if that is not known.
@@ -161,8 +147,8 @@ impl<'a> Case<'a> {
         Self {
             table,
             around,
-            limiter: table.window.as_ref().unwrap_or(&table.info.config.rate_limiter),
-            size: table.info.current_size,
+            inserts_wait_for: table.inserting.reason.as_ref(),
+            samples_wait_for: table.sampling.reason.as_ref(),
             sample_wait: noticeable(
                 table.sampling.oldest_wait,
                 rates.map(|rates| rates.sample_blocked),
@@ -176,25 +162,27 @@ impl<'a> Case<'a> {
         }
     }
 
-    fn decide(&self) -> (State, String) {
+    /// The state, and the two parts of a [`Diagnosis`].
+    fn decide(&self) -> (State, String, Option<&'a WaitReason>) {
+        let (inserts, samples) = (self.inserts_wait_for, self.samples_wait_for);
         if let Some(by) = &self.around.draining {
-            return (State::Draining, format!("The server ends its streams, for {by}."));
+            return (State::Draining, format!("The server ends its streams, for {by}."), None);
         }
         if let Some(why) = self.why_paused() {
-            return (State::Paused, why);
+            return (State::Paused, why, None);
         }
-        if let Some(why) = self.why_never() {
-            return (State::Never, why);
+        if let Some(WaitReason::Never(_)) = samples {
+            return (State::Never, String::new(), samples);
         }
         if let (None, Some(readers)) = (self.sample_wait, &self.around.slow_readers) {
-            return (State::SlowReaders, readers.sentence());
+            return (State::SlowReaders, readers.sentence(), None);
         }
-        let memory = self.why_no_room();
         match (self.sample_wait, self.insert_wait) {
-            (Some(_), Some(_)) => (State::Stuck, self.why_stuck(memory.as_deref())),
-            (None, Some(_)) => match memory {
-                Some(why) => (State::Full, format!("Inserts wait for memory: {why}.")),
-                None => (State::Behind, self.why_behind()),
+            (Some(_), Some(_)) => (State::Stuck, self.why_stuck(), None),
+            (None, Some(_)) => match (self.around.why_full(), inserts) {
+                (Some(why), _) => (State::Full, why, None),
+                (None, Some(WaitReason::TableFull { .. })) => (State::Full, String::new(), inserts),
+                _ => (State::Behind, self.how_far_behind(), inserts),
             },
             (Some(wait), None) => self.why_samples_wait(wait),
             // Nobody waits at this moment; what was most of the last seconds is what it does.
@@ -202,158 +190,55 @@ impl<'a> Case<'a> {
                 self.why_samples_wait(Duration::ZERO)
             }
             (None, None) if self.is_mostly(|rates| rates.insert_blocked) => {
-                (State::Behind, self.why_behind())
+                (State::Behind, self.how_far_behind(), inserts)
             }
-            (None, None) if self.is_moving() => (State::Flowing, self.how_it_flows()),
-            (None, None) => (State::Idle, self.how_it_rests()),
+            (None, None) if self.is_moving() => (State::Flowing, self.how_it_flows(), None),
+            (None, None) => (State::Idle, self.how_it_rests(), None),
         }
     }
 
     /// Who lets a side wait, and how many requests wait for that.
     fn why_paused(&self) -> Option<String> {
-        let info = &self.table.info;
-        let (inserts, samples) = (info.waiting_inserts as i64, info.waiting_samples as i64);
-        let what = match (&self.table.inserting.paused, &self.table.sampling.paused) {
-            (None, None) => return None,
-            (Some(by), None) => format!("Inserts are paused by {by}"),
-            (None, Some(by)) => format!("Samples are paused by {by}"),
-            (Some(by), Some(other)) if by.client == other.client => {
-                format!("Inserts and samples are paused by {by}")
-            }
-            (Some(by), Some(other)) => {
-                format!("Inserts are paused by {by}, and samples by {other}")
-            }
+        let TableStatus { info, inserting, sampling, .. } = self.table;
+        inserting.paused().or(sampling.paused())?;
+        let told = |by: &'a SetBy| (&*by.client, by.to_string());
+        let waiting = (info.waiting_inserts as i64, info.waiting_samples as i64);
+        let (inserts, samples) = (inserting.paused().map(told), sampling.paused().map(told));
+        Some(told::paused(inserts, samples, waiting))
+    }
+
+    fn why_stuck(&self) -> String {
+        let server = self.around.why_full();
+        let full = self.inserts_wait_for.filter(|it| matches!(it, WaitReason::TableFull { .. }));
+        if let Some(memory) = server.or_else(|| full.map(ToString::to_string)) {
+            return format!("Neither can go on: samples wait for inserts. {memory}");
+        }
+        let cause = |reason: Option<&WaitReason>| reason.map_or(String::new(), WaitReason::cause);
+        let (samples, inserts) = (cause(self.samples_wait_for), cause(self.inserts_wait_for));
+        let help = match self.samples_wait_for {
+            Some(WaitReason::Window(held)) => format!(
+                "{} If the group has no coordinator any more, SetRateLimiter restores the bounds of \
+                 the table.",
+                held.describe_window()
+            ),
+            Some(WaitReason::Batch { .. }) => "Ask for smaller batches, or raise max_diff.".to_owned(),
+            _ => "Let max_diff be larger than min_diff by samples_per_insert and 1 at least; deleting \
+                  items lets inserts go on."
+                .to_owned(),
         };
-        let waits = format!(
-            "{} and {}",
-            plural(inserts, "insert waits", "inserts wait"),
-            plural(samples, "request for samples waits", "requests for samples wait")
-        );
-        Some(format!("{what}; {waits}. resume_table lets them go on."))
+        format!("Neither can go on: {samples}, and {inserts}. {help}")
     }
 
-    /// Why it can never hold as many items as sampling needs.
-    fn why_never(&self) -> Option<String> {
-        if self.table.window.is_some() {
-            return None;
-        }
-        let min_size = self.limiter.min_size_to_sample;
-        let config = &self.table.info.config;
-        if let Some(why) = config.why_too_small() {
-            return Some(why);
-        }
-        let max_bytes = config.memory.max_bytes?;
-        let item_bytes = self.table.info.bytes.checked_div(self.size as u64)?;
-        let needed = item_bytes.saturating_mul(min_size as u64);
-        (self.size < min_size && needed > max_bytes).then(|| {
-            format!(
-                "It will never hold the {} items that sampling needs (min_size_to_sample): they \
-                 would take {}, and max_bytes is {}. Raise max_bytes, or lower min_size_to_sample.",
-                count(min_size),
-                byte_size::describe(needed),
-                byte_size::describe(max_bytes)
-            )
-        })
-    }
-
-    /// Why there is no memory for the next item.
-    fn why_no_room(&self) -> Option<String> {
-        let config = &self.table.info.config;
-        if let Some((total, limit)) = self.around.full_server {
-            return Some(format!(
-                "the server holds {} of {} (max_bytes). Items leave by sampling, deletes or reset; \
-                 give large tables when_full=\"remove\"",
-                byte_size::describe(total),
-                byte_size::describe(limit)
-            ));
-        }
-        let max_bytes = config.memory.max_bytes.filter(|_| self.is_out_of_room())?;
-        Some(format!(
-            "the table holds {} of {} (max_bytes, when_full=\"wait\"). Items leave by sampling \
-             (max_times_sampled), deletes or reset",
-            byte_size::describe(self.table.info.bytes),
-            byte_size::describe(max_bytes)
-        ))
-    }
-
-    /// Whether inserts wait although the limiter would let them in.
-    fn is_out_of_room(&self) -> bool {
-        self.table.info.config.memory.when_full == WhenFull::Wait && self.can_insert()
-    }
-
-    fn can_insert(&self) -> bool {
-        self.table.limiter_off.is_some() || self.missing_samples() == 0.0
-    }
-
-    /// How many samples the next insert needs.
-    fn missing_samples(&self) -> f64 {
-        // With a window no insert is free, however few items there are.
-        let size = if self.table.window.is_some() { i64::MAX } else { self.size };
-        self.limiter.missing_samples(size, self.table.cursor)
-    }
-
-    /// What else may help who waits for the cursor.
-    fn whose_window(&self) -> String {
-        self.table.window.map_or_else(String::new, |window| {
-            format!(
-                " The window of this shard is {} to {}, and the cursor is {}; the group's \
-                 coordinator moves it.",
-                Bound(window.min_diff),
-                Bound(window.max_diff),
-                self.table.cursor
-            )
-        })
-    }
-
-    fn why_stuck(&self, memory: Option<&str>) -> String {
-        let RateLimiterConfig { min_size_to_sample, samples_per_insert, min_diff, max_diff } =
-            self.limiter;
-        let cursor = self.table.cursor;
-        if let Some(memory) = memory {
-            return format!(
-                "Neither can go on: samples wait for inserts, and inserts for memory: {memory}."
-            );
-        }
-        if self.table.window.is_some() {
-            return format!(
-                "Neither can go on: inserts and samples wait for the bounds of the rate \
-                 limiter.{} If the group has no coordinator any more, SetRateLimiter restores the \
-                 bounds of the table.",
-                self.whose_window()
-            );
-        }
-        let samples = if self.size < *min_size_to_sample {
-            format!(
-                "samples need {} items (min_size_to_sample) and there are {}",
-                count(*min_size_to_sample),
-                count(self.size)
-            )
-        } else {
-            format!("a sample would bring the cursor {cursor} below min_diff {min_diff}")
-        };
-        format!(
-            "Neither can go on: {samples}, and an insert would bring the cursor {cursor} above \
-             max_diff {max_diff} (samples_per_insert {samples_per_insert}). Let max_diff be larger \
-             than min_diff by samples_per_insert and 1 at least; deleting items lets inserts go on."
-        )
-    }
-
-    fn why_behind(&self) -> String {
-        let needed = self.missing_samples().max(1.0);
+    fn how_far_behind(&self) -> String {
         let wait = self.table.inserting.oldest_wait.unwrap_or_default();
-        let waiting = self.table.info.waiting_inserts as i64;
-        let now = if waiting > 0 {
-            let inserts = plural(waiting, "insert is", "inserts are");
-            format!("{inserts} queued, for {}", seconds(wait))
-        } else {
-            "no insert is queued at this moment".to_owned()
+        let now = match self.table.info.waiting_inserts {
+            0 => "no insert is queued at this moment".to_owned(),
+            items => told::inserts_wait(items as i64, wait),
         };
         format!(
-            "Actors wait for learners: {now}; {needed} more {} the next insert{}.{}{}",
-            if needed > 1.0 { "samples allow" } else { "sample allows" },
+            "Actors wait for learners: {now}{}.{}",
             self.share_of_time(|rates| rates.insert_blocked),
-            self.since_when_nobody_samples(wait),
-            self.whose_window()
+            self.since_when_nobody_samples(wait)
         )
     }
 
@@ -371,63 +256,34 @@ impl<'a> Case<'a> {
         format!(" {last}; {readers} open.")
     }
 
-    fn why_samples_wait(&self, wait: Duration) -> (State, String) {
-        let min_size = self.limiter.min_size_to_sample;
-        let waiting = plural(
-            self.table.info.waiting_samples as i64,
-            "request for samples has",
-            "requests for samples have",
-        );
+    fn why_samples_wait(&self, wait: Duration) -> (State, String, Option<&'a WaitReason>) {
+        let waiting = self.table.info.waiting_samples as i64;
         let last_insert = self.since(self.table.statistics.last_insert_ns);
-        let no_insert = last_insert.unwrap_or(wait);
-        if no_insert > LONG {
-            let last = match last_insert {
-                Some(ago) => format!("The last insert was {} ago", seconds(ago)),
-                None => "Nothing was ever inserted".to_owned(),
-            };
-            let missing = self.missing();
-            let text = format!(
-                "{waiting} waited {}. {last}; {} open. {missing}.{}",
-                seconds(wait),
-                plural(self.around.writers as i64, "insert stream is", "insert streams are"),
-                self.whose_window(),
-            );
-            return (State::Starved, text);
+        if last_insert.unwrap_or(wait) > LONG {
+            let streams =
+                plural(self.around.writers as i64, "insert stream is", "insert streams are");
+            let told = told::starving(waiting, wait, last_insert);
+            return (State::Starved, format!("{told}; {streams} open."), self.samples_wait_for);
         }
         // A queue is empty again and again.
         let has_begun =
             self.since(self.table.statistics.last_sample_ns).is_some_and(|ago| ago <= LONG);
-        if self.size < min_size && self.table.window.is_none() && !has_begun {
-            let rate = self.around.rates.map_or(0.0, |rates| rates.inserts);
-            let when = if rate > 0.0 {
-                let left = (min_size - self.size) as f64 / rate;
-                let left = seconds(Duration::from_secs_f64(left.min(1e9)));
-                format!("at {} inserts/s sampling starts in {left}", number(rate))
-            } else {
-                "then sampling starts (min_size_to_sample)".to_owned()
-            };
-            let text = format!("{} of {} items; {when}.", count(self.size), count(min_size));
-            return (State::Filling, text);
+        if let Some(WaitReason::Limiter(Held { limit: Limit::MinSize, size, limiter, .. })) =
+            self.samples_wait_for
+            && !has_begun
+        {
+            let (rate, min_size) =
+                (self.around.rates.map(|it| it.inserts), limiter.min_size_to_sample);
+            let otherwise = "then sampling starts (min_size_to_sample)";
+            let told = told::filling(*size, min_size, rate.unwrap_or(0.0), otherwise);
+            return (State::Filling, told, None);
         }
-        let now = if self.table.info.waiting_samples > 0 {
-            format!("{waiting} waited {}", seconds(wait))
-        } else {
-            "no request waits at this moment".to_owned()
+        let now = match waiting {
+            0 => "no request waits at this moment".to_owned(),
+            _ => told::samples_wait(waiting, wait),
         };
-        let text = format!(
-            "Learners wait for actors: {now}. {}{}.{}",
-            self.missing(),
-            self.share_of_time(|rates| rates.sample_blocked),
-            self.whose_window()
-        );
-        (State::Ahead, text)
-    }
-
-    /// How many inserts the next sample needs.
-    fn missing(&self) -> String {
-        let needed = self.limiter.missing_inserts(self.size, self.table.cursor).max(1.0);
-        let inserts = if needed > 1.0 { "inserts allow" } else { "insert allows" };
-        format!("{needed} more {inserts} the next sample")
+        let share = self.share_of_time(|rates| rates.sample_blocked);
+        (State::Ahead, format!("Learners wait for actors: {now}{share}."), self.samples_wait_for)
     }
 
     /// Whether most of the last seconds was a wait of one side, while items went through.
@@ -443,29 +299,13 @@ impl<'a> Case<'a> {
     }
 
     fn how_it_flows(&self) -> String {
-        let Some(rates) = self.around.rates else {
-            return "Inserts and samples go through.".to_owned();
-        };
-        let (inserts, samples) = (number(rates.inserts), number(rates.samples));
-        let ratio = if rates.inserts > 0.0 && rates.samples > 0.0 {
-            format!("; {} samples an insert", number(rates.samples / rates.inserts))
-        } else {
-            String::new()
-        };
-        format!("{inserts} inserts/s, {samples} samples/s{ratio}.")
+        told::flowing(self.around.rates.map(|rates| (rates.inserts, rates.samples)))
     }
 
     fn how_it_rests(&self) -> String {
         let statistics = &self.table.statistics;
-        let last = |what: &str, at: i64| match self.since(at) {
-            Some(ago) => format!("the last {what} was {} ago", seconds(ago)),
-            None => format!("no {what} yet"),
-        };
-        format!(
-            "Nobody asks: {}, {}.",
-            last("insert", statistics.last_insert_ns),
-            last("sample", statistics.last_sample_ns)
-        )
+        let [insert, sample] = [statistics.last_insert_ns, statistics.last_sample_ns];
+        told::resting(self.since(insert), self.since(sample))
     }
 
     fn share_of_time(&self, share: impl Fn(&Rates) -> f64) -> String {
@@ -475,11 +315,8 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// The time since a moment in nanoseconds since 1970; `None` for 0, which means "never".
     fn since(&self, at_ns: i64) -> Option<Duration> {
-        // Clocks may be set back.
-        let ago = self.around.now_ns.saturating_sub(at_ns).max(0);
-        (at_ns > 0).then(|| Duration::from_nanos(ago as u64))
+        told::since(at_ns, self.around.now_ns)
     }
 }
 

@@ -118,11 +118,11 @@ pub(crate) fn explain_timeout(
     // It has left the queue.
     status.info.waiting_samples += 1;
     status.sampling.oldest_wait = status.sampling.oldest_wait.max(Some(waited));
-    let Diagnosis { state, sentence } = diagnose(&status, &around);
+    let Diagnosis { state, around, .. } = diagnose(&status, &around);
     match state {
         // The error says so itself.
         State::Paused | State::Never | State::Idle | State::Flowing => error,
-        _ => error.followed_by(&format!("The table is {}: {sentence}", state.name())),
+        _ => error.followed_by(&format!("The table is {}: {around}", state.name())),
     }
 }
 

@@ -238,6 +238,9 @@ fn add_side(sum: &mut SideStatus, part: &SideStatus) {
     if sum.paused.is_none() {
         sum.paused.clone_from(&part.paused);
     }
+    if sum.reason.is_empty() {
+        sum.reason.clone_from(&part.reason);
+    }
 }
 
 fn add_rates(sum: &mut RatesStatus, part: &RatesStatus) {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_data::column_names::ColumnNames;
-use reverb_data::{Error, ItemPriority, Result, byte_size};
+use reverb_data::figures::Bound;
+use reverb_data::{Error, ItemPriority, Result};
 use reverb_wire::Calls as _;
-use reverb_wire::generated::deepmind::reverb::priority_table_checkpoint::WhenFull;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
 use reverb_wire::generated::reverb::{Diagnosis, StatusRequest, StatusResponse, TableStatus};
 
@@ -29,9 +29,6 @@ const BLOCKED_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A table makes an insert wait that has waited there for so long, in seconds.
 const MIN_BLOCKED_S: f64 = 0.02;
-
-/// From here on a server lets inserts wait.
-const FULL_PERCENT: i64 = 97;
 
 /// How long a caller waits for its limit of unconfirmed bytes before that is logged.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -259,21 +256,19 @@ impl ItemQueue {
         };
         // Servers of dm-reverb do not tell it.
         let request = StatusRequest::default();
-        let memory = async { self.session.transport()?.call(request).await };
-        let memory = async {
-            memory.await.map_or(String::new(), |it| {
-                describe_memory(&it, &tables) + &describe_diagnoses(&it, &tables)
-            })
+        let reasons = async {
+            let status = self.session.transport()?.call(request).await?;
+            Ok::<_, Error>(describe_reasons(&status, &tables))
         };
-        let looked_up = tokio::time::timeout(LIMITER_LOOKUP, limiters).await;
-        let limiters = match looked_up {
+        let limiters = tokio::time::timeout(LIMITER_LOOKUP, limiters).await;
+        let limiters = match limiters {
             Ok(Ok(limiters)) => limiters,
             _ => "The state of their rate limiters is not available".to_owned(),
         };
-        let memory = tokio::time::timeout(LIMITER_LOOKUP, memory).await.unwrap_or_default();
+        let reasons = tokio::time::timeout(LIMITER_LOOKUP, reasons).await;
+        let reasons = reasons.map_or(String::new(), Result::unwrap_or_default);
         format!(
-            "{waiting}. A table confirms an item once its rate limiter lets it in. \
-             {limiters}{memory}"
+            "{waiting}.{reasons} A table confirms an item once its rate limiter lets it in. {limiters}"
         )
     }
 
@@ -348,42 +343,18 @@ impl ItemMaker<'_> {
     }
 }
 
-/// The limits of memory that may hold up these tables; empty if there is none.
-fn describe_memory(status: &StatusResponse, tables: &[String]) -> String {
-    let size = |bytes: i64| byte_size::describe(u64::try_from(bytes).unwrap_or(0));
-    let waits = |table: &&TableStatus| {
-        tables.contains(&table.name) && table.max_bytes > 0 && table.when_full() == WhenFull::Wait
-    };
-    let mut texts: Vec<String> = Vec::new();
-    for TableStatus { name, bytes, max_bytes, .. } in status.tables.iter().filter(waits) {
-        let (bytes, limit) = (size(*bytes), size(*max_bytes));
-        texts.push(format!(
-            "; table {name} holds {bytes} of {limit} (max_bytes) and when_full is \"wait\": items leave \
-             by sampling (max_times_sampled), deletes or reset",
-        ));
-    }
-    let memory = status.memory.unwrap_or_default();
-    if memory.limit > 0 && memory.total >= memory.limit / 100 * FULL_PERCENT {
-        let (total, limit) = (size(memory.total), size(memory.limit));
-        texts.push(format!(
-            "; the server holds {total} of {limit} (max_bytes), and inserts wait from \
-             {FULL_PERCENT} % of it on"
-        ));
-    }
-    texts.concat()
-}
-
-/// What these tables wait for in the words of the server, if something is amiss that the counters
-/// of their limiters do not tell.
-fn describe_diagnoses(status: &StatusResponse, tables: &[String]) -> String {
-    // A server that holds writers back was described above.
-    const KNOWN: [&str; 4] = ["flowing", "idle", "full", ""];
+/// Reasons why these tables let items wait, in the words of the server.
+fn describe_reasons(status: &StatusResponse, tables: &[String]) -> String {
     let waiting = status.tables.iter().filter(|table| tables.contains(&table.name));
     let texts = waiting.filter_map(|table| {
         let Diagnosis { state, sentence } = table.diagnosis.as_ref()?;
-        let sentence = sentence.trim_end_matches('.');
-        (!KNOWN.contains(&state.as_str()))
-            .then(|| format!(". Table {} is {state}: {sentence}", table.name))
+        let reason = &table.inserting.as_ref()?.reason;
+        match &**state {
+            // Nobody has waited for long.
+            "flowing" | "idle" | "" if reason.is_empty() => None,
+            "flowing" | "idle" | "" => Some(format!(" Table {}: {reason}", table.name)),
+            _ => Some(format!(" Table {} is {state}: {sentence}", table.name)),
+        }
     });
     texts.collect()
 }
@@ -400,9 +371,6 @@ fn describe_limiters(infos: &[TableInfo], tables: &[String]) -> String {
 fn describe_limiter(info: &TableInfo) -> String {
     let limiter = info.rate_limiter_info.unwrap_or_default();
     let completed = |stats: Option<RateLimiterCallStats>| stats.unwrap_or_default().completed;
-    let bound = |number: f64| {
-        if number.abs() >= f64::MAX { "none".to_owned() } else { number.to_string() }
-    };
     format!(
         "Table {}: {} item(s), max_size {}, min_size_to_sample {}, {} insert(s), {} sample(s), samples_per_insert {}, \
          min_diff {}, max_diff {}",
@@ -413,7 +381,7 @@ fn describe_limiter(info: &TableInfo) -> String {
         completed(limiter.insert_stats),
         completed(limiter.sample_stats),
         limiter.samples_per_insert,
-        bound(limiter.min_diff),
-        bound(limiter.max_diff),
+        Bound(limiter.min_diff),
+        Bound(limiter.max_diff),
     )
 }

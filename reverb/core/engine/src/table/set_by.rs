@@ -19,11 +19,6 @@ impl SetBy {
     pub fn now(client: &str) -> Self {
         Self { client: client.into(), at: SystemTime::now() }
     }
-
-    /// The end of a sentence about requests that wait.
-    pub(super) fn has_paused(&self) -> String {
-        format!("are paused by {self}; resume_table lets them go on.")
-    }
 }
 
 impl fmt::Display for SetBy {

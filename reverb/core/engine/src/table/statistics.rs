@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use reverb_data::{RateLimiterConfig, Sampled, TableInfo};
+use reverb_data::{Sampled, TableInfo};
 
 use super::set_by::SetBy;
+use super::wait_reason::WaitReason;
 use crate::histogram::Histogram;
 
 /// Why an item left its table.
@@ -139,8 +140,6 @@ pub struct TableStatus {
     pub statistics: Statistics,
     /// Inserts times `samples_per_insert` minus samples, which the limiter keeps within bounds.
     pub cursor: f64,
-    /// The numbers of the rate limiter that are in force, if they are not those of the settings.
-    pub window: Option<RateLimiterConfig>,
     /// Sum of the weights of all items, if the sampler has weights.
     pub mass: Option<f64>,
     /// Who lets inserts through without the rate limiter, if anybody does.
@@ -152,12 +151,28 @@ pub struct TableStatus {
 }
 
 /// How one side of a table waits.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Side {
     /// How long the first in the queue has waited.
     pub oldest_wait: Option<Duration>,
     /// In how much time at least one waited.
     pub blocked: Duration,
+    /// Why the first in the queue waits; of an empty queue, why the next one would.
+    pub reason: Option<WaitReason>,
+}
+
+impl Side {
+    /// Why the first in the queue waits, as sentences; `None` if the queue is empty.
+    pub fn why_it_waits(&self) -> Option<String> {
+        let reason = self.reason.as_ref().filter(|_| self.oldest_wait.is_some());
+        reason.map(ToString::to_string)
+    }
+
     /// Who has paused it, if anybody has.
-    pub paused: Option<SetBy>,
+    pub fn paused(&self) -> Option<&SetBy> {
+        match &self.reason {
+            Some(WaitReason::Paused(by)) => Some(by),
+            _ => None,
+        }
+    }
 }

@@ -153,6 +153,11 @@ impl WaitQueues {
         self.inserts.is_empty() && self.samples.is_empty()
     }
 
+    /// The sample request at a place of the queue.
+    pub(super) fn sample_request(&self, at: usize) -> Option<&Batch> {
+        self.samples.get(at).map(|request| &request.batch)
+    }
+
     /// How long the first insert has waited.
     pub(super) fn oldest_insert(&self, now: Instant) -> Option<Duration> {
         self.inserts.front().map(|request| now.saturating_duration_since(request.arrived))
@@ -344,7 +349,8 @@ impl WaitQueues {
         }
     }
 
-    fn position(&self, id: RequestId) -> Option<usize> {
+    /// Its place in the queue; `None` if it was answered already.
+    pub(super) fn position(&self, id: RequestId) -> Option<usize> {
         self.samples.binary_search_by_key(&id, |request| request.id).ok()
     }
 }

@@ -153,8 +153,9 @@ impl Shared {
     }
 
     pub(super) fn watched(&self) -> Watched {
-        let Self { state, queues, .. } = self;
+        let state = &self.state;
         let limiter = state.limiter();
+        let (insert_waits, sample_waits) = self.held_by_limiter();
         let size = state.len() as i64;
         let bounds = limiter.bounds();
         Watched {
@@ -168,12 +169,8 @@ impl Shared {
             min_diff: bounds.min_diff,
             max_diff: bounds.max_diff,
             min_size_to_sample: bounds.min_size_to_sample,
-            insert_waits: queues.queued_inserts() > 0
-                && queues.paused.inserts.is_none()
-                && !limiter.can_insert(1),
-            sample_waits: queues.queued_samples() > 0
-                && queues.paused.samples.is_none()
-                && !limiter.can_sample(1),
+            insert_waits,
+            sample_waits,
             has_foreign_keys: state.has_foreign_keys(),
         }
     }

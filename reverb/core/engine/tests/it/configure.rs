@@ -56,7 +56,8 @@ fn fewer_bytes_evict_and_wait_where_the_table_says_so() {
             assert_eq!(log.keys(), [9000]);
         } else {
             assert_eq!((table.bytes(), log.keys()), (bytes, vec![]));
-            assert!(table.describe_wait_for_insert().contains("waits for memory"));
+            let why = table.status().inserting.reason.unwrap().to_string();
+            assert!(why.starts_with("Inserts wait for memory: the table holds "), "{why}");
             // Without the limit it goes on at once.
             change(&table, TableChange { max_bytes: Some(None), ..nothing() }).unwrap();
             assert_eq!(log.keys(), [9000]);
@@ -154,20 +155,20 @@ async fn a_paused_side_waits_and_says_why() {
     table.pause(true, false, &by()).unwrap();
     let log = insert(&table, vec![item(8, 1.0)]);
     assert_eq!((log.keys(), sample_one(&table).key), (vec![], 0));
-    let why = table.describe_wait_for_insert();
-    assert!(why.starts_with("Inserts of table t are paused by learner-0 since "), "{why}");
+    let why = table.status().inserting.reason.unwrap().to_string();
+    assert!(why.starts_with("It is paused by learner-0 since "), "{why}");
     // A second pause does not hide the first one.
     table.pause(true, true, &SetBy::now("another")).unwrap();
     let error = table.sample(1, Some(Duration::from_millis(5))).await.unwrap_err();
     assert!(error.message().contains("Samples of table t are paused by another"), "{error}");
     let status = table.status();
-    assert_eq!(status.inserting.paused.unwrap().client.as_ref(), "learner-0");
+    assert_eq!(status.inserting.paused().unwrap().client.as_ref(), "learner-0");
     assert!(table.try_sample(1).is_none());
     table.resume(false, true).unwrap();
     assert_eq!((log.keys(), sample_one(&table).key), (vec![], 0));
     table.resume(true, true).unwrap();
     assert_eq!(log.keys(), [8]);
-    assert_eq!(table.status().inserting.paused, None);
+    assert_eq!(table.status().inserting.reason, None);
 }
 
 #[test]

@@ -12,5 +12,6 @@ mod scan;
 mod statistics;
 mod transfer;
 mod vectors;
+mod wait_reasons;
 mod waiting;
 mod windows;

@@ -137,10 +137,11 @@ fn a_table_smaller_than_its_minimum_never_samples() {
     insert_all(&table, &[1.0; 5]);
     assert_eq!(table.info().current_size, 2);
     assert!(!table.can_sample(1).unwrap() && table.can_insert(1).unwrap());
-    assert!(table.describe_wait_for_sample().starts_with(
-        "Rate limiter of table t: it will never hold min_size_to_sample 3 items, because its \
-         max_size is 2."
-    ));
+    assert_eq!(
+        table.status().sampling.reason.unwrap().to_string(),
+        "It will never hold the 3 items that sampling needs (min_size_to_sample): max_size is 2. \
+         Raise max_size, or lower min_size_to_sample."
+    );
 }
 
 #[test]

@@ -39,8 +39,8 @@ async fn a_timeout_of_zero_is_one_attempt() {
     assert_eq!(error.kind(), ErrorKind::RateLimiterTimeout);
     assert_eq!(
         error.message(),
-        "The sample timed out. Rate limiter of table t: A sample waits for 1 more insert(s): 0 item(s), min_size_to_sample 1, 0 \
-         insert(s), 0 sample(s), 0 delete(s), samples_per_insert 1, inserts * samples_per_insert \
+        "The sample timed out. Table t: 1 more insert allows the next sample. Its rate limiter: 0 \
+         item(s), min_size_to_sample 1, 0 insert(s), 0 sample(s), 0 delete(s), samples_per_insert 1, inserts * samples_per_insert \
          - samples = 0, min_diff 0, max_diff 5. (Rate Limiter: Timeout exceeded before the right \
          to insert was acquired.)"
     );
@@ -101,7 +101,8 @@ async fn a_sample_makes_room_for_queued_inserts() {
     let later = insert(&table, vec![item(6, 1.0)]);
     assert_eq!(*log.confirmed.lock(), [0, 1]);
     assert_eq!(table.queued_inserts(), 5);
-    assert!(table.describe_wait_for_insert().contains("An insert waits for 1 more sample(s)"));
+    let why = table.status().inserting.reason.unwrap();
+    assert_eq!(why.to_string(), "1 more sample allows the next insert.");
     assert_eq!(keys(&table.sample(3, None).await.unwrap()), [0, 1, 2]);
     assert_eq!(*log.confirmed.lock(), [0, 1, 2, 3, 4]);
     assert!(later.confirmed.lock().is_empty(), "inserts stay in order");
@@ -280,13 +281,28 @@ async fn a_whole_batch_waits_until_all_of_it_is_allowed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_batch_that_times_out_lets_those_behind_it_go_on() {
+    let table = Table::new(queue(5)).unwrap();
+    insert(&table, vec![item(0, 1.0)]);
+    let mut batch = pin!(table.sample_with(4, Some(Duration::from_secs(1)), WHOLE));
+    let poll = std::future::poll_fn(|cx| Poll::Ready(batch.as_mut().poll(cx))).await;
+    assert!(poll.is_pending());
+    let behind = start_sampling(&table, 1, Some(Duration::from_secs(9))).await;
+    assert!(batch.await.is_err());
+    assert_eq!(keys(&behind.await.unwrap().unwrap()), [0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_timeout_of_a_whole_batch_says_what_is_missing() {
     let table = Table::new(queue(5)).unwrap();
     insert_all(&table, &[1.0, 1.0]);
     let timeout = Some(Duration::from_secs(1));
     let error = table.sample_with(4, timeout, WHOLE).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::RateLimiterTimeout);
-    assert!(error.message().contains("allows 2 of the 4 samples of the batch now"), "{error}");
+    assert!(
+        error.message().contains("the table allows 2 of the 4 samples of the batch now"),
+        "{error}"
+    );
     assert_eq!(table.info().num_samples, 0);
     assert_eq!(table.try_sample(9).unwrap().len(), 2);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Windows: the parts of the bounds of a group that its shards keep.
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::common::{UNLIMITED, config, insert, item, limiter, min_size};
 use proptest::prelude::*;
@@ -38,7 +39,7 @@ fn settings_and_checkpoints_keep_the_numbers_of_the_user() {
     assert_eq!(table.info().config.rate_limiter, users);
     let snapshot = SnapshotCut::begin(&[Arc::clone(&table)]).unwrap().copy();
     assert_eq!(snapshot[0].info.config.rate_limiter, users);
-    assert_eq!(table.status().window, Some(limiter(2.0, 1, 0.0, 4.0)));
+    assert_eq!(bounds(&table.watched()), (0.0, 4.0, 1));
 }
 
 #[test]
@@ -110,23 +111,29 @@ fn other_settings_leave_the_window() {
     assert_eq!(bounds(&table.watched()), (-1.0, 1.0, 1));
 }
 
-#[test]
-fn waits_for_a_window_say_so() {
+#[tokio::test]
+async fn waits_for_a_window_say_so() {
     let table = table(limiter(1.0, 1, -10.0, 10.0));
     table.set_window(0.0, 1.0, 1, 0).unwrap();
     insert(&table, vec![item(0, 1.0), item(1, 1.0)]);
-    let text = table.describe_wait_for_insert();
-    let expected = "Rate limiter of table t: An insert waits for 1 more sample(s), or until the \
-                    coordinator of the group moves the window of this shard: 1 item(s)";
-    assert!(text.starts_with(expected), "{text}");
-    assert!(text.ends_with("min_diff 0, max_diff 1."), "{text}");
+    assert_eq!(
+        table.status().inserting.reason.unwrap().to_string(),
+        "1 more sample allows the next insert. The window of this shard has min_diff 0 and max_diff \
+         1, and the cursor is 1; the group's coordinator moves it."
+    );
     table.try_sample(1).unwrap();
     table.try_sample(1).unwrap();
     table.set_window(0.0, 0.0, 100, 0).unwrap();
-    let text = table.describe_wait_for_sample();
-    let expected = "Rate limiter of table t: A sample waits for 98 more insert(s), but inserts \
-                    wait as well, or until the coordinator of the group moves the window";
-    assert!(text.starts_with(expected), "{text}");
+    let error = table.sample(1, Some(Duration::ZERO)).await.unwrap_err();
+    let expected = "The sample timed out. Table t: 98 more inserts allow the next sample. The \
+                    window of this shard has min_diff 0 and max_diff 0, and the cursor is 0; the \
+                    group's coordinator moves it. Inserts cannot go on either: an insert would \
+                    bring the cursor 0 above max_diff 0 (samples_per_insert 1). Its rate limiter: 2 \
+                    item(s), min_size_to_sample 100,";
+    assert!(error.message().starts_with(expected), "{error}");
+    table.set_window(0.0, 0.0, i64::MAX, 0).unwrap();
+    let text = table.status().sampling.reason.unwrap().to_string();
+    assert!(text.starts_with("No insert allows the next sample. The window"), "{text}");
 }
 
 #[test]
@@ -138,7 +145,8 @@ fn bad_numbers_are_named() {
     assert_eq!(text(f64::NAN, 0.0, 1), "min_diff must be a number, got NaN.");
     assert_eq!(text(0.0, f64::NAN, 1), "max_diff must be a number, got NaN.");
     assert_eq!(text(0.0, 1.0, 0), "min_size_to_sample must be at least 1, got 0.");
-    assert_eq!(table.status().window, None);
+    let now = table.watched();
+    assert_eq!((now.min_diff, now.max_diff), (-UNLIMITED, UNLIMITED));
 }
 
 #[derive(Debug, Clone)]

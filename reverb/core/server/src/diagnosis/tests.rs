@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use reverb_data::{MemoryConfig, SelectorConfig, TableConfig};
+use reverb_data::{MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig};
 use reverb_engine::Table;
 
 use super::*;
@@ -29,14 +29,10 @@ fn table(rate_limiter: RateLimiterConfig) -> TableStatus {
     };
     let mut status = Table::new(config).unwrap().status();
     status.info.current_size = 100;
-    status.info.bytes = 40_000;
+    (status.inserting.reason, status.sampling.reason) = (None, None);
     status.statistics.last_insert_ns = NOW_NS - 1_000_000;
     status.statistics.last_sample_ns = NOW_NS - 2_000_000;
     status
-}
-
-fn set_memory(table: &mut TableStatus, max_bytes: Option<u64>, when_full: WhenFull) {
-    Arc::make_mut(&mut table.info.config).memory = MemoryConfig { max_bytes, when_full };
 }
 
 fn free() -> RateLimiterConfig {
@@ -47,15 +43,41 @@ fn ratio(min_diff: f64, max_diff: f64, cursor: f64) -> TableStatus {
     TableStatus { cursor, ..table(limiter(2.0, 10, min_diff, max_diff)) }
 }
 
+/// A call that the rate limiter holds, as the engine tells it.
+fn held(table: &TableStatus, limiter: RateLimiterConfig, is_insert: bool) -> Held {
+    let (size, cursor) = (table.info.current_size, table.cursor);
+    let (limit, missing) = if is_insert {
+        (Limit::MaxDiff, limiter.missing_samples(i64::MAX, cursor))
+    } else if size < limiter.min_size_to_sample {
+        (Limit::MinSize, limiter.missing_inserts(size, cursor))
+    } else {
+        (Limit::MinDiff, limiter.missing_inserts(size, cursor))
+    };
+    assert!(missing > 0.0);
+    Held { limit, missing, limiter, size, cursor }
+}
+
 fn samples_wait(mut table: TableStatus, requests: usize, seconds: f64) -> TableStatus {
     table.info.waiting_samples = requests;
     table.sampling.oldest_wait = Some(Duration::from_secs_f64(seconds));
+    let held = held(&table, table.info.config.rate_limiter, false);
+    table.sampling.reason = Some(WaitReason::Limiter(held));
     table
 }
 
 fn inserts_wait(mut table: TableStatus, items: usize, seconds: f64) -> TableStatus {
     table.info.waiting_inserts = items;
     table.inserting.oldest_wait = Some(Duration::from_secs_f64(seconds));
+    let held = held(&table, table.info.config.rate_limiter, true);
+    table.inserting.reason = Some(WaitReason::Limiter(held));
+    table
+}
+
+/// Inserts and requests for samples that have waited for 3 s.
+fn waiting(mut table: TableStatus, inserts: usize, samples: usize) -> TableStatus {
+    let wait = |count| (count > 0).then_some(Duration::from_secs(3));
+    (table.info.waiting_inserts, table.info.waiting_samples) = (inserts, samples);
+    (table.inserting.oldest_wait, table.sampling.oldest_wait) = (wait(inserts), wait(samples));
     table
 }
 
@@ -86,7 +108,7 @@ fn calm() -> Surroundings {
 
 fn check(table: &TableStatus, around: &Surroundings, state: State, sentence: &str) {
     let diagnosis = diagnose(table, around);
-    assert_eq!((diagnosis.state, &diagnosis.sentence[..]), (state, sentence));
+    assert_eq!((diagnosis.state, &diagnosis.sentence()[..]), (state, sentence));
 }
 
 #[test]
@@ -107,6 +129,8 @@ fn a_steady_queue_has_one_state() {
     let mut states = Vec::new();
     for size in [0, 1] {
         queue.info.current_size = size;
+        let held = held(&queue, queue.info.config.rate_limiter, false);
+        queue.sampling.reason = Some(WaitReason::Limiter(held));
         for waiting in [None, Some(0.001), Some(0.3)] {
             let status = match waiting {
                 None => queue.clone(),
@@ -116,15 +140,16 @@ fn a_steady_queue_has_one_state() {
         }
     }
     assert_eq!(states, [State::Ahead; 6]);
-    let text = "Learners wait for actors: no request waits at this moment. 1 more insert allows \
-                the next sample; 92 % of the last 10 s was waiting.";
+    let text = "Learners wait for actors: no request waits at this moment; 92 % of the last 10 s \
+                was waiting. 1 more insert allows the next sample.";
     check(&queue, &around(), State::Ahead, text);
     // And one whose actors are faster.
     let rates = Rates { insert_blocked: 0.8, ..calm().rates.unwrap() };
     let full = Surroundings { rates: Some(rates), ..calm() };
-    let text = "Actors wait for learners: no insert is queued at this moment; 1 more sample allows \
-                the next insert; 80 % of the last 10 s was waiting.";
+    let text = "Actors wait for learners: no insert is queued at this moment; 80 % of the last 10 s \
+                was waiting.";
     check(&queue, &full, State::Behind, text);
+    queue.cursor = 100.0;
     assert_eq!(diagnose(&inserts_wait(queue, 3, 0.1), &full).state, State::Behind);
 }
 
@@ -133,40 +158,46 @@ fn a_queue_without_readers_says_so() {
     let mut queue = inserts_wait(ratio(0.0, 100.0, 100.0), 4, 30.0);
     queue.statistics.last_sample_ns = NOW_NS - 31_000_000_000;
     let alone = Surroundings { readers: 0, ..calm() };
-    let text = "Actors wait for learners: 4 inserts are queued, for 30 s; 2 more samples allow the \
-                next insert; 25 % of the last 10 s was waiting. The last sample was 31 s ago; 0 \
-                sample streams are open.";
+    let text = "Actors wait for learners: 4 inserts are queued, for 30 s; 25 % of the last 10 s was \
+                waiting. The last sample was 31 s ago; 0 sample streams are open. 2 more samples \
+                allow the next insert.";
     check(&queue, &alone, State::Behind, text);
     queue.statistics.last_sample_ns = 0;
-    let diagnosis = diagnose(&queue, &alone);
-    assert!(diagnosis.sentence.ends_with("Nothing was ever sampled; 0 sample streams are open."));
+    let Diagnosis { around, reason, .. } = diagnose(&queue, &alone);
+    assert!(around.ends_with("Nothing was ever sampled; 0 sample streams are open."), "{around}");
+    assert_eq!(reason.unwrap(), "2 more samples allow the next insert.");
 }
 
 #[test]
 fn a_table_that_waits_for_its_window_says_so() {
-    let window = |table: TableStatus, min_size| TableStatus {
-        window: Some(limiter(2.0, min_size, -3.5, 7.5)),
-        ..table
+    let window = |mut table: TableStatus, min_size| {
+        let of = limiter(2.0, min_size, -3.5, 7.5);
+        let reason = |wait: Option<Duration>, is_insert| {
+            wait.map(|_| WaitReason::Window(held(&table, of, is_insert)))
+        };
+        let inserts = reason(table.inserting.oldest_wait, true);
+        let samples = reason(table.sampling.oldest_wait, false);
+        (table.inserting.reason, table.sampling.reason) = (inserts, samples);
+        table
     };
-    let behind = window(inserts_wait(ratio(-100.0, 100.0, 7.0), 4, 3.0), 1);
-    let text = "Actors wait for learners: 4 inserts are queued, for 3.0 s; 2 more samples allow \
-                the next insert; 25 % of the last 10 s was waiting. The window of this shard is \
-                -3.5 to 7.5, and the cursor is 7; the group's coordinator moves it.";
+    let behind = window(waiting(ratio(-100.0, 100.0, 7.0), 4, 0), 1);
+    let text = "Actors wait for learners: 4 inserts are queued, for 3.0 s; 25 % of the last 10 s was \
+                waiting. 2 more samples allow the next insert. The window of this shard has min_diff \
+                -3.5 and max_diff 7.5, and the cursor is 7; the group's coordinator moves it.";
     check(&behind, &around(), State::Behind, text);
     // A window may want more items than the table can hold: it is closed for samples.
-    let ahead = window(samples_wait(ratio(-100.0, 100.0, 0.0), 2, 3.0), 101);
-    let text = "Learners wait for actors: 2 requests for samples have waited 3.0 s. 1 more insert \
-                allows the next sample; 92 % of the last 10 s was waiting. The window of this \
-                shard is -3.5 to 7.5, and the cursor is 0; the group's coordinator moves it.";
+    let ahead = window(waiting(ratio(-100.0, 100.0, 0.0), 0, 2), i64::MAX);
+    let text = "Learners wait for actors: 2 requests for samples have waited 3.0 s; 92 % of the last \
+                10 s was waiting. No insert allows the next sample. The window of this shard has \
+                min_diff -3.5 and max_diff 7.5, and the cursor is 0; the group's coordinator moves \
+                it.";
     check(&ahead, &around(), State::Ahead, text);
-    let mut never = window(table(free()), i64::MAX);
-    never.window = Some(limiter(1.0, i64::MAX, f64::MIN, f64::MAX));
-    assert_eq!(diagnose(&never, &calm()).state, State::Flowing);
-    let stuck = window(samples_wait(inserts_wait(ratio(-100.0, 100.0, 7.0), 1, 2.0), 1, 2.0), 200);
-    let text = "Neither can go on: inserts and samples wait for the bounds of the rate limiter. \
-                The window of this shard is -3.5 to 7.5, and the cursor is 7; the group's \
-                coordinator moves it. If the group has no coordinator any more, SetRateLimiter \
-                restores the bounds of the table.";
+    let stuck = window(waiting(ratio(-100.0, 100.0, 7.0), 1, 1), 200);
+    let text = "Neither can go on: samples need 200 items (min_size_to_sample) and there are 100, \
+                and an insert would bring the cursor 7 above max_diff 7.5 (samples_per_insert 2). \
+                The window of this shard has min_diff -3.5 and max_diff 7.5, and the cursor is 7; \
+                the group's coordinator moves it. If the group has no coordinator any more, \
+                SetRateLimiter restores the bounds of the table.";
     check(&stuck, &around(), State::Stuck, text);
 }
 
@@ -210,12 +241,12 @@ fn samples_wait_although_nothing_was_ever_inserted() {
 #[test]
 fn one_side_is_ahead_of_the_other() {
     let ahead = samples_wait(ratio(-5.0, 50.0, -4.5), 2, 3.0);
-    let text = "Learners wait for actors: 2 requests for samples have waited 3.0 s. 1 more insert \
-                allows the next sample; 92 % of the last 10 s was waiting.";
+    let text = "Learners wait for actors: 2 requests for samples have waited 3.0 s; 92 % of the \
+                last 10 s was waiting. 1 more insert allows the next sample.";
     check(&ahead, &around(), State::Ahead, text);
     let behind = inserts_wait(ratio(-5.0, 50.0, 50.0), 4312, 125.0);
-    let text = "Actors wait for learners: 4,312 inserts are queued, for 2 min; 2 more samples allow \
-                the next insert; 25 % of the last 10 s was waiting.";
+    let text = "Actors wait for learners: 4,312 inserts are queued, for 2 min; 25 % of the last 10 \
+                s was waiting. 2 more samples allow the next insert.";
     check(&behind, &around(), State::Behind, text);
 }
 
@@ -232,12 +263,13 @@ fn both_wait_for_each_other() {
 
 #[test]
 fn inserts_wait_for_memory() {
-    let mut status = inserts_wait(table(free()), 7, 2.0);
-    set_memory(&mut status, Some(40_960), WhenFull::Wait);
+    let mut status = table(free());
+    status.info.waiting_inserts = 7;
+    status.inserting.oldest_wait = Some(Duration::from_secs(2));
+    status.inserting.reason = Some(WaitReason::TableFull { bytes: 40_000, max_bytes: 40_960 });
     let text = "Inserts wait for memory: the table holds 39.1 KiB of 40.0 KiB (max_bytes, \
                 when_full=\"wait\"). Items leave by sampling (max_times_sampled), deletes or reset.";
     check(&status, &around(), State::Full, text);
-    set_memory(&mut status, None, WhenFull::Remove);
     let full = Surroundings { full_server: Some((99 << 20, 100 << 20)), ..around() };
     let text = "Inserts wait for memory: the server holds 99.0 MiB of 100.0 MiB (max_bytes). Items \
                 leave by sampling, deletes or reset; give large tables when_full=\"remove\".";
@@ -246,10 +278,16 @@ fn inserts_wait_for_memory() {
     let alone = Surroundings { writers: 0, ..calm() };
     assert_eq!(diagnose(&table(free()), &alone).state, State::Flowing);
     // If samples wait too, memory is why neither goes on.
+    status.info.config = table(limiter(1.0, 101, f64::MIN, f64::MAX)).info.config;
     let both = samples_wait(status, 1, 2.0);
-    let diagnosis = diagnose(&both, &full);
-    assert_eq!(diagnosis.state, State::Stuck);
-    assert!(diagnosis.sentence.contains("inserts for memory: the server holds"));
+    for (around, who) in [(full, "server"), (around(), "table")] {
+        let text = format!(
+            "Neither can go on: samples wait for inserts. Inserts wait for memory: the {who} holds "
+        );
+        let Diagnosis { state, around, reason } = diagnose(&both, &around);
+        assert_eq!((state, reason), (State::Stuck, None));
+        assert!(around.starts_with(&text), "{around}");
+    }
 }
 
 #[tokio::test]
@@ -269,22 +307,31 @@ async fn readers_do_not_take_what_is_ready() {
     let text = "2 readers do not take what is ready: client 10.0.0.7:1234, learner-3 has read \
                 nothing for 8.0 s.";
     check(&table(free()), &around, State::SlowReaders, text);
-    let behind = inserts_wait(table(limiter(1.0, 1, f64::MIN, 0.0)), 1, 5.0);
+    let behind = inserts_wait(ratio(f64::MIN, 0.0, 0.0), 1, 5.0);
     assert_eq!(diagnose(&behind, &around).state, State::SlowReaders, "this is why");
 }
 
 #[test]
-fn a_table_can_be_too_small_for_its_limiter() {
-    let small = table(limiter(1.0, 2000, f64::MIN, f64::MAX));
-    let text = "It will never hold the 2,000 items that sampling needs (min_size_to_sample): \
-                max_size is 1,000. Raise max_size, or lower min_size_to_sample.";
-    check(&small, &around(), State::Never, text);
-    let mut light = table(limiter(1.0, 500, f64::MIN, f64::MAX));
-    set_memory(&mut light, Some(100 << 10), WhenFull::Remove);
-    let text = "It will never hold the 500 items that sampling needs (min_size_to_sample): they \
-                would take 195.3 KiB, and max_bytes is 100.0 KiB. Raise max_bytes, or lower \
-                min_size_to_sample.";
-    check(&light, &around(), State::Never, text);
+fn what_can_never_be_is_told_before_anybody_waits() {
+    let mut small = table(free());
+    small.sampling.reason = Some(WaitReason::Never("It is too small.".to_owned()));
+    check(&small, &around(), State::Never, "It is too small.");
+}
+
+#[test]
+fn a_batch_that_waits_is_no_wait_for_one_insert() {
+    let mut batch = samples_wait(ratio(0.0, 50.0, 0.0), 2, 3.0);
+    batch.sampling.reason = Some(WaitReason::Batch { wanted: 64, allowed: 49 });
+    let text = "Learners wait for actors: 2 requests for samples have waited 3.0 s; 92 % of the last \
+                10 s was waiting. A batch of all samples or none waits: the table allows 49 of \
+                the 64 samples of the batch now.";
+    check(&batch, &around(), State::Ahead, text);
+    batch.cursor = 49.0;
+    let batch = TableStatus { sampling: batch.sampling.clone(), ..inserts_wait(batch, 1, 2.0) };
+    let text = "Neither can go on: the table allows 49 of the 64 samples of the batch now, \
+                and an insert would bring the cursor 49 above max_diff 50 (samples_per_insert 2). \
+                Ask for smaller batches, or raise max_diff.";
+    check(&batch, &around(), State::Stuck, text);
 }
 
 #[test]
@@ -294,18 +341,20 @@ fn who_pauses_or_drains_is_named_first() {
         Some(SetBy { client: client.into(), at })
     };
     let mut paused = inserts_wait(samples_wait(ratio(5.0, 4.0, 4.5), 1, 30.0), 3, 30.0);
-    check(&paused, &around(), State::Stuck, &diagnose(&paused, &around()).sentence);
-    paused.inserting.paused = by("learner-0");
+    assert_eq!(diagnose(&paused, &around()).state, State::Stuck);
+    let samples = paused.sampling.reason.clone();
+    paused.inserting.reason = by("learner-0").map(WaitReason::Paused);
     let text = "Inserts are paused by learner-0 since 14:00:07 UTC; 3 inserts wait and 1 request \
                 for samples waits. resume_table lets them go on.";
     check(&paused, &around(), State::Paused, text);
-    paused.sampling.paused = by("learner-0");
-    assert!(diagnose(&paused, &around()).sentence.starts_with("Inserts and samples are paused by"));
-    paused.inserting.paused = by("me");
-    let text = diagnose(&paused, &around()).sentence;
+    paused.sampling.reason = by("learner-0").map(WaitReason::Paused);
+    let sentence = |paused: &TableStatus| diagnose(paused, &around()).sentence();
+    assert!(sentence(&paused).starts_with("Inserts and samples are paused by"));
+    paused.inserting.reason = by("me").map(WaitReason::Paused);
+    let text = sentence(&paused);
     assert!(text.contains("by me since 14:00:07 UTC, and samples by learner-0 since"), "{text}");
-    paused.inserting.paused = None;
-    let text = diagnose(&paused, &around()).sentence;
+    paused.inserting.reason = samples;
+    let text = sentence(&paused);
     assert!(text.starts_with("Samples are paused by learner-0"), "{text}");
     let draining = Surroundings { draining: by("admin"), ..around() };
     let text = "The server ends its streams, for admin since 14:00:07 UTC.";

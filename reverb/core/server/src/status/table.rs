@@ -20,9 +20,7 @@ const MILLISECOND: f64 = 1e-3;
 
 pub(super) fn table_status(status: &Status, around: &Surroundings) -> TableStatus {
     let diagnosis = diagnose(status, around);
-    // Of a window tells the diagnosis; the call `Watch` has its numbers.
-    let Status { info, statistics, cursor, mass, window: _, limiter_off, inserting, sampling } =
-        status;
+    let Status { info, statistics, cursor, mass, limiter_off, inserting, sampling } = status;
     let config = &info.config;
     TableStatus {
         name: config.name.clone(),
@@ -45,6 +43,7 @@ pub(super) fn table_status(status: &Status, around: &Surroundings) -> TableStatu
             waiting: info.waiting_inserts as i64,
             wait_s: Some(histogram(&statistics.insert_waits, MICROSECOND)),
             last_ns: statistics.last_insert_ns,
+            reason: around.why_inserts_wait(status).unwrap_or_default(),
             ..side_status(inserting)
         }),
         sampling: Some(SideStatus {
@@ -57,7 +56,7 @@ pub(super) fn table_status(status: &Status, around: &Surroundings) -> TableStatu
         sample_age_s: Some(histogram(&statistics.sample_ages, MILLISECOND)),
         diagnosis: Some(Diagnosis {
             state: diagnosis.state.name().to_owned(),
-            sentence: diagnosis.sentence,
+            sentence: diagnosis.sentence(),
         }),
         rates: around.rates.map(|rates| RatesStatus {
             seconds: rates.seconds,
@@ -88,7 +87,8 @@ fn side_status(side: &Side) -> SideStatus {
     SideStatus {
         oldest_wait_s: side.oldest_wait.map(|wait| wait.as_secs_f64()),
         blocked_s: side.blocked.as_secs_f64(),
-        paused: side.paused.as_ref().map(set_by),
+        paused: side.paused().map(set_by),
+        reason: side.why_it_waits().unwrap_or_default(),
         ..SideStatus::default()
     }
 }

@@ -157,7 +157,10 @@ async fn a_timeout_is_reported_and_earlier_samples_are_delivered() {
         for _ in 0..2 {
             let error = soon(samples.receive()).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::RateLimiterTimeout, "{error}");
-            assert!(error.message().contains("Rate limiter of table q"), "{error}");
+            assert!(
+                error.message().contains("Table q: 1 more insert allows the next sample. "),
+                "{error}"
+            );
         }
         // Zero means one attempt, over every transport.
         let mut samples = transport.open_sample().await.unwrap();

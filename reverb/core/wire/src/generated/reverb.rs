@@ -763,4 +763,7 @@ pub struct SideStatus {
     /// Who has paused this side, if anybody has.
     #[prost(message, optional, tag = "6")]
     pub paused: ::core::option::Option<SetBy>,
+    /// Why the first of them cannot go on, for people; empty if none waits.
+    #[prost(string, tag = "7")]
+    pub reason: ::prost::alloc::string::String,
 }

@@ -59,6 +59,11 @@ impl Batch {
         self.items.len()
     }
 
+    /// How many samples it needs under one lock, if it takes no part of them.
+    pub(in crate::table) fn whole(&self) -> Option<usize> {
+        self.options.all_or_nothing.then_some(self.wanted)
+    }
+
     /// The items that were added after the first ones.
     pub(in crate::table) fn since(&self, first: usize) -> &[Sampled] {
         self.items.get(first..).unwrap_or_default()

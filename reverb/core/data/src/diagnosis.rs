@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+//! States of a table as people are told, and the sentences that a server and a group share.
+
+use std::time::Duration;
+
+use crate::figures::{count, number, plural, seconds};
+
+/// State of a table, as people are told; the gravest comes last.
+///
+/// A shard that nobody asks says nothing of the others, so a group is idle only if all shards are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// Nobody has asked for anything lately.
+    Idle,
+    /// Inserts or samples go through.
+    Flowing,
+    /// Samples wait for the first items, and inserts come.
+    Filling,
+    /// Samples wait for the ratio, and inserts come.
+    Ahead,
+    /// Inserts wait for the ratio.
+    Behind,
+    /// Samples are ready, and their readers do not take them.
+    SlowReaders,
+    /// Inserts wait for memory.
+    Full,
+    /// Samples wait, and no inserts come.
+    Starved,
+    /// The server ends its streams before it stops.
+    Draining,
+    /// Somebody lets a side wait.
+    Paused,
+    /// Both wait, and neither can go on.
+    Stuck,
+    /// Samples can never begin, or never as many at once as are asked for.
+    Never,
+}
+
+impl State {
+    /// All states in order, with their names.
+    pub const ALL: [(Self, &str); 12] = [
+        (Self::Idle, "idle"),
+        (Self::Flowing, "flowing"),
+        (Self::Filling, "filling"),
+        (Self::Ahead, "ahead"),
+        (Self::Behind, "behind"),
+        (Self::SlowReaders, "slow readers"),
+        (Self::Full, "full"),
+        (Self::Starved, "starved"),
+        (Self::Draining, "draining"),
+        (Self::Paused, "paused"),
+        (Self::Stuck, "stuck"),
+        (Self::Never, "never"),
+    ];
+
+    /// Its name: `flowing`.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
+    /// The state of this name; `None` for one of another release.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|(_, it)| *it == name).map(|(state, _)| state)
+    }
+}
+
+/// The time since a moment in nanoseconds since 1970; `None` for 0, which means "never".
+pub fn since(at_ns: i64, now_ns: i64) -> Option<Duration> {
+    // Clocks may be set back.
+    let ago = now_ns.saturating_sub(at_ns).max(0);
+    (at_ns > 0).then(|| Duration::from_nanos(ago as u64))
+}
+
+/// A table that nobody asks, and the times since its last insert and sample.
+pub fn resting(last_insert: Option<Duration>, last_sample: Option<Duration>) -> String {
+    let last = |what: &str, ago: Option<Duration>| match ago {
+        Some(ago) => format!("the last {what} was {} ago", seconds(ago)),
+        None => format!("no {what} yet"),
+    };
+    format!("Nobody asks: {}, {}.", last("insert", last_insert), last("sample", last_sample))
+}
+
+/// Inserts and samples a second, if they are known.
+pub fn flowing(rates: Option<(f64, f64)>) -> String {
+    let Some((inserts, samples)) = rates else {
+        return "Inserts and samples go through.".to_owned();
+    };
+    let ratio = if inserts > 0.0 && samples > 0.0 {
+        format!("; {} samples an insert", number(samples / inserts))
+    } else {
+        String::new()
+    };
+    format!("{} inserts/s, {} samples/s{ratio}.", number(inserts), number(samples))
+}
+
+/// Items of a table that is sampled once there are more, and when that will be; `otherwise` if that
+/// is not known.
+pub fn filling(size: i64, min_size: i64, inserts_per_s: f64, otherwise: &str) -> String {
+    let when = if inserts_per_s > 0.0 && size < min_size {
+        let left = ((min_size - size) as f64 / inserts_per_s).min(1e9);
+        let left = seconds(Duration::from_secs_f64(left));
+        format!("at {} inserts/s sampling starts in {left}", number(inserts_per_s))
+    } else {
+        otherwise.to_owned()
+    };
+    format!("{} of {} items; {when}.", count(size), count(min_size))
+}
+
+/// Requests for samples that wait, and how long the oldest has.
+pub fn samples_wait(requests: i64, oldest: Duration) -> String {
+    let requests = plural(requests, "request for samples has", "requests for samples have");
+    format!("{requests} waited {}", seconds(oldest))
+}
+
+/// Requests for samples that wait while nobody inserts.
+pub fn starving(requests: i64, oldest: Duration, last_insert: Option<Duration>) -> String {
+    let last = match last_insert {
+        Some(ago) => format!("The last insert was {} ago", seconds(ago)),
+        None => "Nothing was ever inserted".to_owned(),
+    };
+    format!("{}. {last}", samples_wait(requests, oldest))
+}
+
+/// Items that wait to be inserted, and how long the oldest has.
+pub fn inserts_wait(items: i64, oldest: Duration) -> String {
+    format!("{} queued, for {}", plural(items, "insert is", "inserts are"), seconds(oldest))
+}
+
+/// The client that has paused a side of a table, and the text that tells of it.
+pub type Pause<'a> = (&'a str, String);
+
+/// A table of which at least one side is paused, and how many inserts and requests wait.
+pub fn paused(
+    inserts: Option<Pause<'_>>,
+    samples: Option<Pause<'_>>,
+    (items, requests): (i64, i64),
+) -> String {
+    let what = match (inserts, samples) {
+        (Some((client, by)), Some((other, _))) if client == other => {
+            format!("Inserts and samples are paused by {by}")
+        }
+        (Some((_, by)), Some((_, other))) => {
+            format!("Inserts are paused by {by}, and samples by {other}")
+        }
+        (Some((_, by)), None) => format!("Inserts are paused by {by}"),
+        (None, by) => format!("Samples are paused by {}", by.map_or(String::new(), |(_, by)| by)),
+    };
+    format!(
+        "{what}; {} and {}. resume_table lets them go on.",
+        plural(items, "insert waits", "inserts wait"),
+        plural(requests, "request for samples waits", "requests for samples wait")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::State;
+
+    #[test]
+    fn every_state_has_its_name() {
+        for (at, (state, name)) in State::ALL.into_iter().enumerate() {
+            assert_eq!((state as usize, state.name()), (at, name));
+            assert_eq!(State::named(name), Some(state));
+        }
+        assert_eq!(State::named("shard down"), None);
+    }
+}

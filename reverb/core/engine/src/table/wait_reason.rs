@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Why an insert or a sample that waits cannot go on.
+//!
+//! The one place that decides it, from a table alone and under its lock. Timeouts and the diagnosis
+//! of a server render what is decided here; a server adds what no table knows.
+
+use std::fmt;
+
+use reverb_data::figures::{Bound, count, plural};
+use reverb_data::{Error, RateLimiterConfig, byte_size};
+
+use super::state::Batch;
+use super::wait_queues::RequestId;
+use super::{Forecast, SetBy, Shared};
+use crate::rate_limiter::RateLimiter;
+
+/// Why the next insert or the next sample of a table cannot go on.
+///
+/// Displayed as sentences: the cause where it is not plain from the counters, and what would help.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WaitReason {
+    /// A client has paused this side of the table.
+    Paused(SetBy),
+    /// Neither inserts nor samples will ever let it go on: sentences with what to change.
+    Never(String),
+    /// The next item has no room, and `when_full` is "wait".
+    TableFull {
+        /// Bytes of the table.
+        bytes: u64,
+        /// Their limit.
+        max_bytes: u64,
+    },
+    /// The rate limiter does not allow it.
+    Limiter(Held),
+    /// The rate limiter does not allow it within the window of this shard.
+    Window(Held),
+    /// The table does not allow a batch of all items or none at once.
+    Batch {
+        /// Samples of the batch.
+        wanted: usize,
+        /// Samples that are allowed now. All of the batch if it is the items that leave on the way
+        /// that would bring the table below its minimum size.
+        allowed: usize,
+    },
+    /// It could go on, but the requests before it cannot.
+    Turn {
+        /// Number of requests before it.
+        before: usize,
+        /// Why the first of them waits.
+        first: Box<Self>,
+    },
+}
+
+/// A call that the rate limiter does not allow now.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Held {
+    /// The limit that it would break.
+    pub limit: Limit,
+    /// Calls of the other side that let it go on: inserts for a sample, samples for an insert.
+    pub missing: f64,
+    /// The numbers in force.
+    pub limiter: RateLimiterConfig,
+    /// Items of the table.
+    pub size: i64,
+    /// Inserts times `samples_per_insert` minus samples.
+    pub cursor: f64,
+}
+
+/// A limit of a rate limiter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// `min_size_to_sample` holds a sample.
+    MinSize,
+    /// `min_diff` holds a sample.
+    MinDiff,
+    /// `max_diff` holds an insert.
+    MaxDiff,
+}
+
+impl Held {
+    /// The window of a shard, and who moves it.
+    pub fn describe_window(&self) -> String {
+        format!(
+            "The window of this shard has min_diff {} and max_diff {}, and the cursor is {}; the \
+             group's coordinator moves it.",
+            Bound(self.limiter.min_diff),
+            Bound(self.limiter.max_diff),
+            self.cursor
+        )
+    }
+
+    /// Whether a window allows no sample, whatever is inserted.
+    fn is_closed(&self) -> bool {
+        self.limit == Limit::MinSize && self.limiter.min_size_to_sample == i64::MAX
+    }
+
+    fn cause(&self) -> String {
+        let RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff } =
+            self.limiter;
+        let (size, cursor) = (count(self.size), self.cursor);
+        match self.limit {
+            Limit::MinSize if self.is_closed() => "the shard is closed for samples".to_owned(),
+            Limit::MinSize => {
+                let needed = count(min_size_to_sample);
+                format!("samples need {needed} items (min_size_to_sample) and there are {size}")
+            }
+            Limit::MinDiff => {
+                format!("a sample would bring the cursor {cursor} below min_diff {min_diff}")
+            }
+            Limit::MaxDiff => format!(
+                "an insert would bring the cursor {cursor} above max_diff {max_diff} \
+                 (samples_per_insert {samples_per_insert})"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (other, next) = match self.limit {
+            Limit::MaxDiff => ("sample", "insert"),
+            Limit::MinSize | Limit::MinDiff => ("insert", "sample"),
+        };
+        match self.missing {
+            _ if self.is_closed() => write!(f, "No {other} allows the next {next}."),
+            1.0 => write!(f, "1 more {other} allows the next {next}."),
+            missing => write!(f, "{missing} more {other}s allow the next {next}."),
+        }
+    }
+}
+
+impl WaitReason {
+    fn held(limiter: &RateLimiter, limit: Limit, missing: f64) -> Self {
+        let (size, cursor) = (limiter.size(), limiter.cursor());
+        // Rounding may find none missing.
+        let missing = missing.max(1.0);
+        let held = Held { limit, missing, limiter: *limiter.bounds(), size, cursor };
+        if limiter.window().is_some() { Self::Window(held) } else { Self::Limiter(held) }
+    }
+
+    /// The cause as a part of a sentence.
+    pub fn cause(&self) -> String {
+        match self {
+            Self::Paused(by) => format!("paused by {by}"),
+            Self::Never(_) | Self::Turn { .. } => self.to_string(),
+            Self::TableFull { bytes, max_bytes } => format!(
+                "the table holds {} of {} (max_bytes, when_full=\"wait\")",
+                byte_size::describe(*bytes),
+                byte_size::describe(*max_bytes)
+            ),
+            Self::Limiter(held) | Self::Window(held) => held.cause(),
+            Self::Batch { wanted, allowed } if allowed < wanted => {
+                format!("the table allows {allowed} of the {wanted} samples of the batch now")
+            }
+            Self::Batch { wanted, .. } => format!(
+                "the items that leave before the last of the {wanted} samples of the batch would \
+                 bring the table below min_size_to_sample"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for WaitReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cause = || self.cause();
+        match self {
+            Self::Paused(_) => write!(f, "It is {}; resume_table lets it go on.", cause()),
+            Self::Never(why) => f.write_str(why),
+            Self::TableFull { .. } => write!(
+                f,
+                "Inserts wait for memory: {}. Items leave by sampling (max_times_sampled), deletes \
+                 or reset.",
+                cause()
+            ),
+            Self::Limiter(held) => held.fmt(f),
+            Self::Window(held) => write!(f, "{held} {}", held.describe_window()),
+            Self::Batch { .. } => write!(f, "A batch of all samples or none waits: {}.", cause()),
+            Self::Turn { before, first } => {
+                let before = plural(*before as i64, "request is", "requests are");
+                write!(f, "{before} before it, and the first one waits too: {first}")
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Why the first insert in the queue waits; without one, why the next insert would. Whether the
+    /// next one has room is not known.
+    pub(super) fn why_insert_waits(&self) -> Option<WaitReason> {
+        let Self { config, state, queues, .. } = self;
+        if let Some(by) = &queues.paused.inserts {
+            return Some(WaitReason::Paused(by.clone()));
+        }
+        let limiter = state.limiter();
+        if !limiter.can_insert(1) {
+            return Some(WaitReason::held(limiter, Limit::MaxDiff, limiter.missing_samples()));
+        }
+        let has_room = queues.next_insert().is_none_or(|item| state.has_room_for(item));
+        (!has_room).then(|| WaitReason::TableFull {
+            bytes: state.account().bytes(),
+            max_bytes: config.memory.max_bytes.unwrap_or_default(),
+        })
+    }
+
+    /// Why the first request for samples in the queue waits; without one, why a request for one
+    /// sample would.
+    pub(super) fn why_sample_waits(&self) -> Option<WaitReason> {
+        self.why_waits_at(0)
+    }
+
+    /// The error of a request for samples that leaves the queue because its time is over.
+    pub(super) fn timeout(&self, id: RequestId) -> Error {
+        let table = &self.config.name;
+        let why = self.queues.position(id).and_then(|at| self.why_waits_at(at));
+        if let Some(WaitReason::Paused(by)) = &why {
+            return Error::rate_limiter_timeout(&format!(
+                "Samples of table {table} are paused by {by}; resume_table lets them go on."
+            ));
+        }
+        let why = why.map_or("It was changed just now.".to_owned(), |why| why.to_string());
+        let inserts = self
+            .why_insert_waits()
+            .map_or(String::new(), |why| format!(" Inserts cannot go on either: {}.", why.cause()));
+        Error::rate_limiter_timeout(&format!(
+            "Table {table}: {why}{inserts} Its rate limiter: {}.",
+            self.state.limiter()
+        ))
+    }
+
+    /// Whether the bounds of the rate limiter hold the first insert, and the first sample. Asked at
+    /// every operation, for those who move the bounds, so no reason is made.
+    pub(super) fn held_by_limiter(&self) -> (bool, bool) {
+        let Self { state, queues, .. } = self;
+        let (paused, limiter) = (&queues.paused, state.limiter());
+        (
+            queues.queued_inserts() > 0 && paused.inserts.is_none() && !limiter.can_insert(1),
+            queues.queued_samples() > 0 && paused.samples.is_none() && !limiter.can_sample(1),
+        )
+    }
+
+    fn why_waits_at(&self, at: usize) -> Option<WaitReason> {
+        let Self { state, queues, .. } = self;
+        if let Some(by) = &queues.paused.samples {
+            return Some(WaitReason::Paused(by.clone()));
+        }
+        let limiter = state.limiter();
+        let whole = queues.sample_request(at).and_then(Batch::whole);
+        let never = self.why_too_small().or_else(|| self.why_batch_never(whole?));
+        if let Some(why) = never {
+            return Some(WaitReason::Never(why));
+        }
+        if !limiter.can_sample(1) {
+            let is_small = limiter.size() < limiter.bounds().min_size_to_sample;
+            let limit = if is_small { Limit::MinSize } else { Limit::MinDiff };
+            return Some(WaitReason::held(limiter, limit, limiter.missing_inserts()));
+        }
+        let batch = whole.map(|wanted| {
+            let allowed = limiter.samples_allowed(wanted).min(state.samples_left(state.len()));
+            (wanted, allowed)
+        });
+        match batch {
+            // The first request was tried, and still waits.
+            Some((wanted, allowed)) if allowed < wanted || at == 0 => {
+                Some(WaitReason::Batch { wanted, allowed })
+            }
+            _ if at > 0 => {
+                let first = Box::new(self.why_waits_at(0)?);
+                Some(WaitReason::Turn { before: at, first })
+            }
+            _ => None,
+        }
+    }
+
+    /// Why the table can never hold as many items as sampling needs. A window may ask for more.
+    fn why_too_small(&self) -> Option<String> {
+        let Self { config, state, .. } = self;
+        let (size, min_size) = (state.len() as u64, config.rate_limiter.min_size_to_sample as u64);
+        if state.limiter().window().is_some() || size >= min_size {
+            return None;
+        }
+        config.why_too_small().or_else(|| {
+            let max_bytes = config.memory.max_bytes?;
+            let bytes = state.account().bytes();
+            let average = bytes.checked_div(size)?;
+            let needed = average.saturating_mul(min_size);
+            // The first items tell little: later ones may share their chunks.
+            let is_known = bytes.saturating_add(average) > max_bytes
+                || Forecast::new(config.max_size, state.len(), bytes).is_some();
+            (needed > max_bytes && is_known).then(|| {
+                format!(
+                    "It will never hold the {} items that sampling needs (min_size_to_sample): \
+                     they would take {}, and max_bytes is {}. Raise max_bytes, or lower \
+                     min_size_to_sample.",
+                    count(min_size as i64),
+                    byte_size::describe(needed),
+                    byte_size::describe(max_bytes)
+                )
+            })
+        })
+    }
+
+    /// Why the table can never allow so many samples at once, while nobody deletes items.
+    fn why_batch_never(&self, wanted: usize) -> Option<String> {
+        let Self { config, state, .. } = self;
+        let (size, times) = (config.max_size, config.max_times_sampled);
+        let never = |most: i64, why: &str| {
+            format!(
+                "It never allows {wanted} samples at once, but {most} at most: {why}. Ask for a \
+                 smaller batch, or change the table."
+            )
+        };
+        let limiter = state.limiter();
+        // Items that leave after fewer samples than they allow make room for inserts that need no
+        // permission.
+        let is_bounded = limiter.window().is_none()
+            && (times <= 0 || f64::from(times) >= config.rate_limiter.samples_per_insert);
+        let most = limiter.most_samples_at_once().filter(|_| is_bounded);
+        if let Some(most) = most.filter(|&most| most < wanted as i64) {
+            return Some(never(most, "inserts wait for samples before that"));
+        }
+        let most = state.samples_left(usize::try_from(size).unwrap_or(usize::MAX));
+        (most < wanted).then(|| {
+            let why = format!("its max_size is {size} and its max_times_sampled is {times}");
+            never(most as i64, &why)
+        })
+    }
+}
