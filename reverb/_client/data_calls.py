@@ -107,8 +107,8 @@ class Calls:
           data: Nest of arrays. A leaf of shape `[...]` is sampled as a column `[1, ...]`.
           priorities: The tables to insert into, and the item's priority in each, a number or
             `reverb.MAX_PRIORITY`.
-          removal_priorities: What the removers of these tables go by instead of the priority, for
-            `MinHeap`, `MaxHeap` and `Prioritized`. Later updates of the priority do not change it.
+          removal_priorities: Priorities for the removers of these tables, if they are `MinHeap`,
+            `MaxHeap` or `Prioritized`. Later updates of the priority do not change them.
 
         Raises:
           InvalidArgumentError: If `priorities` is empty, or if a table rejects a priority.
@@ -246,11 +246,11 @@ class Calls:
             sampled; the server picks them all at once, 65,536 at most. A dm-reverb server picks
             them one by one, and so do the shards of a group: then the error has those that were
             picked, in `samples`.
-          ragged: What becomes of items of different lengths `T`. `"error"`: `InvalidArgumentError`.
+          ragged: How items of different lengths `T` are stacked. `"error"`: `InvalidArgumentError`.
             `"pad"`: columns are `[B, T, ...]` with the largest `T`, and `lengths` of the batch has
             the lengths. `"packed"`: columns are `reverb.Ragged`: `[sum T, ...]` and offsets. A
             column that is a single step stays `[B, ...]`; its lengths are 1.
-          pad: What stands behind shorter items: one value for all columns, a list with one for
+          pad: Value behind shorter items: one value for all columns, a list with one for
             each, or a dict by name; 0 (an empty string) for columns that it does not name.
           pad_to_multiple_of: Rounds the largest `T` up to a multiple of this, so that programs that
             compile for each shape see few of them.

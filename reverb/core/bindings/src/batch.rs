@@ -121,7 +121,7 @@ impl BatchOptions {
     }
 }
 
-/// What Python calls the form of items of different lengths.
+/// Parses Python's name for how items of different lengths become a batch.
 fn ragged_form(name: &str, multiple_of: usize) -> PyResult<RaggedForm> {
     match name {
         "error" => Ok(RaggedForm::Refuse),
@@ -138,7 +138,7 @@ fn ragged_form(name: &str, multiple_of: usize) -> PyResult<RaggedForm> {
 /// half of what the process may use, and not more than this.
 const MAX_BATCH_BYTES: u64 = 8 << 30;
 
-/// What a batch may take: as the program says, or by default.
+/// Limit of the memory of a batch: as the program says, or the default.
 pub(crate) fn max_batch_bytes(given: Option<u64>) -> usize {
     static DEFAULT: OnceLock<u64> = OnceLock::new();
     let bytes = given.unwrap_or_else(|| {
@@ -150,7 +150,7 @@ pub(crate) fn max_batch_bytes(given: Option<u64>) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// What a batch may take, for batches that Python joins.
+/// The same limit, for batches that Python joins.
 #[pyfunction]
 #[pyo3(name = "max_batch_bytes")]
 pub(crate) fn max_batch_bytes_of(given: Option<u64>) -> usize {
