@@ -234,7 +234,7 @@ class Client:
     ) -> SampleIterator:
         """Samples items, one at a time.
 
-        An iterator: nothing happens before the first `next`. Prefetches samples in the background.
+        Nothing happens before the first item is taken. Prefetches samples in the background.
         Waits while the table's rate limiter allows no sample. For training loops, `sample_batch`
         is many times faster.
 
@@ -297,8 +297,8 @@ class Client:
 
         If an exception is raised (`CancelledError` included), its `samples` are the items that
         were sampled and not returned: those of earlier parts, or all if the server is a dm-reverb
-        server; their keys are its `keys`. Items in transit when a server or connection failed count
-        as sampled and are lost.
+        server; `keys` of a `ReverbError` are theirs. Items in transit when a server or connection
+        failed count as sampled and are lost.
 
         Arrays of 4 KiB and more are aligned to 64 bytes. Their memory is used again for a later
         batch when the last reference to the array is gone.
@@ -428,8 +428,8 @@ class Client:
     ) -> BatchSampler:
         """Makes an endless iterator of batches that owns their memory and uses it in turn.
 
-        Does not contact the server; each `next` samples a batch, as `sample_batch` does. The arrays
-        of a batch are written again `num_buffers` batches later.
+        Does not contact the server; a batch is sampled when it is taken, as by `sample_batch`. The
+        arrays of a batch are written again `num_buffers` batches later.
 
         Args:
           table: Name of the table.
@@ -470,8 +470,8 @@ class Client:
         A scan changes no counters, and a closed rate limiter does not delay it. Use it for exports,
         checks and deterministic passes.
 
-        An iterator: the scan begins with the first `next`. It covers the items that are in the
-        table at that moment. Items that are inserted later are not included; items that are removed
+        The scan begins when its first item is taken. It covers the items that are in the table at
+        that moment. Items that are inserted later are not included; items that are removed
         before the scan reaches them are skipped, unless they were prefetched (20 MiB at most). Each
         item is read in its current state, so priorities may be of different moments. Writers are
         not delayed. Items come in the order of insertion; updates of priorities do not change it.

@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use reverb_client::{AheadOptions, BatchesAhead as Core, NextBatch, RaggedForm, ReadyBatch};
 use reverb_data::Result;
 
-use crate::batch::{BatchAnswer, BatchOptions};
+use crate::batch::BatchAnswer;
+use crate::batch_options::BatchOptions;
 use crate::client::{Client, with_samples};
 use crate::error::{OrRaise, to_python};
 use crate::exit;

@@ -25,7 +25,8 @@ use reverb_wire::shard::Shard;
 use reverb_wire::transport::BoxFuture;
 
 use crate::array::{all_values, parse_leaves};
-use crate::batch::{self, BatchAnswer, BatchOptions, Lent};
+use crate::batch::{self, BatchAnswer, Lent};
+use crate::batch_options::BatchOptions;
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::connector::{Options, Reach, target_of};
 use crate::error::OrRaise;
