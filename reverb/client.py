@@ -168,8 +168,8 @@ class Client:
           data: Nest of arrays. A leaf of shape `[...]` is sampled as a column `[1, ...]`.
           priorities: The tables to insert into, and the item's priority in each, a number or
             `reverb.MAX_PRIORITY`.
-          removal_priorities: What the removers of these tables go by instead of the priority, for
-            `MinHeap`, `MaxHeap` and `Prioritized`. Later updates of the priority do not change it.
+          removal_priorities: Priorities for the removers of these tables, if they are `MinHeap`,
+            `MaxHeap` or `Prioritized`. Later updates of the priority do not change them.
 
         Raises:
           InvalidArgumentError: If `priorities` is empty, or if a table rejects a priority.
@@ -226,7 +226,7 @@ class Client:
     ) -> Iterator[Any]:
         """Samples items, one at a time.
 
-        An iterator: nothing happens before the first `next`. Prefetches samples in the background.
+        Nothing happens before the first item is taken. Prefetches samples in the background.
         Blocks while the table's rate limiter allows no sample. For training loops, `sample_batch`
         is many times faster.
 
@@ -289,8 +289,8 @@ class Client:
 
         If an exception is raised (`KeyboardInterrupt` included), its `samples` are the items that
         were sampled and not returned: those of earlier parts, or all if the server is a dm-reverb
-        server; their keys are its `keys`. Items in transit when a server or connection failed count
-        as sampled and are lost.
+        server; `keys` of a `ReverbError` are theirs. Items in transit when a server or connection
+        failed count as sampled and are lost.
 
         Arrays of 4 KiB and more are aligned to 64 bytes. Their memory is used again for a later
         batch when the last reference to the array is gone.
@@ -307,11 +307,11 @@ class Client:
             sampled; the server picks them all at once, 65,536 at most. A dm-reverb server picks
             them one by one, and so do the shards of a group: then the error has those that were
             picked, in `samples`.
-          ragged: What becomes of items of different lengths `T`. `"error"`: `InvalidArgumentError`.
+          ragged: How items of different lengths `T` are stacked. `"error"`: `InvalidArgumentError`.
             `"pad"`: columns are `[B, T, ...]` with the largest `T`, and `lengths` of the batch has
             the lengths. `"packed"`: columns are `reverb.Ragged`: `[sum T, ...]` and offsets. A
             column that is a single step stays `[B, ...]`; its lengths are 1.
-          pad: What stands behind shorter items: one value for all columns, a list with one for
+          pad: Value behind shorter items: one value for all columns, a list with one for
             each, or a dict by name; 0 (an empty string) for columns that it does not name.
           pad_to_multiple_of: Rounds the largest `T` up to a multiple of this, so that programs that
             compile for each shape see few of them.
@@ -420,8 +420,8 @@ class Client:
     ) -> BatchSampler:
         """Makes an endless iterator of batches that owns their memory and uses it in turn.
 
-        Does not contact the server; each `next` samples a batch, as `sample_batch` does. The arrays
-        of a batch are written again `num_buffers` batches later.
+        Does not contact the server; a batch is sampled when it is taken, as by `sample_batch`. The
+        arrays of a batch are written again `num_buffers` batches later.
 
         Example:
           >>> with client.batch_sampler("table", 2) as batches:
@@ -467,8 +467,8 @@ class Client:
         A scan changes no counters, and a closed rate limiter does not delay it. Use it for exports,
         checks and deterministic passes.
 
-        An iterator: the scan begins with the first `next`. It covers the items that are in the
-        table at that moment. Items that are inserted later are not included; items that are removed
+        The scan begins when its first item is taken. It covers the items that are in the table at
+        that moment. Items that are inserted later are not included; items that are removed
         before the scan reaches them are skipped, unless they were prefetched (20 MiB at most). Each
         item is read in its current state, so priorities may be of different moments. Writers are
         not delayed. Items come in the order of insertion; updates of priorities do not change it.
@@ -569,7 +569,7 @@ class Client:
             names that differ are logged once for each table.
           get_signature_timeout_ms: Ignored; accepted for programs written for early versions of
             dm-reverb. The client's `connect_timeout_s` bounds the wait.
-          max_pending_bytes: What may be unconfirmed, in bytes or as a size such as "1GiB". At the
+          max_pending_bytes: Limit of unconfirmed data, in bytes or a size such as "1GiB". At the
             limit, calls that create an item wait for confirmations, whatever the rate limiter does;
             a wait of more than 10 s is logged with its reason. A program that inserts and samples
             in one thread may then wait for itself. `None`: no limit; a writer that is faster than
@@ -586,7 +586,7 @@ class Client:
         def make() -> TrajectoryWriter:
             options = (bool(validate_items), bool(match_names))
             writer = self._client.trajectory_writer(refs, *options)
-            return self._write_with(TrajectoryWriter, with_pending_limit(writer, pending))
+            return self._wrapped(TrajectoryWriter, with_pending_limit(writer, pending))
 
         return self._opened(make)
 
@@ -622,7 +622,7 @@ class Client:
             options = (batch_size, refs, bool(validate_items))
             writer = self._client.batched_trajectory_writer(*options)
             writer = with_pending_limit(writer, pending)
-            return self._write_with(BatchedTrajectoryWriter, writer, batch_size)
+            return self._wrapped(BatchedTrajectoryWriter, writer, batch_size)
 
         return self._opened(make)
 
@@ -672,7 +672,7 @@ class Client:
         def make() -> SequenceWriter:
             writer = self._client.sequence_writer(options)
             writer = with_pending_limit(writer, pending)
-            return self._write_with(SequenceWriter, writer, batch_size)
+            return self._wrapped(SequenceWriter, writer, batch_size)
 
         return self._opened(make)
 
@@ -1027,6 +1027,8 @@ class Client:
         self._flattener = native.NestFlattener(flatten_with_labels)
         self._signatures = Signatures(server_address)
 
+    # How this client waits, where that is not simply `await` in its twin, which has the same names.
+
     def _insert(self, step: tuple[Any, ...]) -> None:
         self._client.insert(*step)
 
@@ -1038,9 +1040,11 @@ class Client:
         yield from start() or ()
 
     def _opened(self, make: Callable[[], _Writer]) -> _Writer:
+        """Opens a writer at once."""
         return make()
 
-    def _write_with(self, writer: Callable[..., _Writer], *arguments: Any) -> _Writer:
+    def _wrapped(self, writer: Callable[..., _Writer], *arguments: Any) -> _Writer:
+        """Makes a writer of a native one."""
         return writer(*arguments)
 
     def _release(self, hold: native.RateLimiterHold) -> None:

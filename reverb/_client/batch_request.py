@@ -31,11 +31,11 @@ class BatchForm:
     """How a batch is laid out, if not as usual. The core reads it.
 
     Attributes:
-      ragged: What becomes of items of different lengths.
-      multiple_of: What the largest length is rounded up to.
+      ragged: How items of different lengths become a batch.
+      multiple_of: Rounds the largest length up to a multiple of this.
       indices: Places of the columns; empty for all.
       outputs: The arrays to write to; `None`: new memory.
-      max_batch_bytes: What new memory may take; `None`: the default.
+      max_batch_bytes: Limit of new memory in bytes; `None`: the default.
     """
 
     ragged = "error"

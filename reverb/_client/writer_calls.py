@@ -33,7 +33,7 @@ class Calls:
             names that differ are logged once for each table.
           get_signature_timeout_ms: Ignored; accepted for programs written for early versions of
             dm-reverb. The client's `connect_timeout_s` bounds the wait.
-          max_pending_bytes: What may be unconfirmed, in bytes or as a size such as "1GiB". At the
+          max_pending_bytes: Limit of unconfirmed data, in bytes or a size such as "1GiB". At the
             limit, calls that create an item wait for confirmations, whatever the rate limiter does;
             a wait of more than 10 s is logged with its reason. A program that inserts and samples
             in one thread may then wait for itself. `None`: no limit; a writer that is faster than
@@ -50,7 +50,7 @@ class Calls:
         def make() -> TrajectoryWriter:
             options = (bool(validate_items), bool(match_names))
             writer = self._client.trajectory_writer(refs, *options)
-            return self._write_with(TrajectoryWriter, with_pending_limit(writer, pending))
+            return self._wrapped(TrajectoryWriter, with_pending_limit(writer, pending))
 
         return self._opened(make)
 
@@ -86,7 +86,7 @@ class Calls:
             options = (batch_size, refs, bool(validate_items))
             writer = self._client.batched_trajectory_writer(*options)
             writer = with_pending_limit(writer, pending)
-            return self._write_with(BatchedTrajectoryWriter, writer, batch_size)
+            return self._wrapped(BatchedTrajectoryWriter, writer, batch_size)
 
         return self._opened(make)
 
@@ -136,6 +136,6 @@ class Calls:
         def make() -> SequenceWriter:
             writer = self._client.sequence_writer(options)
             writer = with_pending_limit(writer, pending)
-            return self._write_with(SequenceWriter, writer, batch_size)
+            return self._wrapped(SequenceWriter, writer, batch_size)
 
         return self._opened(make)

@@ -112,16 +112,16 @@ class Table:
         self.internal_seed = seed
         self.internal_table = native.Table(
             name,
-            sampler,
-            remover,
-            operator.index(max_size),
-            operator.index(max_times_sampled),
-            rate_limiter.internal_limiter,
-            _encode_signature(signature),
-            seed,
-            parse_byte_size("max_bytes", max_bytes),
-            when_full,
-            max_priority,
+            sampler=sampler,
+            remover=remover,
+            max_size=operator.index(max_size),
+            max_times_sampled=operator.index(max_times_sampled),
+            rate_limiter=rate_limiter.internal_limiter,
+            signature=_encode_signature(signature),
+            seed=seed,
+            max_bytes=parse_byte_size("max_bytes", max_bytes),
+            when_full=when_full,
+            max_priority=max_priority,
         )
 
     @classmethod

@@ -76,7 +76,8 @@ class SequenceWriter(AwaitedWriter[native.SequenceWriter]):
           is_last: Whether the step is the last of its episode: bools `[B]`, or one bool for all.
           priorities: Priorities of the items that the step completes: numbers `[B]`, or one for
             all.
-          removal_priorities: What the removers of the tables go by: numbers `[B]`, or one for all.
+          removal_priorities: Priorities for the removers of the tables: numbers `[B]`, or one for
+            all.
 
         Returns:
           Number of items that were queued.

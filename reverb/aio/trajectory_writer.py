@@ -108,7 +108,7 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
           table: Name of the table.
           priority: Any number but NaN, or `reverb.MAX_PRIORITY`.
           trajectory: Nest of columns, each an index or slice of a leaf of `history`.
-          removal_priority: What the table's remover goes by instead of `priority`.
+          removal_priority: Priority for the table's remover, instead of `priority`.
 
         Raises:
           TypeError: If a leaf of the trajectory is not a `TrajectoryColumn`.
@@ -274,7 +274,7 @@ class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
             `history`, or what its `select` gives.
           where: Booleans `[B]` that select environments; `None`: all whose episode has the steps
             that the columns refer to.
-          removal_priorities: What the table's remover goes by: numbers `[B]`, or one for all.
+          removal_priorities: Priorities for the table's remover: numbers `[B]`, or one for all.
 
         Returns:
           Number of items.

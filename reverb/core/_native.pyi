@@ -73,6 +73,7 @@ class Table:
     def __new__(
         cls,
         name: str,
+        *,
         sampler: ItemSelector,
         remover: ItemSelector,
         max_size: int,
@@ -153,7 +154,7 @@ def masked_crc32c(data: bytes) -> int:
     """The checksum of a record in TensorFlow's format."""
 
 def max_batch_bytes(given: int | None) -> int:
-    """What a batch may take: as given, or by default."""
+    """Limit of the memory of a batch, in bytes: as given, or the default."""
 
 def process_memory() -> int | None:
     """Bytes that this process may use; `None` if the system does not tell."""
@@ -258,7 +259,7 @@ class Client:
         """Keys and priorities are `[N]`."""
     def hold_rate_limiter(self, table: str, count: bool) -> RateLimiterHold: ...
     def shard_info(self) -> list[ShardRow]:
-        """What the group knows of each shard."""
+        """One row for each shard of the group."""
     def updates_missed(self) -> int: ...
     def transfer(self, table: str, slots: Sequence[int], target: Client) -> tuple[int, int]:
         """Adds items of these slots to another server; returns how many, and how many it had."""

@@ -74,7 +74,7 @@ def test_a_cancelled_batch_leaves_no_waiter_and_the_next_one_is_whole(run, watch
     run(program)
 
 
-def test_a_batch_that_arrives_after_close_is_not_kept(run, watcher):
+def test_a_batch_that_arrives_after_close_is_returned_and_is_the_last(run, watcher):
     async def program(client):
         batches = client.batch_sampler("queue", 1)
         task = asyncio.create_task(anext_of(batches))

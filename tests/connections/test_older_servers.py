@@ -166,6 +166,11 @@ def test_calls_of_asyncio_programs(server):
             with refused(server, "removal priorities"):
                 await writer.flush()
             writer.close()
+            sequences = await client.sequence_writer("t", 1)
+            with refused(server, "removal priorities"):
+                await sequences.append(STEP, removal_priorities=3.0)
+                await sequences.flush()
+            sequences.close()
 
     asyncio.run(program())
     assert not any(request.items for request in server.received)

@@ -63,6 +63,22 @@ def by_await(client, size, options):
     return numbers_of_items(asyncio.run(program()).data[0])
 
 
+def by_sampler(client, size, options):
+    async def program():
+        found = []
+        partial = options.get("partial", True)
+        async with aio.Client(client.server_address) as own:
+            batches = own.batch_sampler("queue", size, partial=partial, timeout_ms=TIMEOUT_MS)
+            try:
+                async for batch in batches:
+                    found += numbers_of_items(batch.data[0])
+            except (DeadlineExceededError, InvalidArgumentError) as error:
+                found += numbers_of_samples(error)
+        return found
+
+    return asyncio.run(program())
+
+
 def by_samples(client, size, options):
     found = []
     with contextlib.suppress(DeadlineExceededError):
@@ -90,7 +106,7 @@ def numbers_of_samples(error):
 
 
 CALLS = st.tuples(
-    st.sampled_from([by_call, by_call, by_await, by_samples, ahead]),
+    st.sampled_from([by_call, by_call, by_await, by_sampler, by_samples, ahead]),
     st.integers(1, 12),
     st.fixed_dictionaries(
         {},

@@ -106,6 +106,24 @@ def aio_trajectory_by_name(client, step):
     aio_trajectory(client, step, match_names=True)
 
 
+def aio_batched(client, step):
+    async def write(c):
+        async with c.batched_trajectory_writer(2, 1) as writer:
+            writer.append(map_leaves(lambda leaf: np.repeat(leaf, 2), step))
+            columns = map_leaves(lambda column: column[-1:], writer.history)
+            await writer.create_items("table", 1.0, columns)
+
+    run_async(client, write)
+
+
+def aio_sequence(client, step):
+    async def write(c):
+        async with c.sequence_writer("table", 1) as writer:
+            await writer.append(step)
+
+    run_async(client, write)
+
+
 BY_PLACE = (insert, legacy, trajectory, patterns, aio_insert, aio_trajectory)
 BY_NAME = (
     insert_batch,
@@ -114,6 +132,8 @@ BY_NAME = (
     sequence,
     aio_insert_batch,
     aio_trajectory_by_name,
+    aio_batched,
+    aio_sequence,
 )
 
 

@@ -6,139 +6,25 @@
 use std::borrow::Cow;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use numpy::npyffi;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
-use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
-use reverb_client::{
-    BatchColumn, BatchRequest, ColumnData, GivenColumn, RaggedForm, SampledNumbers,
-};
+use pyo3::types::{PyDict, PyList, PyTuple};
+use reverb_client::{BatchColumn, ColumnData, GivenColumn, SampledNumbers};
 use reverb_data::{DType, Error, Sampled, Shape, Tensor, TensorData};
 use reverb_memory::Memory;
 
 use crate::array::{batch_memory_to_array, number_array, tensor_to_array};
 use crate::dtype;
 use crate::error::OrRaise;
-use crate::wait::sample_timeout_ms;
-
-/// A batch that a program asks for: the attributes of Python's `BatchRequest`.
-pub(crate) struct BatchOptions {
-    pub(crate) table: String,
-    pub(crate) batch_size: usize,
-    timeout: Option<Duration>,
-    partial: bool,
-    pub(crate) distinct: bool,
-    pub(crate) form: BatchForm,
-}
-
-/// How a batch is laid out.
-pub(crate) struct BatchForm {
-    pub(crate) ragged: RaggedForm,
-    /// Places of the chosen columns; empty for all.
-    pub(crate) columns: Vec<u32>,
-    pub(crate) max_bytes: usize,
-    /// Arrays of the program that the batch is written to.
-    outputs: Option<Py<Outputs>>,
-}
-
-impl<'py> FromPyObject<'_, 'py> for BatchOptions {
-    type Error = PyErr;
-
-    fn extract(request: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        let py = request.py();
-        let timeout_ms = request.getattr(intern!(py, "timeout_ms"))?.extract()?;
-        // The usual form has no object, because each attribute takes time.
-        let form: Option<BatchForm> = request.getattr(intern!(py, "form"))?.extract()?;
-        Ok(Self {
-            table: request.getattr(intern!(py, "table"))?.extract()?,
-            batch_size: request.getattr(intern!(py, "batch_size"))?.extract()?,
-            timeout: sample_timeout_ms(timeout_ms).or_raise()?,
-            partial: request.getattr(intern!(py, "partial"))?.extract()?,
-            distinct: request.getattr(intern!(py, "distinct"))?.extract()?,
-            form: form.unwrap_or_else(BatchForm::usual),
-        })
-    }
-}
-
-impl<'py> FromPyObject<'_, 'py> for BatchForm {
-    type Error = PyErr;
-
-    fn extract(form: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        let py = form.py();
-        let ragged = form.getattr(intern!(py, "ragged"))?;
-        let multiple_of = form.getattr(intern!(py, "multiple_of"))?.extract()?;
-        let max_batch_bytes = form.getattr(intern!(py, "max_batch_bytes"))?.extract()?;
-        Ok(Self {
-            ragged: ragged_form(ragged.cast::<PyString>()?.to_str()?, multiple_of)?,
-            columns: form.getattr(intern!(py, "indices"))?.extract()?,
-            max_bytes: self::max_batch_bytes(max_batch_bytes),
-            outputs: form.getattr(intern!(py, "outputs"))?.extract()?,
-        })
-    }
-}
-
-impl BatchForm {
-    /// All columns, in new memory.
-    fn usual() -> Self {
-        let max_bytes = self::max_batch_bytes(None);
-        Self { ragged: RaggedForm::Refuse, columns: Vec::new(), max_bytes, outputs: None }
-    }
-}
-
-impl BatchOptions {
-    /// The request to the core.
-    pub(crate) fn request(&self) -> BatchRequest<'_> {
-        BatchRequest {
-            table: &self.table,
-            batch_size: self.batch_size,
-            timeout: self.timeout,
-            partial: self.partial,
-            distinct: self.distinct,
-            ragged: self.form.ragged,
-            columns: &self.form.columns,
-            max_bytes: self.form.max_bytes,
-        }
-    }
-
-    /// Lends the arrays of the program, if there are any, for a batch.
-    pub(crate) fn lend(&self) -> reverb_data::Result<Option<Lent<'_>>> {
-        self.form.outputs.as_ref().map(|outputs| outputs.get().lend()).transpose()
-    }
-
-    /// Makes the arrays of a batch, but for those that the program has given.
-    pub(crate) fn answer(
-        &self,
-        py: Python<'_>,
-        samples: &[impl Numbers],
-        columns: Vec<BatchColumn>,
-    ) -> PyResult<BatchAnswer> {
-        let outputs = self.form.outputs.as_ref().map(Py::get);
-        BatchAnswer::new(py, outputs, samples, columns, self.form.ragged == RaggedForm::Packed)
-    }
-}
-
-/// What Python calls the form of items of different lengths.
-fn ragged_form(name: &str, multiple_of: usize) -> PyResult<RaggedForm> {
-    match name {
-        "error" => Ok(RaggedForm::Refuse),
-        "pad" => Ok(RaggedForm::Padded(multiple_of)),
-        "packed" => Ok(RaggedForm::Packed),
-        _ => Err(Error::invalid_argument(format!(
-            "ragged must be \"error\", \"pad\" or \"packed\", got {name:?}"
-        )))
-        .or_raise(),
-    }
-}
 
 /// Bytes that a batch may take, or an item that is decoded by itself, if the program does not say:
 /// half of what the process may use, and not more than this.
 const MAX_BATCH_BYTES: u64 = 8 << 30;
 
-/// What a batch may take: as the program says, or by default.
+/// Limit of the memory of a batch: as the program says, or the default.
 pub(crate) fn max_batch_bytes(given: Option<u64>) -> usize {
     static DEFAULT: OnceLock<u64> = OnceLock::new();
     let bytes = given.unwrap_or_else(|| {
@@ -150,7 +36,7 @@ pub(crate) fn max_batch_bytes(given: Option<u64>) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// What a batch may take, for batches that Python joins.
+/// The same limit, for batches that Python joins.
 #[pyfunction]
 #[pyo3(name = "max_batch_bytes")]
 pub(crate) fn max_batch_bytes_of(given: Option<u64>) -> usize {

@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 use reverb_client::{AheadOptions, BatchesAhead as Core, NextBatch, RaggedForm, ReadyBatch};
 use reverb_data::Result;
 
-use crate::batch::{BatchAnswer, BatchOptions};
+use crate::batch::BatchAnswer;
+use crate::batch_options::BatchOptions;
 use crate::client::{Client, with_samples};
 use crate::error::{OrRaise, to_python};
 use crate::exit;
@@ -75,7 +76,7 @@ impl BatchesAhead {
                 waiting.park_if_finalizing();
             });
             next = self.core.next();
-            // What is no time is none to wait; what is too long is no limit.
+            // Negative: do not wait. Not representable: wait forever.
             let limit = timeout_s.and_then(|s| Duration::try_from_secs_f64(s.max(0.0)).ok());
             while matches!(next, NextBatch::OnItsWay) {
                 let rest = limit.map(|limit| limit.saturating_sub(start.elapsed()));

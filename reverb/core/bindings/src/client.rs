@@ -26,7 +26,8 @@ use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::shard::Shard;
 
 use crate::array::{all_values, parse_leaves};
-use crate::batch::{self, BatchAnswer, BatchOptions, Lent};
+use crate::batch::{self, BatchAnswer, Lent};
+use crate::batch_options::BatchOptions;
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;

@@ -19,6 +19,7 @@ use pyo3::prelude::*;
 mod aio;
 mod array;
 mod batch;
+mod batch_options;
 mod batched_writer;
 mod batches_ahead;
 mod checkpoint;

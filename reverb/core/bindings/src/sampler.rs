@@ -143,7 +143,7 @@ impl Sampler {
         py: Python<'py>,
         sampled: &Sampled,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.convert(py, sampled).map_err(|error| self.keep_sample(py, error, sampled))
+        self.convert(py, sampled).map_err(|error| keep_sample(py, error, sampled))
     }
 
     fn fetch(&self, py: Python<'_>) -> PyResult<Option<Sampled>> {
@@ -193,19 +193,6 @@ impl Sampler {
         Ok(list.into_any())
     }
 
-    /// Attaches an item to the exception that says why it cannot be returned in the requested form.
-    fn keep_sample(&self, py: Python<'_>, error: PyErr, sampled: &Sampled) -> PyErr {
-        let flat = || {
-            let columns =
-                PyList::new(py, columns(py, &sampled.trajectory, &mut max_batch_bytes(None))?)?;
-            replay_sample(py, (sample_info(py, sampled)?, columns))
-        };
-        match flat().and_then(|sample| error.value(py).setattr("samples", vec![sample])) {
-            // An item that cannot be decoded is not attached.
-            Ok(()) | Err(_) => error,
-        }
-    }
-
     fn sample<'py>(
         &self,
         py: Python<'py>,
@@ -218,6 +205,19 @@ impl Sampler {
             None => flat,
         };
         replay_sample(py, (info, data))
+    }
+}
+
+/// Attaches an item to the exception that says why it cannot be returned in the requested form.
+fn keep_sample(py: Python<'_>, error: PyErr, sampled: &Sampled) -> PyErr {
+    let flat = || {
+        let columns =
+            PyList::new(py, columns(py, &sampled.trajectory, &mut max_batch_bytes(None))?)?;
+        replay_sample(py, (sample_info(py, sampled)?, columns))
+    };
+    match flat().and_then(|sample| error.value(py).setattr("samples", vec![sample])) {
+        // An item that cannot be decoded is not attached.
+        Ok(()) | Err(_) => error,
     }
 }
 

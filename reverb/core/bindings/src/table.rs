@@ -287,8 +287,11 @@ impl Table {
 #[pymethods]
 impl Table {
     #[new]
-    #[pyo3(signature = (name, sampler, remover, max_size, max_times_sampled, rate_limiter, signature, seed, max_bytes, when_full, max_priority))]
-    #[allow(clippy::too_many_arguments)]
+    #[pyo3(signature = (
+        name, *, sampler, remover, max_size, max_times_sampled, rate_limiter, signature, seed,
+        max_bytes, when_full, max_priority
+    ))]
+    #[allow(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
         name: String,
         sampler: &Bound<'_, ItemSelector>,

@@ -22,7 +22,8 @@ use super::completions::Completions;
 use super::insertion::Insertion;
 use super::writers::AnyWriter;
 use crate::array::{all_values, parse_leaves};
-use crate::batch::{BatchOptions, Lent};
+use crate::batch::Lent;
+use crate::batch_options::BatchOptions;
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::client::{
     Client, item_priorities, matching, parse_mutation, parse_row_updates, row_priorities,

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A batch that a program asks for, as Python says it.
+
+use std::time::Duration;
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+use reverb_client::{BatchColumn, BatchRequest, RaggedForm};
+use reverb_data::{Error, Result};
+
+use crate::batch::{self, BatchAnswer, Lent, Numbers, Outputs};
+use crate::error::OrRaise;
+use crate::wait::sample_timeout_ms;
+
+/// A batch that a program asks for: the attributes of Python's `BatchRequest`.
+pub(crate) struct BatchOptions {
+    pub(crate) table: String,
+    pub(crate) batch_size: usize,
+    timeout: Option<Duration>,
+    partial: bool,
+    pub(crate) distinct: bool,
+    pub(crate) form: BatchForm,
+}
+
+/// How a batch is laid out.
+pub(crate) struct BatchForm {
+    pub(crate) ragged: RaggedForm,
+    /// Places of the chosen columns; empty for all.
+    pub(crate) columns: Vec<u32>,
+    pub(crate) max_bytes: usize,
+    /// Arrays of the program that the batch is written to.
+    outputs: Option<Py<Outputs>>,
+}
+
+impl<'py> FromPyObject<'_, 'py> for BatchOptions {
+    type Error = PyErr;
+
+    fn extract(request: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let py = request.py();
+        let timeout_ms = request.getattr(intern!(py, "timeout_ms"))?.extract()?;
+        // The usual form has no object, because each attribute takes time.
+        let form: Option<BatchForm> = request.getattr(intern!(py, "form"))?.extract()?;
+        Ok(Self {
+            table: request.getattr(intern!(py, "table"))?.extract()?,
+            batch_size: request.getattr(intern!(py, "batch_size"))?.extract()?,
+            timeout: sample_timeout_ms(timeout_ms).or_raise()?,
+            partial: request.getattr(intern!(py, "partial"))?.extract()?,
+            distinct: request.getattr(intern!(py, "distinct"))?.extract()?,
+            form: form.unwrap_or_else(BatchForm::usual),
+        })
+    }
+}
+
+impl<'py> FromPyObject<'_, 'py> for BatchForm {
+    type Error = PyErr;
+
+    fn extract(form: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        let py = form.py();
+        let ragged = form.getattr(intern!(py, "ragged"))?;
+        let multiple_of = form.getattr(intern!(py, "multiple_of"))?.extract()?;
+        let max_batch_bytes = form.getattr(intern!(py, "max_batch_bytes"))?.extract()?;
+        Ok(Self {
+            ragged: ragged_form(ragged.cast::<PyString>()?.to_str()?, multiple_of)?,
+            columns: form.getattr(intern!(py, "indices"))?.extract()?,
+            max_bytes: batch::max_batch_bytes(max_batch_bytes),
+            outputs: form.getattr(intern!(py, "outputs"))?.extract()?,
+        })
+    }
+}
+
+impl BatchForm {
+    /// All columns, in new memory.
+    fn usual() -> Self {
+        let max_bytes = batch::max_batch_bytes(None);
+        Self { ragged: RaggedForm::Refuse, columns: Vec::new(), max_bytes, outputs: None }
+    }
+}
+
+impl BatchOptions {
+    /// The request to the core.
+    pub(crate) fn request(&self) -> BatchRequest<'_> {
+        BatchRequest {
+            table: &self.table,
+            batch_size: self.batch_size,
+            timeout: self.timeout,
+            partial: self.partial,
+            distinct: self.distinct,
+            ragged: self.form.ragged,
+            columns: &self.form.columns,
+            max_bytes: self.form.max_bytes,
+        }
+    }
+
+    /// Lends the arrays of the program, if there are any, for a batch.
+    pub(crate) fn lend(&self) -> Result<Option<Lent<'_>>> {
+        self.form.outputs.as_ref().map(|outputs| outputs.get().lend()).transpose()
+    }
+
+    /// Makes the arrays of a batch, but for those that the program has given.
+    pub(crate) fn answer(
+        &self,
+        py: Python<'_>,
+        samples: &[impl Numbers],
+        columns: Vec<BatchColumn>,
+    ) -> PyResult<BatchAnswer> {
+        let outputs = self.form.outputs.as_ref().map(Py::get);
+        BatchAnswer::new(py, outputs, samples, columns, self.form.ragged == RaggedForm::Packed)
+    }
+}
+
+/// Parses Python's name for how items of different lengths become a batch.
+fn ragged_form(name: &str, multiple_of: usize) -> PyResult<RaggedForm> {
+    match name {
+        "error" => Ok(RaggedForm::Refuse),
+        "pad" => Ok(RaggedForm::Padded(multiple_of)),
+        "packed" => Ok(RaggedForm::Packed),
+        _ => Err(Error::invalid_argument(format!(
+            "ragged must be \"error\", \"pad\" or \"packed\", got {name:?}"
+        )))
+        .or_raise(),
+    }
+}
