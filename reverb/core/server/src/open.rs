@@ -49,8 +49,8 @@ pub struct Opened {
 }
 
 impl Server {
-    /// Opens the HTTP port, which tells that the tables are loading, and loads the latest checkpoint
-    /// into them if there is one. Blocks until that is done; `progress` can cancel it.
+    /// Opens the HTTP port, which tells that the tables are loading, and loads the latest
+    /// checkpoint into them if there is one. Blocks until that is done; `progress` can cancel it.
     ///
     /// # Errors
     ///
