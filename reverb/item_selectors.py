@@ -8,7 +8,7 @@ Example:
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, UnimplementedError
@@ -50,6 +50,46 @@ MaxHeap = functools.partial(native.HeapSelector, False)
 MinHeap = functools.partial(native.HeapSelector, True)
 
 
+_BY_KIND = {
+    "fifo": Fifo,
+    "lifo": Lifo,
+    "uniform": Uniform,
+    "prioritized": Prioritized,
+    "max_heap": MaxHeap,
+    "min_heap": MinHeap,
+    "shuffle": Shuffle,
+    "recent": Recent,
+}
+
+
+class SelectorSettings(NamedTuple):
+    """Kind and parameters of a selector.
+
+    Attributes:
+      kind: One of `_BY_KIND`; another one in messages of newer releases.
+      parameters: Arguments of its class, which a running table can change.
+    """
+
+    kind: str
+    parameters: dict[str, Any]
+
+
+def selector_settings(options: Any) -> SelectorSettings:
+    """Reads a `KeyDistributionOptions` message."""
+    extension = options.extension
+    kind = options.WhichOneof("distribution") or "unknown"
+    if kind == "heap":
+        return SelectorSettings("min_heap" if options.heap.min_heap else "max_heap", {})
+    if kind == "prioritized":
+        draw = extension.Draw.Name(extension.draw).lower()
+        exponent = options.prioritized.priority_exponent
+        return SelectorSettings(kind, {"priority_exponent": exponent, "draw": draw})
+    extended = extension.WhichOneof("distribution")
+    if extended == "recent":
+        return SelectorSettings(extended, {"expected_age": extension.recent.expected_age})
+    return SelectorSettings(extended or kind, {})
+
+
 def from_options(options: Any) -> native.ItemSelector:
     """Makes the selector that a `KeyDistributionOptions` message describes.
 
@@ -57,23 +97,10 @@ def from_options(options: Any) -> native.ItemSelector:
       UnimplementedError: If the message names no selector.
       InvalidArgumentError: If it is `false` where only `true` has a meaning.
     """
-    extension = options.extension
-    extended = extension.WhichOneof("distribution")
-    if extended == "shuffle":
-        return Shuffle()
-    if extended == "recent":
-        return Recent(extension.recent.expected_age)
-    kind = options.WhichOneof("distribution")
-    if kind == "prioritized":
-        draw = extension.Draw.Name(extension.draw).lower()
-        return Prioritized(options.prioritized.priority_exponent, draw=draw)
-    if kind == "heap":
-        return native.HeapSelector(options.heap.min_heap)
-    simple = {"fifo": Fifo, "lifo": Lifo, "uniform": Uniform}
-    if kind not in simple:
-        raise UnimplementedError(
-            f"a selector must be one of {sorted(simple)}, prioritized, heap, got {kind}"
-        )
-    if not getattr(options, kind):
+    kind, parameters = selector_settings(options)
+    if kind not in _BY_KIND:
+        raise UnimplementedError(f"a selector must be one of {sorted(_BY_KIND)}, got {kind}")
+    field = options.WhichOneof("distribution")
+    if field == kind and not getattr(options, field):
         raise InvalidArgumentError(f"the selector option {kind} must be true, got false")
-    return simple[kind]()
+    return _BY_KIND[kind](**parameters)

@@ -8,14 +8,12 @@ Nothing here waits, sends, or reads a clock.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from reverb.cluster.shard import NUM_SLOTS
 from reverb.cluster.shard_tables import check_tables, settings_of
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
 __all__ = ["NUM_SLOTS", "Directory", "parse_map", "slots_as_values"]
-
-NUM_SLOTS = 4096
-"""The top 12 bits of the key of an item are its slot."""
 
 
 class Directory:

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 from reverb._server.table import Table
 from reverb.cluster.split_table import check_place, split_table
-from reverb.core import protos
+from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import shows_no_token
 
 __all__ = ["NUM_SLOTS", "Shard", "ShardPlace", "check_group", "shard_addresses"]
 
-# The top 12 bits of the key of an item are its slot.
-NUM_SLOTS = 4096
+# The top bits of the key of an item are its slot.
+NUM_SLOTS = native.NUM_SLOTS
 
 MAX_GROUP_CHARACTERS = 64
 

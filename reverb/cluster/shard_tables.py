@@ -11,7 +11,7 @@ from reverb._server.table_change import TableChange
 from reverb.cluster.table_part import TableNumbers, part_of
 from reverb.core import protos
 from reverb.errors import DataLossError, InvalidArgumentError
-from reverb.item_selectors import from_options
+from reverb.item_selectors import from_options, selector_settings
 from reverb.rate_limiters import RateLimiter
 
 __all__ = [
@@ -100,17 +100,14 @@ def part_settings(table: bytes, index: int, num_shards: int) -> tuple[str, PartS
         min_diff=part.min_diff,
         max_diff=part.max_diff,
     )
-    exponent, sampler = None, None
-    if info.sampler_options.WhichOneof("distribution") == "prioritized":
-        exponent = info.sampler_options.prioritized.priority_exponent
-        if info.sampler_options.extension.draw:
-            sampler = from_options(info.sampler_options)
+    parameters = selector_settings(info.sampler_options).parameters
+    draws_apart = parameters.get("draw", "independent") != "independent"
     others = TableChange(
         max_size=part.max_size,
         max_bytes=part.max_bytes,
         max_times_sampled=max(info.max_times_sampled, 0),
-        priority_exponent=exponent,
-        sampler=sampler,
+        priority_exponent=parameters.get("priority_exponent"),
+        sampler=from_options(info.sampler_options) if draws_apart else None,
     )
     return info.name, PartSettings(tuple(limits.values()), rate_limiter, others)
 

@@ -8,6 +8,7 @@ from typing import Any
 from reverb._server.table import Table
 from reverb.cluster.table_part import TableNumbers, TablePart, narrowness, part_of
 from reverb.errors import InvalidArgumentError
+from reverb.item_selectors import selector_settings
 from reverb.rate_limiters import RateLimiter
 
 __all__ = ["MAX_SHARDS", "check_parts", "check_place", "split_table"]
@@ -101,7 +102,7 @@ def _check_sampler(table: Table) -> None:
         "shuffle": "an epoch would end at each shard on its own",
         "recent": "a shard does not know how old its items are among all",
     }
-    kind = table.info.sampler_options.extension.WhichOneof("distribution")
+    kind = selector_settings(table.info.sampler_options).kind
     if kind in reasons:
         raise InvalidArgumentError(
             f"the sampler of table {table.name} is {kind}, which a group of servers cannot have: "
@@ -127,7 +128,7 @@ def _numbers_of(table: Table) -> TableNumbers:
 def _drifts(numbers: TableNumbers, sampler: Any) -> bool:
     """Whether the cursors of equal parts drift apart until they are at their bounds."""
     is_bounded = not (numbers.is_open_below or numbers.is_open_above)
-    return is_bounded and sampler.WhichOneof("distribution") == "prioritized"
+    return is_bounded and selector_settings(sampler).kind == "prioritized"
 
 
 def check_place(index: int, num_shards: int) -> tuple[int, int]:

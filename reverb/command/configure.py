@@ -19,7 +19,7 @@ from reverb.command.server_arguments import (
 )
 from reverb.command.source import ServerSource, check_table
 from reverb.errors import InvalidArgumentError
-from reverb.item_selectors import Prioritized, Recent
+from reverb.item_selectors import Prioritized, Recent, selector_settings
 from reverb.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio
 
 _NOT_DONE = 1
@@ -222,12 +222,12 @@ def _sampler(arguments: argparse.Namespace, present: "_Present") -> Any:
         return None
     exponent = arguments.priority_exponent
     if exponent is None:
-        options: Any = present.info().sampler_options
-        if options.WhichOneof("distribution") != "prioritized":
+        kind, parameters = selector_settings(present.info().sampler_options)
+        if kind != "prioritized":
             raise InvalidArgumentError(
                 f"--draw is of a prioritized sampler, which table {arguments.table} does not have"
             )
-        exponent = options.prioritized.priority_exponent
+        exponent = parameters["priority_exponent"]
     return Prioritized(exponent, draw=arguments.draw)
 
 

@@ -17,6 +17,7 @@ from reverb.command.columns import dtype_name, signature_names
 from reverb.command.progress import Progress
 from reverb.command.source import Source, check_table
 from reverb.errors import UnimplementedError
+from reverb.item_selectors import selector_settings
 
 _LABEL_WIDTH = 22
 
@@ -115,12 +116,9 @@ def _describe(source: Source, table: str) -> dict[str, Any]:
 
 
 def _selector(options: Any) -> dict[str, Any]:
-    kind = options.WhichOneof("distribution")
-    if kind == "prioritized":
-        return {"kind": kind, "priority_exponent": options.prioritized.priority_exponent}
-    if kind == "heap":
-        return {"kind": "min_heap" if options.heap.min_heap else "max_heap"}
-    return {"kind": kind or "unknown"}
+    kind, parameters = selector_settings(options)
+    # How an ordinary one draws goes without saying.
+    return {"kind": kind} | {name: it for name, it in parameters.items() if it != "independent"}
 
 
 def _signature(signature: Any) -> list[dict[str, Any]]:
@@ -165,9 +163,10 @@ def _setting_rows(table: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _selector_text(selector: dict[str, Any]) -> str:
-    if "priority_exponent" in selector:
-        return f"prioritized, exponent {text.number(selector['priority_exponent'])}"
-    return selector["kind"]
+    kind, *parameters = selector.values()
+    names = (name.removeprefix("priority_").replace("_", " ") for name in list(selector)[1:])
+    shown = (it if isinstance(it, str) else text.number(it) for it in parameters)
+    return ", ".join([kind, *map(" ".join, zip(names, shown, strict=True))])
 
 
 def _item_rows(items: dict[str, Any] | None, now: float) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ _Path = tuple[str | int, ...]
 
 # A NaN that stands for the largest priority of a table.
 MAX_PRIORITY: float
+NUM_SLOTS: int
 
 class ItemSelector:
     def to_options(self) -> bytes:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Applies a config file that was changed to the server that runs with it."""
 
-import copy
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from reverb._server.table_change import TableChange
 from reverb.errors import ReverbError
+from reverb.item_selectors import selector_settings
 from reverb.server import Server
 from reverb.server_executable.group import changes_of_group, shard_of
 from reverb.server_executable.options import OPTIONS
@@ -142,22 +142,11 @@ def _differences_of_group(before: Settings, after: Settings) -> Iterator[str]:
 
 
 def _fixed_fields(old: Any, new: Any) -> Iterator[str]:
-    if _kind(old.sampler) != _kind(new.sampler):
+    if selector_settings(old.sampler).kind != selector_settings(new.sampler).kind:
         yield "sampler"
     for field in _FIXED_FIELDS:
         if getattr(old, field) != getattr(new, field):
             yield field
-
-
-def _kind(selector: Any) -> Any:
-    """The selector without the parameters that a running table can change."""
-    rest = copy.deepcopy(selector)
-    if rest.HasField("prioritized"):
-        rest.prioritized.ClearField("priority_exponent")
-        rest.ClearField("extension")  # How it draws.
-    if rest.extension.HasField("recent"):
-        rest.extension.recent.ClearField("expected_age")
-    return rest
 
 
 def _changes(server: Server, after: Settings) -> dict[str, list[_Change]]:
@@ -198,23 +187,14 @@ def _changes_of(info: Any, max_bytes: int | None, new: Any) -> Iterator[_Change]
 
 
 def _changes_of_sampler(old: Any, new: Any) -> Iterator[_Change]:
-    if new.HasField("prioritized"):
-        exponents = [it.prioritized.priority_exponent for it in (old, new)]
-        draws = [it.extension.draw for it in (old, new)]
-        of_exponent = _changed("priority_exponent", *exponents)
-        if draws[0] != draws[1]:
-            texts = [new.extension.Draw.Name(draw).lower() for draw in draws]
-            text = f"draw {texts[0]} -> {texts[1]}"
-            if exponents[0] != exponents[1]:
-                text = f"{of_exponent.text}, {text}"
-            yield _Change("sampler", selector_from_proto(new), text)
-        elif exponents[0] != exponents[1]:
-            yield of_exponent
-    elif new.extension.HasField("recent"):
-        ages = [it.extension.recent.expected_age for it in (old, new)]
-        if ages[0] != ages[1]:
-            text = _changed("expected_age", *ages).text
-            yield _Change("sampler", selector_from_proto(new), text)
+    before, after = selector_settings(old).parameters, selector_settings(new).parameters
+    changed = [name for name, value in after.items() if value != before.get(name)]
+    if changed == ["priority_exponent"]:
+        yield _changed(changed[0], before.get(changed[0]), after[changed[0]])
+    elif changed:
+        values = ((name, _shown(before.get(name)), _shown(after[name])) for name in changed)
+        text = ", ".join(f"{name} {old} -> {new}".replace("'", "") for name, old, new in values)
+        yield _Change("sampler", selector_from_proto(new), text)
 
 
 def _changed(argument: str, old: Any, new: Any) -> _Change:

@@ -167,7 +167,7 @@ class DirectoryActor:
                 return Answer(action="stop", reason=str(error))
             num_starts = self._members[index].num_starts
             serialized = self._directory.to_proto().SerializeToString()
-            tables = self._tables_of_group()
+            tables = self._directory.tables(), len(self._directory.indices)
         if is_new:
             self._push()
         if is_back:
@@ -492,10 +492,6 @@ class DirectoryActor:
             handles = self._processes.among(stay)
         calls = [handle.set_tables.remote(tables, len(stay)) for handle in handles.values()]
         ray.wait(calls, num_returns=len(calls), timeout=DESCRIBE_TIMEOUT_S)
-
-    def _tables_of_group(self) -> tuple[list[bytes], int]:
-        """The tables of the whole group, and in how many parts they are."""
-        return self._directory.tables(), len(self._directory.indices)
 
     def _end(self, index: int) -> None:
         """Ends the process of a shard for good."""

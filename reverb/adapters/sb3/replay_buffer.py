@@ -2,9 +2,6 @@
 """A replay buffer of Stable-Baselines3 whose data is in a table."""
 
 import contextlib
-import shutil
-import tempfile
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +9,7 @@ import numpy as np
 import tree
 
 import reverb
+from reverb.adapters.own_server import OwnServer
 from reverb.adapters.sb3 import arrays
 from reverb.adapters.sb3.column_order import order_in
 from reverb.adapters.sb3.leaf import make_leaf
@@ -23,7 +21,7 @@ __all__ = ["ReverbReplayBuffer"]
 
 # Made anew when a buffer is loaded.
 _NOT_PICKLED = (
-    *("_server", "_client", "_steps", "_directory", "_remove"),
+    *("_own", "_client", "_steps"),
     *("_leaves", "_order", "info"),
 )
 
@@ -147,7 +145,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         Raises:
           InvalidArgumentError: If there is no transition yet. Only without `server`.
         """
-        if self._server is not None and not self._steps.has_items:
+        if self._own is not None and not self._steps.has_items:
             return self._unwritten(batch_size, env)
         self._steps.flush()
         batch = self._client.sample_batch(self._table, batch_size, partial=False)
@@ -235,10 +233,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
     def close(self) -> None:
         """Ends the writer and the server, if it is this buffer's own."""
         self._steps.close()
-        if self._server is not None:
-            self._server.stop()
-        if self._remove is not None:
-            self._remove()
+        if self._own is not None:
+            self._own.stop()
 
     # ---- Parts -----------------------------------------------------------------------------------
 
@@ -249,32 +245,12 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
           checkpoint: Its transitions; `None`: none.
           num_steps: Number of calls of `add` before.
         """
-        self._server: reverb.Server | None = None
-        self._directory: str | None = None
-        self._remove: Any = None
+        self._own: OwnServer | None = None
         signature = None
         if self._address is None:
-            self._directory = tempfile.mkdtemp(prefix="reverb-sb3-")
-            self._remove = weakref.finalize(self, shutil.rmtree, self._directory, True)
-            if checkpoint is not None:
-                reverb.checkpointers.unpack(checkpoint, self._directory)
-            exponent = self._priority_exponent
-            has_priorities = exponent is not None
-            sampler: Any = reverb.selectors.Uniform()
-            if exponent is not None:
-                sampler = reverb.selectors.Prioritized(exponent)
-            made = reverb.Table(
-                self._table,
-                sampler=sampler,
-                remover=reverb.selectors.Fifo(),
-                max_size=self.buffer_size * self.n_envs,
-                rate_limiter=reverb.rate_limiters.MinSize(1),
-                # The generator that algorithms seed.
-                seed=int(np.random.randint(2**31)),
-            )
-            checkpointer = reverb.checkpointers.DefaultCheckpointer(self._directory)
-            self._server = reverb.Server([made], checkpointer=checkpointer)
-            self._client = self._server.localhost_client()
+            has_priorities = self._priority_exponent is not None
+            self._own = OwnServer(lambda: [self._own_table()], checkpoint)
+            self._client = self._own.client
         else:
             self._client = reverb.Client(self._address)
             tables = self._client.server_info()
@@ -293,6 +269,20 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self._begin_writing(num_steps)
         if checkpoint is not None:
             self._steps.has_items = self._client.server_info()[self._table].current_size > 0
+
+    def _own_table(self) -> reverb.Table:
+        sampler: Any = reverb.selectors.Uniform()
+        if self._priority_exponent is not None:
+            sampler = reverb.selectors.Prioritized(self._priority_exponent)
+        return reverb.Table(
+            self._table,
+            sampler=sampler,
+            remover=reverb.selectors.Fifo(),
+            max_size=self.buffer_size * self.n_envs,
+            rate_limiter=reverb.rate_limiters.MinSize(1),
+            # The generator that algorithms seed.
+            seed=int(np.random.randint(2**31)),
+        )
 
     def _make_leaves(self) -> None:
         """Makes the leaves of an observation, in the order of the columns."""
@@ -352,7 +342,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
           IndexError: If there is no transition in a row, or not yet.
           UnimplementedError: With `server`, whose table has transitions of other programs too.
         """
-        if self._server is None:
+        if self._own is None:
             raise UnimplementedError(
                 "transitions of a table of several programs have no positions; the server draws "
                 "them in sample()"
@@ -371,7 +361,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
     def _array(self, name: str) -> Any:
         """Returns an array, or a dict of them if observations are."""
         owner = type(self).__name__
-        if self._server is None:
+        if self._own is None:
             reason = f"other programs may write into table {self._table} of {self._address}, too"
             raise AttributeError(arrays.no_attribute(owner, name, reason))
         if self.n_steps > 1:
@@ -426,8 +416,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         kept = {name: it for name, it in self.__dict__.items() if name not in _NOT_PICKLED}
         kept["_num_steps"] = self._steps.num_steps
         kept["_open_steps"] = self._steps.open_steps()
-        if self._directory is not None:
-            kept["_checkpoint"] = reverb.checkpointers.pack(self._client.checkpoint())
+        if self._own is not None:
+            kept["_checkpoint"] = self._own.pack()
         return kept
 
     def __setstate__(self, state: dict[str, Any]) -> None:

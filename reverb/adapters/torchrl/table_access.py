@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import reverb
-from reverb.adapters.torchrl.own_server import OwnServer
+from reverb.adapters.own_server import OwnServer
 from reverb.adapters.torchrl.table_fields import TableFields, fields_table
 from reverb.errors import (
     DeadlineExceededError,

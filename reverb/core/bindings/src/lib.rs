@@ -64,6 +64,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<table::ShuffleSelector>()?;
     module.add_class::<table::RecentSelector>()?;
     module.add("MAX_PRIORITY", reverb_data::MAX_PRIORITY)?;
+    module.add("NUM_SLOTS", reverb_data::NUM_SLOTS)?;
     module.add_class::<table::HeapSelector>()?;
     module.add_class::<table::RateLimiter>()?;
     module.add_class::<table::Table>()?;

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Trajectories: the columns of an item, as slices of chunks.
 
-use std::collections::HashMap;
+mod builder;
+mod decoded;
+
+pub use builder::TrajectoryBuilder;
+pub use decoded::ColumnSize;
+
 use std::fmt;
 
-use smallvec::SmallVec;
 use triomphe::ThinArc;
 
 use crate::account::allocated_bytes;
 use crate::chunk::{ARC_BYTES, Chunk};
-use crate::codec::{no_memory, zeros};
 use crate::columns::Columns;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::proto_bytes::{Reader, put_varint, put_varint_before};
-use crate::tensor::{Shape, Tensor, TensorData};
+use crate::proto_bytes::Reader;
+use crate::tensor::Shape;
 use crate::tensor_memo::TensorMemo;
 
 /// The columns of an item. Cloning shares it; the chunks live as long as any trajectory refers to
@@ -127,17 +130,6 @@ impl Header {
             Chunks::Many(chunks) => chunks,
         }
     }
-}
-
-/// What a column takes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ColumnSize {
-    /// Type of the elements.
-    pub dtype: DType,
-    /// Its shape before squeezing, `[T, ...]`.
-    pub shape: Shape,
-    /// Bytes in memory; 0 for strings.
-    pub num_bytes: usize,
 }
 
 /// A run of consecutive steps of one tensor of one chunk.
@@ -393,112 +385,6 @@ impl Trajectory {
         Ok(())
     }
 
-    /// Decodes all columns.
-    pub fn decode(&self) -> Result<Vec<Tensor>> {
-        self.columns().map(|column| self.decode_column(&column)).collect()
-    }
-
-    /// Decodes one column: the concatenation of its slices, squeezed if `squeeze` is set.
-    pub fn decode_column(&self, column: &Column<'_>) -> Result<Tensor> {
-        self.decode_column_within(column, &mut { usize::MAX })
-    }
-
-    /// As `decode_column`. It may take `room` bytes, and what it takes is subtracted from it.
-    ///
-    /// # Errors
-    ///
-    /// `ResourceExhausted` if there is not so much room, or no memory.
-    pub fn decode_column_within(&self, column: &Column<'_>, room: &mut usize) -> Result<Tensor> {
-        let ColumnSize { dtype, mut shape, num_bytes } = self.checked_column(column)?;
-        let data = if dtype == DType::String {
-            let mut strings = Vec::new();
-            for slice in column.slices() {
-                let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
-                tensor.put_string_rows(slice.offset, slice.length, &mut strings, room)?;
-            }
-            TensorData::Strings(strings)
-        } else {
-            *room = room.checked_sub(num_bytes).ok_or_else(|| no_memory(num_bytes))?;
-            let mut bytes = zeros(num_bytes)?;
-            self.copy_column(column, &mut bytes)?;
-            TensorData::Bytes(bytes)
-        };
-        if column.squeeze {
-            shape.remove(0);
-        }
-        Ok(Tensor { dtype, shape, data })
-    }
-
-    /// As `column_spec`, after a look at each slice: all must have the same kind of steps, and
-    /// their chunks must have room for those. To be called before memory is taken for a column:
-    /// any number in it may be false.
-    ///
-    /// # Errors
-    ///
-    /// `DataLoss` or `InvalidArgument` that says what is wrong.
-    pub fn checked_column(&self, column: &Column<'_>) -> Result<ColumnSize> {
-        let (dtype, shape) = self.column_spec(column)?;
-        let mut num_bytes = 0_usize;
-        for slice in column.slices() {
-            let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
-            if tensor.dtype != dtype || tensor.row_shape() != &shape[1..] {
-                return Err(Error::data_loss(
-                    "A column mixes chunks of different dtypes or shapes.",
-                ));
-            }
-            tensor.check_rows(slice.offset, slice.length)?;
-            let added = num_bytes.checked_add(tensor.plausible_bytes(slice.length)?);
-            num_bytes = added.ok_or_else(|| no_memory(usize::MAX))?;
-        }
-        Ok(ColumnSize { dtype, shape, num_bytes })
-    }
-
-    /// Dtype and shape of a column before squeezing: `[T, ...]`.
-    pub fn column_spec(&self, column: &Column<'_>) -> Result<(DType, Shape)> {
-        let mut spec: Option<(DType, Shape)> = None;
-        for slice in column.slices() {
-            if let Some((_, shape)) = &mut spec {
-                shape[0] = shape[0].saturating_add(slice.length);
-                continue;
-            }
-            let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
-            let mut shape = tensor.shape.clone();
-            if shape.is_empty() {
-                return Err(Error::data_loss("A tensor in a chunk has no dimensions."));
-            }
-            shape[0] = slice.length;
-            spec = Some((tensor.dtype, shape));
-        }
-        let (dtype, shape) =
-            spec.ok_or_else(|| Error::invalid_argument("A column of the item has no slices."))?;
-        if column.squeeze && shape[0] != 1 {
-            return Err(Error::invalid_argument(format!(
-                "A squeezed column must have exactly 1 step, it has {}.",
-                shape[0]
-            )));
-        }
-        Ok((dtype, shape))
-    }
-
-    /// Copies a column of fixed-size elements to `out`, which is exactly as long as the column.
-    pub fn copy_column(&self, column: &Column<'_>, out: &mut [u8]) -> Result<()> {
-        let mut rest = out;
-        for slice in column.slices() {
-            let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
-            let length = tensor.row_bytes()?.saturating_mul(slice.length);
-            let (head, tail) = rest
-                .split_at_mut_checked(length)
-                .ok_or_else(|| Error::data_loss("A column mixes chunks of different shapes."))?;
-            tensor.copy_rows(slice.offset, slice.length, head)?;
-            rest = tail;
-        }
-        if rest.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::data_loss("A column mixes chunks of different shapes."))
-        }
-    }
-
     fn stored(chunks: Chunks, num_columns: u32, columns: &[u8]) -> Self {
         Self(TrajectoryContent::Stored(StoredTrajectory::new(chunks, num_columns, columns)))
     }
@@ -519,175 +405,11 @@ impl fmt::Debug for Trajectory {
     }
 }
 
-/// Collects columns and slices. A slice that continues the previous one is merged with it, unless
-/// one of them has no steps: `validate` has to find those. No other slices are merged.
-#[derive(Debug, Default)]
-pub struct TrajectoryBuilder {
-    chunks: Vec<Chunk>,
-    /// Filled only once there are enough chunks for a linear search to be slow.
-    ordinals: HashMap<u64, usize>,
-    columns: Vec<u8>,
-    num_columns: u32,
-    /// The column that is being built.
-    open: OpenColumn,
-    /// Those of the last trajectory of one chunk; nearly always the next one has the same.
-    latest: Option<OneChunkColumns>,
-}
-
-/// A column that is being built. Its slices are written as they come, for there may be millions;
-/// the last one is not, because it may grow.
-#[derive(Debug, Default)]
-struct OpenColumn {
-    last: Option<Slice>,
-    num_slices: usize,
-    /// Where the column begins, once it has a written slice.
-    begin: usize,
-}
-
-const MAX_LINEAR_SEARCH: usize = 16;
-
-impl TrajectoryBuilder {
-    /// An empty builder.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds `length` steps from `offset` of a chunk's tensor to the column that is being built.
-    pub fn slice(&mut self, chunk: &Chunk, tensor: usize, offset: usize, length: usize) {
-        if let Some(last) = &mut self.open.last
-            && last.tensor == tensor
-            && last.offset + last.length == offset
-            && last.length > 0
-            && length > 0
-            && self.chunks[last.chunk].key() == chunk.key()
-        {
-            last.length += length;
-            return;
-        }
-        let chunk = self.ordinal(chunk);
-        self.write_slice();
-        self.open.last = Some(Slice { chunk, tensor, offset, length });
-    }
-
-    /// Ends the column that is being built.
-    pub fn end_column(&mut self, squeeze: bool) {
-        self.write_slice();
-        let OpenColumn { num_slices, begin, .. } = std::mem::take(&mut self.open);
-        let head = (num_slices as u64) << 1 | u64::from(squeeze);
-        if num_slices == 0 {
-            put_varint(&mut self.columns, head);
-        } else {
-            put_varint_before(&mut self.columns, begin, head);
-        }
-        self.num_columns += 1;
-    }
-
-    /// Writes the last slice, if there is one.
-    fn write_slice(&mut self) {
-        let Some(slice) = self.open.last.take() else { return };
-        if self.open.num_slices == 0 {
-            self.open.begin = self.columns.len();
-            // The head of the column is known at its end.
-            self.columns.push(0);
-        }
-        self.open.num_slices += 1;
-        for number in [slice.chunk, slice.tensor, slice.offset, slice.length] {
-            put_varint(&mut self.columns, number as u64);
-        }
-    }
-
-    /// A trajectory of these columns of another one, and of no chunk that they do not need.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` if it has no such column.
-    pub fn select(&mut self, trajectory: &Trajectory, columns: &[u32]) -> Result<Trajectory> {
-        let all: SmallVec<[Column<'_>; 8]> = trajectory.columns().collect();
-        for &at in columns {
-            let Some(column) = all.get(at as usize) else {
-                self.clear();
-                return Err(Error::invalid_argument(format!(
-                    "columns has column {at}, but an item has {} columns.",
-                    all.len()
-                )));
-            };
-            for Slice { chunk, tensor, offset, length } in column.slices() {
-                self.slice(&trajectory.chunks()[chunk], tensor, offset, length);
-            }
-            self.end_column(column.squeeze);
-        }
-        self.finish()
-    }
-
-    /// Forgets what was added.
-    fn clear(&mut self) {
-        self.chunks.clear();
-        self.ordinals.clear();
-        self.columns.clear();
-        self.open = OpenColumn::default();
-        self.num_columns = 0;
-    }
-
-    /// The trajectory. The builder is empty then, and keeps its memory for the next one.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` if there is no column or no slice at all.
-    pub fn finish(&mut self) -> Result<Trajectory> {
-        let num_columns = std::mem::take(&mut self.num_columns);
-        self.ordinals.clear();
-        let trajectory = match self.chunks.len() {
-            0 => Err(Error::invalid_argument("Item trajectory must not be empty.")),
-            1 => {
-                let chunk = self.chunks.swap_remove(0);
-                let is_it = |latest: &OneChunkColumns| {
-                    let columns = latest.columns();
-                    columns.len == num_columns && *columns.encoded == *self.columns
-                };
-                if !self.latest.as_ref().is_some_and(is_it) {
-                    let columns = Columns::intern(num_columns, &self.columns);
-                    self.latest = columns.map(|columns| OneChunkColumns(columns.place));
-                }
-                Ok(match self.latest {
-                    Some(columns) => columns.of(chunk),
-                    None => Trajectory::stored(Chunks::One(chunk), num_columns, &self.columns),
-                })
-            }
-            _ => {
-                let chunks = Chunks::Many(self.chunks.drain(..).collect());
-                Ok(Trajectory::stored(chunks, num_columns, &self.columns))
-            }
-        };
-        self.columns.clear();
-        trajectory
-    }
-
-    fn ordinal(&mut self, chunk: &Chunk) -> usize {
-        let key = chunk.key();
-        if self.chunks.len() <= MAX_LINEAR_SEARCH {
-            if let Some(at) = self.chunks.iter().rposition(|known| known.key() == key) {
-                return at;
-            }
-        } else {
-            if self.ordinals.is_empty() {
-                self.ordinals = self.chunks.iter().enumerate().map(|(i, c)| (c.key(), i)).collect();
-            }
-            if let Some(&at) = self.ordinals.get(&key) {
-                return at;
-            }
-        }
-        self.chunks.push(chunk.clone());
-        if !self.ordinals.is_empty() {
-            self.ordinals.insert(key, self.chunks.len() - 1);
-        }
-        self.chunks.len() - 1
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::chunk::{ChunkBuilder, SequenceRange};
+    use crate::tensor::{Tensor, TensorData};
 
     fn chunk(key: u64, values: &[u8]) -> Chunk {
         let mut builder = ChunkBuilder::new(false);

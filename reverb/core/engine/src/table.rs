@@ -7,24 +7,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use reverb_data::error::grouped;
 use reverb_data::{
-    Chunk, Error, NewItem, Result, SampleOptions, Sampled, ServerAccount, TableConfig, TableInfo,
-    Trajectory, WhenFull, is_max_priority,
+    Error, NewItem, Result, SampleOptions, Sampled, ServerAccount, TableConfig, TableInfo,
+    Trajectory,
 };
 use tokio::sync::{Notify, oneshot};
 
-use crate::selector;
-
+mod checks;
 mod clock;
 mod configure;
 mod episodes;
+mod eviction;
 mod forecast;
 mod foreign_keys;
 mod items;
 mod limiter_hold;
 #[cfg(test)]
 mod model_tests;
+mod mutation;
 mod restore;
 mod scan;
 mod set_by;
@@ -39,8 +39,10 @@ mod wait_reason;
 mod watch;
 mod window;
 
+use checks::{check_bytes, check_count, check_new};
 use clock::{Activity, Clock};
 pub use configure::{Configured, configure};
+pub use eviction::Evicted;
 pub use forecast::Forecast;
 use forecast::ForecastTimes;
 pub use foreign_keys::SlotSet;
@@ -49,8 +51,8 @@ pub use restore::Restored;
 pub use scan::Scan;
 pub use set_by::SetBy;
 pub use snapshot::{SnapshotCut, TableSnapshot};
+use state::TableState;
 pub use state::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS};
-use state::{REMOVAL_BYTES, TableState};
 pub use statistics::{Removal, Removed, Side, Statistics, TableStatus};
 pub use transfer::Transferred;
 use wait_queues::{Answer, Completions, Now, RequestId, WaitQueues};
@@ -61,9 +63,6 @@ pub use window::WindowBefore;
 
 /// Maximum number of queued inserts before writers have to wait.
 const MAX_QUEUED_INSERTS: i64 = 1000;
-
-/// Number of priorities that are changed, and of items that are deleted, under one lock.
-const MUTATED_AT_ONCE: usize = 16_384;
 
 /// Receives the outcome of inserts. Any thread that uses the table may call it. No lock is held.
 /// The methods must neither block nor take long.
@@ -89,15 +88,6 @@ pub struct Table {
     has_forecast: AtomicBool,
     versions: Versions,
     shared: Mutex<Shared>,
-}
-
-/// What [`Table::evict`] has removed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Evicted {
-    /// Number of items.
-    pub items: usize,
-    /// Bytes of their chunks that nobody else refers to.
-    pub freed_bytes: u64,
 }
 
 struct Shared {
@@ -277,32 +267,6 @@ impl Table {
         }
     }
 
-    /// Deletes items that the remover selects, up to `max_items` or until they took `bytes`.
-    /// Nothing if inserts wait instead when the table is full, or if it is closed.
-    pub fn evict(&self, max_items: usize, bytes: u64) -> Evicted {
-        let mut evicted = Evicted { items: 0, freed_bytes: 0 };
-        let garbage = self.operate(Activity::Running, |shared, _| {
-            let state = &mut shared.state;
-            if shared.config.memory.when_full == WhenFull::Wait {
-                return Vec::new();
-            }
-            let (before, end) = (state.len(), state.account().bytes().saturating_sub(bytes));
-            while before - state.len() < max_items && state.account().bytes() > end {
-                if !state.evict(Removal::Bytes) {
-                    break;
-                }
-            }
-            state.take_garbage()
-        });
-        for trajectory in garbage.unwrap_or_default() {
-            evicted.items += 1;
-            let chunks = trajectory.chunks().iter();
-            let alone = chunks.filter(|chunk| chunk.reference_count() == 1);
-            evicted.freed_bytes += alone.map(Chunk::bytes).sum::<u64>();
-        }
-        evicted
-    }
-
     /// The trajectories of the items that wait to be inserted.
     pub fn queued_trajectories(&self) -> Vec<Trajectory> {
         let mut found = Vec::with_capacity(self.queued_inserts());
@@ -442,40 +406,6 @@ impl Table {
             Ok(Attempt::Answered(answer)) => answer.ok(),
             _ => None,
         }
-    }
-
-    /// Deletes items, then gives items new priorities. Returns the keys of which there are no
-    /// items; they are ignored otherwise. Takes the lock for some ten thousand of them at a time.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` for a priority that a selector of this table does not accept; nothing is
-    /// changed then. `Cancelled` if the table is closed.
-    pub fn mutate(&self, updates: &[(u64, f64)], deletes: &[u64]) -> Result<Vec<u64>> {
-        let (first_deletes, more_deletes) = deletes.split_at(deletes.len().min(MUTATED_AT_ONCE));
-        let room = if more_deletes.is_empty() { MUTATED_AT_ONCE - first_deletes.len() } else { 0 };
-        let (first_updates, more_updates) = updates.split_at(updates.len().min(room));
-        let mut missing = self.operate(Activity::Running, |shared, _| {
-            for &(key, priority) in updates {
-                check_priority(&shared.config, key, priority)?;
-            }
-            let state = &mut shared.state;
-            let mut missing: Vec<u64> =
-                first_deletes.iter().copied().filter(|&key| !state.delete(key)).collect();
-            state.update(first_updates, &mut missing);
-            Ok(missing)
-        })??;
-        for deletes in more_deletes.chunks(MUTATED_AT_ONCE) {
-            self.operate(Activity::Running, |shared, _| {
-                missing.extend(deletes.iter().filter(|&&key| !shared.state.delete(key)));
-            })?;
-        }
-        for updates in more_updates.chunks(MUTATED_AT_ONCE) {
-            self.operate(Activity::Running, |shared, _| {
-                shared.state.update(updates, &mut missing);
-            })?;
-        }
-        Ok(missing)
     }
 
     /// Removes all items and sets all counters to zero. Queued requests stay queued and are tried
@@ -728,63 +658,6 @@ impl Drop for Waiting<'_> {
             self.leave(|_, _| ());
         }
     }
-}
-
-/// Checks a priority with both selectors of a table.
-fn check_priority(config: &TableConfig, key: u64, priority: f64) -> Result<()> {
-    let TableConfig { name, sampler, remover, .. } = config;
-    selector::check_priority(sampler, priority)
-        .and_then(|()| selector::check_priority(remover, priority))
-        .map_err(|error| error.context(&format!("Item {key} of table {name}")))
-}
-
-/// Checks the priorities of a new item.
-fn check_new(config: &TableConfig, item: &NewItem) -> Result<()> {
-    if !is_max_priority(item.priority) {
-        check_priority(config, item.key, item.priority)?;
-    }
-    check_removal_priority(config, item.key, item.removal_priority)
-}
-
-fn check_removal_priority(config: &TableConfig, key: u64, priority: Option<f64>) -> Result<()> {
-    let Some(priority) = priority else { return Ok(()) };
-    selector::check_priority(&config.remover, priority).map_err(|error| {
-        error.context(&format!("removal_priority of item {key} of table {}", config.name))
-    })
-}
-
-/// Refuses an item that could never be stored.
-fn check_bytes(config: &TableConfig, state: &TableState, item: &NewItem) -> Result<()> {
-    check_stored_bytes(config, state, item.key, &item.trajectory, item.removal_priority)
-}
-
-fn check_stored_bytes(
-    config: &TableConfig,
-    state: &TableState,
-    key: u64,
-    trajectory: &Trajectory,
-    removal_priority: Option<f64>,
-) -> Result<()> {
-    let Some(max_bytes) = config.memory.max_bytes else { return Ok(()) };
-    let removal_bytes = removal_priority.map_or(0, |_| REMOVAL_BYTES);
-    let bytes = state.item_bytes() + removal_bytes + trajectory.bytes_with_chunks();
-    if bytes <= max_bytes {
-        return Ok(());
-    }
-    Err(Error::invalid_argument(format!(
-        "Item {key} takes {} bytes, more than max_bytes {} of table {}; it could never be stored. \
-         Insert shorter items or raise max_bytes.",
-        grouped(bytes as usize),
-        grouped(max_bytes as usize),
-        config.name,
-    )))
-}
-
-fn check_count(argument: &str, n: i64) -> Result<()> {
-    if n < 1 {
-        return Err(Error::invalid_argument(format!("{argument} must be at least 1, got {n}.")));
-    }
-    Ok(())
 }
 
 /// Nanoseconds since 1970.

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 use reverb_checkpoint::{GroupPlace, Held, Progress, SaveOptions, Saved, ServerName, save};
@@ -14,8 +14,9 @@ use reverb_wire::generated::reverb::CheckpointStatusResponse;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use crate::hourly::Hourly;
 use reverb_rpc::server::stopping;
+
+use crate::throttle::{HOURLY, Throttle};
 
 /// How often progress is logged.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
@@ -75,7 +76,7 @@ struct State {
     latest_error: String,
     num_saved: i64,
     num_failed: i64,
-    told: Hourly,
+    told: Throttle<(), HOURLY>,
 }
 
 struct Latest {
@@ -219,7 +220,7 @@ impl Checkpoints {
                     path.display()
                 );
                 // An operator wants to see that saves go on, and not every one of them.
-                match state.told.count(1, Instant::now()) {
+                match state.told.count((), 1, SystemTime::now()) {
                     None => tracing::debug!("{news}"),
                     Some(1) => tracing::info!("{news}"),
                     Some(saves) => tracing::info!(saves, "{news}; told once an hour"),

@@ -10,7 +10,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use reverb_data::error::grouped;
@@ -20,9 +20,9 @@ use reverb_rpc::frames::{Gate, STREAM_WINDOW_BYTES};
 use reverb_rpc::server::Outgoing;
 
 use crate::streams::Stream;
+use crate::throttle::{HOURLY, Throttle};
 
 use crate::held_chunks::{HoldingStream, HoldingStreams};
-use crate::hourly::Hourly;
 
 const REMOVE_FROM_PERCENT: u64 = 90;
 const REMOVE_UNTIL_PERCENT: u64 = 88;
@@ -78,7 +78,7 @@ pub(crate) struct Memory {
 #[derive(Debug, Default)]
 struct Removal {
     fruitless_at: Option<Instant>,
-    removed: Hourly,
+    removed: Throttle<(), HOURLY>,
 }
 
 /// What the memory is used for, in bytes.
@@ -326,7 +326,7 @@ impl Memory {
 
 impl Removal {
     fn note_removed(&mut self, table: &str, items: usize, max_bytes: u64) {
-        if let Some(items) = self.removed.count(items as u64, Instant::now()) {
+        if let Some(items) = self.removed.count((), items as u64, SystemTime::now()) {
             tracing::info!(
                 table,
                 items,

@@ -12,7 +12,7 @@ use reverb_rpc::server::Stop;
 use reverb_tls::{ServerTls, Standing, Validity};
 use tokio::time::MissedTickBehavior;
 
-use crate::daily::Daily;
+use crate::throttle::{DAILY, Throttle};
 
 /// How often a server looks whether its files have changed.
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -25,7 +25,7 @@ pub(crate) struct Rotation {
     tls_failures: Failures,
     token_failures: Failures,
     /// Certificates that are out of date, or soon will be.
-    warned: Mutex<Daily<(Validity, Standing)>>,
+    warned: Mutex<Throttle<(Validity, Standing), DAILY>>,
 }
 
 impl Rotation {
@@ -109,8 +109,12 @@ impl Rotation {
         let Some(tls) = &self.tls else { return false };
         let validity = tls.validity();
         let standing = validity.standing(now);
-        let news = (standing != Standing::Valid).then_some((validity, standing));
-        let is_due = self.warned.lock().is_due(news, now);
+        let mut warned = self.warned.lock();
+        if standing == Standing::Valid {
+            warned.end();
+            return false;
+        }
+        let is_due = warned.count((validity, standing), 1, now).is_some();
         if is_due {
             tracing::warn!("TLS: the certificate in {} {}", cert_path(tls), validity.describe(now));
         }

@@ -10,9 +10,10 @@
 //! be gone from it. So requests go to the shards that have items, for a short time, and then to
 //! others.
 
+mod lane;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -27,66 +28,14 @@ use crate::member::{Member, State};
 use crate::plan::{Candidate, Plan};
 use crate::shares::Shares;
 
+use lane::{Lane, Part, Request};
+
 /// How long a shard may take to give items of an ordered table before others are asked too.
 const ORDERED_PATIENCE: Duration = Duration::from_millis(50);
 /// The same for other tables: the items of the shard may have left since it told its mass.
 const SHARD_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the first request waits to hear the masses of all shards.
 const FIRST_NEWS: Duration = Duration::from_secs(1);
-
-/// A part of a request that went to one shard.
-#[derive(Debug, Clone)]
-struct Part {
-    missing: usize,
-    /// The share of the shard when the request was made.
-    share: f64,
-    /// When the request gives up.
-    deadline: Option<Instant>,
-    options: SampleOptions,
-    columns: Arc<[u32]>,
-}
-
-impl Part {
-    /// What is missing, to be asked of any shard. The items that one shard gives may be in several
-    /// batches then, so they are not compared.
-    fn into_request(self) -> Request {
-        let options = SampleOptions { stacking: None, ..self.options };
-        Request { count: self.missing, deadline: self.deadline, options, columns: self.columns }
-    }
-}
-
-/// The stream of one shard.
-struct Lane {
-    member: Arc<Member>,
-    facts: Arc<TableFacts>,
-    /// `None` before the first request, after a failure, and while an answer is waited for.
-    stream: Option<Box<dyn SampleStream>>,
-    /// The share of the shard when it was asked last.
-    share: f64,
-    /// What it was asked for and has not given.
-    parts: VecDeque<Part>,
-    is_receiving: bool,
-}
-
-impl Lane {
-    fn as_candidate(&self) -> Candidate {
-        Candidate {
-            is_usable: !self.member.is_down(),
-            is_watched: self.member.is_watched.load(Ordering::Relaxed),
-            facts: self.facts.now(),
-        }
-    }
-}
-
-/// What a caller asked for.
-#[derive(Debug, Clone)]
-struct Request {
-    count: usize,
-    /// When it gives up.
-    deadline: Option<Instant>,
-    options: SampleOptions,
-    columns: Arc<[u32]>,
-}
 
 type Received = (usize, Box<dyn SampleStream>, Result<Vec<Sampled>>);
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use reverb_data::error::grouped;
 use reverb_data::{Error, Result, SelectorConfig, TableChange, TableConfig, TableInfo};
 
+use super::checks::{check_bytes, check_new};
 use super::clock::Activity;
 use super::forecast::ForecastTimes;
-use super::{InsertRoom, Shared, Table, check_bytes, check_new, wait_queues};
+use super::{InsertRoom, Shared, Table, wait_queues};
 use crate::selector::NewWeights;
 
 /// Number of items that are evicted, or whose weights are made, under one lock.

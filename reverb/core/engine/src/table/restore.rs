@@ -3,9 +3,10 @@
 
 use reverb_data::{Counters, Error, Result, StoredItem, TableConfig};
 
+use super::Table;
+use super::checks::{check_priority, check_removal_priority};
 use super::state::TableState;
 use super::statistics::Statistics;
-use super::{Table, check_priority, check_removal_priority};
 
 /// Number of deleted items that are freed together.
 const MAX_GARBAGE: usize = 1024;

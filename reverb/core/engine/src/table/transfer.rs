@@ -3,8 +3,9 @@
 
 use reverb_data::{Error, Result, StoredItem, WhenFull, byte_size};
 
+use super::checks::{check_priority, check_removal_priority, check_stored_bytes};
 use super::clock::Activity;
-use super::{Shared, Table, check_priority, check_removal_priority, check_stored_bytes};
+use super::{Shared, Table};
 
 /// Number of items that are added under one lock.
 const ITEMS_AT_ONCE: usize = 512;

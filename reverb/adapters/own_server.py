@@ -27,21 +27,30 @@ class OwnServer:
       client: A client of it.
     """
 
-    def __init__(self, make_tables: Callable[[], list[reverb.Table]]) -> None:
+    def __init__(
+        self, make_tables: Callable[[], list[reverb.Table]], packed: bytes | None = None
+    ) -> None:
         """Starts the server at any free port.
 
         Args:
           make_tables: Makes its tables; is called again when items are loaded.
+          packed: Bytes that `pack` returned, whose items it starts with; `None`: no items.
+
+        Raises:
+          DataLossError: If `packed` is damaged.
         """
         self._make_tables = make_tables
         self._owner = os.getpid()
-        self._root = tempfile.mkdtemp(prefix="reverb-torchrl-")
+        self._root = tempfile.mkdtemp(prefix="reverb-buffer-")
         self._remove = weakref.finalize(self, _remove, self._root, self._owner)
         # Forked copies of the buffer share the first number, and learn by it that there are other
         # items since.
         self._num_loads = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
         self._known_loads = 0
-        self._start(tempfile.mkdtemp(dir=self._root), None)
+        directory = tempfile.mkdtemp(dir=self._root)
+        if packed is not None:
+            unpack(packed, directory)
+        self._start(directory, None)
 
     def check_not_replaced(self) -> None:
         """Refuses a forked copy of the buffer after the buffer has loaded other items.

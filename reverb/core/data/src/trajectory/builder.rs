@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Trajectories from slices of chunks.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::{Chunks, Column, OneChunkColumns, Slice, Trajectory};
+use crate::chunk::Chunk;
+use crate::columns::Columns;
+use crate::error::{Error, Result};
+use crate::proto_bytes::{put_varint, put_varint_before};
+
+/// Collects columns and slices. A slice that continues the previous one is merged with it, unless
+/// one of them has no steps: `validate` has to find those. No other slices are merged.
+#[derive(Debug, Default)]
+pub struct TrajectoryBuilder {
+    chunks: Vec<Chunk>,
+    /// Filled only once there are enough chunks for a linear search to be slow.
+    ordinals: HashMap<u64, usize>,
+    columns: Vec<u8>,
+    num_columns: u32,
+    /// The column that is being built.
+    open: OpenColumn,
+    /// Those of the last trajectory of one chunk; nearly always the next one has the same.
+    latest: Option<OneChunkColumns>,
+}
+
+/// A column that is being built. Its slices are written as they come, for there may be millions;
+/// the last one is not, because it may grow.
+#[derive(Debug, Default)]
+struct OpenColumn {
+    last: Option<Slice>,
+    num_slices: usize,
+    /// Where the column begins, once it has a written slice.
+    begin: usize,
+}
+
+const MAX_LINEAR_SEARCH: usize = 16;
+
+impl TrajectoryBuilder {
+    /// An empty builder.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds `length` steps from `offset` of a chunk's tensor to the column that is being built.
+    pub fn slice(&mut self, chunk: &Chunk, tensor: usize, offset: usize, length: usize) {
+        if let Some(last) = &mut self.open.last
+            && last.tensor == tensor
+            && last.offset + last.length == offset
+            && last.length > 0
+            && length > 0
+            && self.chunks[last.chunk].key() == chunk.key()
+        {
+            last.length += length;
+            return;
+        }
+        let chunk = self.ordinal(chunk);
+        self.write_slice();
+        self.open.last = Some(Slice { chunk, tensor, offset, length });
+    }
+
+    /// Ends the column that is being built.
+    pub fn end_column(&mut self, squeeze: bool) {
+        self.write_slice();
+        let OpenColumn { num_slices, begin, .. } = std::mem::take(&mut self.open);
+        let head = (num_slices as u64) << 1 | u64::from(squeeze);
+        if num_slices == 0 {
+            put_varint(&mut self.columns, head);
+        } else {
+            put_varint_before(&mut self.columns, begin, head);
+        }
+        self.num_columns += 1;
+    }
+
+    /// Writes the last slice, if there is one.
+    fn write_slice(&mut self) {
+        let Some(slice) = self.open.last.take() else { return };
+        if self.open.num_slices == 0 {
+            self.open.begin = self.columns.len();
+            // The head of the column is known at its end.
+            self.columns.push(0);
+        }
+        self.open.num_slices += 1;
+        for number in [slice.chunk, slice.tensor, slice.offset, slice.length] {
+            put_varint(&mut self.columns, number as u64);
+        }
+    }
+
+    /// A trajectory of these columns of another one, and of no chunk that they do not need.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if it has no such column.
+    pub fn select(&mut self, trajectory: &Trajectory, columns: &[u32]) -> Result<Trajectory> {
+        let all: SmallVec<[Column<'_>; 8]> = trajectory.columns().collect();
+        for &at in columns {
+            let Some(column) = all.get(at as usize) else {
+                self.clear();
+                return Err(Error::invalid_argument(format!(
+                    "columns has column {at}, but an item has {} columns.",
+                    all.len()
+                )));
+            };
+            for Slice { chunk, tensor, offset, length } in column.slices() {
+                self.slice(&trajectory.chunks()[chunk], tensor, offset, length);
+            }
+            self.end_column(column.squeeze);
+        }
+        self.finish()
+    }
+
+    /// Forgets what was added.
+    fn clear(&mut self) {
+        self.chunks.clear();
+        self.ordinals.clear();
+        self.columns.clear();
+        self.open = OpenColumn::default();
+        self.num_columns = 0;
+    }
+
+    /// The trajectory. The builder is empty then, and keeps its memory for the next one.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if there is no column or no slice at all.
+    pub fn finish(&mut self) -> Result<Trajectory> {
+        let num_columns = std::mem::take(&mut self.num_columns);
+        self.ordinals.clear();
+        let trajectory = match self.chunks.len() {
+            0 => Err(Error::invalid_argument("Item trajectory must not be empty.")),
+            1 => {
+                let chunk = self.chunks.swap_remove(0);
+                let is_it = |latest: &OneChunkColumns| {
+                    let columns = latest.columns();
+                    columns.len == num_columns && *columns.encoded == *self.columns
+                };
+                if !self.latest.as_ref().is_some_and(is_it) {
+                    let columns = Columns::intern(num_columns, &self.columns);
+                    self.latest = columns.map(|columns| OneChunkColumns(columns.place));
+                }
+                Ok(match self.latest {
+                    Some(columns) => columns.of(chunk),
+                    None => Trajectory::stored(Chunks::One(chunk), num_columns, &self.columns),
+                })
+            }
+            _ => {
+                let chunks = Chunks::Many(self.chunks.drain(..).collect());
+                Ok(Trajectory::stored(chunks, num_columns, &self.columns))
+            }
+        };
+        self.columns.clear();
+        trajectory
+    }
+
+    fn ordinal(&mut self, chunk: &Chunk) -> usize {
+        let key = chunk.key();
+        if self.chunks.len() <= MAX_LINEAR_SEARCH {
+            if let Some(at) = self.chunks.iter().rposition(|known| known.key() == key) {
+                return at;
+            }
+        } else {
+            if self.ordinals.is_empty() {
+                self.ordinals = self.chunks.iter().enumerate().map(|(i, c)| (c.key(), i)).collect();
+            }
+            if let Some(&at) = self.ordinals.get(&key) {
+                return at;
+            }
+        }
+        self.chunks.push(chunk.clone());
+        if !self.ordinals.is_empty() {
+            self.ordinals.insert(key, self.chunks.len() - 1);
+        }
+        self.chunks.len() - 1
+    }
+}

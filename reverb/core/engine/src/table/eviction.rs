@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Eviction for the memory of a server.
+
+use reverb_data::{Chunk, WhenFull};
+
+use super::Table;
+use super::clock::Activity;
+use super::statistics::Removal;
+
+/// What [`Table::evict`] has removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evicted {
+    /// Number of items.
+    pub items: usize,
+    /// Bytes of their chunks that nobody else refers to.
+    pub freed_bytes: u64,
+}
+
+impl Table {
+    /// Deletes items that the remover selects, up to `max_items` or until they took `bytes`.
+    /// Nothing if inserts wait instead when the table is full, or if it is closed.
+    pub fn evict(&self, max_items: usize, bytes: u64) -> Evicted {
+        let mut evicted = Evicted { items: 0, freed_bytes: 0 };
+        let garbage = self.operate(Activity::Running, |shared, _| {
+            let state = &mut shared.state;
+            if shared.config.memory.when_full == WhenFull::Wait {
+                return Vec::new();
+            }
+            let (before, end) = (state.len(), state.account().bytes().saturating_sub(bytes));
+            while before - state.len() < max_items && state.account().bytes() > end {
+                if !state.evict(Removal::Bytes) {
+                    break;
+                }
+            }
+            state.take_garbage()
+        });
+        for trajectory in garbage.unwrap_or_default() {
+            evicted.items += 1;
+            let chunks = trajectory.chunks().iter();
+            let alone = chunks.filter(|chunk| chunk.reference_count() == 1);
+            evicted.freed_bytes += alone.map(Chunk::bytes).sum::<u64>();
+        }
+        evicted
+    }
+}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Lines of the log that would repeat: told when they change, and once in a while as long as they
+//! last, with how often it happened. Nothing wakes for it: an event tells those before it.
+
+use std::time::{Duration, SystemTime};
+
+/// Seconds between news of a healthy server.
+pub(crate) const HOURLY: u64 = 3600;
+/// Seconds between reminders of an operator.
+pub(crate) const DAILY: u64 = 86_400;
+
+/// Counts events, and lets the same news be told once in `SECONDS`.
+#[derive(Debug)]
+pub(crate) struct Throttle<News, const SECONDS: u64> {
+    told: Option<(News, SystemTime)>,
+    count: u64,
+}
+
+impl<News, const SECONDS: u64> Default for Throttle<News, SECONDS> {
+    fn default() -> Self {
+        Self { told: None, count: 0 }
+    }
+}
+
+impl<News: PartialEq, const SECONDS: u64> Throttle<News, SECONDS> {
+    /// Counts `events` of now. Returns the number of those that were not told yet if it is time.
+    pub(crate) fn count(&mut self, news: News, events: u64, now: SystemTime) -> Option<u64> {
+        let interval = Duration::from_secs(SECONDS);
+        self.count += events;
+        let was_told = self.told.as_ref().is_some_and(|(told, at)| {
+            // A clock that was put back is no reason to wait.
+            *told == news && now.duration_since(*at).is_ok_and(|since| since < interval)
+        });
+        (!was_told && self.count > 0).then(|| {
+            self.told = Some((news, now));
+            std::mem::take(&mut self.count)
+        })
+    }
+
+    /// It is over: the same news will be new again.
+    pub(crate) fn end(&mut self) {
+        (self.told, self.count) = (None, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lasts_is_told_once_an_interval_with_its_number() {
+        let (mut throttle, start) = (Throttle::<_, HOURLY>::default(), SystemTime::now());
+        let minute = Duration::from_secs(60);
+        let mut told = |at: u32, events| throttle.count((), events, start + minute * at);
+        let counts: Vec<_> = (0..=120).filter_map(|at| Some((at, told(at, 1)?))).collect();
+        assert_eq!(counts, [(0, 1), (60, 60), (120, 60)]);
+        assert_eq!(told(200, 0), None, "nothing is no news");
+        assert_eq!(told(260, 1), Some(1), "rare news is told each time");
+    }
+
+    #[test]
+    fn what_changes_is_told_at_once() {
+        let (mut throttle, now) = (Throttle::<_, DAILY>::default(), SystemTime::now());
+        assert!(throttle.count("a", 1, now).is_some());
+        assert!(throttle.count("b", 1, now).is_some());
+        assert!(throttle.count("b", 1, now).is_none());
+        throttle.end();
+        assert!(throttle.count("b", 1, now).is_some(), "it was over meanwhile");
+        let before = now - Duration::from_secs(3600);
+        assert!(throttle.count("b", 1, before).is_some(), "the clock was put back");
+    }
+}
