@@ -2,8 +2,8 @@
 //! What a table does or waits for, in a word and a sentence, with what would help.
 //!
 //! The table itself decides why its calls cannot go on ([`WaitReason`]). This adds what only a
-//! server knows (rates, streams, its own memory, a drain), and says which of all that counts. Errors
-//! of timeouts, lines of the log, the page and the commands show what is said here.
+//! server knows (rates, streams, its own memory, a drain), and says which of all that counts.
+//! Errors of timeouts, lines of the log, the page and the commands show what is said here.
 
 use std::sync::Arc;
 use std::time::Duration;
