@@ -2,8 +2,8 @@
 //! What a table does or waits for, in a word and a sentence, with what would help.
 //!
 //! The table itself decides why its calls cannot go on ([`WaitReason`]). This adds what only a
-//! server knows (rates, streams, its own memory, a drain), and says which of all that counts. Errors
-//! of timeouts, lines of the log, the page and the commands show what is said here.
+//! server knows (rates, streams, its own memory, a drain), and says which of all that counts.
+//! Errors of timeouts, lines of the log, the page and the commands show what is said here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,8 +48,8 @@ impl Surroundings {
     fn why_full(&self) -> Option<String> {
         let (total, limit) = self.full_server?;
         Some(format!(
-            "Inserts wait for memory: the server holds {} of {} (max_bytes). Items leave by sampling, \
-             deletes or reset; give large tables when_full=\"remove\".",
+            "Inserts wait for memory: the server holds {} of {} (max_bytes). Items leave by \
+             sampling, deletes or reset; give large tables when_full=\"remove\".",
             byte_size::describe(total),
             byte_size::describe(limit)
         ))
@@ -103,23 +103,20 @@ pub(crate) struct Diagnosis {
     /// Sentences about the server and the last seconds.
     pub(crate) around: String,
     /// Why the table lets its callers wait, if the other sentences do not say it.
-    pub(crate) reason: Option<String>,
+    pub(crate) reason: String,
 }
 
 impl Diagnosis {
     /// All sentences.
     pub(crate) fn sentence(&self) -> String {
-        let both = [Some(&self.around), self.reason.as_ref()];
-        let told: Vec<_> =
-            both.into_iter().flatten().map(|it| &**it).filter(|it| !it.is_empty()).collect();
-        told.join(" ")
+        format!("{} {}", self.around, self.reason).trim().to_owned()
     }
 }
 
 /// The diagnosis of a table.
 pub(crate) fn diagnose(table: &TableStatus, around: &Surroundings) -> Diagnosis {
     let (state, around, reason) = Case::new(table, around).decide();
-    Diagnosis { state, around, reason: reason.map(ToString::to_string) }
+    Diagnosis { state, around, reason: reason.map_or(String::new(), ToString::to_string) }
 }
 
 /// A table with what follows from it at once.
@@ -215,18 +212,22 @@ impl<'a> Case<'a> {
         }
         let cause = |reason: Option<&WaitReason>| reason.map_or(String::new(), WaitReason::cause);
         let (samples, inserts) = (cause(self.samples_wait_for), cause(self.inserts_wait_for));
-        let help = match self.samples_wait_for {
-            Some(WaitReason::Window(held)) => format!(
-                "{} If the group has no coordinator any more, SetRateLimiter restores the bounds of \
+        let (window, help) = match self.samples_wait_for {
+            Some(WaitReason::Window(held)) => (
+                format!(" {}", held.describe_window()),
+                "If the group has no coordinator any more, SetRateLimiter restores the bounds of \
                  the table.",
-                held.describe_window()
             ),
-            Some(WaitReason::Batch { .. }) => "Ask for smaller batches, or raise max_diff.".to_owned(),
-            _ => "Let max_diff be larger than min_diff by samples_per_insert and 1 at least; deleting \
-                  items lets inserts go on."
-                .to_owned(),
+            Some(WaitReason::Batch { .. }) => {
+                (String::new(), "Ask for smaller batches, or raise max_diff.")
+            }
+            _ => (
+                String::new(),
+                "Let max_diff be larger than min_diff by samples_per_insert and 1 at least; \
+                 deleting items lets inserts go on.",
+            ),
         };
-        format!("Neither can go on: {samples}, and {inserts}. {help}")
+        format!("Neither can go on: {samples}, and {inserts}.{window} {help}")
     }
 
     fn how_far_behind(&self) -> String {

@@ -268,7 +268,8 @@ impl ItemQueue {
         let reasons = tokio::time::timeout(LIMITER_LOOKUP, reasons).await;
         let reasons = reasons.map_or(String::new(), Result::unwrap_or_default);
         format!(
-            "{waiting}.{reasons} A table confirms an item once its rate limiter lets it in. {limiters}"
+            "{waiting}.{reasons} A table confirms an item once its rate limiter lets it in. \
+             {limiters}"
         )
     }
 

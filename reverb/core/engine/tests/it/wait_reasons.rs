@@ -114,8 +114,8 @@ fn bytes_that_items_share_are_no_reason_for_never() {
     }
     let status = alone.status();
     assert!(matches!(status.inserting.reason, Some(WaitReason::TableFull { .. })));
-    let text = "It will never hold the 10 items that sampling needs (min_size_to_sample): they would \
-                take 2";
+    let text = "It will never hold the 10 items that sampling needs (min_size_to_sample): they \
+                would take 2";
     assert!(status.sampling.reason.unwrap().to_string().starts_with(text));
 }
 
