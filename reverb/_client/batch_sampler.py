@@ -27,6 +27,7 @@ class BatchSampler:
         """Takes the arguments of `Client.batch_sampler`."""
         self._client = client
         self._table = table
+        self._batch_size = batch_size
         self._memory = BatchMemory(batch_size, num_buffers)
         self._options = options
 
@@ -43,8 +44,8 @@ class BatchSampler:
         memory = self._memory
         if memory.is_closed:
             raise StopIteration
-        options = {**self._options, **memory.options()}
-        return memory.kept(self._client.sample_batch(self._table, **options))
+        options = self._options | memory.options()
+        return memory.kept(self._client.sample_batch(self._table, self._batch_size, **options))
 
     def close(self) -> None:
         """Ends the iterator and gives its memory up; batches that were taken stay valid."""
@@ -71,18 +72,20 @@ class BatchMemory:
         self._next = 0
 
     def options(self) -> dict[str, Any]:
-        """Returns size and place of the next batch, as options of `sample_batch`."""
+        """Returns where the next batch goes, as an option of `sample_batch`."""
         slot = self._slots[self._next]
-        out = {} if slot is None else {"out": slot}
-        return {"batch_size": self._batch_size, **out}
+        return {} if slot is None else {"out": slot}
 
     def kept(self, batch: ReplayBatch) -> ReplayBatch:
         """Returns a batch, and keeps its memory if it is one of those to write to again."""
-        is_usable = len(batch.info.key) == self._batch_size and _has_numbers(batch.data)
-        if self._slots[self._next] is None and is_usable and not self.is_closed:
+        if self._slots[self._next] is None and self._is_usable(batch):
             self._slots[self._next] = batch
         self._next = (self._next + 1) % len(self._slots)
         return batch
+
+    def _is_usable(self, batch: ReplayBatch) -> bool:
+        is_whole = len(batch.info.key) == self._batch_size
+        return is_whole and not self.is_closed and _has_numbers(batch.data)
 
     def close(self) -> None:
         """Gives the memory up."""

@@ -34,6 +34,7 @@ class BatchSampler:
         """Takes the arguments of `Client.batch_sampler`."""
         self._client = client
         self._table = table
+        self._batch_size = batch_size
         self._memory = BatchMemory(batch_size, num_buffers)
         self._options = options
 
@@ -50,8 +51,9 @@ class BatchSampler:
         memory = self._memory
         if memory.is_closed:
             raise StopAsyncIteration
-        options = {**self._options, **memory.options()}
-        return memory.kept(await self._client.sample_batch(self._table, **options))
+        options = self._options | memory.options()
+        batch = await self._client.sample_batch(self._table, self._batch_size, **options)
+        return memory.kept(batch)
 
     def close(self) -> None:
         """Ends the iterator and gives its memory up; batches that were taken stay valid."""
