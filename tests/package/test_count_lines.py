@@ -21,8 +21,10 @@ mod tests {
 mod model;
 fn ships_too() {}
 """
+PART = "    # --- generated from a text ---\n{}    # --- end of generated code ---\n"
 FILES = {
     "reverb/client.py": "a = 1\n" * 501,
+    "reverb/aio/client.py": "a = 1\n" + PART.format("    b = 2\n" * 1000) + "c = 3\n",
     "reverb/reverb_pb2.py": "a = 1\n" * 1000,
     "reverb/core/_native.pyi": "a: int\n" * 1000,
     "reverb/core/data/src/lib.rs": LIB,
@@ -62,10 +64,11 @@ def test_tests_generated_code_and_stubs_do_not_count(tree):
     assert lines_of(tree) == [
         "501 reverb",
         "7 reverb/adapters/sb3",
+        "4 reverb/aio",
         "6 reverb/core/data",
         "6 Rust",
-        "508 Python",
-        "514 both, in 3 files",
+        "512 Python",
+        "518 both, in 4 files",
         "",
         "files over 700 lines: 0",
         "files over 500 lines: 1",
