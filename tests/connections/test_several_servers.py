@@ -76,7 +76,7 @@ def test_a_wait_at_an_empty_server_tells_of_the_others(start):
     client = reverb.Client(",".join(places))
     told = set()
     for _ in range(2):
-        with pytest.raises(DeadlineExceededError, match="table queue") as raised:
+        with pytest.raises(DeadlineExceededError, match="Table queue") as raised:
             client.sample_batch("queue", 1, timeout_ms=1)
         text = str(raised.value)
         assert f"A client of shards:///{','.join(places)} samples from all of them." in text
