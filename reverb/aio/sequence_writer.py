@@ -91,11 +91,11 @@ class SequenceWriter(AwaitedWriter[native.SequenceWriter]):
         await self._throttle()
         return num_items
 
-    def end_episode(self, where: Any | None = None) -> None:
+    async def end_episode(self, where: Any | None = None) -> None:
         """Drops unfinished sequences: the next step begins a new episode.
 
-        Not awaited: items that are already queued are sent in the background. To end an episode
-        normally, append its last step with `is_last`.
+        Waits as `append` does if items are still held back; otherwise they are sent in the
+        background. To end an episode normally, append its last step with `is_last`.
 
         Args:
           where: Bools `[B]`, or one bool for all: the environments whose episode ends; `None`: all.
@@ -105,6 +105,7 @@ class SequenceWriter(AwaitedWriter[native.SequenceWriter]):
           FailedPreconditionError: If the writer is closed or failed earlier.
         """
         self._writer.end_episode(where)
+        await self._throttle()
 
     async def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
         """Sends all items, and waits until all but a few are confirmed by the server.

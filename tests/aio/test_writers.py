@@ -94,7 +94,7 @@ def test_a_sequence_writer_is_as_its_twin(run, watcher):
             ]
             assert counts == [0, 4, 2]  # In two tables.
             assert writer.episode_steps.tolist() == [1, 3]
-            writer.end_episode(where=[False, True])
+            await writer.end_episode(where=[False, True])
             assert writer.episode_steps.tolist() == [1, 0]
         with pytest.raises(errors.FailedPreconditionError, match="closed"):
             await writer.append({"x": np.zeros(2, int)})
