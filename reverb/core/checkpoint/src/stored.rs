@@ -13,7 +13,7 @@ use bytes::Bytes;
 use hashbrown::hash_map::Entry;
 use hashbrown::{HashMap, HashSet};
 use reverb_data::{
-    Chunk, ChunkMaker, Counters, Error, Result, StoredItem, TableConfig, TensorMemo, Unreadable,
+    Chunk, ChunkMaker, Counters, Error, HeaderCache, Result, StoredItem, TableConfig, Unreadable,
     open_file,
 };
 use reverb_wire::codec::chunk::RawChunk;
@@ -309,7 +309,7 @@ impl Stored {
 
     /// The items inside the records of tables, with the positions of their tables.
     pub(crate) fn items_in_tables(&self, chunks: &ChunkMap) -> Result<Vec<(usize, StoredItem)>> {
-        let mut memo = TensorMemo::default();
+        let mut memo = HeaderCache::default();
         let items = self.messages_in_tables().map(|(table, message)| {
             let name = self.tables[table].name();
             let item = RawItem::parse(message);
@@ -345,7 +345,7 @@ impl Stored {
         block: &Block,
         chunks: &ChunkMap,
     ) -> Result<Vec<(usize, StoredItem)>> {
-        let mut memo = TensorMemo::default();
+        let mut memo = HeaderCache::default();
         let parsed = block.records().map(|record| {
             let record = record?;
             let item = RawItem::parse(record.data).and_then(|raw| {
@@ -366,7 +366,7 @@ impl Stored {
         message: &[u8],
         chunks: &ChunkMap,
         table: &str,
-        memo: &mut TensorMemo,
+        memo: &mut HeaderCache,
     ) -> Result<Option<StoredItem>> {
         let error = match to_item(raw, message, chunks, table, memo) {
             Ok(item) => return Ok(Some(item)),
@@ -420,7 +420,7 @@ fn to_item(
     message: &[u8],
     chunks: &ChunkMap,
     table: &str,
-    memo: &mut TensorMemo,
+    memo: &mut HeaderCache,
 ) -> Result<StoredItem> {
     let find = |key| {
         chunks.get(&key).ok_or_else(|| {

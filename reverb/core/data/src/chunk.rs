@@ -10,8 +10,8 @@ use triomphe::ThinArc;
 use crate::account::{Booking, allocated_bytes};
 use crate::codec::{TensorView, put_string_tensor, put_tensor, tensors_of};
 use crate::error::{Error, Result};
-use crate::known_layout::{KnownLayout, PLACE_MASK};
 use crate::proto_bytes::{Field, Reader};
+use crate::templates::known_layout::{KnownLayout, PLACE_MASK};
 use crate::tensor::{Tensor, TensorData};
 
 /// The range of an episode's steps that a chunk covers.

@@ -2,8 +2,8 @@
 //! Makes the chunks that are stored.
 
 use crate::chunk::{Chunk, SequenceRange};
-use crate::known_kinds::KnownKinds;
-use crate::known_layout::{KnownLayout, MAX_PAYLOAD_BYTES};
+use crate::templates::known_layout::{KnownLayout, MAX_PAYLOAD_BYTES};
+use crate::templates::recent_cache::RecentCache;
 
 /// Makes chunks one after another. Those of small payloads that have a layout keep their values
 /// alone; that changes nothing but the memory that they take.
@@ -13,7 +13,7 @@ use crate::known_layout::{KnownLayout, MAX_PAYLOAD_BYTES};
 /// another.
 #[derive(Debug, Default)]
 pub struct ChunkMaker {
-    known: KnownKinds<&'static KnownLayout>,
+    known: RecentCache<&'static KnownLayout>,
     values: Vec<u8>,
 }
 

@@ -10,27 +10,19 @@
 mod account;
 pub mod byte_size;
 pub mod chunk;
-mod chunk_layout;
 mod chunk_maker;
 pub mod codec;
 pub mod column_names;
-mod columns;
 mod delta;
 pub mod diagnosis;
 pub mod dtype;
 pub mod error;
 pub mod figures;
 mod file;
-mod frame;
-mod interned;
 pub mod item;
-mod item_validator;
 pub mod key;
-mod known_kinds;
-mod known_layout;
 mod literal;
 mod max_priority;
-mod payload_layout;
 mod prospects;
 pub mod proto_bytes;
 mod right;
@@ -38,41 +30,40 @@ pub mod sample_options;
 pub mod signature;
 mod spare_lists;
 pub mod stacking;
-mod step_kind;
 mod table_change;
 mod table_config;
 mod table_info;
+mod templates;
 pub mod tensor;
-mod tensor_memo;
 mod token_text;
 pub mod trajectory;
 
 pub use account::{ServerAccount, TableAccount};
 pub use chunk::{Chunk, ChunkBuilder, SequenceRange};
-pub use chunk_layout::ChunkLayout;
 pub use chunk_maker::ChunkMaker;
 pub use dtype::DType;
 pub use error::{Error, ErrorKind, Result};
 pub use file::{Unreadable, open_directory, open_file, read_file};
-pub use frame::Frame;
 pub use item::{NewItem, Sampled, StoredItem};
-pub use item_validator::ItemValidator;
 pub use key::{KeyGenerator, KeySlots, NUM_SLOTS, slot_of};
-pub use known_kinds::KnownKinds;
 pub use max_priority::{ItemPriority, MAX_PRIORITY, MaxPriority, is_max_priority, is_priority};
 pub use right::Right;
 pub use sample_options::SampleOptions;
 pub use signature::{Signature, TensorSpec};
 pub use spare_lists::{SpareLists, keep_samples, spare_samples};
 pub use stacking::{Layout, Stacking};
-pub use step_kind::StepKind;
 pub use table_change::TableChange;
 pub use table_config::{
     Draw, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, TableSignature, WhenFull,
 };
 pub use table_info::{Counters, TableInfo, WorkerTime};
+pub use templates::byte_mask::ByteMask;
+pub use templates::chunk_layout::ChunkLayout;
+pub use templates::header_cache::HeaderCache;
+pub use templates::item_validator::ItemValidator;
+pub use templates::recent_cache::RecentCache;
+pub use templates::step_header::StepHeader;
 pub use tensor::{Shape, Tensor, TensorData};
-pub use tensor_memo::TensorMemo;
 pub use trajectory::{
     ManyChunkColumns, OneChunkColumns, StoredTrajectory, Trajectory, TrajectoryBuilder,
     TrajectoryContent,

@@ -13,12 +13,12 @@ use triomphe::ThinArc;
 
 use crate::account::allocated_bytes;
 use crate::chunk::{ARC_BYTES, Chunk};
-use crate::columns::Columns;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::proto_bytes::Reader;
+use crate::templates::columns::Columns;
+use crate::templates::header_cache::HeaderCache;
 use crate::tensor::Shape;
-use crate::tensor_memo::TensorMemo;
 
 /// The columns of an item. Cloning shares it; the chunks live as long as any trajectory refers to
 /// them.
@@ -349,12 +349,12 @@ impl Trajectory {
 
     /// Checks every slice against the tensor it refers to.
     pub fn validate(&self) -> Result<()> {
-        self.validate_with(&mut TensorMemo::default())
+        self.validate_with(&mut HeaderCache::default())
     }
 
     /// Like [`Trajectory::validate`], for many trajectories one after another. The chunks of all of
     /// them must stay alive meanwhile.
-    pub fn validate_with(&self, memo: &mut TensorMemo) -> Result<()> {
+    pub fn validate_with(&self, memo: &mut HeaderCache) -> Result<()> {
         for column in self.columns() {
             let mut kind: Option<(DType, Shape)> = None;
             for slice in column.slices() {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use reverb_data::stacking::different_columns;
 use reverb_data::tensor::shape_text;
 use reverb_data::trajectory::{Column, ColumnSize};
-use reverb_data::{DType, Error, Result, Sampled, Shape, SpareLists, StepKind, Tensor, Trajectory};
+use reverb_data::{
+    DType, Error, Result, Sampled, Shape, SpareLists, StepHeader, Tensor, Trajectory,
+};
 use smallvec::SmallVec;
 
 use crate::sampler::batch_column::{BatchColumn, GivenColumn, Lengths, Target, check_num_given};
@@ -188,7 +190,7 @@ fn finish(columns: Vec<RaggedColumn<'_>>) -> Vec<BatchColumn> {
 /// A column of items of different lengths.
 #[derive(Debug)]
 struct RaggedColumn<'m> {
-    step: StepKind,
+    step: StepHeader,
     squeeze: bool,
     /// Of each item.
     lengths: Lengths,
@@ -203,7 +205,7 @@ impl RaggedColumn<'_> {
     /// The column of a batch of items like this one.
     fn like(trajectory: &Trajectory, column: &Column<'_>) -> Result<Self> {
         let ColumnSize { dtype, shape, .. } = trajectory.checked_column(column)?;
-        let step = StepKind::new(dtype, &shape[1..])
+        let step = StepHeader::new(dtype, &shape[1..])
             .ok_or_else(|| Error::data_loss("The shape of a step overflows."))?;
         Ok(Self {
             step,
@@ -350,7 +352,7 @@ fn column_at(index: usize, trajectory: &Trajectory) -> Result<Column<'_>> {
 fn copy_parsed(
     index: usize,
     trajectory: &Trajectory,
-    step: &StepKind,
+    step: &StepHeader,
     mut out: &mut [u8],
 ) -> Result<()> {
     for slice in column_at(index, trajectory)?.slices() {
@@ -364,7 +366,11 @@ fn copy_parsed(
 
 /// Checks that the steps of an item are like those of the others, and that its chunks have them.
 #[cold]
-fn check(index: usize, (squeeze, step): (bool, &StepKind), trajectory: &Trajectory) -> Result<()> {
+fn check(
+    index: usize,
+    (squeeze, step): (bool, &StepHeader),
+    trajectory: &Trajectory,
+) -> Result<()> {
     let column = column_at(index, trajectory)?;
     let ColumnSize { dtype, shape, .. } = trajectory.checked_column(&column)?;
     if dtype == step.dtype && shape[1..] == step.shape[..] && column.squeeze == squeeze {

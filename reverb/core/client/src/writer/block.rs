@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use reverb_data::codec::{
     is_never_compressed, put_compressed_tensor, put_string_tensor, put_tensor,
 };
-use reverb_data::{Chunk, ChunkMaker, KnownKinds, Result, SequenceRange, TensorData};
+use reverb_data::{Chunk, ChunkMaker, RecentCache, Result, SequenceRange, TensorData};
 use smallvec::{SmallVec, smallvec};
 
 use self::buffers::{Buffers, Raw, Rows};
@@ -52,7 +52,7 @@ pub struct BlockColumns {
 /// memory is read for a step of many environments.
 #[derive(Debug, Default)]
 struct Encoders {
-    templates: Mutex<KnownKinds<BlockTemplate>>,
+    templates: Mutex<RecentCache<BlockTemplate>>,
     /// Of blocks without a template.
     chunk_maker: Mutex<ChunkMaker>,
 }

@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 
 use super::{Chunks, Column, OneChunkColumns, Slice, Trajectory};
 use crate::chunk::Chunk;
-use crate::columns::Columns;
 use crate::error::{Error, Result};
 use crate::proto_bytes::{put_varint, put_varint_before};
+use crate::templates::columns::Columns;
 
 /// Collects columns and slices. A slice that continues the previous one is merged with it, unless
 /// one of them has no steps: `validate` has to find those. No other slices are merged.

@@ -4,7 +4,7 @@
 //! into it, and for a reader, which compares all the rest and takes the key out.
 
 use reverb_data::proto_bytes::{Field, Reader, put_bytes_field, varint};
-use reverb_data::{Chunk, Frame, KnownKinds, OneChunkColumns, Result, Trajectory};
+use reverb_data::{ByteMask, Chunk, OneChunkColumns, RecentCache, Result, Trajectory};
 use smallvec::SmallVec;
 
 use crate::codec::item::{RawItem, put_trajectory};
@@ -12,7 +12,7 @@ use crate::codec::item::{RawItem, put_trajectory};
 /// The templates of a stream, for one of its directions.
 #[derive(Debug, Default)]
 pub struct TrajectoryTemplates {
-    known: KnownKinds<Template>,
+    known: RecentCache<Template>,
     scratch: Vec<u8>,
 }
 
@@ -75,7 +75,7 @@ struct Template {
     columns: OneChunkColumns,
     message: Box<[u8]>,
     /// The message without the keys.
-    frame: Frame,
+    mask: ByteMask,
     key_places: SmallVec<[usize; 8]>,
     key_len: usize,
 }
@@ -97,14 +97,14 @@ impl Template {
             })
         })?;
         let key_len = key.len();
-        let frame = Frame::new(message, key_places.iter().map(|&at| at..at + key_len))?;
-        Some(Self { columns, message: message.into(), frame, key_places, key_len })
+        let mask = ByteMask::new(message, key_places.iter().map(|&at| at..at + key_len))?;
+        Some(Self { columns, message: message.into(), mask, key_places, key_len })
     }
 
     /// The key of the chunk, if the message has the form of this template.
     #[inline]
     fn key_of(&self, message: &[u8]) -> Option<u64> {
-        if !self.frame.matches(message) {
+        if !self.mask.matches(message) {
             return None;
         }
         let key_at = |at: usize| &message[at..at + self.key_len];

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Frames: everything of a byte string but some places, to compare others with.
+//! Byte masks: all of a byte string but some places, to compare others with.
 
 use std::ops::Range;
 
 /// The bytes outside of some places, as words with masks. Comparing takes a few instructions for
 /// eight bytes.
 #[derive(Debug, Clone)]
-pub struct Frame {
+pub struct ByteMask {
     len: usize,
     words: Box<[Word]>,
 }
@@ -20,11 +20,11 @@ struct Word {
 }
 
 const WORD: usize = size_of::<u64>();
-/// There are no frames of more words: comparing would take long.
+/// No mask has more words: comparing would take long.
 const MAX_WORDS: usize = 256;
 
-impl Frame {
-    /// The frame of `bytes` around `places`, which are in ascending order. There is none if all
+impl ByteMask {
+    /// The mask of `bytes` around `places`, which are in ascending order. There is none if all
     /// bytes are inside of them, or too many outside, or less than eight in all.
     pub fn new(bytes: &[u8], places: impl Iterator<Item = Range<usize>>) -> Option<Self> {
         let last = bytes.len().checked_sub(WORD)?;
@@ -56,6 +56,6 @@ impl Frame {
 
 #[inline]
 fn load(bytes: &[u8], at: usize) -> u64 {
-    let word = bytes[at..].first_chunk().expect("all words are within the length of the frame");
+    let word = bytes[at..].first_chunk().expect("all words are within the length of the mask");
     u64::from_le_bytes(*word)
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kinds that were seen before, of things that come one after another.
+//! A cache of the last few kinds of things that come one after another.
 
 /// A stream rarely has items of more kinds; each lookup searches all of them.
 const CAPACITY: usize = 8;
@@ -14,7 +14,7 @@ const INTERVAL: u32 = 64;
 
 /// The kinds that were learned last.
 #[derive(Debug)]
-pub struct KnownKinds<T> {
+pub struct RecentCache<T> {
     kinds: Vec<T>,
     oldest: usize,
     /// Lookups that found something, less what learning took.
@@ -23,13 +23,13 @@ pub struct KnownKinds<T> {
     misses: u32,
 }
 
-impl<T> Default for KnownKinds<T> {
+impl<T> Default for RecentCache<T> {
     fn default() -> Self {
         Self { kinds: Vec::new(), oldest: 0, credit: MAX_CREDIT, misses: 0 }
     }
 }
 
-impl<T> KnownKinds<T> {
+impl<T> RecentCache<T> {
     /// The kind of which `is_it` is true.
     #[inline]
     pub fn find(&mut self, is_it: impl FnMut(&T) -> bool) -> Option<&mut T> {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     /// How many of these were learned.
-    fn learned(known: &mut KnownKinds<u32>, values: impl Iterator<Item = u32>) -> usize {
+    fn learned(known: &mut RecentCache<u32>, values: impl Iterator<Item = u32>) -> usize {
         let mut count = 0;
         for value in values {
             if known.find(|&kind| kind == value).is_none() {
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn what_comes_again_is_learned_and_what_is_always_new_hardly_is() {
-        let mut known = KnownKinds::default();
+        let mut known = RecentCache::default();
         assert_eq!(learned(&mut known, (0..1000).map(|i| i % 8)), 8);
         assert_eq!(learned(&mut known, 1000..2000), 8 + 1000 / 64);
         assert_eq!(learned(&mut known, (0..1000).map(|i| i % 2)), 2, "it comes late");

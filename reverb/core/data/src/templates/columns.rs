@@ -4,7 +4,7 @@
 
 use smallvec::SmallVec;
 
-use crate::interned::Interned;
+use crate::templates::interned::Interned;
 
 /// Longer columns are not kept: what a peer sends must not stay in memory for ever.
 const MAX_BYTES: usize = 256;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checks items that nearly always are like one before.
 
-use crate::chunk_layout::ChunkLayout;
 use crate::error::Result;
-use crate::known_kinds::KnownKinds;
+use crate::templates::chunk_layout::ChunkLayout;
+use crate::templates::recent_cache::RecentCache;
 use crate::trajectory::{OneChunkColumns, Trajectory};
 
 /// Validates items one after another. What was found of one holds for each item with the same
 /// columns of a chunk of the same layout, because it depends on nothing else.
 #[derive(Debug, Default)]
 pub struct ItemValidator {
-    valid: KnownKinds<(OneChunkColumns, ChunkLayout)>,
+    valid: RecentCache<(OneChunkColumns, ChunkLayout)>,
 }
 
 impl ItemValidator {

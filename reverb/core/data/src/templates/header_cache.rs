@@ -15,7 +15,7 @@ const CAPACITY: usize = 32;
 
 /// Headers that slices are checked against. The chunks must stay alive while it is in use.
 #[derive(Debug, Default)]
-pub struct TensorMemo {
+pub struct HeaderCache {
     tensors: SmallVec<[KnownTensor; CAPACITY]>,
     /// Index of the oldest entry, once the cache is full.
     oldest: usize,
@@ -32,7 +32,7 @@ pub(crate) struct KnownTensor {
     pub(crate) row_shape: Shape,
 }
 
-impl TensorMemo {
+impl HeaderCache {
     /// Checks that the tensor of a slice has the slice's steps, and returns its header.
     pub(crate) fn check(&mut self, chunk: &Chunk, slice: Slice) -> Result<&KnownTensor> {
         let identity = chunk.identity();

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::codec::{TensorView, tensors_of};
 use crate::dtype::DType;
-use crate::frame::Frame;
+use crate::templates::byte_mask::ByteMask;
 use crate::tensor::Shape;
 
 /// A payload without its values: every other byte, and where the values of each tensor are.
@@ -17,7 +17,7 @@ use crate::tensor::Shape;
 #[derive(Debug, Clone)]
 pub(crate) struct PayloadLayout {
     pub(crate) delta: bool,
-    frame: Frame,
+    mask: ByteMask,
     pub(crate) tensors: Box<[RawTensor]>,
 }
 
@@ -40,13 +40,13 @@ impl PayloadLayout {
         let tensors = raw?;
         // Tensors come in the order of the payload.
         let values = tensors.iter().map(|tensor| tensor.values.clone());
-        Some(Self { delta, frame: Frame::new(payload, values)?, tensors })
+        Some(Self { delta, mask: ByteMask::new(payload, values)?, tensors })
     }
 
     /// Whether a payload differs from the layout's in its values at most.
     #[inline]
     pub(crate) fn matches(&self, payload: &[u8], delta: bool) -> bool {
-        delta == self.delta && self.frame.matches(payload)
+        delta == self.delta && self.mask.matches(payload)
     }
 }
 

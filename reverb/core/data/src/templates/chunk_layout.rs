@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use crate::chunk::{Chunk, SequenceRange};
-use crate::known_layout::KnownLayout;
-use crate::payload_layout::PayloadLayout;
+use crate::templates::known_layout::KnownLayout;
+use crate::templates::payload_layout::PayloadLayout;
 
 /// What is the same in chunks that differ in nothing but their key, range and values, and where the
 /// values of each tensor are.

@@ -4,8 +4,8 @@
 use crate::account::allocated_bytes;
 use crate::chunk::{self, Chunk};
 use crate::codec::TensorView;
-use crate::interned::{Interned, PLACES};
-use crate::payload_layout::PayloadLayout;
+use crate::templates::interned::{Interned, PLACES};
+use crate::templates::payload_layout::PayloadLayout;
 
 /// Layouts of larger payloads are not kept: they save little, and what a peer sends must not stay
 /// in memory for ever.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kinds of steps: finds the values of steps in chunks of any length, without parsing the chunks.
+//! Step headers: find the values of steps in chunks of any length, without parsing the chunks.
 
 use smallvec::SmallVec;
 
@@ -16,7 +16,7 @@ use crate::tensor::{Shape, Tensor};
 /// else in the header of a tensor with what our encoder writes, which takes a third of the time of
 /// parsing it. A tensor with another header is not found, though it may hold such steps.
 #[derive(Debug)]
-pub struct StepKind {
+pub struct StepHeader {
     /// Type of the elements.
     pub dtype: DType,
     /// Sizes of the dimensions of one step.
@@ -38,7 +38,7 @@ const CONTENT_TAG: u8 = 4 << 3 | 2;
 const DIM_TAG: u8 = 2 << 3 | 2;
 const SIZE_TAG: u8 = 1 << 3;
 
-impl StepKind {
+impl StepHeader {
     /// The kind of these steps; `None` if the shape overflows.
     pub fn new(dtype: DType, shape: &[usize]) -> Option<Self> {
         let num_bytes = Tensor::num_bytes(dtype, shape)?;
@@ -123,7 +123,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::chunk_layout::ChunkLayout;
+    use crate::templates::chunk_layout::ChunkLayout;
     use crate::{ChunkBuilder, SequenceRange, TensorData};
 
     const DTYPES: [DType; 3] = [DType::UInt8, DType::Float32, DType::Int64];
@@ -154,7 +154,13 @@ mod tests {
     }
 
     /// Checks that what is found in a chunk is what parsing gives; returns whether it was found.
-    fn check(kind: &StepKind, chunk: &Chunk, tensor: usize, offset: usize, length: usize) -> bool {
+    fn check(
+        kind: &StepHeader,
+        chunk: &Chunk,
+        tensor: usize,
+        offset: usize,
+        length: usize,
+    ) -> bool {
         let Some(found) = kind.find(chunk, tensor, offset, length) else { return false };
         let parsed = chunk.tensor(tensor).unwrap();
         assert_eq!((parsed.dtype, parsed.row_shape()), (kind.dtype, &kind.shape[..]));
@@ -179,7 +185,7 @@ mod tests {
                 });
             for chunk in std::iter::once(&whole).chain(&alone) {
                 for (at, (dtype, shape)) in tensors.iter().enumerate() {
-                    let kind = StepKind::new(*dtype, &shape[1..]).unwrap();
+                    let kind = StepHeader::new(*dtype, &shape[1..]).unwrap();
                     for (offset, length) in [(0, shape[0]), (shape[0] - 1, 1), (0, shape[0] + 1)] {
                         let found = check(&kind, chunk, at, offset, length);
                         let is_plain = (chunk.known_layout().is_some() || !delta)
@@ -198,7 +204,7 @@ mod tests {
         fn other_steps_are_not_found(one in tensors(), another in tensors()) {
             let whole = chunk(&one, false);
             for (dtype, shape) in &another {
-                let kind = StepKind::new(*dtype, &shape[1..]).unwrap();
+                let kind = StepHeader::new(*dtype, &shape[1..]).unwrap();
                 for (at, (of_chunk, rows)) in one.iter().enumerate() {
                     let is_kind = of_chunk == dtype && rows[1..] == shape[1..];
                     prop_assert!(check(&kind, &whole, at, 0, 1) <= is_kind);
@@ -219,7 +225,7 @@ mod tests {
             for payload in [&payload[..], &payload[..=cut.index(payload.len())]] {
                 let damaged = Chunk::from_slice(1, SequenceRange::default(), false, payload);
                 for (at, (dtype, shape)) in tensors.iter().enumerate() {
-                    let kind = StepKind::new(*dtype, &shape[1..]).unwrap();
+                    let kind = StepHeader::new(*dtype, &shape[1..]).unwrap();
                     check(&kind, &damaged, at, 0, 1);
                     check(&kind, &damaged, at, 0, shape[0]);
                 }
@@ -235,10 +241,10 @@ mod tests {
         let data = TensorData::Bytes(Vec::new());
         builder.push(&Tensor { dtype: DType::Int64, shape: Shape::from_slice(&[2, 0]), data });
         let chunk = builder.finish(1, SequenceRange::default());
-        let strings = StepKind::new(DType::String, &[]).unwrap();
+        let strings = StepHeader::new(DType::String, &[]).unwrap();
         assert_eq!(strings.find(&chunk, 0, 0, 1), None);
-        let empty = StepKind::new(DType::Int64, &[0]).unwrap();
+        let empty = StepHeader::new(DType::Int64, &[0]).unwrap();
         assert_eq!(empty.find(&chunk, 1, 0, 2), None);
-        assert!(StepKind::new(DType::Int64, &[usize::MAX, 2]).is_none());
+        assert!(StepHeader::new(DType::Int64, &[usize::MAX, 2]).is_none());
     }
 }
