@@ -4,7 +4,7 @@
 //! A *small call* is one request and one answer, without items: each implements [`Call`] by its
 //! request, and everything between a program and its handler (`server/calls/`) goes by its row.
 //! Calls that carry items or hold a stream have methods of their own in
-//! [`Transport`](crate::transport::Transport) and [`Shard`](crate::shard::Shard), and a [`Row`]
+//! [`Transport`] and [`Shard`](crate::shard::Shard), and a [`Row`]
 //! here.
 
 use std::fmt;
