@@ -78,13 +78,20 @@ def words_of(path):
     return set(re.findall(r"\w+", (ROOT / path).read_text()))
 
 
+def defines(path, name):
+    """Whether a file of tests has a class or a function of that name."""
+    return re.search(rf"\b(?:class|def|fn) {name}\b", (ROOT / path).read_text()) is not None
+
+
 def path_of(quoted):
     """The path that a text in backticks is, with the name of a test; or None."""
     text = _PLACEHOLDER.sub("*", quoted)
     is_outside = text.startswith(("/", "-")) or (text[0] == "." and not (ROOT / text).exists())
     if is_outside or not _PATH.fullmatch(text):
         return None
-    if any(fnmatch.fnmatch(text.rstrip("/"), f"{name}*") for name in ignored()):
+    if any(fnmatch.fnmatch(text.rstrip("/"), name) for name in ignored()) or any(
+        text.startswith(f"{name}/") for name in ignored()
+    ):
         return None
     return quoted
 
@@ -118,7 +125,7 @@ def faults(text, beside=""):
             found = resolved(file, beside)
             if found is None:
                 yield f"{file} does not exist"
-            elif name and not set(name.split("::")) <= words_of(found):
+            elif name and not all(defines(found, part) for part in name.split("::")):
                 yield f"{name} is not in {found}"
             elif _SOURCE.fullmatch(found) and not _PLACEHOLDER.search(file):
                 files.append(found)
