@@ -29,6 +29,9 @@ _NAME = re.compile(r"(?:\w+(?:\.|::))*([A-Za-z_]\w+)(?:\(\)|!)?")
 # A placeholder of a recipe stands for any name.
 _PLACEHOLDER = re.compile(r"(?<![A-Za-z])(?:NAME|LIBRARY|TF|ROOM|FEATURE)(?![a-z])")
 _FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+# Drawings have no backticks; a path in one has a slash and the ending of a source file.
+_DRAWING = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_DRAWN_PATH = re.compile(r"\w+(?:/\w+)*/\w+\.(?:rs|py)\b")
 _SENTENCE = re.compile(r"(?<=[.;])\s+(?=[A-Z*`(\d])|\n\n|\n(?=\d+\. |\* |\| )")
 
 
@@ -103,6 +106,10 @@ def faults(text, beside=""):
       text: Markdown.
       beside: Folder of the document, from the root, with a slash at its end.
     """
+    for drawing in _DRAWING.findall(text):
+        for path in _DRAWN_PATH.findall(drawing):
+            if resolved(path, beside) is None:
+                yield f"{path} does not exist"
     for sentence in _SENTENCE.split(_FENCE.sub("", text)):
         files = []  # Those that are named so far.
         parts = _QUOTED.split(sentence)  # Texts, and between them what is quoted.
@@ -191,7 +198,8 @@ class TestFaults:
             "`server/memory.rs` asks; `evict_surplus` in `engine/table/state/limits.rs` decides.",
             "Guarded by `tests/api/test_selectors.py::TestEverySelector`.",
             "The page is at `/api/status`, the package in `dist/`, `B / T` is no path.",
-            "```text\n`engine/nothing.rs`\n```",
+            "```text\nappend ─▶ client/writer/lane.rs\n```",
+            "```sh\npython engine/nothing.rs\n```",
         ],
     )
     def test_right_texts_have_none(self, text):
@@ -209,6 +217,7 @@ class TestFaults:
             "Guarded by `tests/api/test_selectors.py::TestNoSelector`.",
             "Guarded by `tests/api/test_no_such_thing.py`.",
             "`evict_surplus` in `engine/table/state/batch.rs` decides.",
+            "```text\nappend ─▶ writer/lane.rs\n```",
         ],
     )
     def test_wrong_texts_have_one(self, text):
