@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Design: docs/design/asyncio.md.
 """The client for asyncio programs: `reverb.aio.Client`, whose calls are awaited.
 
 A call that waits is a future on the core's threads. It costs no thread, however many wait.

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Design: docs/design/operations.md.
 """The command `reverb`: inspects and exports tables; watches, changes and secures servers."""
 
 import argparse

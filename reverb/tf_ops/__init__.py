@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Design: docs/design/tensorflow.md.
 """The TensorFlow part: datasets, and a client whose calls are TensorFlow ops.
 
 Importing this package imports TensorFlow and registers the ops, once per process. Programs that

@@ -26,7 +26,7 @@ SERVER = """
 """
 
 HALF_OPEN = 10_000
-# How many handshakes may be unfinished: see ARCHITECTURE.md.
+# How many handshakes may be unfinished: see docs/design/security.md.
 UNFINISHED = 1_000
 
 

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Design: docs/design/adapters.md.
 """Replacements of Acme's replay modules, without TensorFlow.
 
 Modules have the names of the Acme modules that they replace, so a program changes import lines:

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Design: docs/design/adapters.md.
 """Wrappers of Gymnasium's environments that record their steps in tables.
 
     from reverb.adapters.gymnasium import Recorder, Transitions

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Design: docs/design/adapters.md.
 """Batches of replay tables as arrays of JAX.
 
 from reverb.adapters import jax as reverb_jax

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Design: docs/design/groups.md.
 """A group of replay servers on a Ray cluster: placed, named, restarted and saved by Ray.
 
     import ray

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Design: docs/design/adapters.md.
 """A replay buffer for Stable-Baselines3.
 
 from stable_baselines3 import DQN

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Design: docs/design/adapters.md.
 """Replacements of TF-Agents' replay buffer and observers, complete and faster.
 
 A program replaces `from tf_agents.replay_buffers import reverb_replay_buffer, reverb_utils` by

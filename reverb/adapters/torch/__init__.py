@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Design: docs/design/adapters.md.
 """Batches of replay tables as PyTorch tensors.
 
     from reverb.adapters.torch import Loader

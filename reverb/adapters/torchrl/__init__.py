@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
+# Design: docs/design/adapters.md.
 """A replay buffer for TorchRL.
 
 from reverb.adapters.torchrl import ReverbReplayBuffer

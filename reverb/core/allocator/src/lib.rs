@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The memory allocator of the native module: whatever links this crate allocates by it.
 //!
+//! Design: `docs/design/chunks.md`.
+//!
 //! Programs allocate and free millions of small cells, items and chunks. The system's allocator
 //! spends more on them than they hold.
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Who may do what with which table.
 //!
+//! Design: `docs/design/security.md`.
+//!
 //! A file lists callers, one a line: a name, rights, tables, and the SHA-256 of a token or a name
 //! in a certificate. An [`Authenticator`] holds the list and reads it again when the file changes;
 //! an [`Access`] is what one caller may do. No token is kept, and none is ever part of a message,

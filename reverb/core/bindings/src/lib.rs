@@ -2,6 +2,8 @@
 //! The compiled module `reverb.core._native`: glue between Python and the core, without decisions
 //! of its own.
 //!
+//! Design: `docs/design/asyncio.md`.
+//!
 //! A method here parses its arguments, waits without the GIL, and converts the result. `unsafe`
 //! lives in `array`, `batch` and `dlpack`.
 

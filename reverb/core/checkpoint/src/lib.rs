@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checkpoints: a consistent snapshot of all tables of a server, in a directory.
 //!
+//! Design: `docs/design/checkpoints.md`.
+//!
 //! The files have dm-reverb's format, so each package can read the other's checkpoints. [`save()`]
 //! copies a snapshot of tables in use and writes it to a partial directory. The checkpoint gets its
 //! name when all of it is on disk. [`load()`] reads a checkpoint and verifies all its checksums

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Clients of a server: calls, writers that stream steps, readers that fetch samples.
 //!
+//! Design: `docs/design/writers.md` and `docs/design/readers.md`.
+//!
 //! The crate reaches every server through `reverb_wire::transport::Transport`, also one in its own
 //! process.
 

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What an address leads to: a server of this process, servers over gRPC, or a group of shards.
+//!
+//! Design: `docs/design/rpc.md`.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The values that all crates share: errors, tensors, chunks, trajectories, and what a table is.
 //!
+//! Design: `docs/design/chunks.md`.
+//!
 //! This crate does no I/O, waits for nothing and takes no locks. It contains only values, three
 //! lists of the process: who counts the bytes of chunks (`account`), known columns (`columns`), and
 //! known layouts of chunks (`known_layout`), and memory that threads use again (`spare_lists`).

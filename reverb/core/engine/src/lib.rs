@@ -2,6 +2,8 @@
 //! The engine: tables of items, the selectors that choose items from them, and the rate limiters
 //! that bound the ratio of samples to inserts.
 //!
+//! Design: `docs/design/engine.md`.
+//!
 //! A table has two layers. `TableState` in `table/state.rs` is the inner one. It is synchronous,
 //! deterministic for a given seed, and never waits. Start reading there. [`Table`] adds a lock and
 //! two wait queues, so that callers can wait. There is no thread per table: each call also serves

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A small HTTP/1.1 port for pages that are only read: metrics, probes, a status page.
 //!
+//! Design: `docs/design/operations.md`.
+//!
 //! A port serves a [`Site`], which answers each request at once, from memory. Peers get little: few
 //! connections, small headers, a few seconds. A connection that does nothing makes room for a new
 //! one, so nobody can shut others out by opening many. This crate knows nothing of replay.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where the log lines of this process go, and how they look.
 //!
+//! Design: `docs/design/operations.md`.
+//!
 //! The crates of the core log by the macros of `tracing`. This crate decides which of these events
 //! are shown ([`Filter`]), makes a [`Line`] of each, counts lines that repeat instead of telling
 //! them again, and writes them to standard error, as text or JSON, or into a [`Queue`] that a

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory for batches: aligned as TensorFlow and JAX require, and used again.
 //!
+//! Design: `docs/design/tensorflow.md`.
+//!
 //! They take over memory without a copy only if it is aligned to 64 bytes. A batch may take many
 //! megabytes. Fresh memory from the system costs more in page faults than it costs to write the
 //! batch.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! gRPC over HTTP/2: connections, calls, messages and their status.
 //!
+//! Design: `docs/design/rpc.md`.
+//!
 //! The crate is independent of replay: it uses only the errors of `reverb-data`. `client` opens
 //! calls, `server` answers them, `frames` reads and writes their messages.
 

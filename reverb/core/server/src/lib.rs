@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A server of tables, over gRPC and for callers in its own process.
+//!
+//! Design: `docs/design/operations.md`.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Several servers as one: a group of shards behind one [`Transport`].
 //!
+//! Design: `docs/design/groups.md`.
+//!
 //! [`Transport`]: reverb_wire::transport::Transport
 
 #![forbid(unsafe_code)]

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! TLS 1.3 for both ends of a connection.
 //!
+//! Design: `docs/design/security.md`.
+//!
 //! `server_tls` and `client_tls` hold what one end needs and read its files again when they have
 //! changed. `socket` is a connection with or without TLS. `self_signed` makes certificates for
 //! trials; `validity` tells when one expires.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The protocol: its messages, their encoding, and how a client reaches a server.
+//!
+//! Design: `docs/design/rpc.md`.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]

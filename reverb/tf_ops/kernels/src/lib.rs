@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! TensorFlow's custom ops: sample, insert and update inside a graph.
 //!
+//! Design: `docs/design/tensorflow.md`.
+//!
 //! Nothing of TensorFlow is linked. `register` looks the functions of its stable C API up in the
 //! process, so one binary works with every TensorFlow, and without it. It must be called while
 //! `tf.load_op_library` loads a library, because only ops registered at that time become Python

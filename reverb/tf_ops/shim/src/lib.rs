@@ -2,6 +2,8 @@
 //! The library that `tf.load_op_library` loads. Its constructor calls the register function of the
 //! native module.
 //!
+//! Design: `docs/design/tensorflow.md`.
+//!
 //! TensorFlow makes Python wrappers for the ops that register *while* it loads a library. The
 //! kernels are in the native module, which is loaded long before. This second library lets them
 //! register at the right time. The two are not linked: `reverb.tf_ops` passes the address of the

@@ -373,7 +373,7 @@ pub struct ServerInfoResponse {
     pub tables_state_id: ::core::option::Option<Uint128>,
     #[prost(message, repeated, tag = "2")]
     pub table_info: ::prost::alloc::vec::Vec<TableInfo>,
-    /// What the server does beyond dm-reverb, by name; see `capabilities` in ARCHITECTURE.md.
+    /// What the server does beyond dm-reverb, by name; see "Capabilities" in docs/design/rpc.md.
     #[prost(string, repeated, tag = "1000")]
     pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
