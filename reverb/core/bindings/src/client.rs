@@ -400,7 +400,8 @@ pub(crate) fn seconds(argument: &str, value: f64) -> PyResult<Duration> {
 
 /// The message that Python has serialized.
 pub(crate) fn decoded<M: Message + Default>(message: &[u8]) -> PyResult<M> {
-    let decoded = M::decode(message);
+    // The code that decodes is written for each kind of buffer, and there is one for this kind.
+    let decoded = M::decode(Bytes::copy_from_slice(message));
     decoded
         .map_err(|error| Error::invalid_argument(format!("Malformed message: {error}.")))
         .or_raise()

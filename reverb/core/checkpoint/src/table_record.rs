@@ -8,6 +8,7 @@
 use std::result::Result;
 
 use prost::Message;
+use prost::bytes::Bytes;
 use reverb_data::proto_bytes::{Field, Reader};
 use reverb_wire::generated::PriorityTableCheckpoint;
 
@@ -41,7 +42,8 @@ pub(crate) fn read_table(record: &[u8]) -> Result<(PriorityTableCheckpoint, Vec<
             }
         }
     }
-    let message = PriorityTableCheckpoint::decode(&*rest).map_err(|error| error.to_string())?;
+    let message =
+        PriorityTableCheckpoint::decode(Bytes::from(rest)).map_err(|error| error.to_string())?;
     Ok((message, items))
 }
 

@@ -9,12 +9,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use prost::Message as _;
 use reverb_data::{Error, ErrorKind, NewItem, Result, Signature, is_max_priority};
 use reverb_wire::calls::{Call, InGroup, Repeat, SmallCall};
 use reverb_wire::convert::signature::flatten_signature;
+use reverb_wire::generated::ServerInfoRequest;
 use reverb_wire::generated::reverb::StatusRequest;
-use reverb_wire::generated::{ServerInfoRequest, ServerInfoResponse};
 use reverb_wire::presence::{ServerClock, silent, while_it_answers};
 use reverb_wire::transport::{
     InsertStream, NextStream, SampleStream, ScanStream, ServerInfo, Transport,
@@ -169,7 +168,7 @@ impl Session {
             }
         }?;
         if call.row.path == ServerInfoRequest::PATH
-            && let Ok(info) = ServerInfoResponse::decode(&*answer)
+            && let Ok(info) = ServerInfoRequest::decode_answer(answer.clone())
         {
             self.remember_signatures(&info.into())?;
         }
