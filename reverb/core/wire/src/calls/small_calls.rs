@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The small calls: of each its path, its row, and what its request says.
+
+use bytes::Bytes;
+use prost::Message as _;
+use reverb_data::Right;
+
+use super::{Call, Decoded, InGroup, NAMES, Needs, Repeat, RequestLimit, Row, SMALL, SmallCall};
+use crate::capability::Capability;
+use crate::generated::reverb::{
+    CheckpointStatusRequest, CheckpointStatusResponse, ConfigureTablesRequest,
+    ConfigureTablesResponse, DirectoryRequest, DirectoryResponse, DrainRequest, DrainResponse,
+    SetDirectoryRequest, SetDirectoryResponse, SetPausedRequest, SetPausedResponse,
+    SetRateLimiterRequest, SetRateLimiterResponse, StatusRequest, StatusResponse,
+};
+use crate::generated::{
+    CheckpointRequest, CheckpointResponse, ResetRequest, ResetResponse, ServerInfoRequest,
+    ServerInfoResponse,
+};
+
+/// A call that is asked again, of a caller with any right, and merged by a group.
+const fn call<C: Call>(needs: Needs) -> SmallCall {
+    SmallCall {
+        row: Row { path: C::PATH, needs, limit: SMALL },
+        repeat: Repeat::Question,
+        group: InGroup::Merge,
+        reaches_one: true,
+        announced: false,
+        missing: None,
+        asks_for: |_| &[],
+        is_answer: |answer| C::decode_answer(answer).map(drop),
+    }
+}
+
+/// Empties a table.
+impl Call for ResetRequest {
+    type Answer = ResetResponse;
+    const PATH: &'static str = "/deepmind.reverb.ReverbService/Reset";
+    const CALL: &'static SmallCall = &RESET;
+
+    fn decode_answer(answer: Bytes) -> Decoded<ResetResponse> {
+        ResetResponse::decode(answer)
+    }
+
+    fn tables(&self) -> Vec<&str> {
+        vec![&self.table]
+    }
+
+    fn not_after_ns(&self) -> i64 {
+        self.not_after_ns
+    }
+}
+
+static RESET: SmallCall = SmallCall {
+    repeat: Repeat::Change { not_after: 1001 },
+    ..call::<ResetRequest>(Needs::OnTable(Right::Admin))
+};
+
+/// Describes all tables.
+impl Call for ServerInfoRequest {
+    type Answer = ServerInfoResponse;
+    const PATH: &'static str = "/deepmind.reverb.ReverbService/ServerInfo";
+    const CALL: &'static SmallCall = &SERVER_INFO;
+
+    fn decode_answer(answer: Bytes) -> Decoded<ServerInfoResponse> {
+        ServerInfoResponse::decode(answer)
+    }
+}
+
+static SERVER_INFO: SmallCall =
+    SmallCall { reaches_one: false, ..call::<ServerInfoRequest>(Needs::AnyRight) };
+
+/// Saves all tables.
+impl Call for CheckpointRequest {
+    type Answer = CheckpointResponse;
+    const PATH: &'static str = "/deepmind.reverb.ReverbService/Checkpoint";
+    const CALL: &'static SmallCall = &CHECKPOINT;
+
+    fn decode_answer(answer: Bytes) -> Decoded<CheckpointResponse> {
+        CheckpointResponse::decode(answer)
+    }
+}
+
+static CHECKPOINT: SmallCall = SmallCall {
+    repeat: Repeat::Never,
+    announced: true,
+    ..call::<CheckpointRequest>(Needs::OnAllTables(Right::Admin))
+};
+
+/// Reports the result of checkpoints. dm-reverb does not have it.
+impl Call for CheckpointStatusRequest {
+    type Answer = CheckpointStatusResponse;
+    const PATH: &'static str = "/reverb.ReplayService/CheckpointStatus";
+    const CALL: &'static SmallCall = &CHECKPOINT_STATUS;
+
+    fn decode_answer(answer: Bytes) -> Decoded<CheckpointStatusResponse> {
+        CheckpointStatusResponse::decode(answer)
+    }
+}
+
+static CHECKPOINT_STATUS: SmallCall = SmallCall {
+    missing: Some("report the state of its checkpoints"),
+    ..call::<CheckpointStatusRequest>(Needs::OnTable(Right::Sample))
+};
+
+/// Tells all that a server counts. dm-reverb does not have it.
+impl Call for StatusRequest {
+    type Answer = StatusResponse;
+    const PATH: &'static str = "/reverb.ReplayService/Status";
+    const CALL: &'static SmallCall = &STATUS;
+
+    fn decode_answer(answer: Bytes) -> Decoded<StatusResponse> {
+        StatusResponse::decode(answer)
+    }
+}
+
+static STATUS: SmallCall = SmallCall {
+    missing: Some("tell its status"),
+    ..call::<StatusRequest>(Needs::OnTable(Right::Sample))
+};
+
+/// Changes settings of tables: all, or none. dm-reverb does not have it.
+impl Call for ConfigureTablesRequest {
+    type Answer = ConfigureTablesResponse;
+    const PATH: &'static str = "/reverb.ReplayService/ConfigureTables";
+    const CALL: &'static SmallCall = &CONFIGURE_TABLES;
+
+    fn decode_answer(answer: Bytes) -> Decoded<ConfigureTablesResponse> {
+        ConfigureTablesResponse::decode(answer)
+    }
+
+    fn tables(&self) -> Vec<&str> {
+        self.changes.iter().map(|change| &*change.table).collect()
+    }
+
+    fn not_after_ns(&self) -> i64 {
+        self.not_after_ns
+    }
+}
+
+static CONFIGURE_TABLES: SmallCall = SmallCall {
+    row: Row {
+        path: ConfigureTablesRequest::PATH,
+        needs: Needs::OnTable(Right::Admin),
+        limit: NAMES,
+    },
+    repeat: Repeat::Change { not_after: 3 },
+    announced: true,
+    missing: Some("change its tables while it runs"),
+    asks_for: |request| match ConfigureTablesRequest::decode(request.clone()) {
+        Ok(it) if it.changes.iter().any(|change| change.sampler.is_some()) => {
+            &[Capability::Selectors]
+        }
+        _ => &[],
+    },
+    ..call::<ConfigureTablesRequest>(Needs::OnTable(Right::Admin))
+};
+
+/// Pauses a side of a table, or ends that. dm-reverb does not have it.
+impl Call for SetPausedRequest {
+    type Answer = SetPausedResponse;
+    const PATH: &'static str = "/reverb.ReplayService/SetPaused";
+    const CALL: &'static SmallCall = &SET_PAUSED;
+
+    fn decode_answer(answer: Bytes) -> Decoded<SetPausedResponse> {
+        SetPausedResponse::decode(answer)
+    }
+
+    fn tables(&self) -> Vec<&str> {
+        vec![&self.table]
+    }
+
+    fn not_after_ns(&self) -> i64 {
+        self.not_after_ns
+    }
+}
+
+static SET_PAUSED: SmallCall = SmallCall {
+    repeat: Repeat::Change { not_after: 5 },
+    missing: Some("pause its tables"),
+    ..call::<SetPausedRequest>(Needs::OnTable(Right::Admin))
+};
+
+/// Ends all streams. dm-reverb does not have it. A call that was lost is not made again: it could
+/// reach the server after its restart.
+impl Call for DrainRequest {
+    type Answer = DrainResponse;
+    const PATH: &'static str = "/reverb.ReplayService/Drain";
+    const CALL: &'static SmallCall = &DRAIN;
+
+    fn decode_answer(answer: Bytes) -> Decoded<DrainResponse> {
+        DrainResponse::decode(answer)
+    }
+}
+
+static DRAIN: SmallCall = SmallCall {
+    repeat: Repeat::Never,
+    announced: true,
+    missing: Some("drain"),
+    ..call::<DrainRequest>(Needs::OnAllTables(Right::Admin))
+};
+
+/// Tells the map of a group of shards. dm-reverb does not have it.
+impl Call for DirectoryRequest {
+    type Answer = DirectoryResponse;
+    const PATH: &'static str = "/reverb.ReplayService/Directory";
+    const CALL: &'static SmallCall = &DIRECTORY;
+
+    fn decode_answer(answer: Bytes) -> Decoded<DirectoryResponse> {
+        DirectoryResponse::decode(answer)
+    }
+}
+
+static DIRECTORY: SmallCall = SmallCall {
+    repeat: Repeat::Never,
+    group: InGroup::Own,
+    reaches_one: false,
+    missing: Some("tell the map of a group of shards"),
+    ..call::<DirectoryRequest>(Needs::AnyRight)
+};
+
+/// Gives a shard a new map. dm-reverb does not have it.
+impl Call for SetDirectoryRequest {
+    type Answer = SetDirectoryResponse;
+    const PATH: &'static str = "/reverb.ReplayService/SetDirectory";
+    const CALL: &'static SmallCall = &SET_DIRECTORY;
+
+    fn decode_answer(answer: Bytes) -> Decoded<SetDirectoryResponse> {
+        SetDirectoryResponse::decode(answer)
+    }
+}
+
+static SET_DIRECTORY: SmallCall = SmallCall {
+    row: Row {
+        path: SetDirectoryRequest::PATH,
+        needs: Needs::OnAllTables(Right::Admin),
+        limit: RequestLimit::CallBytes,
+    },
+    repeat: Repeat::Never,
+    group: InGroup::Refused,
+    announced: true,
+    missing: Some("take the map of a group of shards"),
+    ..call::<SetDirectoryRequest>(Needs::OnAllTables(Right::Admin))
+};
+
+/// Moves the bounds of a rate limiter. dm-reverb does not have it.
+impl Call for SetRateLimiterRequest {
+    type Answer = SetRateLimiterResponse;
+    const PATH: &'static str = "/reverb.ReplayService/SetRateLimiter";
+    const CALL: &'static SmallCall = &SET_RATE_LIMITER;
+
+    fn decode_answer(answer: Bytes) -> Decoded<SetRateLimiterResponse> {
+        SetRateLimiterResponse::decode(answer)
+    }
+
+    fn tables(&self) -> Vec<&str> {
+        vec![&self.table]
+    }
+}
+
+static SET_RATE_LIMITER: SmallCall = SmallCall {
+    repeat: Repeat::Never,
+    group: InGroup::Refused,
+    missing: Some("move the bounds of rate limiters"),
+    ..call::<SetRateLimiterRequest>(Needs::OnTable(Right::Admin))
+};
+
+/// All small calls. A test of the server compares the list with its handlers.
+pub static SMALL_CALLS: [&SmallCall; 11] = [
+    ResetRequest::CALL,
+    ServerInfoRequest::CALL,
+    CheckpointRequest::CALL,
+    CheckpointStatusRequest::CALL,
+    StatusRequest::CALL,
+    ConfigureTablesRequest::CALL,
+    SetPausedRequest::CALL,
+    DrainRequest::CALL,
+    DirectoryRequest::CALL,
+    SetDirectoryRequest::CALL,
+    SetRateLimiterRequest::CALL,
+];
