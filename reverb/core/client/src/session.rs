@@ -281,6 +281,12 @@ impl Session {
         }
     }
 
+    /// Whether the signatures in the cache are those of the tables with this id.
+    pub(crate) fn knows_tables(&self, tables_state_id: (u64, u64)) -> bool {
+        let cached = self.signatures.lock();
+        cached.as_ref().is_some_and(|cached| cached.tables_state_id == tables_state_id)
+    }
+
     /// Whether `signatures` are the ones in the cache.
     pub(crate) fn is_current(&self, signatures: &Arc<Signatures>) -> bool {
         let cached = self.signatures.lock();

@@ -266,6 +266,10 @@ impl Transport for LocalTransport {
     fn is_local(&self) -> bool {
         true
     }
+
+    fn tables_state_id(&self) -> Option<(u64, u64)> {
+        self.service.get().ok().map(|service| service.tables.state_id())
+    }
 }
 
 /// A client of this process, as those see it that wait for it.

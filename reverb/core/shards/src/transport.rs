@@ -148,6 +148,10 @@ impl Transport for GroupTransport {
         only.is_some_and(|member| member.shard().is_ok_and(|shard| shard.is_local()))
     }
 
+    fn tables_state_id(&self) -> Option<(u64, u64)> {
+        self.group.found()?.only()?.shard().ok()?.tables_state_id()
+    }
+
     fn insert_group(&self) -> Option<&dyn InsertGroup> {
         let is_one = self.group.found().is_some_and(|view| view.only().is_some());
         (!is_one).then_some(self as &dyn InsertGroup)

@@ -216,6 +216,12 @@ pub trait Transport: Send + Sync {
     /// Whether the server is in this process.
     fn is_local(&self) -> bool;
 
+    /// The id of the tables of a server of this process: a server draws another one when it starts.
+    /// `None` over a network, and after the server has stopped.
+    fn tables_state_id(&self) -> Option<(u64, u64)> {
+        None
+    }
+
     /// The group, if this leads to one.
     fn insert_group(&self) -> Option<&dyn InsertGroup> {
         None

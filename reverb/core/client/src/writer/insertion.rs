@@ -114,10 +114,16 @@ impl Insertion {
         let several = session.has_several_servers();
         let inserter =
             idle.inserters.lock().pop().filter(|inserter| !several && !inserter.was_lost());
-        // In process, there is no connection that breaks when a server is replaced, but asking is
-        // cheap. With several servers, the new stream asks the next one in turn.
-        let may_be_another = inserter.is_none() && !several;
-        if may_be_another || session.transport()?.is_local() {
+        // In process, there is no connection that breaks when a server is replaced, but its id
+        // tells it. With several servers, the new stream asks the next one in turn.
+        let may_be_another = if inserter.is_none() {
+            !several
+        } else {
+            let transport = session.transport()?;
+            let id = transport.tables_state_id();
+            transport.is_local() && !id.is_some_and(|id| session.knows_tables(id))
+        };
+        if may_be_another {
             session.server_info().await?;
         }
         let current = inserter.filter(|inserter| session.is_current(&inserter.signatures));
