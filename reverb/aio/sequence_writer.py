@@ -15,9 +15,9 @@ __all__ = ["SequenceWriter"]
 class SequenceWriter(AwaitedWriter[native.SequenceWriter]):
     """Appends steps of one environment or of `B`; every sequence of them becomes an item.
 
-    Made by `reverb.aio.Client.sequence_writer`. The twin of `reverb.SequenceWriter`: `append` and
-    `flush` are awaited. For one task at a time. A writer that is deleted without `flush` or an
-    `async with` block abandons its unconfirmed items.
+    Made by `reverb.aio.Client.sequence_writer`. The twin of `reverb.SequenceWriter`: `append`,
+    `end_episode` and `flush` are awaited. For one task at a time. A writer that is deleted without
+    `flush` or an `async with` block abandons its unconfirmed items.
 
     Example:
       >>> import asyncio

@@ -88,6 +88,21 @@ def test_a_wait_at_an_empty_server_tells_of_the_others(start):
     assert "shards:///" not in str(raised.value)
 
 
+def test_a_call_to_one_server_says_what_to_do_with_several(start):
+    ports = [start(reverb.Table.queue("queue", 1)).port for _ in range(2)]
+    address = ",".join(f"127.0.0.1:{port}" for port in ports)
+    client = reverb.Client(address)
+    client.server_info()
+    with pytest.raises(reverb.errors.InvalidArgumentError) as raised:
+        client.directory()
+    assert f"{address} leads to several servers, and directory is a call to one" in str(
+        raised.value
+    )
+    assert "make a client of that server" in str(raised.value)
+    # A group has a map of its own.
+    assert len(reverb.Client(f"shards:///{address}").directory().shards) == 2
+
+
 def test_a_wait_of_a_writer_names_its_server(start):
     ports = [start(reverb.Table.queue("queue", 1)).port for _ in range(2)]
     places = [f"127.0.0.1:{port}" for port in ports]

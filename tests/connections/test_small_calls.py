@@ -59,6 +59,14 @@ def test_every_small_call_is_tried():
     assert {*REQUESTS, *STREAMS} == names
 
 
+def test_the_name_of_a_table_is_a_text():
+    with reverb.Server([reverb.Table.queue("a", 10)]) as server:
+        client = reverb.Client(f"localhost:{server.port}")
+        for call in (client.reset, client.pause_table, client.resume_table):
+            with pytest.raises(TypeError, match="table must be a str, the name of a table, got 5"):
+                call(5)
+
+
 def _without_numbers(text):
     """Leaves out what differs between any two servers: numbers, ids, times, directories."""
     return re.sub(r"\S*/tmp\S*|0x\w+|\d+(\.\d+)?(e[-+]?\d+)?", "#", str(text))

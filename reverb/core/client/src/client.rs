@@ -96,7 +96,7 @@ impl Client {
         match tokio::time::timeout(timeout, asked).await {
             Ok(answer) => answer,
             Err(_) => Err(Error::deadline_exceeded(
-                &snake_case(call.name()),
+                &call.method_name(),
                 timeout,
                 &format!("a server to answer at {}", self.address()),
             )),
@@ -236,18 +236,6 @@ impl Client {
         cursor.finish();
         builder.finish(taken)
     }
-}
-
-/// `ServerInfo` as programs write it: `server_info`.
-fn snake_case(name: &str) -> String {
-    let mut snake = String::new();
-    for letter in name.chars() {
-        if letter.is_uppercase() && !snake.is_empty() {
-            snake.push('_');
-        }
-        snake.extend(letter.to_lowercase());
-    }
-    snake
 }
 
 /// What a batch shall be.

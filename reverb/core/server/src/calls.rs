@@ -67,22 +67,23 @@ pub(crate) struct From<'a> {
     pub(crate) is_local: bool,
 }
 
-/// Answers a small call, if the path is one.
+/// Answers a small call over the network.
+///
+/// # Errors
+///
+/// `Unimplemented` for a path that is none, and those of its handler.
 pub(crate) async fn answer(
     service: &Arc<Service>,
     path: &str,
     caller: &Caller,
     reader: &mut MessageReader,
     responder: &mut Responder,
-) -> Option<Result<()>> {
+) -> Result<()> {
     let call = find(path)?;
-    let answered = async {
-        let request = read_single_encoded(&service.stop, reader).await?;
-        let from = From { caller, set_by: set_by(responder), is_local: false };
-        let answer = call(service, request, &from, Some(responder)).await?;
-        responder.send_now(answer)
-    };
-    Some(answered.await)
+    let request = read_single_encoded(&service.stop, reader).await?;
+    let from = From { caller, set_by: set_by(responder), is_local: false };
+    let answer = call(service, request, &from, Some(responder)).await?;
+    responder.send_now(answer)
 }
 
 /// Answers a caller of this process.
@@ -93,8 +94,7 @@ pub(crate) async fn answer_here(
 ) -> Result<Bytes> {
     let caller = &Caller::default();
     let from = From { caller, set_by: SetBy::now(own_name()), is_local: true };
-    let Some(call) = find(call.row.path) else { return Err(Error::unimplemented("")) };
-    call(service, request, &from, None).await.map(body_bytes)
+    find(call.row.path)?(service, request, &from, None).await.map(body_bytes)
 }
 
 /// Decodes a request, does what it asks for, and encodes the answer.
@@ -124,8 +124,9 @@ const HANDLERS: [(&str, Handler); 11] = handlers![
     StatusRequest,
 ];
 
-fn find(path: &str) -> Option<Handler> {
-    HANDLERS.into_iter().find(|(known, _)| *known == path).map(|(_, handler)| handler)
+fn find(path: &str) -> Result<Handler> {
+    let found = HANDLERS.into_iter().find(|(known, _)| *known == path);
+    found.map(|(_, handler)| handler).ok_or_else(|| Error::unimplemented(""))
 }
 
 fn handle<'a, C: Answer>(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use reverb_auth::Right;
-use reverb_data::{Error, Result};
+use reverb_data::Result;
 use reverb_rpc::Message;
 use reverb_rpc::frames::{MessageLimit, MessageReader};
 use reverb_rpc::server::{Handler, Peer, Responder, Room, read_single_encoded};
@@ -97,10 +97,7 @@ impl Handler for Service {
             rows::REFLECTION | rows::OLD_REFLECTION => {
                 reflection::run(self, reader, responder).await?;
             }
-            path => match calls::answer(self, path, caller, &mut reader, responder).await {
-                Some(answered) => answered?,
-                None => return Err(Error::unimplemented("")),
-            },
+            path => calls::answer(self, path, caller, &mut reader, responder).await?,
         }
         Ok(Status::ok())
     }

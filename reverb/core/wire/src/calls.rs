@@ -241,6 +241,18 @@ impl SmallCall {
         name(self.row.path)
     }
 
+    /// Its name as programs write it: `server_info`.
+    pub fn method_name(&self) -> String {
+        let mut method = String::new();
+        for letter in self.name().chars() {
+            if letter.is_uppercase() && !method.is_empty() {
+                method.push('_');
+            }
+            method.extend(letter.to_lowercase());
+        }
+        method
+    }
+
     /// A request that must not be begun after a moment of the server's clock; 0: at any time.
     pub fn with_deadline(&self, request: &Bytes, not_after_ns: i64) -> Bytes {
         let Repeat::Change { not_after } = self.repeat else { return request.clone() };
@@ -255,7 +267,7 @@ impl SmallCall {
         Error::invalid_argument(format!(
             "{address} leads to several servers, and {} is a call to one of them: make a client of \
              that server.",
-            self.name()
+            self.method_name()
         ))
     }
 
