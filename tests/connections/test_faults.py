@@ -13,7 +13,12 @@ import pytest
 
 import reverb
 from reverb import testing
-from reverb.errors import DeadlineExceededError, UnavailableError, UnimplementedError
+from reverb.errors import (
+    DeadlineExceededError,
+    SignatureMismatchError,
+    UnavailableError,
+    UnimplementedError,
+)
 from support.hosts import HOSTS
 from support.programs import Program
 from support.waiting import PATIENCE, wait_until
@@ -306,6 +311,22 @@ def test_a_reader_goes_on_at_a_server_that_came_back(connect):
     # Nothing but the new server's items once the samples that were on their way are used up.
     assert values == sorted(values)
     assert values[-1] == 1
+
+
+@pytest.mark.parametrize("scheme", ["", "shards:///"])
+def test_an_insert_finds_a_server_with_other_tables(path, scheme):
+    host = HOSTS[path].removeprefix("shards:///")
+    with reverb.Server([reverb.Table.queue("table", 100)]) as server:
+        client = reverb.Client(f"{scheme}{host}:{server.port}")
+        for _ in range(3):
+            client.insert([np.zeros(2, np.float32)], {"table": 1.0})
+    signature = [reverb.specs.TensorSpec((2,), np.float32)]
+    table = reverb.Table.queue("table", 100, signature=signature)
+    with reverb.Server([table], port=server.port):
+        with pytest.raises(SignatureMismatchError, match="column 0 must have dtype float"):
+            client.insert([np.zeros(3, np.int32)], {"table": 1.0})
+        client.insert([np.zeros(2, np.float32)], {"table": 1.0})
+        assert table.info.current_size == 1
 
 
 def test_nothing_confirmed_is_lost_when_a_server_stops(connect, background, until):
