@@ -12,7 +12,6 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
 use reverb_client::CellValue;
 use reverb_data::tensor::shape_text;
-use reverb_data::trajectory::ColumnSize;
 use reverb_data::{DType, Error, Shape, Tensor, TensorData, Trajectory};
 use reverb_memory::Memory;
 
@@ -373,12 +372,14 @@ fn column_part<'py>(
     room: &mut usize,
 ) -> PyResult<Bound<'py, PyAny>> {
     // What the chunks say of themselves is checked before memory is taken for it.
-    let ColumnSize { dtype, shape, num_bytes } = trajectory.checked_column(column).or_raise()?;
-    let shape = &shape[left_out..];
+    let checked = trajectory.checked_column(column).or_raise()?;
+    let (dtype, num_bytes, shape) = (checked.dtype, checked.num_bytes, &checked.shape[left_out..]);
     match dtype::to_type_num(dtype) {
         Some(num) if dtype != DType::String => {
             *room = room.checked_sub(num_bytes).ok_or_else(too_large).or_raise()?;
-            new_array(py, num, shape, num_bytes, |out| trajectory.copy_column(column, out))
+            new_array(py, num, shape, num_bytes, |out| {
+                trajectory.copy_checked(column, &checked, out)
+            })
         }
         _ => {
             let mut tensor = trajectory.decode_column_within(column, room).or_raise()?;

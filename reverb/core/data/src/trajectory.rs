@@ -5,7 +5,7 @@ mod builder;
 mod decoded;
 
 pub use builder::TrajectoryBuilder;
-pub use decoded::ColumnSize;
+pub use decoded::CheckedColumn;
 
 use std::fmt;
 

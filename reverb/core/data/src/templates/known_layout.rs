@@ -6,6 +6,7 @@ use crate::chunk::{self, Chunk};
 use crate::codec::TensorView;
 use crate::templates::interned::{Interned, PLACES};
 use crate::templates::payload_layout::PayloadLayout;
+use crate::tensor::Shape;
 
 /// Layouts of larger payloads are not kept: they save little, and what a peer sends must not stay
 /// in memory for ever.
@@ -108,6 +109,6 @@ impl KnownLayout {
     pub(crate) fn tensor<'a>(&self, index: usize, values: &'a [u8]) -> Option<TensorView<'a>> {
         let (tensor, &start) = (self.layout.tensors.get(index)?, self.starts.get(index)?);
         let values = &values[start..start + tensor.values.len()];
-        Some(TensorView::raw(tensor.dtype, tensor.shape.clone(), values))
+        Some(TensorView::raw(tensor.dtype, Shape::from_slice(&tensor.shape), values))
     }
 }
