@@ -795,6 +795,10 @@ class LogLines:
 def logs_to_queue(capacity: int) -> LogLines:
     """Sends the core's lines into a queue, and closes an earlier one."""
 
+def report_waits(after_s: float | None, repeat_s: float) -> None:
+    """Sets when calls that wait are reported."""
+    ...
+
 def logs_to_stderr() -> None:
     """Writes the core's lines to standard error, and closes the queue if there is one."""
 

@@ -114,6 +114,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(logs::log_line, module)?)?;
     module.add_function(wrap_pyfunction!(logs::logs_to_queue, module)?)?;
     module.add_function(wrap_pyfunction!(logs::logs_to_stderr, module)?)?;
+    module.add_function(wrap_pyfunction!(logs::report_waits, module)?)?;
     module.add_function(wrap_pyfunction!(process::shut_down, module)?)?;
     module.add_function(wrap_pyfunction!(table_part::table_part, module)?)?;
     module.add_function(wrap_pyfunction!(table_part::table_narrowness, module)?)?;

@@ -3,10 +3,11 @@
 //! fetches their lines.
 
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use reverb_client::ReportWaits;
 use reverb_data::{Error, Result};
 use reverb_log::{Format, Line, Queue, Value};
 use tracing::Level;
@@ -144,4 +145,15 @@ fn parse_format(text: &str) -> Result<Format> {
     text.parse().map_err(|()| {
         Error::invalid_argument(format!("format must be \"text\" or \"json\", got {text:?}"))
     })
+}
+
+/// Sets when calls that wait are reported; see `reverb.logging.report_waits`, which checks the
+/// arguments.
+#[pyfunction]
+pub(crate) fn report_waits(after_s: Option<f64>, repeat_s: f64) {
+    let duration = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    reverb_client::report_waits(ReportWaits {
+        after: after_s.map(duration),
+        repeat: duration(repeat_s),
+    });
 }

@@ -12,6 +12,7 @@ use crate::generated::reverb::{
     ConfigureTablesResponse, DirectoryRequest, DirectoryResponse, DrainRequest, DrainResponse,
     SetDirectoryRequest, SetDirectoryResponse, SetPausedRequest, SetPausedResponse,
     SetRateLimiterRequest, SetRateLimiterResponse, StatusRequest, StatusResponse,
+    WaitReasonRequest, WaitReasonResponse,
 };
 use crate::generated::{
     CheckpointRequest, CheckpointResponse, ResetRequest, ResetResponse, ServerInfoRequest,
@@ -117,6 +118,24 @@ impl Call for StatusRequest {
 static STATUS: SmallCall = SmallCall {
     missing: Some("tell its status"),
     ..call::<StatusRequest>(Needs::OnTable(Right::Sample))
+};
+
+/// Tells why calls for a table wait. dm-reverb does not have it.
+impl Call for WaitReasonRequest {
+    type Answer = WaitReasonResponse;
+    const PATH: &'static str = "/reverb.ReplayService/WaitReason";
+    const CALL: &'static SmallCall = &WAIT_REASON;
+
+    fn decode_answer(answer: Bytes) -> Decoded<WaitReasonResponse> {
+        WaitReasonResponse::decode(answer)
+    }
+}
+
+static WAIT_REASON: SmallCall = SmallCall {
+    repeat: Repeat::Never,
+    reaches_one: false,
+    missing: Some("tell why a table waits"),
+    ..call::<WaitReasonRequest>(Needs::AnyRight)
 };
 
 /// Changes settings of tables: all, or none. dm-reverb does not have it.
@@ -266,12 +285,13 @@ static SET_RATE_LIMITER: SmallCall = SmallCall {
 };
 
 /// All small calls. A test of the server compares the list with its handlers.
-pub static SMALL_CALLS: [&SmallCall; 11] = [
+pub static SMALL_CALLS: [&SmallCall; 12] = [
     ResetRequest::CALL,
     ServerInfoRequest::CALL,
     CheckpointRequest::CALL,
     CheckpointStatusRequest::CALL,
     StatusRequest::CALL,
+    WaitReasonRequest::CALL,
     ConfigureTablesRequest::CALL,
     SetPausedRequest::CALL,
     DrainRequest::CALL,

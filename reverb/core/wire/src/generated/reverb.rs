@@ -414,6 +414,23 @@ pub struct StatusRequest {
     #[prost(bool, tag = "1")]
     pub with_streams: bool,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WaitReasonRequest {
+    #[prost(string, tag = "1")]
+    pub table: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WaitReasonResponse {
+    /// Its diagnosis has the reason as a sentence.
+    #[prost(message, optional, tag = "1")]
+    pub table: ::core::option::Option<TableStatus>,
+    /// The memory of its server.
+    #[prost(message, optional, tag = "2")]
+    pub memory: ::core::option::Option<MemoryStatus>,
+    /// When this was true, in nanoseconds since 1970.
+    #[prost(int64, tag = "3")]
+    pub now_ns: i64,
+}
 /// All counters begin with the server, and only grow. Readers ignore fields that they do not know.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StatusResponse {
