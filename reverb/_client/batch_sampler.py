@@ -68,19 +68,19 @@ class BatchMemory:
     def __init__(self, batch_size: int, num_buffers: int) -> None:
         self.is_closed = False
         self._batch_size = batch_size
-        self._slots: list[Any] = [None] * check_at_least_one("num_buffers", num_buffers)
+        self._memories: list[Any] = [None] * check_at_least_one("num_buffers", num_buffers)
         self._next = 0
 
     def options(self) -> dict[str, Any]:
         """Returns the memory for the next batch, as an option of `sample_batch`."""
-        slot = self._slots[self._next]
-        return {} if slot is None else {"out": slot}
+        memory = self._memories[self._next]
+        return {} if memory is None else {"out": memory}
 
     def kept(self, batch: ReplayBatch) -> ReplayBatch:
         """Returns the batch, and keeps its memory if it can be reused."""
-        if self._slots[self._next] is None and self._is_usable(batch):
-            self._slots[self._next] = batch
-        self._next = (self._next + 1) % len(self._slots)
+        if self._memories[self._next] is None and self._is_usable(batch):
+            self._memories[self._next] = batch
+        self._next = (self._next + 1) % len(self._memories)
         return batch
 
     def _is_usable(self, batch: ReplayBatch) -> bool:
@@ -90,7 +90,7 @@ class BatchMemory:
     def close(self) -> None:
         """Releases the memory."""
         self.is_closed = True
-        self._slots = [None] * len(self._slots)
+        self._memories = [None] * len(self._memories)
 
 
 def _has_numbers(data: Any) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writer of a recorder: tables, priorities, and how far it may be ahead of the server."""
+"""The writer of a recorder: tables, priorities, and the limit of unconfirmed items."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -22,15 +22,15 @@ Step = dict[str, Any]
 # the items.
 Priority = float | str | Callable[[dict[str, Any]], Any]
 
-# After so long a wait it is said what is waited for.
+# A longer wait is logged with its reason.
 PATIENCE_MS = 10_000
 
 
 class NewItems(NamedTuple):
     """One item for each selected environment.
 
-    `columns` are those of an item, flat, in the order of `name_columns`; `where` are booleans
-    `[B]`; functions compute priorities from `step`.
+    `columns` is the flat list of an item's columns, in the order of `name_columns`; `where` are
+    booleans `[B]`; functions compute priorities from `step`.
     """
 
     columns: list[Any]
@@ -44,7 +44,7 @@ class StepWriter:
     Args:
       client: The client to write through.
       tables: A table's name, or a dict of names with the priority of each.
-      priority: The priority of the tables that have none of their own.
+      priority: Priority for tables without their own.
       num_envs: Number of environments, `B`.
       num_rows: Number of rows of a history that items refer to.
       max_unconfirmed_items: Calls wait while more items are unconfirmed; `None`: 64 for each
@@ -99,7 +99,7 @@ class StepWriter:
         return self._closed
 
     def name_columns(self, paths: Sequence[tuple[Any, ...]]) -> None:
-        """Says what the columns of the items are called, before the first item."""
+        """Sets the names of the items' columns, before the first item."""
         labels = ["/".join(map(str, path)) for path in paths]
         self._names = self._writer._column_names(labels)
 
@@ -108,7 +108,7 @@ class StepWriter:
         self._writer.append(row, where=where)
 
     def create_items(self, items: Sequence[NewItems]) -> None:
-        """Makes items in every table, with its columns in the order of its signature.
+        """Makes items in every table, with the columns in the order of its signature.
 
         Blocks while too many items are unconfirmed.
 
@@ -140,10 +140,10 @@ class StepWriter:
         self._wait(0)
 
     def close(self) -> None:
-        """Waits 10 s for the items to be confirmed, and closes.
+        """Waits for at most 10 s until all items are confirmed, and closes.
 
         Raises:
-          DeadlineExceededError: If some were not; the text says what was waited for.
+          DeadlineExceededError: If some were not; the text has the reason.
         """
         if self._closed:
             return
@@ -163,8 +163,8 @@ class StepWriter:
             except errors.DeadlineExceededError as error:
                 waited_ms += PATIENCE_MS
                 _LOGGER.warning(
-                    "The recorder has waited for %d s in `step` until at most %d of its items in "
-                    "%s are unconfirmed: %s",
+                    "Recorder.step has been blocked for %d s: more than %d items for %s are "
+                    "unconfirmed: %s",
                     waited_ms / 1000,
                     num_items,
                     ", ".join(self._priorities),
@@ -193,7 +193,7 @@ def _checked_priority(
 
 
 def _columns_of(step: dict[str, Any]) -> dict[str, Any]:
-    """A row under the names that its values have in an item of one step."""
+    """Renames the values of a row to the column names of an item."""
     row = dict(step)
     row["next_observation"] = map_nest(np.asarray, row.pop("observation"))
     return row
