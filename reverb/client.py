@@ -393,7 +393,6 @@ class Client:
             raise
 
     def _choice(self, table: str, columns: Any) -> ColumnChoice:
-        """Returns the columns of a table with these names; all if there are no names."""
         self._know_signature(table)
         return self._signatures.choice(table, columns)
 
@@ -995,7 +994,6 @@ class Client:
         return answer_of("Drain", answer).open_streams
 
     def _serialized_status(self, with_streams: bool) -> bytes:
-        """Returns the status as a serialized `reverb.StatusResponse` message."""
         return self._client.call(*request_of("Status", with_streams=bool(with_streams)))
 
     # --- end of generated code ---

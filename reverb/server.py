@@ -310,7 +310,6 @@ class Server:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Stops the server."""
         self.stop()
 
     def __del__(self) -> None:

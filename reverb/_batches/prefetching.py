@@ -240,7 +240,6 @@ class PrefetchIterator:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Closes the iterator."""
         self.close()
 
     def _has_ended(self) -> bool:
@@ -309,7 +308,6 @@ class _Patience:
 
 
 def _fetch(source: Source, pipe: Pipe) -> None:
-    """The body of the thread."""
     try:
         while (count := _reserve(pipe)) > 0:
             for element in source(count, pipe):

@@ -99,7 +99,6 @@ class PriorityUpdates:
 def _send(
     client: Client, tables: list[str], waiting: "queue.Queue[Any]", failure: list[BaseException]
 ) -> None:
-    """The body of the thread."""
     while True:
         update = waiting.get()
         try:

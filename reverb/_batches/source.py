@@ -191,7 +191,6 @@ class TableSource:
         raise self._explained(errors.DeadlineExceededError(text), parts)
 
     def _request(self, count: int, **arguments: Any) -> BatchRequest:
-        """Makes a request for `count` rows."""
         others = {"out": None, "partial": True, "timeout_ms": _POLL_MS} | arguments
         return BatchRequest(self._table, count, **self._options, **others)
 
@@ -248,7 +247,6 @@ class TableSource:
         return self._timeout_s is not None and time.monotonic() - last_progress >= self._timeout_s
 
     def _of_answer(self, request: BatchRequest, answer: Any) -> ReplayBatch:
-        """Makes a batch of the core's answer to a request."""
         return self.finished(request.flat_batch(answer), request)
 
     def _explained(self, error: Any, parts: list[ReplayBatch]) -> errors.ReverbError:
@@ -276,7 +274,6 @@ class TableSource:
             raise self._explained(error, [batch]) from error
 
     def _joined(self, parts: list[ReplayBatch], out: list[Any] | None = None) -> ReplayBatch:
-        """Joins padded batches."""
         limit = parse_byte_size_or_share("max_batch_bytes", self._options["max_batch_bytes"])
         return joined(
             parts,

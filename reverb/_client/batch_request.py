@@ -253,7 +253,6 @@ def _outputs(name: str, out: Any, batch_size: int, choice: ColumnChoice | None) 
 
 
 def _placed(nest: Any, values: list[Any]) -> Any:
-    """Returns a nest with its arrays replaced by the values."""
     left = iter(values)
     return _mapped(lambda _: next(left), nest)
 

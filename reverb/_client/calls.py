@@ -340,5 +340,4 @@ class Calls:
         return answer_of("Drain", answer).open_streams
 
     def _serialized_status(self, with_streams: bool) -> bytes:
-        """Returns the status as a serialized `reverb.StatusResponse` message."""
         return self._client.call(*request_of("Status", with_streams=bool(with_streams)))

@@ -153,7 +153,6 @@ def check_pad(column: str, value: Any, dtype: np.dtype) -> None:
 
 
 def _as_list(columns: Any) -> list[Any]:
-    """Returns the names as a list; a single name becomes a list of one."""
     if isinstance(columns, str | int | np.integer):
         return [columns]
     return list(columns)

@@ -330,7 +330,6 @@ class Calls:
             raise
 
     def _choice(self, table: str, columns: Any) -> ColumnChoice:
-        """Returns the columns of a table with these names; all if there are no names."""
         self._know_signature(table)
         return self._signatures.choice(table, columns)
 

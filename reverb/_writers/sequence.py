@@ -153,11 +153,9 @@ class SequenceWriter:
         self._writer.close()
 
     def _tensorflow_handle(self) -> int:
-        """Returns the number that identifies the writer in TensorFlow ops."""
         return self._writer.tensorflow_handle()
 
     def _columns(self) -> list[tuple[str, int, list[int]]]:
-        """Label, dtype number and shape of a row of each column; empty before the first step."""
         return self._writer.columns()
 
     def __enter__(self) -> "SequenceWriter":

@@ -399,7 +399,6 @@ class Client:
             raise
 
     async def _choice(self, table: str, columns: Any) -> ColumnChoice:
-        """Returns the columns of a table with these names; all if there are no names."""
         await self._know_signature(table)
         return self._signatures.choice(table, columns)
 
@@ -984,7 +983,6 @@ class Client:
         return answer_of("Drain", answer).open_streams
 
     async def _serialized_status(self, with_streams: bool) -> bytes:
-        """Returns the status as a serialized `reverb.StatusResponse` message."""
         return await self._call(_Core.call, *request_of("Status", with_streams=bool(with_streams)))
 
     # --- end of generated code ---

@@ -286,7 +286,6 @@ def _move_part(
     targets: Mapping[int, Server],
     slots: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Adds the items of one old shard to the new ones."""
     with tempfile.TemporaryDirectory() as empty:
         checkpointer = DefaultCheckpointer(empty, fallback_checkpoint_path=part.path)
         configs = group_parts.configs_of(part).values()
@@ -316,7 +315,6 @@ def _delete_older(source: Any, target: Any, table: str) -> int:
 
 
 def _times(client: Any, table: str) -> tuple[np.ndarray, np.ndarray]:
-    """The keys of the items of a table, and their times of insertion."""
     rows = [(int(it.info.key), at) for at, it in client.scan(table, with_inserted_at=True)]
     return np.array([row[0] for row in rows], np.uint64), np.array([row[1] for row in rows])
 

@@ -161,7 +161,6 @@ def _check_not_empty(text: str) -> None:
 
 
 def _from_to(least: float, most: float) -> Callable[[float], None]:
-    """Returns a check of a number."""
 
     def check(number: float) -> None:
         if not least <= number <= most:

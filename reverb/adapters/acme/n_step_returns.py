@@ -114,7 +114,6 @@ class LastSteps:
         self._takes_scalars = False
 
     def __len__(self) -> int:
-        """Number of steps."""
         return len(self._leaves[0].rewards) if self._leaves else 0
 
     def clear(self) -> None:

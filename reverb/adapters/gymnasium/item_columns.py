@@ -104,7 +104,6 @@ class ItemColumns:
         return slice(last - self._frames_before, last + 1 or None) if self._is_stacked else last
 
     def _columns(self, *indices: Index) -> list[Any]:
-        """The columns of `_nest`, flat."""
         return tree.flatten(self._nest(*indices))
 
     def _nest(

@@ -494,6 +494,5 @@ class DirectoryActor:
         ray.wait(calls, num_returns=len(calls), timeout=DESCRIBE_TIMEOUT_S)
 
     def _end(self, index: int) -> None:
-        """Ends the process of a shard for good."""
         self._members.pop(index, None)
         self._processes.end(index)

@@ -50,7 +50,6 @@ class Group:
     """
 
     def __init__(self, name: str) -> None:
-        """See `start` and `get_group`."""
         self.name = name
 
     def client(self, **options: Any) -> reverb.Client:

@@ -83,7 +83,6 @@ class LocalShard:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Ends the shard."""
         self.stop()
 
 

@@ -120,11 +120,9 @@ class Dones(np.lib.mixins.NDArrayOperatorsMixin):
             self._end_episodes()
 
     def __getitem__(self, places: Any) -> Any:
-        """Reads some of the array."""
         return self._read()[places]
 
     def __len__(self) -> int:
-        """The number of rows."""
         return len(self._read())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
@@ -133,7 +131,6 @@ class Dones(np.lib.mixins.NDArrayOperatorsMixin):
         return np.asarray(self._read(), dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        """Operators and functions of NumPy take the array."""
         arrays = [self._read() if it is self else it for it in inputs]
         return getattr(ufunc, method)(*arrays, **options)
 

@@ -145,7 +145,6 @@ def _all_match(inner: list[tuple[Any, Callable[[Any], bool]]], nest: Any) -> boo
 
 
 def _paths(frame: Any) -> list[tuple[Any, ...]]:
-    """Returns the paths of all leaves that have a value."""
     return [path for path, leaf in tree.flatten_with_path(frame) if leaf is not None]
 
 

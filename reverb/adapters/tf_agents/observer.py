@@ -157,7 +157,6 @@ class Observer(abc.ABC):
         self._writer.end_episode(timeout_ms=timeout_ms)
 
     def _abandon(self) -> None:
-        """Closes without waiting."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

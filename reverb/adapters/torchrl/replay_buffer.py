@@ -286,7 +286,6 @@ class ReverbReplayBuffer(UnusedCalls):
         return index
 
     def _priorities_in(self, data: Any, takes_priority: bool) -> Any:
-        """The priorities in new data, or `None`."""
         if not takes_priority or self.alpha is None:
             return None
         return data.get(self.priority_key, None)

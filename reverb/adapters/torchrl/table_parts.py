@@ -74,7 +74,6 @@ class TableStorage(storages.Storage):
         return len(self._buffer)
 
     def __iter__(self) -> Iterator[Any]:
-        """Reads all items, the oldest one first, as TensorDicts; does not sample."""
         return self._buffer.scan()
 
     @shown
