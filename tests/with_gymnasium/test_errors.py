@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong between an environment and its recorder, and what the errors say."""
+"""Problems between an environment and its recorder, and the texts of their errors."""
 
 import gc
 import logging

@@ -119,7 +119,7 @@ class Reference:
 
 
 def items_of(buffer):
-    """What the table has, as the reference has it."""
+    """The content of the table, in the form of the reference."""
     buffer.flush()
     found = []
     for sample in buffer._client.scan("replay"):
@@ -250,7 +250,7 @@ def test_frames_are_stored_once():
         stack = following
     buffer.flush()
     stored = buffer._client.status().tables["replay"].bytes / 300
-    # Of noise, which nothing compresses; Stable-Baselines3 takes 56,448.
+    # Bytes for noise, which cannot be compressed; Stable-Baselines3 needs 56,448.
     assert stored < 56_448 / 6
     buffer.close()
 

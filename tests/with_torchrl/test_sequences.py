@@ -90,7 +90,7 @@ def test_a_recurrent_module_begins_anew_with_each_sequence(made):
 
 
 def test_marks_have_the_shape_of_the_flags(made):
-    """Of several agents, or without an axis of their own."""
+    """Flags of several agents, or without an axis of their own."""
     for shape in ((), (1,), (3, 1)):
         flags = torch.zeros(6, *shape, dtype=torch.bool)
         data = {"a": torch.arange(6), "next": {"done": flags, "terminated": flags}}
