@@ -503,7 +503,7 @@ def test_what_is_not_there_says_what_is():
     replay = testing.table("replay", max_size=10)
     with testing.server([replay]) as client:
         shared = made(SPACES["vector"], server=client.server_address)
-        with pytest.raises(AttributeError, match="no array rewards: other programs may also write to"):
+        with pytest.raises(AttributeError, match="no array rewards: other programs may also write"):
             _ = shared.rewards
         with pytest.raises(UnimplementedError, match="several programs have no positions"):
             shared._get_samples(np.array([0]))
