@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what `Client.sample_batch` can be asked for, in one process.
+"""Measures the options of `Client.sample_batch`, in one process.
 
 Prints the median of several rounds, in turn, of the time of the calling thread: batches as always,
 into given memory, from a `batch_sampler`, packed beside items of equal lengths with the same bytes,
@@ -53,7 +53,7 @@ def medians(calls, rounds, count):
 
 
 class Mallinfo(ctypes.Structure):
-    """What `mallinfo2` of glibc returns."""
+    """The result of `mallinfo2` of glibc."""
 
     _fields_ = tuple(
         (name, ctypes.c_size_t)

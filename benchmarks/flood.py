@@ -226,7 +226,7 @@ class _Sender:
         while True:
             yield self._message(next(self._keys))
             self.sent_bytes += _CHUNK_BYTES
-            # What is late is made up for, but no more than a tenth of a second of it.
+            # Late messages are caught up, but at most a tenth of a second of them.
             self._due_at = max(self._due_at + self._seconds_each, time.perf_counter() - 0.1)
             time.sleep(max(0.0, self._due_at - time.perf_counter()))
 

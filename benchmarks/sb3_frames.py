@@ -7,9 +7,9 @@
 
 Random play with the wrappers that Stable-Baselines3 has for Atari: frames of 84 x 84 pixels, four
 of them stacked. Its own buffer keeps every observation and every next observation, 2 x 4 x 84 x 84
-= 56,448 bytes of pixels a transition. Ours is told nothing about the stacks: it compares frames.
-What its table takes is what the server counts, compressed chunks and items. The process takes more,
-by what the allocator keeps.
+= 56,448 bytes of pixels a transition. Ours detects stacks by comparing frames. The size of its
+table is the server's count of compressed chunks and items; the process takes more, because the
+allocator keeps freed memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stable_baselines3.common.vec_env import VecFrameStack
 from reverb import testing
 from reverb.adapters.sb3 import ReverbReplayBuffer
 
-# What an observation of 84 x 84 x 4 and the next one take in the library's buffer.
+# Bytes of an observation of 84 x 84 x 4 and of the next one in the library's buffer.
 THEIR_PIXELS = 2 * 4 * 84 * 84
 
 

@@ -136,7 +136,7 @@ def several_processes(num_collectors: int, frames: int, seconds: float) -> None:
 
 
 def extend_until(buffer: Any, frames: int, barrier: Any, stop: Any) -> None:
-    """What a collector does, without an environment."""
+    """The writes of a collector, without an environment."""
     torch.set_num_threads(1)
     data = steps(frames)
     buffer.extend(data)

@@ -123,11 +123,11 @@ def compare(
     The ratios are those of the second way to the first, medians over neighbours.
 
     Args:
-      names: What the two ways are called.
+      names: Names of the two ways.
       clients: A client of each way.
       servers: The server of each client.
-      seconds: For each measurement.
-      rounds: How many measurements of each case and way.
+      seconds: Duration of each measurement.
+      rounds: Number of measurements of each case and way.
     """
     first, second = names
     print(

@@ -172,7 +172,7 @@ def _allow_plurals(*arguments: Any) -> None:
 
 
 def _keep_names_without_a_page(app: Sphinx, env: Any, node: Any, content: Any) -> Any:
-    """What the default role does not find is an argument or foreign: it stays, as code."""
+    """Shows names that the default role does not find, such as arguments, as code."""
     return content if node.get("reftype") == "obj" else None
 
 

@@ -34,7 +34,7 @@ DISCOUNT = 0.99
 # Rewards are scaled, so that values are near 10 and errors near 1.
 REWARD_SCALE = 0.1
 PRIORITY_EXPONENT = 0.6
-# Of the importance weights: from the first learner step to the last.
+# Exponent of the importance weights, from the first learner step to the last.
 BETA = reverb.schedules.linear(0.4, 1.0, steps=4_000)
 MIN_SIZE = 1_000
 EVALUATE_PERIOD = 250  # learner steps
@@ -47,7 +47,7 @@ OPTIMIZER = optax.adam(1e-3)
 
 
 class State(NamedTuple):
-    """What the learner changes."""
+    """The parts that the learner changes."""
 
     parameters: Parameters
     target: Parameters

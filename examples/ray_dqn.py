@@ -2,12 +2,11 @@
 """Learns CartPole on a Ray cluster, with a replay of four shards, one of which is killed.
 
     python examples/ray_dqn.py                  # a cluster of four nodes on this machine
-    python examples/ray_dqn.py --address auto   # the Ray cluster that is there
+    python examples/ray_dqn.py --address auto   # a running Ray cluster
     python examples/ray_dqn.py --budget quick   # less time, and an easier goal
 
-The agent is that of cartpole_dqn.py; here is what it takes to run it on several machines. Ray
-starts the servers and the actors, and starts again what dies. The data goes from process to
-process:
+The agent is that of cartpole_dqn.py; this program runs it on several machines. Ray starts the
+servers and the actors, and restarts those that die. The data goes from process to process:
 
     4 actors ── n-step transitions ──▶ group "replay": 4 shards ── batches ──▶ learner
        ▲  └── episode returns ───▶ group "variables": 1 shard ── progress ──▶   │  │
@@ -15,8 +14,9 @@ process:
        └──────────── newest weights ◀────────┼──┘                                  │
                                              └─────────────────────────────────────┘
 
-In the middle the group is saved, and some seconds later its fullest shard is killed. The learner
-goes on with the other three; Ray starts the fourth again, which loads its checkpoint.
+In the middle of the training the group is saved, and some seconds later its fullest shard is
+killed. The learner continues with the other three; Ray restarts the fourth, which loads its
+checkpoint.
 
 The exit code is 0 only if the greedy policy reaches the goal at the end, and if the shard came back
 with every item of its last checkpoint.
@@ -59,7 +59,7 @@ CPU_OF_A_SHARD = 0.1  # so that all fits on a small machine
 
 @dataclasses.dataclass(frozen=True)
 class Config(dqn.Config):
-    """What differs from the program with one server."""
+    """The settings that differ from the program with one server."""
 
     num_actors: int = NUM_ACTORS
     max_seconds: float = 80.0
@@ -85,7 +85,7 @@ def make_replay(config: Config) -> list[reverb.Table]:
 
 
 def make_variables(config: Config) -> list[reverb.Table]:
-    """Returns what is small and has to be in one place: the newest weights, and the returns."""
+    """Returns the small tables that must be in one place: the newest weights, and the returns."""
     return [table for table in dqn.make_tables(config) if table.name != "transitions"]
 
 
@@ -288,7 +288,7 @@ def save_picture(
         (progress.evaluations, {"marker": "o", "label": "greedy evaluation"}),
     ):
         steps, values = np.array(pairs or [(0, 0.0)]).T
-        # What a dead shard had counted since its checkpoint is not counted any more.
+        # Steps that a dead shard had counted since its checkpoint are lost.
         left.plot(np.maximum.accumulate(steps), values, **style)
     left.axhline(config.goal, linestyle="--", color="gray", label=f"goal {config.goal:g}")
     left.set(xlabel="environment steps", ylabel="return", title="DQN on CartPole-v1, on Ray")

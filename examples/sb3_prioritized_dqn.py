@@ -31,7 +31,7 @@ EVALUATE_PERIOD = 5_000  # steps
 
 
 class PrioritizedDQN(DQN):
-    """DQN that learns more from what it expects less ("Prioritized Experience Replay")."""
+    """DQN with prioritized replay ("Prioritized Experience Replay")."""
 
     def train(self, gradient_steps: int, batch_size: int = 100) -> None:
         """Does so many gradient steps, each on a batch of the buffer."""

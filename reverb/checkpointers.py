@@ -113,13 +113,12 @@ class DefaultCheckpointer(CheckpointerBase):
         """Makes a checkpointer; accesses no file yet.
 
         Args:
-          path: Directory of checkpoints. The first save makes it, or the start of a server that has
-            a name. It is that of now if the program changes its working directory later; `~` is
-            the home directory.
+          path: Directory of checkpoints; the first save creates it, or the start of a server that
+            has a name. A relative path is resolved now; `~` is the home directory.
           group: Accepted for callers of dm-reverb. Groups are not supported: saving fails unless it
             is empty.
           fallback_checkpoint_path: A checkpoint, not a directory of them, to load if `path` holds
-            none. Nothing is saved to it. As `path` otherwise.
+            none. Nothing is saved to it. Resolved like `path`.
           keep_latest: Number of checkpoints to keep, at least 1. A save deletes older checkpoints
             that this package wrote for a server of the same name. Other files are never touched.
           restore_settings: If True, loading a checkpoint replaces the tables' selectors, sizes,

@@ -54,7 +54,7 @@ class ReverbError(Exception):
     # class only if the class has this initialiser; others become a TensorFlow error.
     __init__ = Exception.__init__
 
-    # Paths and addresses stand in texts, and somebody may have typed a token there.
+    # Texts contain paths and addresses, in which a token may have been typed by mistake.
     def __str__(self) -> str:
         return without_tokens(super().__str__())
 
@@ -97,17 +97,17 @@ class FailedPreconditionError(ReverbError, RuntimeError):
 class PermissionDeniedError(ReverbError, RuntimeError):
     """The token of the client lacks a right, or a proxy in front of the server denied the call.
 
-    The text names the call, the table, the right that is missing and those that the token has. It
-    is the same for a table that does not exist. The call is not retried; a writer whose token lost
-    its right raises it at the next item or flush.
+    The text names the call, the table, the missing right and the rights of the token. It is the
+    same for a table that does not exist. The call is not retried. If a token loses its right, its
+    writers raise this error at the next item or flush.
     """
 
 
 class UnauthenticatedError(ReverbError, RuntimeError):
-    """The server wants a token, and the client has none that the server knows and that is valid.
+    """The server requires a token, and the client has no valid one.
 
-    The text names the call, and shows no more of a token than its beginning. The call is not
-    retried. A proxy in front of the server may raise it, too.
+    The text names the call and shows only the beginning of a token. The call is not retried. A
+    proxy in front of the server may also be the cause.
     """
 
 

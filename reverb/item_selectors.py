@@ -66,8 +66,8 @@ class SelectorSettings(NamedTuple):
     """Kind and parameters of a selector.
 
     Attributes:
-      kind: One of `_BY_KIND`; another one in messages of newer releases.
-      parameters: Arguments of its class, which a running table can change.
+      kind: A key of `_BY_KIND`; messages of newer releases may have other kinds.
+      parameters: Arguments of the selector's class that can change while a table runs.
     """
 
     kind: str

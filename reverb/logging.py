@@ -12,10 +12,10 @@ from reverb.errors import InvalidArgumentError
 
 __all__ = ["report_waits", "to_python", "to_stderr"]
 
-# Lines that wait for a slow handler; more are dropped and counted.
+# Number of log lines that may be queued for a slow handler; more are dropped and counted.
 _CAPACITY = 1_000
 
-# How long a change, or the end of the process, waits for handlers to take what was logged before.
+# Time for handlers to process earlier lines before the log changes or the process ends.
 _MAX_WAIT_S = 2.0
 
 
@@ -55,17 +55,16 @@ _state = _State()
 def to_python(logger: str = "reverb") -> None:
     """Hands the lines of the core to Python's `logging`, instead of standard error.
 
-    A thread of its own does it, so the core never waits for a handler. If handlers are too slow,
-    lines over 1,000 are dropped, and a warning tells their number. A second call replaces the
-    first. A forked child does the same as its parent. When the process ends, handlers have 2
-    seconds to take what was logged.
+    A separate thread passes the lines on, so the core never waits for a handler. If handlers are
+    too slow, lines beyond 1,000 queued ones are dropped, and a warning gives their number. A second
+    call replaces the first. A forked child logs like its parent. When the process ends, handlers
+    have 2 seconds to process the queued lines.
 
-    Which lines there are is decided before: warnings and errors, unless the environment variable
-    `REVERB_LOG` says otherwise. The logger's own level and filters come after that; the level
-    `trace` is number 5. A record has its fields as attributes, such as `record.table` and
-    `record.peer`, and the part of the core that logged it as `record.place`. Text of peers in it
-    is as they wrote it, with line ends and all: a formatter has to escape it. The message is
-    escaped already.
+    The core logs warnings and errors, unless the environment variable `REVERB_LOG` says otherwise.
+    The logger's own level and filters apply after that; the level `trace` is number 5. A record has
+    its fields as attributes, such as `record.table` and `record.peer`; `record.place` is the part
+    of the core that logged it. The message is escaped. Text from peers in the attributes is not: it
+    may contain line ends, so a formatter must escape it.
 
     Args:
       logger: Name of the logger.
@@ -87,7 +86,7 @@ def to_python(logger: str = "reverb") -> None:
         before, _state.reader = _state.reader, _Reader(logging.getLogger(logger))
         if not _state.is_registered:
             _state.is_registered = True
-            # Before `logging` closes its handlers, because that was registered earlier.
+            # Runs before `logging` closes its handlers, because that was registered earlier.
             atexit.register(to_stderr)
             if hasattr(os, "register_at_fork"):
                 os.register_at_fork(after_in_child=_after_fork_in_child)
@@ -98,7 +97,7 @@ def to_python(logger: str = "reverb") -> None:
 def to_stderr() -> None:
     """Writes the lines of the core to standard error, as before `to_python`.
 
-    Blocks for at most 2 seconds, until the logger has taken what was logged before.
+    Blocks for at most 2 seconds, until the logger has processed earlier lines.
     """
     with _state.lock:
         before, _state.reader = _state.reader, None
@@ -150,7 +149,7 @@ def _hand_over(
         return
     path = f"reverb/core/{place}"
     record = logger.makeRecord(logger.name, level, path, 0, message, (), None)
-    # What it was when the core logged it, not when this thread came to it.
+    # The time at which the core logged it, not the time at which this thread got it.
     record.relativeCreated += (time - record.created) * 1000
     record.created, record.msecs = time, float(int(time % 1 * 1000))
     record.place = place
@@ -160,7 +159,7 @@ def _hand_over(
 
 
 def _after_fork_in_child() -> None:
-    # The thread does not exist here, and another one of the parent may have held the lock.
+    # The child has no reader thread, and the lock may have been held by another parent thread.
     reader = _state.reader
     _state.lock = threading.Lock()
     _state.reader = None

@@ -93,7 +93,7 @@ class ChunkerOptions:
 
 
 class ConstantChunkerOptions(ChunkerOptions):
-    """Chunks of constant length. Equal if both numbers are equal."""
+    """Chunks of constant length. Two objects are equal if both numbers are."""
 
     def __init__(
         self, max_chunk_length: _SupportsIndex, num_keep_alive_refs: _SupportsIndex
@@ -117,7 +117,7 @@ class ConstantChunkerOptions(ChunkerOptions):
 
 
 class AutoTunedChunkerOptions(ChunkerOptions):
-    """Chunks whose length the writer chooses. Equal if `num_keep_alive_refs` is equal."""
+    """Chunks whose length the writer chooses. Two are equal if `num_keep_alive_refs` is."""
 
     def __init__(
         self, num_keep_alive_refs: _SupportsIndex, throughput_weight: _SupportsFloat

@@ -66,7 +66,7 @@ class BatchInfo(NamedTuple):
     """State of the items of a batch, and of their table, at the moment they were sampled.
 
     The first five fields are those of `SampleInfo`. All are arrays `[B]`, or tensors where the data
-    is: what maps over the leaves of a batch keeps every field.
+    consists of tensors: a function that maps over the leaves of a batch keeps every field.
 
     Example:
       >>> info = client.sample_batch("table", 1).info
@@ -80,11 +80,11 @@ class BatchInfo(NamedTuple):
       table_size: int64 `[B]`, number of items at that moment.
       priority: float64 `[B]`, the priorities at that moment.
       times_sampled: int32 `[B]`, how often each item was sampled, this time included.
-      min_probability: float64 `[B]`, the smallest probability that an item of the table had at that
-        moment, of those that could be sampled. 0: the server does not tell it, as those of
-        dm-reverb, or the sampler is `Recent`, whose oldest items have next to none.
-      epoch: int64 `[B]`, how often the sampler had gone through the whole table, if it is one that
-        does; else 0.
+      min_probability: float64 `[B]`, the smallest probability among all items of the table that
+        could be sampled at that moment. 0: unknown, because the server does not report it
+        (dm-reverb), or because the sampler is `Recent`, whose oldest items have almost none.
+      epoch: int64 `[B]`, how often a `Shuffle` sampler had gone through the whole table; 0 for
+        other samplers.
       lengths: With `ragged="pad"` a nest like the data, with the number of steps of each item in
         each column, int32 `[B]`; 1 for a column that is a single step. Otherwise `()`.
     """
@@ -114,7 +114,7 @@ class ReplaySample(NamedTuple):
 
     Attributes:
       info: State of the item when it was sampled; `BatchInfo` of a batch.
-      data: Its columns: a flat list, or a nest like the table's signature.
+      data: Columns of the item: a flat list, or a nest like the table's signature.
     """
 
     info: SampleInfo
@@ -170,8 +170,9 @@ def rows_of_batch(batch: ReplayBatch) -> list[ReplaySample]:
     """Splits a batch into items, as `Client.sample` yields them.
 
     Args:
-      batch: Has arrays `[B]` as info, and as data a flat list of columns `[B, ...]`; if it is
-        padded, its lengths are a flat list with `None` for a column that is a single step.
+      batch: A flat batch: its info has arrays `[B]`, its data is a flat list of columns
+        `[B, ...]`. The lengths of a padded batch are a flat list too, with `None` for a column that
+        is a single step.
     """
     lengths = batch.lengths
     infos = zip(*(field.tolist() for field in batch.info[:5]), strict=True)
@@ -191,7 +192,7 @@ def keep_samples(error: BaseException, samples: list[ReplaySample]) -> None:
     """Attaches items to an exception: they were sampled and cannot be returned.
 
     Args:
-      error: Gets an attribute `samples`; see `ReverbError`.
-      samples: The items, which are put before those that the exception already has.
+      error: The exception; its attribute `samples` is set, see `ReverbError`.
+      samples: The items, which are placed before those that the exception already has.
     """
     error.__dict__["samples"] = [*samples, *getattr(error, "samples", ())]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Types of signatures and selectors, and what a server says of its tables."""
+"""Types of signatures and selectors, and the settings and counters of a table."""
 
 import dataclasses
 from typing import Any
@@ -49,7 +49,7 @@ class TableInfo:
       num_unique_samples: Number of items that were sampled at least once.
       table_worker_time: Message `TableWorkerTime`.
       max_priority: The largest priority of the items, for a `Prioritized` sampler whose exponent is
-        not 0. `None` for others, without items, and from a server that does not tell it.
+        not 0. `None` for other samplers, for an empty table, and if the server does not report it.
     """
 
     name: str

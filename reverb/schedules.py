@@ -18,7 +18,7 @@ __all__ = ["constant", "exponential", "linear"]
 
 @dataclasses.dataclass(frozen=True)
 class _Schedule:
-    """A value at step 0, one at the last step, and what lies between."""
+    """A value that changes from step 0 to the last step."""
 
     start: float
     end: float

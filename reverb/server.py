@@ -31,7 +31,7 @@ MAX_PORT = 65_535
 
 _logger = logging.getLogger(__name__)
 
-# A century; longer intervals overflow clocks.
+# A century; clocks overflow with longer intervals.
 MAX_CHECKPOINT_INTERVAL_S = 3_155_760_000
 MAX_DRAIN_S = 86_400
 
@@ -45,7 +45,7 @@ def _coordinator(address: str) -> Any:
 
 
 def _as_shard(shard: Shard, tables: list[Table]) -> tuple[Any, list[Table]]:
-    """Returns what the native server is told of its group, and the parts of the tables."""
+    """Returns the group settings of the native server, and this shard's parts of the tables."""
     if not isinstance(shard, Shard):
         raise TypeError(f"shard must be a reverb.cluster.Shard, got {shard!r}")
     return shard.place(tables), shard.split(tables)
@@ -102,54 +102,54 @@ class Server:
           keepalive_timeout_s: A client that sends nothing for this long after a ping counts as
             lost: its calls end, and its pending inserts and samples are cancelled. In seconds, from
             0.1 to 86400. A client that freezes for less than this is tolerated.
-          limits: What one peer may take of the server's memory; `None`: `Limits()`.
+          limits: Limits for a single peer; `None`: `Limits()`.
           max_bytes: Memory for all chunks and items, at least 16 MiB: bytes, a size such as
-            "12GiB", or a share such as "80%" of what the process may use (the machine's memory, or
-            the smallest limit of its control groups). `None`: no limit. From 90 % on, the table
-            that is most over its share gives up items by its remover, except tables whose inserts
-            wait; from 97 % on, writers wait, and all else goes on; from 100 % on, insert streams
-            that hold most chunks for later items are ended, and their writers try again. A share
-            is the table's `max_bytes`, or an equal part of what the others leave.
+            "12GiB", or a share such as "80%" of the memory that the process may use (the machine's
+            memory, or the smallest limit of its control groups). `None`: no limit. From 90 % on,
+            the table that exceeds its share the most evicts items, except tables whose inserts
+            wait; from 97 % on, writers wait, and everything else continues; from 100 % on, the
+            server ends the insert streams that hold the most chunks for later items, and their
+            writers retry. A table's share is its `max_bytes`, or an equal part of the rest.
           http_port: A second TCP port, for HTTP: `/` is a page for people, `/metrics` is for
             Prometheus, `/livez` and `/readyz` are for probes, `/api/status` is the status as JSON.
-            It opens before a checkpoint is loaded; `/readyz` says 503 until that is done. 0: any
-            free port; `None`: no such port.
-          http_host: Address of that port. By default only this machine reaches it, because it tells
-            everything to everybody; "0.0.0.0" is all addresses. With `tokens`, page and status
-            need a token with the right `sample`; if other machines reach the address and it does
-            not speak TLS, it has nothing but metrics and probes then.
+            It opens before a checkpoint is loaded; until that is done, `/readyz` answers 503. 0:
+            any free port; `None`: no HTTP port.
+          http_host: Address of the HTTP port. By default only this machine can reach it, because
+            it shows everything to everybody; "0.0.0.0" is all addresses. With `tokens`, page and
+            status need a token with the right `sample`; if other machines can reach the address and
+            it has no TLS, it then serves only metrics and probes.
           tls: Certificate and key; clients then write `grpcs://` in front of the address. `None`:
             no TLS.
-          tokens: Path of a file that says which token may do what, see "Securing a server" in the
+          tokens: Path of a file with the tokens and their rights, see "Securing a server" in the
             documentation. Clients without a token are refused. `None`: everybody who reaches the
-            port may do everything. Clients in this process are not asked for a token in any case.
+            port may do everything. Clients in this process never need a token.
           insecure_tokens: Whether tokens may cross a network without TLS, where others can read and
-            use them. `False`: a server with tokens and without TLS listens on this machine's own
-            addresses only.
+            use them. `False`: a server with tokens and without TLS can listen only on this
+            machine's own addresses.
           http_tls: Whether the HTTP port speaks TLS, with the certificate of `tls`.
           unix_path: Path of a Unix socket to listen on besides the port, for clients on this
             machine; they write `unix:///run/reverb/socket`. At most 107 bytes on Linux, as an
-            absolute path. Its directory is made with mode 0700 if there is none; one that others
-            may write to is refused. The socket of a server that has ended is replaced, and `stop`
-            removes it. There is no TLS on it; tokens are checked as on the port. `None`: no socket.
-          shard: Its place in a group of servers that share the load of the same tables. `tables`
-            then have the sizes and rate limiters of the whole group, and stay as they are: the
-            server makes its parts of them. A checkpoint must be of these parts. `None`: the server
-            is no shard, until a group takes it.
+            absolute path. Its directory is created with mode 0700 if it is missing, and refused if
+            other users may write to it. The socket of a server that has ended is replaced, and
+            `stop` removes it. It has no TLS; tokens are checked as on the port. `None`: no socket.
+          shard: The server's position in a group of servers that share the load of the same tables.
+            `tables` then have the sizes and rate limiters of the whole group; the server makes its
+            parts of them and leaves the arguments unchanged. A checkpoint must be of these parts.
+            `None`: the server is no shard, until a group takes it.
 
         Raises:
           InvalidArgumentError: If there is no table, if names are not unique, if a table was given
             to a server before, if the port is out of its range or in use, if the Unix socket cannot
-            be opened (says what is in the way), if a time or a limit is out of its range, if the
+            be opened (the text says why), if a time or a limit is out of its range, if the
             checkpoint has a table that is not among `tables`, if a certificate, a key or the file
             of tokens is bad (names file and line), if tokens would cross a network without TLS, or
             if a rate limiter is too fine for the number of shards.
-          DataLossError: If the checkpoint is damaged; names the file and the position.
+          DataLossError: If the checkpoint is damaged; the text names the file and the position.
           FailedPreconditionError: If the checkpoint cannot be read, if an item does not match the
             settings of its table, or if another running server uses the checkpoint or the
-            checkpointer's name; names directory, checkpoint and process.
+            checkpointer's name; the text names directory, checkpoint and process.
         """
-        # Tracebacks may show what local variables are.
+        # Tracebacks may show the values of local variables.
         tokens, unix_path = hidden(tokens), hidden(unix_path)
         host, http_host, max_bytes = hidden(host), hidden(http_host), hidden(max_bytes)
         tables = list(tables or ())
@@ -239,34 +239,34 @@ class Server:
     def reload_security(self) -> list[str]:
         """Reads certificates, keys and tokens again, now.
 
-        The server also looks at the files every 10 s, and takes what has changed. This call tells
-        the outcome. New connections meet the new certificate; open connections and streams go on,
-        see `ServerTls.max_connection_age_s`. A token that is no longer in the file is refused at
-        its next call. Blocks while the files are read.
+        The server also checks the files every 10 s and applies changes. This call reports the
+        outcome. New connections use the new certificate; open connections and streams continue, see
+        `ServerTls.max_connection_age_s`. A token that is no longer in the file is refused at its
+        next call. Blocks while the files are read.
 
         Returns:
-          A line for each part that has changed, certificates and tokens; none if all files are as
-          they were, or if the server has neither TLS nor tokens.
+          A line for each part (certificates, tokens) that has changed; an empty list if nothing
+          has, or if the server has neither TLS nor tokens.
 
         Raises:
-          InvalidArgumentError: If a file is bad; names file and line. Its part stays as it was; the
-            other one has changed if it is good.
+          InvalidArgumentError: If a file is bad; the text names file and line. This part stays
+            unchanged; a good file of the other part is still applied.
         """
         return self._server.reload_security()
 
     def localhost_client(self) -> Client:
         """Makes a client of this server, for use in the same process.
 
-        It needs neither a token nor TLS. In another process, its address is that of a server
+        It needs neither a token nor TLS. If it is pickled, the copy in another process connects
         without TLS.
         """
         return Client(f"localhost:{self.port}")
 
     def stop(self, drain_s: float = 0.0) -> None:
-        """Stops the server; calls that wait at it end with an error.
+        """Stops the server; waiting calls end with an error.
 
-        With `drain_s` it drains first, as `Client.drain`: nothing that is confirmed or sampled is
-        lost on its way, and clients turn to another server of their address, or try again.
+        With `drain_s` it drains first, like `Client.drain`: no confirmed or sampled item is lost
+        in transit, and clients retry, at another server if their address has several.
 
         With `checkpoint_on_stop` it saves first, and blocks meanwhile. A save that a client has
         requested is aborted. May be called more than once.
@@ -277,8 +277,8 @@ class Server:
         Raises:
           InvalidArgumentError: If `drain_s` is negative or above 86400; the server is not stopped
             then.
-          FailedPreconditionError: If the save failed; other errors of `Client.checkpoint` are
-            possible too. The server is stopped in any case.
+          FailedPreconditionError: If the save failed. Like the other errors of `Client.checkpoint`,
+            which are possible too, it does not keep the server from stopping.
         """
         if not 0 <= drain_s <= MAX_DRAIN_S:
             raise InvalidArgumentError(
@@ -310,7 +310,6 @@ class Server:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Stops the server."""
         self.stop()
 
     def __del__(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a server: its memory, what happened to its tables, and who waits."""
+"""The status of a server: its memory, streams, calls, checkpoints and tables."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -45,25 +45,25 @@ _NS_PER_S = 1e9
 
 @dataclasses.dataclass(frozen=True)
 class MemoryStatus:
-    """What the memory of a server is used for, in bytes.
+    """Use of a server's memory, in bytes.
 
     A chunk counts once, with everything that it keeps in memory, and belongs to the first of the
-    kinds below that refers to it. The memory of the process (its RSS) is larger: the allocator
-    keeps some freed memory, and there are Python and connections.
+    uses below that refers to it. The memory of the process (its RSS) is larger: it includes freed
+    memory that the allocator keeps, Python and connections.
 
     Attributes:
-      total: All chunks that the server has seen and that still exist, all items, messages that are
-        not complete, and what is prepared for readers. The sum of the kinds below.
+      total: All chunks that the server has received and that still exist, all items, incomplete
+        messages, and answers prepared for readers: the sum of the uses below.
       limit: `max_bytes` of the server; `None` if it has none.
-      tables: Referred to by items of tables.
-      queued: Of items that wait to be inserted.
-      streams: Held by insert streams for later items, and messages that are not complete.
-      other: What samplers, writers in the server's process (until the object is deleted) and
-        checkpoints still hold.
-      readers: Prepared for readers over the network and not sent: encoded messages, and lists of
-        items. At most an eighth of `limit` (256 MiB without one) and 16 MiB for a connection, but
-        for single items beyond it. It does not count against `limit`: tables give up no items for
-        it. 0 from servers of earlier releases.
+      tables: Items of tables and the chunks that they refer to.
+      queued: Items that wait to be inserted.
+      streams: Chunks held by insert streams for later items, and incomplete messages.
+      other: Chunks still held by samplers, checkpoints, and writers in the server's process (until
+        the writer is deleted).
+      readers: Data prepared for readers over the network and not sent yet: encoded messages, and
+        lists of items. At most an eighth of `limit` (256 MiB without one) and 16 MiB for a
+        connection, except for larger single items. It does not count against `limit`: tables evict
+        no items for it. 0 from servers of earlier releases.
     """
 
     total: int
@@ -87,16 +87,16 @@ class TrafficStatus:
       connections: Number of open connections.
       streams: Number of open streams by kind, "insert", "sample" and "scan"; those of clients in
         the process of the server count too.
-      received_bytes: Bytes that came over all connections, with what HTTP/2 adds.
-      sent_bytes: Bytes that went over all connections, with what HTTP/2 adds.
+      received_bytes: Bytes received over all connections, including those of HTTP/2 itself.
+      sent_bytes: Bytes sent over all connections, including those of HTTP/2 itself.
       calls: Number of calls over the network that have ended, by method and status, for example
         `calls["ServerInfo", "OK"]`.
       refused: Number of peers and calls that were refused, by the name of the limit (`Limits`, or
         "max_bytes" of the server).
-      auth_failures: Number of calls and pages that were refused because of who asked, by the
-        reason: "missing" (no token), "unknown" (a wrong token or certificate), "expired",
-        "cleartext" (a token that came over a network without TLS) and "denied" (no right). All are
-        0 at a server without tokens; empty at servers of older releases.
+      auth_failures: Number of calls and pages that were refused because of the caller's
+        credentials, by the reason: "missing" (no token), "unknown" (a wrong token or certificate),
+        "expired", "cleartext" (a token that came over a network without TLS) and "denied" (no
+        right). All are 0 at a server without tokens; empty at servers of older releases.
     """
 
     connections: int
@@ -130,9 +130,9 @@ class SecurityStatus:
     Attributes:
       certificate_expires_at: When the certificate in use expires, in seconds since 1970; `None`
         without TLS, and at servers of older releases.
-      reload_failures: Number of changes that could not be used, by "tls" and "tokens"; only those
-        that the server has. What was there before stays in force then. One problem counts once,
-        however often the server looks at it; the log names it.
+      reload_failures: Number of changed files that could not be used, by "tls" and "tokens", if the
+        server has them. The earlier content stays in force then. One problem counts once, however
+        often the server checks the file; the log names it.
     """
 
     certificate_expires_at: float | None
@@ -156,15 +156,15 @@ class StreamStatus:
     Attributes:
       kind: "insert", "sample" or "scan".
       peer: Address of the client, or "this process" for one in the process of the server.
-      client: What the client calls itself: `REVERB_CLIENT_NAME` in its environment, else
-        `host:process:program`; a dm-reverb client, its gRPC library; empty in the process of the
-        server.
-      table: The table that it waits for, else the one that it was about last; `None` before the
-        first request.
+      client: Name of the client: `REVERB_CLIENT_NAME` in its environment, else
+        `host:process:program`; for a dm-reverb client its gRPC library; empty for a client in the
+        process of the server.
+      table: The table that the stream waits for, else the one of its last request; `None` before
+        the first request.
       items: Number of items inserted or sampled so far.
       open_s: How long it has been open, in seconds.
-      waits_for: "table": for the permission of the table; "memory": for memory of the server;
-        "peer": for the client to read what is ready; `None`: it does not wait.
+      waits_for: "table": the table does not allow the request yet; "memory": the server's memory is
+        full; "peer": the client does not read prepared data; `None`: the stream does not wait.
       wait_s: How long it has waited, in seconds.
     """
 
@@ -186,7 +186,7 @@ class StreamStatus:
 
 @dataclasses.dataclass(frozen=True)
 class ProcessStatus:
-    """The process of a server, as Linux tells it. On other systems everything is 0.
+    """The process of a server, as Linux reports it. On other systems everything is 0.
 
     Attributes:
       started_at: When it started, in seconds since 1970.
@@ -223,10 +223,10 @@ class CheckpointStatus:
       items_total: Number of items in the snapshot of all tables; 0 while it is not known.
       bytes_written: Number of bytes written to files.
       latest_path: Path on the server of the last complete checkpoint; `None` if there is none.
-      latest_saved_at: Time of the snapshot that it holds, in seconds since 1970.
+      latest_saved_at: Time of the snapshot in that checkpoint, in seconds since 1970.
       latest_duration_s: Duration of its save, in seconds.
       latest_pause_ms: How long all tables were locked for it, in milliseconds.
-      latest_bytes: Its size on disk.
+      latest_bytes: Size of the last complete checkpoint on disk.
       latest_error: Error of the last save; `None` if it succeeded.
       num_saved: Number of checkpoints that were completed since the server started.
       num_failed: Number of saves that failed since the server started.
@@ -283,16 +283,16 @@ class ServerStatus:
       True
 
     Attributes:
-      memory: What its memory is used for.
+      memory: Use of its memory.
       tables: Status of each table, by name.
       traffic: Connections, streams and calls.
       checkpoints: Its checkpoints.
       process: Its process.
       version: Version of its package.
       started_at: When the server started, in seconds since 1970.
-      now: When this was true, by the clock of the server, in seconds since 1970.
-      streams: Its open streams, oldest first, if they were asked for (`with_streams=True`).
-      draining: Who has asked the server to end its streams; `None` if nobody has.
+      now: Time of this status by the clock of the server, in seconds since 1970.
+      streams: Its open streams, oldest first, with `with_streams=True`; otherwise empty.
+      draining: The client that asked the server to drain, and when; `None` if it does not drain.
       security: Its certificate and its tokens.
       shards: Each shard of a group, if the address is that of one; the rest is their sum.
     """
@@ -339,11 +339,11 @@ class ShardStatus:
     """Status of a shard of a group.
 
     Attributes:
-      index: Its place in the group, from 0 on.
-      address: Where it is reached.
-      state: "up", "down" or "draining". More may come.
+      index: Number of the shard in the group, from 0 on.
+      address: Address of the shard.
+      state: "up", "down" or "draining". Later releases may have more.
       error: Why it is down; else empty.
-      status: What it says of itself; `None` if it is down.
+      status: The status of this server; `None` if it is down.
       is_coordinator: Whether it runs the coordinator of the group.
     """
 

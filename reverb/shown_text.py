@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What errors, tracebacks and `repr` show of secrets: no token, wherever somebody has typed it."""
+"""Hides tokens in errors, tracebacks and `repr`, wherever they were typed."""
 
 import functools
 import os
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 __all__ = ["hidden", "hidden_token", "shown", "shows_no_token", "type_name", "without_tokens"]
 
 _Class = TypeVar("_Class", bound=type)
-# As in the core: shorter words are names.
+# The core has the same pattern; shorter words are names.
 _TOKEN = re.compile(r"(rvb_[\w-]{4})[\w-]{12,}", re.ASCII)
 
 
@@ -20,7 +20,7 @@ def without_tokens(text: str) -> str:
 
 
 class _Hidden(str):
-    """A text whose `repr`, which tracebacks with local variables have, shows no token."""
+    """A text whose `repr`, which tracebacks show for local variables, has no token."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class _Hidden(str):
 
 
 class _HiddenToken(_Hidden):
-    """A token, of whatever form."""
+    """A token of any form."""
 
     __slots__ = ()
 
@@ -41,7 +41,7 @@ class _HiddenToken(_Hidden):
 
 
 class _HiddenBytes(bytes):
-    """The same for bytes, which are taken as paths, and for tokens by mistake."""
+    """Bytes whose `repr` has no token: a path, or a token that was passed by mistake."""
 
     __slots__ = ()
 
@@ -50,15 +50,15 @@ class _HiddenBytes(bytes):
 
 
 def type_name(value: object) -> str:
-    """The name of a value's type, as its caller knows it."""
+    """The name of the type that the caller has passed, without the classes of this module."""
     kinds = (kind for kind in type(value).__mro__ if not kind.__name__.startswith("_Hidden"))
     return next(kinds).__name__
 
 
 def hidden(value: Any) -> Any:
-    """Returns an argument for a path or an address as it is, unless a token was typed there.
+    """Returns an argument for a path or an address unchanged, unless it contains a token.
 
-    Then it is the same text, whose `repr` does not show the token.
+    In that case it returns an equal text whose `repr` does not show the token.
     """
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if isinstance(text, bytes):
@@ -87,7 +87,10 @@ def shown(method: Callable[[Any], str]) -> Callable[[Any], str]:
 
 
 def shows_no_token(kind: _Class) -> _Class:
-    """Does the same for a dataclass, and hides its arguments; a decorator above its own."""
+    """Decorates a dataclass: neither its `repr` nor the arguments of its constructor show tokens.
+
+    Stands above `@dataclass`.
+    """
     made: Any = kind
     init = made.__init__
 

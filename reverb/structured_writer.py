@@ -44,9 +44,9 @@ __all__ = [
 class StructuredWriter:
     """Appends steps, and makes items by the patterns of its configs.
 
-    Made by `Client.structured_writer`. Not thread-safe. A writer that is deleted waits until its
-    items are confirmed, for 1 s at most, and not while a table makes them wait. What is left is
-    sent in the background, before the items of the client's next structured writer.
+    Made by `Client.structured_writer`. Not thread-safe. Deleting a writer waits for at most 1 s
+    until its items are confirmed, and not at all while a table delays them. The remaining items are
+    sent in the background, before those of the client's next structured writer.
 
     Example:
       >>> step = create_reference_step({"observation": None, "action": None})
@@ -85,9 +85,9 @@ class StructuredWriter:
 
         Raises:
           SignatureMismatchError: If a leaf's shape or dtype differs from its column's, or if an
-            item does not match the signature of its table. Columns are matched by place; names
+            item does not match the signature of its table. Columns are matched by position; names
             that differ are logged once.
-          TableNotFoundError: If the server has said that it lacks the table of an earlier item.
+          TableNotFoundError: If the server did not have the table of an earlier item.
           UnavailableError: If no server answers the first call.
           InvalidArgumentError: If the number of leaves differs from the first call's, or if the
             column of a `td_error` cannot be used.

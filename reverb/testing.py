@@ -41,7 +41,7 @@ def server(
 
 
 def table(name: str = "table", **options: Any) -> Table:
-    """Makes a table with defaults for tests: it samples in order of insertion.
+    """Makes a table with defaults for tests; it is sampled in the order of insertion.
 
     Args:
       name: Name of the table.

@@ -15,7 +15,7 @@ from reverb.core import native
 __all__ = ["BatchedTrajectoryWriter", "TrajectoryColumn", "TrajectoryWriter"]
 
 TrajectoryColumn = native.TrajectoryColumn
-# The name that programs use to check whether an object is a column of `history`.
+# Programs use this name to check whether an object is a column of `history`.
 _ColumnHistory = native.ColumnHistory
 
 # dm-reverb skips the flush at the end of a `with` block after a `ReverbError` or a
@@ -77,23 +77,23 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
         """Queues an item for a table; it is sent in the background.
 
         The item is confirmed once `flush` or `end_episode` has returned. Blocks for back-pressure,
-        while tens of megabytes are in transit to tables that accept them. A rate limiter that is
-        closed only slows it down, by some 10 s for a gigabyte, unless the writer has
-        `max_pending_bytes` and as many are not confirmed.
+        while tens of megabytes are in transit to tables that accept them. A closed rate limiter
+        does not block it, but slows it down, by some 10 s for a gigabyte. At `max_pending_bytes`
+        of unconfirmed data it blocks in any case.
 
         Args:
           table: Name of the table.
           priority: Any number but NaN, or `reverb.MAX_PRIORITY`.
           trajectory: Nest of columns, each an index or slice of a leaf of `history`.
-          removal_priority: What the table's remover goes by instead of `priority`, for `MinHeap`,
-            `MaxHeap` and `Prioritized`. Later updates of the priority do not change it.
+          removal_priority: Priority that the table's remover uses instead of `priority`, if it is
+            `MinHeap`, `MaxHeap` or `Prioritized`. Later updates of the priority do not change it.
 
         Raises:
           TypeError: If a leaf of the trajectory is not a `TrajectoryColumn`.
           InvalidArgumentError: If a column is empty or refers to values that have expired, or if
             the priority is NaN.
           SignatureMismatchError: If the columns do not match the table's signature. They are
-            matched by place, as in dm-reverb; names that differ are logged once for each table.
+            matched by position, as in dm-reverb; names that differ are logged once for each table.
             With `match_names` they are matched by name.
           TableNotFoundError: If the server has no such table and items are validated.
           FailedPreconditionError: If the writer is closed or failed earlier.
@@ -216,12 +216,12 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
           table: Name of the table.
           priorities: Numbers `[B]`, or one for all; only those of selected environments are used.
           trajectory: Nest of columns, each an index, a slice or a list of indices of a leaf of
-            `history`, or what its `select` gives. A table's signature with the same names in
-            another order decides the order of the columns.
+            `history`, or a result of its `select`. If a table's signature has the same names in
+            another order, the columns are put into that order.
           where: Booleans `[B]` that select environments; `None`: all whose episode has the steps
             that the columns refer to.
-          removal_priorities: What the table's remover goes by, as `removal_priority` of
-            `TrajectoryWriter.create_item`: numbers `[B]`, or one for all.
+          removal_priorities: Numbers `[B]`, or one for all, used like `removal_priority` of
+            `TrajectoryWriter.create_item`.
 
         Returns:
           Number of items.
@@ -254,7 +254,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
     def _create_all_items(
         self, table: str, items: Sequence[Any], names: native.ColumnNames | None = None
     ) -> int:
-        """As several `create_items`, all or none, in one call. The arguments are not checked.
+        """Does several `create_items` in one call, all or none, without checking the arguments.
 
         Columns with `names` are put into the order of the table's signature.
         """

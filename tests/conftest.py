@@ -164,7 +164,7 @@ def root(tmp_path):
     return tmp_path / "checkpoints"
 
 
-# What follows `python` names the library that a block needs besides NumPy.
+# The word after `python` names the library that a block needs besides NumPy.
 _PYTHON_BLOCK = r"^```python{library}\n(.*?)^```$"
 
 

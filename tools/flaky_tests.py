@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that failed and then passed: which may run again, and what is told of them.
+"""Tests that failed and then passed: which may run again, and how they are reported.
 
 With `RERUN=1` in the environment, which `.ci/run` sets, a few tests that failed run again, alone,
 after their stage has ended. If all pass then, the stage passes. Each such test is printed with both
@@ -18,9 +18,9 @@ import pathlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-# More failures than this in one stage are no bad luck.
+# With more failures in one stage, none runs again: they are not flaky.
 MOST_FAILURES = 5
-# So many names on the list fail a run.
+# A run fails if the list has this many names.
 TOO_MANY = 3
 
 _LIST = pathlib.Path(__file__).parents[1] / "target" / "flaky_tests.txt"
@@ -42,7 +42,7 @@ def stage_passes(
     """Returns whether a stage passes in which some tests failed.
 
     Args:
-      stage: What the stage is called.
+      stage: Name of the stage.
       failures: The tests that failed, by name. Tests that crashed are not for this function.
       rerun: Runs the tests of these names again, alone, and returns their results.
     """

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the methods that both clients have: `make clients`. With `--check` it only compares.
 
-The text of each stands once, in `reverb/_client/*calls.py`, as the blocking client has it. It goes
-into `reverb/client.py` as it is, and into `reverb/aio/client.py` by these rules:
+The text of each stands once, in `reverb/_client/*calls.py`, in the form for the blocking client. It
+is copied into `reverb/client.py` unchanged, and into `reverb/aio/client.py` by these rules:
 
 * `self._client.NAME(...)` is awaited if `native.AsyncClient` has that method, and `self.NAME(...)`
   if it is a coroutine of `reverb.aio.Client`.
 * A function that awaits is a coroutine.
-* Examples are left out, and `WORDS` are exchanged.
+* Examples are left out, and `WORDS` are replaced.
 
 Code that only one client needs stands in its file by hand, outside of the marked part. The imports
 of the texts are added to both files, and ruff removes those that a file does not need.
@@ -29,7 +29,7 @@ STUB = PACKAGE / "core" / "_native.pyi"
 BEGIN = "    # --- generated from reverb/_client/*calls.py by `make clients` ---\n"
 END = "    # --- end of generated code ---\n"
 
-# Words of the texts, and those of the twin. A word that no text has is an error.
+# Words of the texts, and their replacements in the twin. A word that no text has is an error.
 WORDS = {
     "contextlib.contextmanager": "contextlib.asynccontextmanager",
     "-> Iterator[Any]:": "-> SampleIterator:",

@@ -253,7 +253,7 @@ class Environment:
 
     def __init__(self, path: pathlib.Path, caches: pathlib.Path, *, tree: bool) -> None:
         self.name = path.name
-        # Where pytest keeps which tests failed, for a second run.
+        # Directories in which pytest stores the failed tests, for a second run.
         self._caches = caches
         self._python = path / "bin" / "python"
         # Variables of the caller must not affect this process or the children of tests.

@@ -21,7 +21,7 @@ import flaky_tests
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-# What pytest returns: 0 if all passed, 1 if a test failed, 5 if no test was chosen.
+# Exit codes of pytest; 0 means that all passed.
 _TESTS_FAILED, _NO_TESTS = 1, 5
 # Many tests wait for time to pass, so there are more workers than processors.
 WORKERS = 2 * (os.cpu_count() or 1)
@@ -64,11 +64,11 @@ class Pytest:
     """An interpreter with pytest and this package, and how its tests are run.
 
     Attributes:
-      stage: What the run is called in the list of flaky tests.
+      stage: Name of the run in the list of flaky tests.
       python: The interpreter.
       options: Further options of pytest.
-      directory: Where the tests run.
-      environment: Their environment.
+      directory: Working directory of the tests.
+      environment: Environment variables of the tests.
       workers: How many processes share the tests that need not be alone.
       limit_s: How long each run of pytest may take, in seconds.
     """
@@ -100,7 +100,7 @@ class Pytest:
             status, new = self._pytest(["-m", expression, *options, *map(str, files)])
             outcomes |= new
             failed = any(test["outcome"] == "failed" for test in new.values())
-            # Whatever else ends a run with status 1 is no test that failed.
+            # Status 1 without a failed test has another cause.
             ended = status in (0, _NO_TESTS) or (status == _TESTS_FAILED and failed)
             if not ended or any(test["outcome"] == "crashed" for test in new.values()):
                 return Run(False, outcomes)

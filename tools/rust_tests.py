@@ -28,11 +28,10 @@ _COMPILE = (
     *("cargo", "test", "--workspace", "--exclude=reverb-bindings", "--exclude=regenerate-protos"),
     *("--lib", "--bins", "--tests", "--no-run", "--message-format=json-render-diagnostics"),
 )
-# What a binary of tests returns if a test failed.
+# Exit code of a binary of tests if a test failed.
 _TESTS_FAILED = 101
 _LIMIT_S = 600
-# Many tests wait for time to pass, so there are more of them than processors: each binary has as
-# many threads as there are.
+# Many tests wait for time to pass, so two binaries run at once, each with a thread per processor.
 _SIDE_BY_SIDE = 2
 
 

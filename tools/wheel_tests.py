@@ -39,7 +39,7 @@ GENERAL_TESTS = (
     "tests/writers/test_trajectory.py",
 )
 OPTIONS = ("-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), "-p", "no:cacheprovider")
-# Tells what is installed, without importing TensorFlow.
+# Prints the installed packages, without importing TensorFlow.
 SURVEY = """
 import importlib.metadata as metadata, json, platform
 import numpy, reverb

@@ -36,7 +36,7 @@ MODULES = [
     "reverb.adapters.acme.tables",
     "reverb.adapters.acme.types",
 ]
-# Loaded when they are first touched, and so not in `__all__`.
+# Loaded on first use, and so not in `__all__`.
 TENSORFLOW_NAMES = [
     "PatternDataset",
     "TFClient",
@@ -45,7 +45,7 @@ TENSORFLOW_NAMES = [
     "TrajectoryDataset",
     "pattern_dataset_with_info",
 ]
-# Kept for programs that import it; nobody calls it.
+# Kept only for programs that import them.
 EXCEPT = {"reverb.__version__", "reverb.selectors.from_options"}
 
 _logger = logging.getLogger(__name__)

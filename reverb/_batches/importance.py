@@ -26,12 +26,12 @@ class _MaxPriority(float):
 MAX_PRIORITY = _MaxPriority(np.uint64(0x7FFE_5A40_0000_0000).view(np.float64))
 """Priority of a new item: the largest one of its table, 1.0 if the table is empty.
 
-"Prioritized Experience Replay", algorithm 1: a new item is as likely as any other until the learner
-has seen it. The server knows the number when it inserts the item; `Table(max_priority=...)` says
-which items count. Every insert and every writer takes it, also in arrays of priorities. For a
-server that does not know it, such as one of dm-reverb, that is an `UnimplementedError`; a writer
-raises it from `flush` or its next call. In a group of servers it is the largest priority that the
-shards have told, which lags behind by some 100 ms.
+"Prioritized Experience Replay", algorithm 1: no item is more likely than a new one, until the
+learner has updated its priority. The server replaces it by a number when it inserts the item;
+`Table(max_priority=...)` says which items count. Every insert and every writer accepts it, also in
+arrays of priorities. A server that does not know it, such as one of dm-reverb, answers with an
+`UnimplementedError`; a writer raises it from `flush` or its next call. In a group of servers it is
+the largest priority that the shards have reported, some 100 ms ago.
 
 It is for new items only: `update_priorities` takes numbers.
 """
@@ -44,7 +44,7 @@ def importance_weights(
     *,
     min_probability: Any = None,
 ) -> np.ndarray:
-    """Returns the weights that make up for items being sampled with unequal probabilities.
+    """Returns the weights that correct the bias of sampling items with unequal probabilities.
 
     With the probability `P(i)` of an item and the smallest one `P_min`, its weight is
     `(P(i) / P_min) ** -beta`, which is at most 1. Source: "Prioritized Experience Replay", section
@@ -58,23 +58,22 @@ def importance_weights(
       array([1. , 0.5], dtype=float32)
 
     Args:
-      info: Of a batch or of one sample; or the batch or the sample itself. A `TensorDict` of a
-        batch, and what it has below "reverb", will do.
-      beta: How much is made up for: 0 nothing, 1 everything.
-      normalize: Of what `P_min` is the smallest probability. "table": of all items that the table
-        had then, `min_probability`. "batch": of the items of this batch; also if that is 0, as it
-        is from a server of dm-reverb and of a table with the sampler `Recent`. `None`: nothing is
-        normalized; the weights are `(table_size * P(i)) ** -beta`.
+      info: The info of a batch or of one sample, or the batch or sample itself. A `TensorDict` of a
+        batch, or its entry "reverb", works too.
+      beta: How much of the bias to correct, from 0 (none) to 1 (all).
+      normalize: Over which items the minimum `P_min` is taken. "table": all items that the table
+        had at that moment, `min_probability`; if that is 0, as from a server of dm-reverb or with
+        the sampler `Recent`, as "batch". "batch": the items of this batch. `None`: the weights are
+        not normalized, `(table_size * P(i)) ** -beta`.
       min_probability: The smallest probability in the table, a number or `[B]`; by default the
-        field of this name of `info`, which a `BatchInfo` has and a `SampleInfo` has not. 0: not
-        known.
+        field of this name of `info`, which a `BatchInfo` has and a `SampleInfo` lacks. 0: unknown.
 
     Returns:
       float32 `[B]`; a scalar for the info of one sample.
 
     Raises:
       InvalidArgumentError: If a probability is not above 0, as in a scan, if `beta` is not finite,
-        if `normalize` is something else, or if it is "table" and there is no `min_probability`.
+        if `normalize` has another value, or if it is "table" and there is no `min_probability`.
     """
     if normalize not in ("table", "batch", None):
         raise InvalidArgumentError(f'normalize must be "table", "batch" or None, got {normalize!r}')
@@ -101,14 +100,14 @@ def importance_weights(
 def _min_probability(info: Any, min_probability: Any) -> np.ndarray:
     """Returns the smallest probability in the table: the argument, or a field of the info."""
     if min_probability is None:
-        # A batch of another library may have it beside its info.
+        # A batch of another library may have this field itself, and not in its info.
         min_probability = getattr(info, "min_probability", None)
     if min_probability is None:
         min_probability = _field(info, "min_probability")
     if min_probability is None:
         raise InvalidArgumentError(
-            'info must have the field min_probability with normalize="table", as that of a batch '
-            'has; take normalize="batch" for the smallest probability of these items, or '
+            'info must have the field min_probability with normalize="table", like the info of a '
+            'batch; pass normalize="batch" for the smallest probability of these items, or '
             "min_probability="
         )
     return as_numbers("min_probability", min_probability)

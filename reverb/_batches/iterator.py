@@ -24,9 +24,9 @@ __all__ = ["BatchIterator", "batches"]
 class BatchIterator(PrefetchIterator):
     """Made by `batches`: an iterator over batches that are fetched ahead.
 
-    `next` returns a batch, and blocks until there is one. An error of the background thread, or of
-    an update of priorities in the background, is raised by `next`. Close it, or use it in a `with`
-    block; what is in the queue then counts as sampled. Not thread-safe, but for
+    `next` returns a batch, and blocks until there is one. It raises the errors of the background
+    thread, and of updates of priorities in the background. Close the iterator, or use it in a
+    `with` block; queued batches then count as sampled. Not thread-safe, except for
     `update_priorities`.
 
     Example:
@@ -52,7 +52,7 @@ class BatchIterator(PrefetchIterator):
     def check_arguments(
         table: str | Mapping[str, float], batch_size: int | None, **arguments: Any
     ) -> None:
-        """Checks arguments of `batches` without a client: for what makes iterators later.
+        """Checks arguments of `batches` without a client, for iterators that are made later.
 
         Raises:
           InvalidArgumentError: If one is out of its range.
@@ -65,9 +65,10 @@ class BatchIterator(PrefetchIterator):
 
         Raises:
           StopIteration: After `rate_limiter_timeout_ms`, or if the iterator was closed.
-          DeadlineExceededError: After `timeout_s`; the text says what it waited for. May be called
-            again, and nothing is lost.
-          ReverbError: If fetching, or an update of priorities, failed; names table and address.
+          DeadlineExceededError: After `timeout_s`; the text says what it waited for. Nothing is
+            lost: call again.
+          ReverbError: If fetching or an update of priorities failed; the text names table and
+            address.
         """
         self._updates.check()
         return super().__next__()
@@ -75,8 +76,8 @@ class BatchIterator(PrefetchIterator):
     def update_priorities(self, keys: Any, priorities: Any) -> None:
         """Updates priorities in the background, in the order of the calls.
 
-        Blocks only while 16 updates wait. An error is raised by the next `next`,
-        `update_priorities` or `flush`. Keys of items that are gone are ignored.
+        Blocks only while 16 updates are queued. The next `next`, `update_priorities` or `flush`
+        raises their errors. Keys of items that have left the table are ignored.
 
         Args:
           keys: `[B]`, `batch.info.key`; int64 holds the same bits.
@@ -92,7 +93,7 @@ class BatchIterator(PrefetchIterator):
         self._updates.put(keys, priorities)
 
     def flush(self) -> None:
-        """Waits until the server has taken all updates of priorities.
+        """Waits until the server has applied all updates of priorities.
 
         Raises:
           ReverbError: If one failed.
@@ -100,9 +101,9 @@ class BatchIterator(PrefetchIterator):
         self._updates.flush()
 
     def close(self) -> None:
-        """Stops prefetching, and waits for updates that are on their way.
+        """Stops prefetching, and waits for updates in transit.
 
-        What is in the queue is lost; it counts as sampled.
+        Queued batches are lost; they count as sampled.
         """
         super().close()
         self._updates.close()
@@ -126,14 +127,14 @@ def batches(
     out: Callable[[], list[Any] | None] | None = None,
     **options: Any,
 ) -> BatchIterator:
-    """Samples batches without end, some batches ahead of the program.
+    """Samples batches without end, and fetches some batches ahead.
 
     Batches that are fetched ahead count as sampled: with `SampleToInsertRatio` the learner sees the
     newest data that much later, and a table with `max_times_sampled` is emptied that much earlier.
-    At most `prefetch` batches are in flight or queued at any moment; `BatchIterator.stats` tells
-    how many there are, and how old the last one was. The core samples them, without a thread of
-    Python, unless there are several tables, a `transform`, `out`, `partial` or
-    `rate_limiter_timeout_ms`; or `columns` or `pad` with a server in another process.
+    At most `prefetch` batches are in flight or queued at any moment; `BatchIterator.stats` returns
+    how many are ready, and how old the last one was. The core fetches them without a Python thread,
+    unless there are several tables, a `transform`, `out`, `partial` or `rate_limiter_timeout_ms`;
+    or `columns` or `pad` with a server in another process.
 
     Example:
       >>> with reverb.batches(client, "table", 2) as iterator:
@@ -144,21 +145,21 @@ def batches(
 
     Args:
       client: A client, or the address of a server.
-      table: Name of a table; or several with weights, of which each batch has its parts.
+      table: Name of a table, or weights by name to mix several tables.
       batch_size: Number of items in a batch, `B`. `None`: elements are single items, each a
         `ReplaySample` without the first dimension.
       prefetch: Number of batches to fetch ahead, at least 1.
       transform: Called with every batch in the background thread; its results are returned.
-      convert: As `transform`, for a function that is quick: it needs no background thread where
-        the core has batches ahead, and the thread of `next` calls it then.
+      convert: Like `transform`, for a quick function: where the core fetches the batches, it is
+        called in the thread of `next`, and needs no background thread.
       postprocess: Called in the background thread with every single item; its results are stacked.
         Items may differ in length if the results do not. Many times slower than `transform`.
-      partial: Whether a batch may be shorter, if the rate limiter allows no more for 0.2 s. If not,
-        it waits for the rest.
+      partial: Whether a batch may be shorter if the rate limiter allows no more samples for 0.2 s.
+        `False`: the batch waits for the rest.
       mix: With several tables: "item": each batch has `weight * B` rows of each table, rounded down
         or up at random such that the average is exact; the rows of a table are side by side, in
-        the order of `table`, and all tables need the same columns. "batch": each batch is of one
-        table, drawn by weight.
+        the order of `table`, and all tables need the same columns. "batch": each batch comes from
+        one table, drawn by weight.
       seed: Makes the choice between tables reproducible.
       timeout_s: `next` raises `DeadlineExceededError` after this many seconds without a batch;
         `None`: no limit; after a minute the reason is logged.
@@ -166,17 +167,15 @@ def batches(
         in milliseconds; `None`: never. If some rows of a batch were sampled by then, they are the
         last batch with `partial`, and else `samples` of a `DeadlineExceededError`.
       container_types: Named tuple classes for `data`, matched by name and fields with those of the
-        table's signature. Others are the same class in each batch.
+        table's signature. Named tuples without a match have the same class in every batch.
       out: Called for every batch in the background thread; returns the flat list of arrays
-        `[B, ...]` that it is decoded into, or `None`: into new memory. Of no effect with several
-        tables.
+        `[B, ...]` to decode the batch into, or `None` for new memory. Ignored with several tables.
       **options: Other arguments of `Client.sample_batch`.
 
     Returns:
-      An iterator; it begins to fetch at once. Elements are a `ReplayBatch`: `info` has arrays
+      An iterator; it begins to fetch at once. Each element is a `ReplayBatch`: `info` has arrays
       `[B]`, `data` is nested like the table's signature with arrays `[B, ...]` (a flat list if the
-      table has no signature). With several tables in a batch, each row has the numbers of its
-      table.
+      table has no signature). With several tables in a batch, the info of a row is about its table.
 
     Raises:
       InvalidArgumentError: If an argument is out of its range. Errors of the server are raised by
@@ -300,5 +299,5 @@ def _transformed(source: Source, function: Callable[[Any], Any]) -> Source:
     return results
 
 
-# Where programs import it from.
+# The public import path.
 BatchIterator.__module__ = "reverb"

@@ -38,7 +38,7 @@ def positive_weights(table: str | Mapping[str, float]) -> dict[str, float]:
 
 
 def by_batch(sources: Sequence[Source], weights: Sequence[float], seed: int | None) -> Source:
-    """Each element is one of a source that is drawn by weight."""
+    """Mixes sources: each element comes from one of them, drawn by weight."""
     if len(sources) == 1:
         return sources[0]
     random = np.random.default_rng(seed)
@@ -62,16 +62,16 @@ def by_item(
     batch_size: int,
     seed: int | None,
 ) -> Source:
-    """Each element has rows of all sources, see `shares`.
+    """Mixes tables: each element has rows of all of them, see `shares`.
 
     Args:
-      make_parts: For each table, a function that returns so many rows of it, or `None` at the end.
+      make_parts: A function for each table that returns a number of rows, or `None` at the end.
       join: Makes one batch of the parts that are not empty.
-      cut_off: Makes the last batch of the parts that there are when a table has no more rows, or
-        raises an error that has them.
-      weights: Of the tables.
+      cut_off: Makes the last batch when a table has no more rows, of the parts sampled so far, or
+        raises an error with these samples.
+      weights: Weights of the tables.
       batch_size: Number of rows.
-      seed: Of the rounding.
+      seed: Seed of the random rounding.
     """
     random = np.random.default_rng(seed)
     has_ended = False

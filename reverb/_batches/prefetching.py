@@ -23,7 +23,7 @@ class Stopped(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class PrefetchStats:
-    """How far a prefetching iterator is ahead, and how old what it returns is.
+    """Number of elements that a prefetching iterator has ready, and the age of the last one.
 
     Example:
       >>> with reverb.batches(client.server_address, "table", batch_size=2) as batches:
@@ -34,9 +34,9 @@ class PrefetchStats:
     Attributes:
       queued: Number of elements that `next` would return at once.
       num_returned: Number of elements that `next` has returned.
-      wait_s: How long calls of `next` have waited, in seconds, all together.
-      age_s: How long the last element that `next` has returned had been in the queue by then, in
-        seconds: so much older than the table its data was. 0.0 before the first one.
+      wait_s: Total time for which calls of `next` have waited, in seconds.
+      age_s: How long the last returned element had been in the queue, in seconds: its data is that
+        much older than the table. 0.0 before the first element.
     """
 
     queued: int
@@ -46,11 +46,11 @@ class PrefetchStats:
 
 
 class Pipe:
-    """State shared by the thread and the iterator. The thread has no reference to the iterator."""
+    """State shared by the thread and the iterator, to which the thread has no reference."""
 
     def __init__(self, size: int) -> None:
         self.changed = threading.Condition()
-        # With the times at which they were fetched.
+        # Pairs of the time at which an element was fetched, and the element.
         self.elements: collections.deque[tuple[float, Any]] = collections.deque()
         self.num_free = size
         self.has_ended = False
@@ -68,7 +68,7 @@ class Pipe:
         """Checks for a stop; sources call it several times per second.
 
         Args:
-          waits_for: What the source waits for, if it waits.
+          waits_for: Reason why the source waits, for errors and logs; `None`: the last one stays.
 
         Raises:
           Stopped: If the iterator was closed.
@@ -85,28 +85,28 @@ Source = Callable[[int, Pipe], Iterator[Any]]
 
 
 class Failure(Exception):
-    """What `Ahead.next` raises if there will be no more elements; the error is its cause."""
+    """Raised by `Ahead.next` if there will be no more elements; the error is its cause."""
 
 
 class Ahead(Protocol):
-    """Has elements ahead without a thread of Python."""
+    """Fetches elements ahead without a Python thread."""
 
     def start(self) -> None:
         """Begins to fetch."""
         ...
 
     def next(self, timeout_s: float | None) -> tuple[Any, float, float] | None:
-        """Returns an element, its age, and for how long it was waited, in seconds.
+        """Returns an element, its age, and the time spent waiting for it, in seconds.
 
         Returns `None` after the timeout, and after `close`.
 
         Raises:
-          Failure: If fetching has failed. Other exceptions, of signal handlers, change nothing.
+          Failure: If fetching has failed. Exceptions of signal handlers pass through.
         """
         ...
 
     def waits_for(self) -> str:
-        """What `next` waits for."""
+        """Reason why `next` waits."""
         ...
 
     def is_ready(self) -> bool:
@@ -144,7 +144,7 @@ class PrefetchIterator:
           source: Source of the elements.
           size: Number of elements to prefetch, at least 1.
           timeout_s: How long `next` waits for an element, in seconds; `None`: no limit.
-          ahead: Has elements ahead, in the place of the source and of the thread.
+          ahead: Fetches the elements instead of the source and the thread.
         """
         if size < 1:
             raise errors.InvalidArgumentError(f"size must be at least 1, got {size}")
@@ -214,7 +214,7 @@ class PrefetchIterator:
         return self._num_retrieved
 
     def stats(self) -> PrefetchStats:
-        """Returns how far it is ahead; does not block."""
+        """Returns the number of elements that are ready, and more; does not block."""
         num_ready = 0 if self._ahead is None else self._ahead.num_ready()
         num_queued = len(self._pipe.elements) + num_ready
         return PrefetchStats(num_queued, self._num_retrieved, self._wait_s, self._age_s)
@@ -233,14 +233,13 @@ class PrefetchIterator:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Closes the iterator."""
         self.close()
 
     def _has_ended(self) -> bool:
         return self._pipe.has_ended or self._pipe.is_stopped
 
     def _next_ahead(self, ahead: Ahead) -> Any:
-        """As `next`, of what is ahead without the thread."""
+        """Does what `next` does, for an iterator without the thread."""
         patience = None
         start = began = time.monotonic()
         while not self._has_ended():
@@ -296,7 +295,6 @@ class _Patience:
 
 
 def _fetch(source: Source, pipe: Pipe) -> None:
-    """The body of the thread."""
     try:
         while (count := _reserve(pipe)) > 0:
             for element in source(count, pipe):
@@ -326,5 +324,5 @@ def _reserve(pipe: Pipe) -> int:
         return 0 if pipe.is_stopped else count
 
 
-# Where programs import it from.
+# The public import path.
 PrefetchStats.__module__ = "reverb"

@@ -15,10 +15,10 @@ from reverb.errors import FailedPreconditionError
 
 __all__ = ["PriorityUpdates"]
 
-# Updates that wait; a learner that is faster than the server waits.
+# Limit of queued updates; it slows down a learner that is faster than the server.
 _MAX_WAITING = 16
 
-# How long `close` waits for the updates that are on their way.
+# How long `close` waits for queued updates.
 _CLOSE_TIMEOUT_S = 5.0
 
 
@@ -47,7 +47,7 @@ class PriorityUpdates:
         self._end.atexit = False
 
     def put(self, keys: Any, priorities: Any) -> None:
-        """Adds an update; blocks while 16 wait.
+        """Adds an update; blocks while 16 are queued.
 
         Args:
           keys: `[B]`, as in `Client.update_priorities`.
@@ -75,7 +75,7 @@ class PriorityUpdates:
         self._queue.put((keys, priorities))
 
     def check(self) -> None:
-        """Raises the error of an update that failed, once."""
+        """Raises the error of a failed update, once."""
         if self._failure:
             raise self._failure.pop(0)
 
@@ -89,7 +89,7 @@ class PriorityUpdates:
         self.check()
 
     def close(self) -> None:
-        """Ends the thread when it has sent what waits; waits 5 s for that at most."""
+        """Ends the thread after the queued updates; waits for at most 5 s."""
         self._is_closed = True
         if self._thread is not None and self._end.detach():
             self._queue.put(None)
@@ -99,7 +99,6 @@ class PriorityUpdates:
 def _send(
     client: Client, tables: list[str], waiting: "queue.Queue[Any]", failure: list[BaseException]
 ) -> None:
-    """The body of the thread."""
     while True:
         update = waiting.get()
         try:

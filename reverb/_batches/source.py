@@ -40,7 +40,7 @@ OPTIONS: dict[str, Any] = {
 
 
 class TableSource:
-    """Samples one table."""
+    """A source that samples one table."""
 
     def __init__(
         self,
@@ -62,16 +62,16 @@ class TableSource:
           table: Name of the table.
           batch_size: Number of items in an element, `B`; `None`: an element is one item.
           postprocess: Called with every item, before items are stacked.
-          rate_limiter_timeout_ms: Ends if the rate limiter delays a sample for this long; `None`:
-            never.
+          rate_limiter_timeout_ms: The source ends if the rate limiter delays a sample for this
+            long; `None`: never.
           container_types: Classes for the named tuples with the same name and fields in the table's
             signature.
           partial: Whether a batch may be short: at the end, or if the rate limiter allows no more
-            for 0.2 s. If not, the items of a batch that is not complete at the end stay in the
-            table, which a warning tells; where the table has no whole batch at once, they were
-            sampled, and are the `samples` of a `DeadlineExceededError`.
+            for 0.2 s. `False`: the items of an incomplete last batch stay in the table, with a
+            warning; if the table cannot hold a whole batch, they were sampled in parts, and are the
+            `samples` of a `DeadlineExceededError`.
           options: Other arguments of `Client.sample_batch`.
-          out: Returns the columns that the next batch is decoded into, or `None`: into new memory.
+          out: Returns the columns to decode the next batch into, or `None` for new memory.
         """
         self._client = client
         self._table = table
@@ -84,7 +84,7 @@ class TableSource:
         self._partial = partial
         self._options = OPTIONS | dict(options or {})
         self._out = out
-        # The client nests chosen columns; it knows which these are.
+        # The client nests chosen columns, because it knows the choice.
         self._has_choice = self._options["columns"] is not None
         if self._has_choice:
             self._out = None
@@ -113,11 +113,11 @@ class TableSource:
     def ahead(
         self, size: int, convert: Callable[[ReplayBatch], Any] | None = None
     ) -> "CoreBatches | None":
-        """Returns what has batches ahead without a thread of Python, or `None`.
+        """Returns batches that the core fetches without a Python thread; `None` if it cannot.
 
         Args:
           size: Number of batches.
-          convert: Makes the elements of batches, in the thread that asks for them.
+          convert: Makes an element of each batch, in the thread that calls `next`.
         """
         is_endless = self._timeout_s is None and not self._partial
         if self._out is not None or self._batch_size is None or not is_endless:
@@ -126,7 +126,7 @@ class TableSource:
             request = self._request(self._batch_size, timeout_ms=None)
             if request.needs_choice:
                 if not self._client._is_local():
-                    return None  # To ask for the table's columns may take time; nobody waits yet.
+                    return None  # Asking for the columns may block; nobody has called `next` yet.
                 self._choose(request)
             ahead = self._client._batches_ahead(request, size)
         except errors.ReverbError:
@@ -191,12 +191,11 @@ class TableSource:
         raise self._explained(errors.DeadlineExceededError(text), parts)
 
     def _request(self, count: int, **arguments: Any) -> BatchRequest:
-        """Asks for so many rows."""
         others = {"out": None, "partial": True, "timeout_ms": _POLL_MS} | arguments
         return BatchRequest(self._table, count, **self._options, **others)
 
     def _choose(self, request: BatchRequest) -> None:
-        """Tells the request the columns of the table, if it has to know them; may wait for them."""
+        """Gives a request the table's columns if it needs them; may wait for the server."""
         if request.needs_choice:
             request.choose(self._client._choice(self._table, self._options["columns"]))
 
@@ -248,11 +247,10 @@ class TableSource:
         return self._timeout_s is not None and time.monotonic() - last_progress >= self._timeout_s
 
     def _of_answer(self, request: BatchRequest, answer: Any) -> ReplayBatch:
-        """Makes a batch of what the core has sampled for a request."""
         return self.finished(request.flat_batch(answer), request)
 
     def _explained(self, error: Any, parts: list[ReplayBatch]) -> errors.ReverbError:
-        """The same error with table and address, and with the rows that were sampled."""
+        """Returns the error with table and address in its text, and the sampled rows attached."""
         explained = type(error)(f"{self._purpose()}: {error}")
         keep_samples(explained, [*rows_of_parts(parts), *getattr(error, "samples", ())])
         return explained
@@ -262,7 +260,7 @@ class TableSource:
 
         Args:
           batch: See `rows`.
-          request: What was asked for, if that is at hand.
+          request: The request of this batch; `None` if it is no longer at hand.
         """
         try:
             if request is None:
@@ -276,7 +274,6 @@ class TableSource:
             raise self._explained(error, [batch]) from error
 
     def _joined(self, parts: list[ReplayBatch], out: list[Any] | None = None) -> ReplayBatch:
-        """Joins batches, padded as they are."""
         limit = parse_byte_size_or_share("max_batch_bytes", self._options["max_batch_bytes"])
         return joined(
             parts,
@@ -287,7 +284,7 @@ class TableSource:
         )
 
     def _pads(self, count: int) -> list[Any]:
-        """What pads each of so many columns of a batch of items of different lengths."""
+        """Returns the padding value of each of `count` columns."""
         pad = self._options["pad"]
         if not isinstance(pad, Mapping | list | tuple):
             return [pad] * count
@@ -295,14 +292,14 @@ class TableSource:
         return choice.pad_values(pad, count)
 
     def _purpose(self) -> str:
-        """What it waits for."""
+        """Reason why this source waits, for errors and logs."""
         return f"a sample of table {self._table} at {self._client.server_address}"
 
     def _nested(self, columns: list[Any]) -> Any:
         """Nests a flat list of columns like the signature; returns it if the table has none."""
         if self._structure is None:
             signature = self._client.server_info()[self._table].signature
-            # Without a signature, the number of columns of the first item.
+            # Without a signature, the first item sets the number of columns.
             self._structure = columns if signature is None else self._with_types(signature)
             self._num_columns = len(tree.flatten(self._structure))
             self._is_flat = _is_flat(self._structure)
@@ -352,7 +349,7 @@ class CoreBatches:
         self.is_ready, self.num_ready = ahead.is_ready, ahead.num_ready
 
     def next(self, timeout_s: float | None) -> tuple[Any, float, float] | None:
-        """Returns a batch, its age, and for how long it was waited."""
+        """Returns a batch, its age, and the time spent waiting for it, in seconds."""
         try:
             found = self._ahead.next(timeout_s)
         except errors.ReverbError as error:
@@ -371,7 +368,7 @@ class CoreBatches:
         return element, age_s, waited_s
 
     def waits_for(self) -> str:
-        """What `next` waits for."""
+        """Reason why `next` waits."""
         reason = self._ahead.waits_for()
         purpose = self._source._purpose()
         return purpose if reason is None else f"{purpose}: {reason}"

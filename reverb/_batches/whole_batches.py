@@ -17,15 +17,15 @@ _logger = logging.getLogger("reverb")
 
 
 class WholeBatches:
-    """Whether batches are asked for as a whole, and what is left in the table when they end.
+    """Decides whether batches are requested as a whole, and reports the rest of the table.
 
-    Items of a batch that is not complete then stay in the table. Some batches have to come in
-    parts: those of a server of dm-reverb or of a group, which cannot sample them at once, and those
-    of a table that never has so many items, because its writers wait for samples before.
+    The items of an incomplete batch then stay in the table. Some batches must come in parts: from a
+    server of dm-reverb or a group, which cannot sample a batch at once, and from a table that never
+    holds a whole batch, because its writers wait for samples before.
     """
 
     def __init__(self, client: Client, table: str) -> None:
-        """Does not connect yet.
+        """Stores the arguments; does not connect yet.
 
         Args:
           client: Client of the server.
@@ -39,10 +39,10 @@ class WholeBatches:
         self._most = 0
 
     def are_possible(self, count: int) -> bool:
-        """Whether to ask for so many items as a whole. Blocks at first, until a server answers.
+        """Whether to request `count` items as a whole. The first call blocks for the server.
 
         Raises:
-          ReverbError: If the server does not tell its status.
+          ReverbError: If the server does not report its status.
         """
         if self._are_possible is None:
             try:
@@ -55,7 +55,7 @@ class WholeBatches:
     def has_grown(self) -> bool:
         """Whether more items may be sampled than at any call before, after a wait for a batch.
 
-        If writers wait, too, batches come in parts from now on.
+        If writers wait as well, batches are requested in parts from now on.
         """
         status = self._status()
         if status is None:
@@ -96,7 +96,7 @@ class WholeBatches:
 
 
 def _num_left(status: TableStatus) -> int:
-    """How many items may be sampled now, by the rate limiter and as far as there are any."""
+    """Number of items that the rate limiter allows to sample now, at most those of the table."""
     if status.items < max(1, status.limiter.min_size_to_sample):
         return 0
     return max(0, math.floor(min(status.items, status.cursor - status.limiter.min_diff)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A checkpoint as bytes: for the state of a program that has a server of its own."""
+"""A checkpoint as bytes, for the state of a program that runs its own server."""
 
 import io
 import os
@@ -12,9 +12,9 @@ from reverb.errors import DataLossError
 
 __all__ = ["pack", "unpack"]
 
-# The marker comes last: what is unpacked in part is no checkpoint.
+# The marker comes last, so that a partly unpacked directory is no checkpoint.
 _FILES = ("tables.tfrecord", "items.tfrecord", "chunks.tfrecord", "DONE")
-# More than blocks of headers, which `tarfile` reads at once, ever have.
+# Larger than any valid header, which `tarfile` reads at once.
 _HEADER_BYTES = 16 * 1024
 _COPY_BYTES = 1024 * 1024
 
@@ -43,16 +43,16 @@ def pack(path: str | os.PathLike[str]) -> bytes:
 
 
 def unpack(packed: bytes | str | os.PathLike[str], directory: str | os.PathLike[str]) -> None:
-    """Writes the files of `pack` where a checkpointer of that directory finds them.
+    """Writes the files that `pack` has packed into the directory of a checkpointer.
 
     Args:
       packed: The bytes that `pack` returned, or a file of them.
       directory: Root directory of a checkpointer.
 
     Raises:
-      DataLossError: If it is not what `pack` makes: one directory with the files of a
-        checkpoint. Nothing that a server would load is left.
-      OSError: If the file cannot be read, or is none.
+      DataLossError: If `packed` is not a result of `pack`: one directory with the files of a
+        checkpoint. Nothing is left that a server would load.
+      OSError: If the file cannot be read, or is not a plain file.
     """
     if isinstance(packed, bytes):
         _unpack(io.BytesIO(packed), "the packed checkpoint", pathlib.Path(directory))
@@ -63,14 +63,14 @@ def unpack(packed: bytes | str | os.PathLike[str], directory: str | os.PathLike[
 
 def _unpack(file: BinaryIO, name: str, directory: pathlib.Path) -> None:
     try:
-        # `r:` takes no compressed archives, which could be of any size.
+        # `r:` refuses compressed archives, which could expand to any size.
         with tarfile.open(fileobj=cast(BinaryIO, _SmallReads(file)), mode="r:") as archive:
             checkpoint, members = _members(archive)
         path = directory / checkpoint
         path.mkdir(mode=0o700)
         for file_name in _FILES:
             _copy(file, members[file_name], path / file_name)
-    # Headers that refer to each other nest.
+    # Chained headers make `tarfile` recurse.
     except (tarfile.TarError, RecursionError) as error:
         raise DataLossError(f"{name} is damaged: {error}") from None
 
@@ -86,7 +86,7 @@ def _members(archive: tarfile.TarFile) -> tuple[str, dict[str, tarfile.TarInfo]]
             continue
         if parents != [checkpoint] or name not in _FILES or name in members:
             raise tarfile.ReadError(f"{member.name!r:.200} is no file of a checkpoint")
-        # A sparse file may be a million times what is there.
+        # A sparse file may claim a million times the size of the archive.
         if not member.isreg() or member.issparse() or member.size < 0:
             raise tarfile.ReadError(f"{member.name!r:.200} is not a plain file")
         members[name] = member
@@ -109,7 +109,7 @@ def _copy(file: BinaryIO, member: tarfile.TarInfo, path: pathlib.Path) -> None:
 
 
 class _SmallReads:
-    """A file of which an archive reads its headers, which may claim any size, or a negative one."""
+    """A file that refuses the large or negative reads which a damaged header asks for."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -79,12 +79,12 @@ class Checkpoint:
       1.0 [array([[0., 0., 0., 0.]]), array([1.])]
 
     Attributes:
-      path: Its directory.
+      path: Directory of the checkpoint.
       server_name: Name of the server that saved it, see `DefaultCheckpointer`; `None`: no name.
-      taken_at: Time of the snapshot that it holds, in seconds since 1970; `None` if dm-reverb or an
-        earlier release wrote it.
-      place: The group of that server, the number of the shard, and how many shards there were;
-        `None` if it was in no group, or if an earlier release wrote it.
+      taken_at: Time of its snapshot, in seconds since 1970; `None` if dm-reverb or an earlier
+        release wrote it.
+      place: Group of the server, index of its shard, and number of shards; `None` if the server was
+        in no group, or if an earlier release wrote the checkpoint.
       tables: Stored settings and counters of the tables, by name. The number of episodes is not
         stored, and is 0.
     """
@@ -196,5 +196,5 @@ def _whole(number: float | None) -> int | None:
     return None if number is None else int(number)
 
 
-# Where programs import them from.
+# The public import path.
 Checkpoint.__module__ = TableStatistics.__module__ = "reverb.checkpointers"

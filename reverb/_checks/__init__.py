@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 # Design: docs/design/rpc.md.
-"""Private: checks of what comes from outside: arguments, answers, sizes, files."""
+"""Private: checks of arguments, answers of servers, sizes and files."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of servers that make no sense: programs get a `ReverbError`, whatever is wrong."""
+"""Answers of servers that make no sense: programs get a `ReverbError` in every case."""
 
 import functools
 from collections.abc import Callable
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 def reads_answer(read: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Makes a `DataLossError` of what a function raises for numbers and lists that cannot be."""
+    """Decorates a function that reads an answer: its other errors become a `DataLossError`."""
 
     @functools.wraps(read)
     def reading(*args: _P.args, **kwargs: _P.kwargs) -> _T:

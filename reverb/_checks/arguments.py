@@ -70,9 +70,9 @@ def as_path(argument: str, value: Any) -> str:
 
 
 def as_rows(argument: str, value: Any, dtype: Any, batch_size: int) -> np.ndarray:
-    """Returns one value per row of a batch, `[B]`; a scalar is repeated for all rows.
+    """Returns one value for each row of a batch, `[B]`; a scalar is repeated for all rows.
 
-    Float64 are numbers of any library, at their value.
+    With float64, `value` may be of any library and any number dtype; the numbers keep their value.
 
     Raises:
       InvalidArgumentError: If `value` has another shape.

@@ -43,13 +43,13 @@ def parse_byte_size(argument: str, value: Any) -> int | None:
 
 
 def parse_byte_size_or_share(argument: str, value: Any) -> int | None:
-    """Returns a number of bytes; a share is one of the memory that the process may use.
+    """Returns a number of bytes; a share refers to the memory that the process may use.
 
-    That memory is the smallest of the machine's and of the limits of the control groups above it.
+    That is the machine's memory, or the smallest limit of its control groups.
 
     Raises:
       InvalidArgumentError: If it is below 1, too large, not a size, or a share above 100 %.
-      FailedPreconditionError: If it is a share, and the system does not tell its memory.
+      FailedPreconditionError: If it is a share, and the system does not report its memory.
       TypeError: If it is neither an integer nor a string.
     """
     share = _SHARE.fullmatch(value.strip()) if isinstance(value, str) else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of any library as float64 arrays, at their value."""
+"""Converts numbers of any library to float64 arrays."""
 
 import sys
 from typing import Any
@@ -10,15 +10,15 @@ from reverb.errors import InvalidArgumentError
 
 __all__ = ["as_array", "as_numbers", "dtype_name"]
 
-# Kinds of devices of DLPack whose memory the processor reads: CPU, pinned for CUDA and for ROCm.
+# DLPack device types whose memory the processor can read: CPU, pinned for CUDA and for ROCm.
 _CPU_DEVICES = (1, 3, 11)
 
 
 def as_numbers(argument: str, value: Any) -> np.ndarray:
-    """Returns numbers as float64, whatever float or integer dtype they have.
+    """Returns numbers of any float or integer dtype as float64.
 
-    Takes arrays and tensors in CPU memory, also of dtypes that NumPy does not have, as bfloat16 and
-    those of 8 bits, with the package `ml_dtypes` or without it; numbers; and lists of all these.
+    Accepts arrays and tensors in CPU memory, numbers, and lists of these. Dtypes that NumPy lacks,
+    such as bfloat16 and floats of 8 bits, work with and without the package `ml_dtypes`.
 
     Raises:
       InvalidArgumentError: If a tensor is not in CPU memory.
@@ -45,7 +45,7 @@ def as_array(argument: str, value: Any) -> np.ndarray:
 
     Raises:
       InvalidArgumentError: If a tensor is not in CPU memory.
-      TypeError: If it is an array of raw bytes that stand for no numbers.
+      TypeError: If it is an array of raw bytes that represent no numbers.
     """
     if not isinstance(value, np.ndarray) and hasattr(value, "__dlpack__"):
         value = _of_tensor(argument, value)
@@ -53,20 +53,20 @@ def as_array(argument: str, value: Any) -> np.ndarray:
     if array.dtype.type is np.void:
         with np.errstate(invalid="ignore"):  # NaN are no error here.
             return _of_bits(argument, array)
-    # The dtypes of `ml_dtypes` are of other kinds, or of that of raw bytes.
+    # Some dtypes of `ml_dtypes` have the kind of raw bytes, but are numbers.
     return array.astype(np.float64) if array.dtype.kind == "V" else array
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
-    """Returns the name of a dtype; that of its numbers, if NumPy has only their raw bytes.
+    """Returns the name of a dtype, also if NumPy holds its numbers as raw bytes.
 
-    Signatures have raw bytes for bfloat16 and the like if the package `ml_dtypes` is missing.
+    In signatures, bfloat16 and the like are raw bytes if the package `ml_dtypes` is missing.
     """
     return (dtype.metadata or {}).get("reverb_dtype", dtype.name)
 
 
 def _of_tensor(argument: str, tensor: Any) -> Any:
-    """Returns what NumPy takes for a tensor of another library."""
+    """Converts a tensor of another library to an array that NumPy accepts."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor) and tensor.is_cpu:
         tensor = tensor.detach()
@@ -75,7 +75,7 @@ def _of_tensor(argument: str, tensor: Any) -> Any:
         except TypeError:  # NumPy does not know its dtype.
             return tensor.to(torch.float64).numpy()
     if type(tensor).__module__.partition(".")[0] == "tensorflow":
-        return tensor  # Its tensors are arrays; those of texts end the process by DLPack.
+        return tensor  # NumPy reads these as they are; strings crash the process over DLPack.
     try:
         kind, _ = tensor.__dlpack_device__()
     except Exception:
@@ -94,7 +94,7 @@ def _of_tensor(argument: str, tensor: Any) -> Any:
 
 
 def _of_bits(argument: str, array: np.ndarray) -> np.ndarray:
-    """Returns the numbers that raw bytes stand for, without the package that knows them."""
+    """Decodes raw bytes to the numbers that they represent, without `ml_dtypes`."""
     name = dtype_name(array.dtype)
     if name == "bfloat16":
         # The upper half of a float32.
@@ -112,7 +112,7 @@ def _of_bits(argument: str, array: np.ndarray) -> np.ndarray:
 
 
 def _of_e4m3fn(bits: np.ndarray) -> np.ndarray:
-    """Numbers of a sign, 4 bits of exponent with bias 7 and 3 bits of mantissa; no infinity."""
+    """Decodes floats of 1 sign bit, 4 exponent bits (bias 7) and 3 mantissa bits; no infinity."""
     exponent, mantissa = (bits >> 3 & 15).astype(np.int64), (bits & 7).astype(np.float64)
     numbers = np.ldexp(np.where(exponent > 0, 8 + mantissa, mantissa), np.maximum(exponent, 1) - 10)
     numbers[(bits & 127) == 127] = np.nan

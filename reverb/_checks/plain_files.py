@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are read, and nothing in their place that would keep a program waiting.
+"""Opens plain files only, so that no program waits for a pipe or a device.
 
 Opening a pipe waits for its writer, and a device may have no end. Links to files are followed.
 """
@@ -12,21 +12,22 @@ from reverb.core import native
 
 __all__ = ["MAX_BYTES", "append_to_file", "open_file", "read_file"]
 
-# What is read whole has some thousand bytes; the core reads as much of its own files.
+# Far above the size of any file that is read whole; the core has the same limit.
 MAX_BYTES = 16 * 2**20
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Opens a file to read its bytes, and nothing that could wait for a writer or have no end.
+    """Opens a plain file to read its bytes.
 
     Raises:
-      OSError: If it cannot be opened, or is a directory, a pipe, a socket or a device; names it.
+      OSError: If it cannot be opened, or is a directory, a pipe, a socket or a device; the text
+        names it.
     """
     return os.fdopen(native.open_file(path, False), "rb")
 
 
 def append_to_file(path: str | os.PathLike[str]) -> RawIOBase:
-    """Opens a file to append to it, without a buffer, and makes one if there is none. Never waits.
+    """Opens a plain file to append to it, unbuffered; creates it if it is missing. Never waits.
 
     Raises:
       OSError: As `open_file`.
@@ -38,6 +39,6 @@ def read_file(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> bytes
     """Returns the content of a file.
 
     Raises:
-      OSError: As `open_file`, or if it has more than `max_bytes`; names it.
+      OSError: As `open_file`, or if it has more than `max_bytes`.
     """
     return native.read_file(path, max_bytes)

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
 # Design: docs/design/readers.md.
-"""Private: what both clients ask when they sample batches, and what they make of the answer."""
+"""Private: the methods of both clients, and batches: their requests, columns and answers."""

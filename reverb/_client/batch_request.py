@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch that a client asks for: what the core is given, and what becomes of its answer."""
+"""Requests for batches: the arguments for the core, and the conversion of its answer."""
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +28,12 @@ _new_tuple = tuple.__new__
 
 
 class BatchForm:
-    """How a batch is laid out, if not as usual. The core reads it.
+    """Options of a batch's form, where they differ from the defaults. The core reads it.
 
     Attributes:
       ragged: How items of different lengths become a batch.
       multiple_of: Rounds the largest length up to a multiple of this.
-      indices: Places of the columns; empty for all.
+      indices: Positions of the columns; empty for all.
       outputs: The arrays to write to; `None`: new memory.
       max_batch_bytes: Limit of new memory in bytes; `None`: the default.
     """
@@ -45,7 +45,7 @@ class BatchForm:
     max_batch_bytes: int | None = None
 
 
-# Nobody changes it: a request without a choice keeps its form.
+# Shared by many requests, so it must not be changed.
 _PACKED = BatchForm()
 _PACKED.ragged = "packed"
 
@@ -53,24 +53,24 @@ _PACKED.ragged = "packed"
 class BatchRequest:
     """The arguments of `sample_batch`, checked.
 
-    With `needs_choice`, `choose` comes first. Then the native `sample_batch` takes this object,
-    `flat_batch` takes its answer, and `finished` brings the batch into the form that was asked, but
-    for the nest of the signature.
+    With `needs_choice`, call `choose` first. Then pass this object to the native `sample_batch`,
+    its answer to `flat_batch`, and that batch to `finished`, which brings it into the requested
+    form, except for the nest of the signature.
 
     Attributes:
       table: Name of the table.
       batch_size: Number of items.
-      timeout_ms: How long the rate limiter may delay them; `None`: no limit.
-      partial: Whether fewer are enough after that time.
-      distinct: Whether no item may be there twice.
-      form: How the batch is laid out; `None`: as usual.
+      timeout_ms: How long the rate limiter may delay the items; `None`: no limit.
+      partial: Whether a smaller batch is returned after that time.
+      distinct: Whether no item may be in the batch twice.
+      form: Options of the form; `None`: the defaults.
       columns: The columns to sample, as the program names them; `None`: all.
-      needs_choice: Whether the columns of the table must be known.
+      needs_choice: Whether the request needs the columns of the table.
       nested: Nests a flat list of the chosen columns; `None` if all of them were chosen.
-      is_flat: Whether a flat batch is finished, but for its nest.
+      is_flat: Whether a flat batch is finished, except for its nest.
     """
 
-    # A request is made for every batch, so what is as usual takes no time.
+    # Class attributes: a request is made for every batch, so defaults must cost no time.
     form: BatchForm | None = None
     columns: Any = None
     needs_choice = False
@@ -116,7 +116,7 @@ class BatchRequest:
         columns: Any,
         max_batch_bytes: int | str | None,
     ) -> None:
-        """Takes the form of the batch."""
+        """Checks and stores the options of the batch's form."""
         self.form = form = BatchForm()
         if max_batch_bytes is not None:
             form.max_batch_bytes = parse_byte_size_or_share("max_batch_bytes", max_batch_bytes)
@@ -141,7 +141,7 @@ class BatchRequest:
         return self._out is not None
 
     def choose(self, choice: ColumnChoice) -> None:
-        """Takes the columns of the table that were asked for."""
+        """Stores the requested columns of the table."""
         self._choice = choice
         form = self.form = self.form or BatchForm()
         form.indices = choice.indices
@@ -153,11 +153,11 @@ class BatchRequest:
             choice.check_pads(self._pad)
 
     def flat_batch(self, answer: native.BatchAnswer) -> ReplayBatch:
-        """Returns a batch with a flat list of columns; with outputs it is that of their arrays.
+        """Returns a batch with a flat list of columns; with outputs, these are their arrays.
 
         Its lengths are a flat list, too, with `None` for a column that is a single step.
         """
-        # As `_make` does; the constructor of a named tuple takes twice as long.
+        # The constructor of a named tuple would take twice as long.
         info, data = _new_tuple(BatchInfo, answer.infos), answer.columns
         form = self.form
         if form is not None:
@@ -176,7 +176,7 @@ class BatchRequest:
     def finished(
         self, batch: ReplayBatch, nested: Callable[[list[Any]], Any] | None = None
     ) -> ReplayBatch:
-        """Fills the padding of a flat batch, and nests it as it was asked.
+        """Fills the padding of a flat batch, and nests it as requested.
 
         Args:
           batch: See `flat_batch`.
@@ -198,10 +198,10 @@ class BatchRequest:
 
 
 def nested_batch(batch: ReplayBatch, nested: Callable[[list[Any]], Any] | None) -> ReplayBatch:
-    """Returns a batch as programs get it: with its columns, and their lengths, in a nest.
+    """Returns a batch for programs, with its columns and their lengths in a nest.
 
     Args:
-      batch: Flat, see `BatchRequest.flat_batch`.
+      batch: A flat batch, see `BatchRequest.flat_batch`.
       nested: Nests a flat list; `None`: data and lengths stay lists.
     """
     info, data = batch.info, batch.data
@@ -216,19 +216,19 @@ def nested_batch(batch: ReplayBatch, nested: Callable[[list[Any]], Any] | None) 
 
 
 def keep_flat_samples(error: BaseException) -> None:
-    """Makes samples of what the core has attached to an exception."""
+    """Converts the samples that the core has attached to an exception."""
     flat = error.__dict__.pop("samples", ())
     keep_samples(error, [ReplaySample(SampleInfo(*info), data) for info, data in flat])
 
 
 def _check_ragged(ragged: str, pad: Any, pad_to_multiple_of: int | None, out: Any) -> int:
-    """Checks how items of different lengths become a batch; returns what lengths are rounded to."""
+    """Checks the options for items of different lengths; returns the multiple for lengths."""
     if ragged not in ("error", "pad", "packed"):
         raise InvalidArgumentError(f"ragged must be 'error', 'pad' or 'packed', got {ragged!r}")
     if ragged == "packed" and out is not None:
         raise InvalidArgumentError(
-            "out cannot hold a packed batch, whose size is not known before; use ragged='pad' or "
-            "leave out away"
+            "out cannot hold a packed batch, because its size is not known before. Pass "
+            "ragged='pad', or no out"
         )
     if ragged != "pad" and not (isinstance(pad, int) and pad == 0):
         raise InvalidArgumentError(f"pad is for ragged='pad', got {pad!r} and ragged={ragged!r}")
@@ -243,7 +243,7 @@ def _check_ragged(ragged: str, pad: Any, pad_to_multiple_of: int | None, out: An
 
 
 def _outputs(name: str, out: Any, batch_size: int, choice: ColumnChoice | None) -> Any:
-    """Returns the arrays of a nest, or of a `ReplaySample`, as the core takes them."""
+    """Returns the arrays of a nest, or of a `ReplaySample`, in the order of the core."""
     info = None
     if isinstance(out, ReplaySample):
         info, out = out.info, out.data
@@ -253,7 +253,6 @@ def _outputs(name: str, out: Any, batch_size: int, choice: ColumnChoice | None) 
 
 
 def _placed(nest: Any, values: list[Any]) -> Any:
-    """Returns values in the places of the arrays of a nest."""
     left = iter(values)
     return _mapped(lambda _: next(left), nest)
 
@@ -261,7 +260,7 @@ def _placed(nest: Any, values: list[Any]) -> Any:
 def _mapped(function: Callable[[Any], Any], nest: Any) -> Any:
     """Maps the arrays of a nest that a batch was written to, in the order of the core.
 
-    Arrays are whatever is no container: dm-tree takes memory for a sequence.
+    Every value that is no container counts as an array. dm-tree would take buffers for sequences.
     """
     if nest is None:
         return None  # A column that was left out.

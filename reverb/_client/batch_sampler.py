@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches in memory that is written again and again."""
+"""Batches in memory that is reused."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ __all__ = ["BatchMemory", "BatchSampler"]
 class BatchSampler:
     """An endless iterator of batches that owns their memory; see `Client.batch_sampler`.
 
-    The arrays of a batch are valid until `num_buffers` more batches were taken: then they hold
-    another batch. Copy what is needed for longer. A batch that is smaller than asked for, and one
-    with columns of strings, has memory of its own.
+    The arrays of a batch are valid until `num_buffers` more batches were taken; then they hold
+    another batch. Copy what you need for longer. A batch that is smaller than requested, and one
+    with columns of strings, has its own memory.
 
     Not to be shared by threads. A `with` block closes it.
     """
@@ -48,7 +48,7 @@ class BatchSampler:
         return memory.kept(self._client.sample_batch(self._table, self._batch_size, **options))
 
     def close(self) -> None:
-        """Ends the iterator and gives its memory up; batches that were taken stay valid."""
+        """Ends the iterator and releases its memory; batches that were taken stay valid."""
         self._memory.close()
 
     def __enter__(self) -> "BatchSampler":
@@ -59,28 +59,28 @@ class BatchSampler:
 
 
 class BatchMemory:
-    """The memory of the last few batches, to write to in turn.
+    """The memory of the last few batches, written in turn.
 
     Attributes:
-      is_closed: Whether it was given up.
+      is_closed: Whether `close` was called.
     """
 
     def __init__(self, batch_size: int, num_buffers: int) -> None:
         self.is_closed = False
         self._batch_size = batch_size
-        self._slots: list[Any] = [None] * check_at_least_one("num_buffers", num_buffers)
+        self._memories: list[Any] = [None] * check_at_least_one("num_buffers", num_buffers)
         self._next = 0
 
     def options(self) -> dict[str, Any]:
-        """Returns where the next batch goes, as an option of `sample_batch`."""
-        slot = self._slots[self._next]
-        return {} if slot is None else {"out": slot}
+        """Returns the memory for the next batch, as an option of `sample_batch`."""
+        memory = self._memories[self._next]
+        return {} if memory is None else {"out": memory}
 
     def kept(self, batch: ReplayBatch) -> ReplayBatch:
-        """Returns a batch, and keeps its memory if it is one of those to write to again."""
-        if self._slots[self._next] is None and self._is_usable(batch):
-            self._slots[self._next] = batch
-        self._next = (self._next + 1) % len(self._slots)
+        """Returns the batch, and keeps its memory if it can be reused."""
+        if self._memories[self._next] is None and self._is_usable(batch):
+            self._memories[self._next] = batch
+        self._next = (self._next + 1) % len(self._memories)
         return batch
 
     def _is_usable(self, batch: ReplayBatch) -> bool:
@@ -88,15 +88,15 @@ class BatchMemory:
         return is_whole and not self.is_closed and _has_numbers(batch.data)
 
     def close(self) -> None:
-        """Gives the memory up."""
+        """Releases the memory."""
         self.is_closed = True
-        self._slots = [None] * len(self._slots)
+        self._memories = [None] * len(self._memories)
 
 
 def _has_numbers(data: Any) -> bool:
-    """Returns whether all columns have memory that can be written again."""
+    """Returns whether all columns have memory that can be reused."""
     return all(leaf is None or leaf.dtype.kind != "O" for leaf in tree.flatten(data))
 
 
-# Where programs import it from.
+# The public import path.
 BatchSampler.__module__ = "reverb.client"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The calls that ask or change a server: their text for both clients.
+"""The calls that query or change a server: their text for both clients.
 
-Nobody imports this file. `tools/generate_clients.py` (`make clients`) writes these methods into
-`reverb.Client` as they stand here, and into `reverb.aio.Client` with `await`; its docstring has the
-rules. A method here that is missing in a client is an error of `make check`.
+This file is never imported. `tools/generate_clients.py` (`make clients`) copies these methods into
+`reverb.Client` unchanged, and into `reverb.aio.Client` with `await`; its docstring has the rules.
+`make check` fails if a client lacks a method of this file.
 """
 
 import contextlib
@@ -93,14 +93,14 @@ class Calls:
         return CheckpointStatus.from_serialized_proto(answer)
 
     def status(self, *, with_streams: bool = False) -> ServerStatus:
-        """Returns everything that the server counts: memory, tables, who waits, calls, checkpoints.
+        """Returns everything that the server counts: memory, tables, waits, calls, checkpoints.
 
-        With several servers behind the address, one of them answers, as in `reset`. Looks at the
-        chunks that writers hold and that wait to be inserted: for a page or a log, not for a loop.
+        With several servers behind the address, one of them answers, as in `reset`. The server goes
+        through all chunks that are held or queued, so do not call this in a tight loop.
 
         Args:
-          with_streams: Whether to tell of each open stream, too: whose it is, and what it waits
-            for.
+          with_streams: Whether to include each open stream, with its client and the reason why it
+            waits.
 
         Raises:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
@@ -109,10 +109,10 @@ class Calls:
         return ServerStatus.from_serialized_proto(self._serialized_status(with_streams))
 
     def diagnose(self, table: str) -> Diagnosis:
-        """Returns what a table does or waits for, in a word and a sentence.
+        """Returns a table's state, in a word and a sentence: does it work, or why does it wait?
 
-        The first call tells no rates: a server counts them for ten minutes after somebody has asked
-        for its status.
+        The first call returns no rates: a server counts them for ten minutes after each query of
+        its status.
 
         Example:
           >>> client.diagnose("table").state
@@ -144,9 +144,9 @@ class Calls:
     ) -> TableInfo:
         """Changes settings of a table while the server runs: all that are given, or none.
 
-        Requests that wait go on at once if the new settings let them. Blocks until the table keeps
-        its new limits: a smaller table gives up the items that its remover selects, a few hundred
-        at a time. After a restart the table has the settings of the program that makes it again.
+        Waiting requests continue at once if the new settings allow it. Blocks until the table keeps
+        its new limits: a smaller table evicts the items that its remover selects, a few hundred at
+        a time. After a restart the table has the settings of the program that makes it again.
         With several servers behind the address, one of them changes its table, as in `reset`.
 
         Example:
@@ -159,8 +159,8 @@ class Calls:
           max_bytes: Maximum number of bytes, or a size such as "4GiB"; `None` takes the limit away,
             `reverb.UNCHANGED` leaves it.
           max_times_sampled: Number of samples after which an item is removed; 0: no limit.
-          rate_limiter: A new limiter. As many samples are allowed as before; with another
-            `samples_per_insert`, as the new bounds allow.
+          rate_limiter: A new limiter. It allows as many samples as before; with another
+            `samples_per_insert`, as many as its bounds allow.
           priority_exponent: The exponent of a `Prioritized` sampler.
           sampler: A selector of the kind that the sampler has, with other parameters:
             `Prioritized(...)` or `Recent(...)`.
@@ -170,9 +170,8 @@ class Calls:
 
         Raises:
           InvalidArgumentError: If a value is out of its range, if the sampler has no exponent or is
-            of another kind, if nothing could be sampled any more, if the priority of an item does
-            not fit the new exponent, or if an item that waits to be inserted does not fit the new
-            settings.
+            of another kind, if the table could never be sampled again, if the priority of an item
+            does not fit the new exponent, or if a waiting insert does not fit the new settings.
           TableNotFoundError: If there is no such table.
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
@@ -197,7 +196,7 @@ class Calls:
 
         Args:
           changes: The change of each table, by its name.
-          dry_run: Whether only to say what would change.
+          dry_run: Whether to return the changes without making them.
 
         Returns:
           The settings that have another value now.
@@ -206,16 +205,16 @@ class Calls:
         return ChangedSetting.all_of(self._client.call("ConfigureTables", request))
 
     def pause_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
-        """Lets inserts and samples of a table wait until `resume_table`.
+        """Pauses inserts and samples of a table until `resume_table`.
 
-        Who waits is told by whom and since when, in timeouts, too. Updates, deletes and `reset` go
-        on. The pause outlives this client, but not the server. Writers go on until their items fill
-        the queue of the table, and until `max_pending_bytes`.
+        Timeout errors of paused calls say which client paused the table, and when. Updates, deletes
+        and `reset` continue. The pause outlives this client, but not the server. Writers continue
+        until their items fill the queue of the table, or until `max_pending_bytes`.
 
         Args:
           table: Name of the table.
-          inserts: Whether inserts wait from now on; `False` leaves them as they are.
-          samples: Whether samples wait from now on; `False` leaves them as they are.
+          inserts: Whether to pause inserts; `False` leaves them as they are.
+          samples: Whether to pause samples; `False` leaves them as they are.
 
         Raises:
           InvalidArgumentError: If both are `False`.
@@ -227,12 +226,12 @@ class Calls:
         self._client.call(*request_of("SetPaused", table=table, paused=True, **sides))
 
     def resume_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
-        """Lets inserts and samples of a table go on, whoever has paused them.
+        """Resumes inserts and samples of a table that this or another client has paused.
 
         Args:
           table: Name of the table.
-          inserts: Whether inserts go on; `False` leaves them as they are.
-          samples: Whether samples go on; `False` leaves them as they are.
+          inserts: Whether to resume inserts; `False` leaves them as they are.
+          samples: Whether to resume samples; `False` leaves them as they are.
 
         Raises:
           InvalidArgumentError: If both are `False`.
@@ -245,12 +244,12 @@ class Calls:
 
     @contextlib.contextmanager
     def rate_limiter_off(self, table: str, *, count: bool = False) -> Iterator[None]:
-        """Lets inserts through without the rate limiter, for a `with` block.
+        """Turns the rate limiter off for inserts, for a `with` block.
 
-        Meant for filling a table. Samples wait for the limiter as always. It is on again at the end
-        of the block, and if this client or its connection is lost. Flush writers within the block:
-        what comes later waits. The inserts of other clients are let through, too, and counted in
-        the same way.
+        Use it to fill a table. Samples wait for the limiter as always. It is turned on again at the
+        end of the block, and if this client or its connection is lost. Flush writers within the
+        block: later inserts wait. The inserts of other clients pass too, and are counted in the
+        same way.
 
         Example:
           >>> with client.rate_limiter_off("table"):
@@ -258,13 +257,13 @@ class Calls:
 
         Args:
           table: Name of the table.
-          count: Whether these inserts allow samples. `False`: the ratio goes on as if they had not
-            happened; the number of samples in the table's information grows by
-            `samples_per_insert` for each (rounded), as the format of checkpoints has it. `True`:
-            learners may sample them, and inserts wait afterwards until they have.
+          count: Whether these inserts count for the ratio. `False`: the ratio continues as if they
+            had not happened; in the table's information, each of them adds `samples_per_insert`
+            samples (rounded), because the format of checkpoints requires it. `True`: they allow
+            samples, and later inserts wait until the learners have caught up.
 
         Raises:
-          FailedPreconditionError: If the limiter is off already; names the client.
+          FailedPreconditionError: If the limiter is off already; the text names the client.
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers; at the end of the block, if the limiter was turned
             on earlier because the connection was lost.
@@ -274,17 +273,17 @@ class Calls:
         try:
             yield
         except BaseException:
-            # The error of the block is the one to see.
+            # The program should see the error of the block.
             with contextlib.suppress(ReverbError):
                 self._release(hold)
             raise
         self._release(hold)
 
     def directory(self) -> Any:
-        """The map of the group: its shards, and who owns which slot of keys.
+        """The map of the group: its shards, and the slots of keys that each of them owns.
 
-        Blocks until a server has answered. For addresses `shards:///...` it is the map of the
-        group, also if its servers know of none; for others what that server has.
+        Blocks until a server has answered. For an address `shards:///...` it is the map of the
+        group, even if its servers have none; for other addresses it is the map of that server.
 
         Returns:
           The message `ShardMap` of `shards.proto`; `None` if the server is no shard of a group.
@@ -297,9 +296,9 @@ class Calls:
         return answer.map if answer.HasField("map") else None
 
     def shard_info(self) -> list[ShardInfo]:
-        """How each shard of the group is, by their indices. Asks all of them.
+        """Returns the state of each shard of the group, in the order of their indices.
 
-        A shard that does not answer within 5 s is `"down"`.
+        Asks all shards. One that does not answer within 5 s is `"down"`.
 
         Raises:
           InvalidArgumentError: If the address is not that of a group (`shards:///...`).
@@ -309,9 +308,9 @@ class Calls:
 
     @property
     def updates_missed(self) -> int:
-        """Keys that this client wanted to update or delete, and that no shard of the group had.
+        """Number of updates and deletes of this client whose key no shard of the group had.
 
-        They have left their tables, or their shard is down.
+        The items have left their tables, or their shard is down.
 
         Raises:
           InvalidArgumentError: If the address is not that of a group (`shards:///...`).
@@ -319,11 +318,12 @@ class Calls:
         return self._client.updates_missed()
 
     def drain(self, timeout_s: float = 30.0) -> int:
-        """Makes the server ready to be stopped: it ends all streams and accepts no new ones.
+        """Prepares the server to be stopped: it ends all streams and accepts no new ones.
 
-        Its probes say that it is not ready. What was confirmed is in the tables, what was sampled
-        is sent, and clients try again what was neither: at the next server of their address, or at
-        this one after its restart. Other calls, such as `checkpoint`, go on. Only `stop` ends it.
+        Its probes report that it is not ready. Confirmed items are in the tables, sampled ones are
+        sent, and clients retry everything else: at the next server of their address, or at this one
+        after its restart. Other calls, such as `checkpoint`, still work. Only `stop` ends the
+        drain.
 
         Args:
           timeout_s: How long to wait for the end of the streams, in seconds.
@@ -340,5 +340,4 @@ class Calls:
         return answer_of("Drain", answer).open_streams
 
     def _serialized_status(self, with_streams: bool) -> bytes:
-        """Returns the status as a serialized `reverb.StatusResponse` message."""
         return self._client.call(*request_of("Status", with_streams=bool(with_streams)))

@@ -18,7 +18,7 @@ class ColumnChoice:
     """All columns of a table, or some.
 
     Attributes:
-      indices: Places of the columns in the flat structure, increasing; empty: all.
+      indices: Positions of the columns in the flat structure, increasing; empty: all.
     """
 
     def __init__(self, table: str, signature: Any, columns: Any = None) -> None:
@@ -27,8 +27,8 @@ class ColumnChoice:
         Args:
           table: Name of the table.
           signature: Its signature, or `None`.
-          columns: Names or places, or `None` for all. A name is a field of the signature, which may
-            have fields itself, or a tuple of names.
+          columns: Names or positions, or `None` for all. A name is a field of the signature, which
+            may have fields itself, or a tuple of names.
 
         Raises:
           InvalidArgumentError: If there is no such column.
@@ -46,7 +46,7 @@ class ColumnChoice:
             self.indices = sorted(chosen)
 
     def _find(self, argument: str, column: Any) -> list[int]:
-        """Returns the places of the columns with a name."""
+        """Returns the positions of the columns with a name."""
         if isinstance(column, int | np.integer) and not isinstance(column, bool):
             count = len(self._paths)
             if column < 0 or (self.signature is not None and column >= count):
@@ -77,8 +77,8 @@ class ColumnChoice:
     def nested(self, columns: Sequence[Any]) -> Any:
         """Nests columns like the signature.
 
-        What was not chosen is left out of dicts, and is `None` in lists and tuples. Without a
-        signature the columns stay a list.
+        Other columns are left out of dicts, and are `None` in lists and tuples. Without a signature
+        the columns stay a list.
         """
         if self.signature is None:
             return list(columns)
@@ -90,7 +90,7 @@ class ColumnChoice:
         """Returns the value that pads each column.
 
         Args:
-          pad: One value for all, a list with one for each, or a dict by name; 0 for the others.
+          pad: One value for all, a list with one for each, or a dict by name; 0 for other columns.
           num_columns: Number of columns of the batch.
 
         Raises:
@@ -111,7 +111,7 @@ class ColumnChoice:
         return [pad] * num_columns
 
     def check_pads(self, pad: Any) -> None:
-        """Checks values that pad columns, as far as the signature tells.
+        """Checks padding values against the dtypes of the signature.
 
         Raises:
           InvalidArgumentError: If a column cannot hold its value.
@@ -129,7 +129,7 @@ class ColumnChoice:
         return repr("/".join(map(str, self._paths[at]))) if at < len(self._paths) else str(at)
 
     def check_structure(self, name: str, nest: Any) -> None:
-        """Checks that the dicts of a nest have the fields of those of the signature.
+        """Checks that the dicts of a nest have the same fields as those of the signature.
 
         Raises:
           InvalidArgumentError: If they have others.
@@ -153,14 +153,13 @@ def check_pad(column: str, value: Any, dtype: np.dtype) -> None:
 
 
 def _as_list(columns: Any) -> list[Any]:
-    """Returns the names: one name is a list of one."""
     if isinstance(columns, str | int | np.integer):
         return [columns]
     return list(columns)
 
 
 def _filled(structure: Any, places: Iterator[int], chosen: set[int], left: Iterator[Any]) -> Any:
-    """Returns a nest of the columns that are left, or `_LEFT_OUT` if none is in the structure."""
+    """Returns a nest of the chosen columns, or `_LEFT_OUT` if the structure has none of them."""
     if isinstance(structure, Mapping):
         items = [(key, _filled(structure[key], places, chosen, left)) for key in sorted(structure)]
         fields = {key: value for key, value in items if value is not _LEFT_OUT}

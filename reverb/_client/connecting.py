@@ -5,7 +5,7 @@
 # bounded, because otherwise a mistyped address would look like a hang.
 DEFAULT_CONNECT_TIMEOUT_S = 60.0
 
-# A peer that vanished is detected within their sum. A peer may freeze for less than the timeout.
+# A vanished peer is detected within the sum of both. A peer may freeze for less than the timeout.
 DEFAULT_KEEPALIVE_S = 10.0
 DEFAULT_KEEPALIVE_TIMEOUT_S = 5.0
 

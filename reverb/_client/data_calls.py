@@ -44,12 +44,12 @@ class Calls:
           server_address: `host:port`, several of them separated by commas, or a gRPC target
             (`dns:///name:port`, `ipv4:127.0.0.1:1,127.0.0.1:2`). A name with several addresses also
             means several servers. With several servers, calls of each kind go to them in turn,
-            from a random one on. Names are resolved again when a server cannot be reached. With
-            `grpcs://` in front (`grpcs://host:port`, `grpcs://a:1,b:2`) the servers are reached by
-            TLS; with `REVERB_TLS=1` in the environment every address is, unless it has `grpc://`.
-            Or else `unix:///path/of/socket` (`unix:path` for a relative path) for a server on this
-            machine that listens on a Unix socket. Or else `shards:///a:1,b:2` for a group of
-            servers that are used as one (`shards+grpcs:///` for TLS).
+            starting with a random one. Names are resolved again when a server cannot be reached.
+            `grpcs://` in front means TLS (`grpcs://host:port`, `grpcs://a:1,b:2`); with
+            `REVERB_TLS=1` in the environment every address does, except with `grpc://` in front.
+            `unix:///path/of/socket` (`unix:path` for a relative path) is a server on this machine
+            that listens on a Unix socket. `shards:///a:1,b:2` is a group of servers that are used
+            as one (`shards+grpcs:///` for TLS).
           connect_timeout_s: How long to wait for the first answer of the server, in seconds.
           keepalive_s: Interval of pings to the server while a call is open, in seconds, from 0.1
             to 86400; `None`: no pings. A dm-reverb server is never pinged; TCP detects after about
@@ -57,23 +57,24 @@ class Calls:
           keepalive_timeout_s: A server that sends nothing for this long after a ping counts as
             lost, and its calls are retried, as after any lost connection. In seconds, from 0.1 to
             86400. A server that freezes for less than this is tolerated.
-          token: The token that the server wants, if it does. It goes only to servers that TLS has
-            verified, so the address must have `grpcs://`; or over a Unix socket to a server that
-            runs as the same user or as root. `None`: that of `token_file`, else of the
-            environment: `REVERB_TOKEN_FILE` names a file, `REVERB_TOKEN` is a token.
+          token: The access token, if the server requires one. It is sent only to servers that TLS
+            has verified, so the address must have `grpcs://`; or over a Unix socket to a server
+            that runs as the same user or as root. `None`: the token in `token_file`, else that of
+            the environment: `REVERB_TOKEN_FILE` names a file, `REVERB_TOKEN` is a token.
           token_file: Path of a file that holds a token; read again when it has changed.
-          tls: How to check the server, for addresses with `grpcs://`. What it does not say comes
-            from the environment; see `ClientTls`.
-          pickle_token: Whether pickles of this client contain `token`: whoever reads one of them
-            then has it. `False`: where a pickle is loaded, the environment must have a token.
+          tls: How to check the server, for addresses with `grpcs://`. Settings that are not given
+            come from the environment; see `ClientTls`.
+          pickle_token: Whether pickles of this client contain `token`; everybody who can read such
+            a pickle then has the token. `False`: where a pickle is loaded, the environment must
+            have a token.
 
         Raises:
           InvalidArgumentError: If the address cannot be parsed, if a time is out of its range, if a
-            token has characters that no token has, if there are both `token` and `token_file`, if
+            token has invalid characters, if there are both `token` and `token_file`, if
             a file cannot be used, or if a token or `tls` is given for an address without TLS. The
             token is not shown.
         """
-        # Tracebacks may show what local variables are.
+        # Tracebacks may show the values of local variables.
         token, token_file = hidden_token(token), hidden(token_file)
         server_address = hidden(server_address)
         self._open(
@@ -113,11 +114,11 @@ class Calls:
         Raises:
           InvalidArgumentError: If `priorities` is empty, or if a table rejects a priority.
           SignatureMismatchError: If the data does not match a table's signature. Columns are
-            matched by place, as in dm-reverb; names that differ are logged once for each table.
+            matched by position, as in dm-reverb; names that differ are logged once for each table.
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers.
-          UnimplementedError: If the server does not know `MAX_PRIORITY` or removal priorities that
-            are asked for, as one of dm-reverb. Nothing was inserted.
+          UnimplementedError: If the server, such as one of dm-reverb, does not know `MAX_PRIORITY`
+            or removal priorities, and the call uses them. Nothing was inserted.
         """
         self._insert(step_of(self._flattener, data, priorities, removal_priorities))
 
@@ -245,24 +246,24 @@ class Calls:
             sampled. `False`: all `B` items or a `DeadlineExceededError`, after which none counts as
             sampled; the server picks them all at once, 65,536 at most. A dm-reverb server picks
             them one by one, and so do the shards of a group: then the error has those that were
-            picked, in `samples`.
+            picked in its `samples`.
           ragged: How items of different lengths `T` are stacked. `"error"`: `InvalidArgumentError`.
             `"pad"`: columns are `[B, T, ...]` with the largest `T`, and `lengths` of the batch has
             the lengths. `"packed"`: columns are `reverb.Ragged`: `[sum T, ...]` and offsets. A
             column that is a single step stays `[B, ...]`; its lengths are 1.
-          pad: Value behind shorter items: one value for all columns, a list with one for
-            each, or a dict by name; 0 (an empty string) for columns that it does not name.
+          pad: Value after the steps of shorter items: one value for all columns, a list with one
+            for each, or a dict by name; 0 (an empty string) for columns without a name in it.
           pad_to_multiple_of: Rounds the largest `T` up to a multiple of this, so that programs that
             compile for each shape see few of them.
           columns: The columns to sample; the others are neither sent nor decoded. Names of fields
             of the signature (a field with fields of its own stands for all of them), tuples of
-            names, or places in the flat list. `None`: all.
+            names, or positions in the flat list. `None`: all.
           distinct: Whether no item may be in the batch twice.
-          unpack_as_table_signature: As in `sample`. With `columns`, others are left out of dicts,
-            and are `None` in lists and tuples.
+          unpack_as_table_signature: As in `sample`. Columns that `columns` leaves out are missing
+            in dicts, and `None` in lists and tuples.
           timeout_ms: As in `sample`.
-          max_batch_bytes: Bytes that the columns of the batch may take in new memory, padding
-            included, a text 24 and its own: a number, a size such as `"2GiB"`, or a share of the
+          max_batch_bytes: Limit of new memory for the columns, in bytes, padding included; a string
+            counts 24 bytes and its length. A number, a size such as `"2GiB"`, or a share of the
             memory that the process may use, such as `"25%"`. `None`: 50 %, at most 8 GiB.
 
         Returns:
@@ -279,14 +280,14 @@ class Calls:
           ResourceExhaustedError: If the batch would take more than `max_batch_bytes`, or more
             memory than there is; the error names the longest item.
           TableNotFoundError: If there is no such table.
-          DeadlineExceededError: After `timeout_ms`, if no item was sampled, or if the batch may not
-            be partial. Otherwise those that were sampled are returned as a smaller batch.
-          TypeError: If `out` has something else than arrays.
+          DeadlineExceededError: After `timeout_ms`, if no item was sampled, or if `partial` is
+            `False`. Otherwise the sampled items are returned as a smaller batch.
+          TypeError: If `out` has a leaf that is not an array.
           UnavailableError: If no server answers.
-          UnimplementedError: If the server is a dm-reverb server, or older, and cannot do what
-            `distinct` asks.
+          UnimplementedError: With `distinct`, if the server is a dm-reverb server, or of an earlier
+            release.
         """
-        # In the order of the arguments: keywords would take half a microsecond.
+        # Positional arguments, because keywords would take half a microsecond.
         request = BatchRequest(
             table,
             batch_size,
@@ -321,7 +322,7 @@ class Calls:
             raise
 
     def _flat_batch(self, request: BatchRequest) -> ReplayBatch:
-        """Samples a batch; see `BatchRequest.flat_batch`. Its columns were chosen before."""
+        """Samples a flat batch, see `BatchRequest.flat_batch`; the columns were chosen before."""
         try:
             return request.flat_batch(self._client.sample_batch(request))
         except BaseException as error:
@@ -329,18 +330,21 @@ class Calls:
             raise
 
     def _choice(self, table: str, columns: Any) -> ColumnChoice:
-        """Returns the columns of a table with these names; all if there are no names."""
         self._know_signature(table)
         return self._signatures.choice(table, columns)
 
     def _know_signature(self, table: str) -> None:
-        """Makes the signatures known, unless that of the table is; raises if there is no table."""
+        """Asks the server for signatures if that of the table is unknown.
+
+        Raises:
+          TableNotFoundError: If there is no such table.
+        """
         if not self._signatures.are_known(table):
             self.server_info()
         self._signatures.check(table)
 
     def _nested_as_now(self, table: str) -> Callable[[list[Any]], Any] | None:
-        """Returns what nests a flat list like the table's signature, which may be another now."""
+        """Asks for the signature again; returns a function that nests a flat list like it."""
         self.server_info()
         return self._signatures.nested(table)
 
@@ -357,10 +361,10 @@ class Calls:
         timeout_ms: int | None = None,
         max_batch_bytes: int | str | None = None,
     ) -> BatchSampler:
-        """Makes an endless iterator of batches that owns their memory and uses it in turn.
+        """Makes an endless iterator of batches that owns their memory and reuses it.
 
         Does not contact the server; a batch is sampled when it is taken, as by `sample_batch`. The
-        arrays of a batch are written again `num_buffers` batches later.
+        arrays of a batch are overwritten `num_buffers` batches later.
 
         Example:
           >>> with client.batch_sampler("table", 2) as batches:
@@ -370,8 +374,8 @@ class Calls:
         Args:
           table: Name of the table.
           batch_size: Number of items, `B`.
-          num_buffers: For how many batches there is memory; `None`: 2.
-          partial: As in `sample_batch`, but `False` unless asked for.
+          num_buffers: Number of batches for which there is memory; `None`: 2.
+          partial: As in `sample_batch`, but `False` by default.
           columns: As in `sample_batch`.
           distinct: As in `sample_batch`.
           unpack_as_table_signature: As in `sample_batch`.
@@ -404,7 +408,7 @@ class Calls:
         """Reads every item of a table once, oldest first, without sampling.
 
         A scan changes no counters, and a closed rate limiter does not delay it. Use it for exports,
-        checks and deterministic passes.
+        checks and deterministic passes over a table.
 
         The scan begins when its first item is taken. It covers the items that are in the table at
         that moment. Items that are inserted later are not included; items that are removed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches that came in several parts, as one."""
+"""Joins the parts of a batch that was sampled in several calls."""
 
 import math
 from collections.abc import Sequence
@@ -32,8 +32,8 @@ def joined(
 
     Args:
       parts: At least one, all flat; see `BatchRequest.flat_batch`.
-      out: The columns that all parts were written into, one part behind the other.
-      pads: What stands behind shorter items, for each column; 0 if there is none.
+      out: The columns that all parts were written into, one part after the other.
+      pads: Padding value of each column; 0 if there is none.
       to_multiple_of: Padded lengths are rounded up to a multiple of this.
       max_batch_bytes: Bytes that the columns may take; `None`: the default of `sample_batch`.
 
@@ -87,7 +87,7 @@ def _check_size(
     to_multiple_of: int,
     max_batch_bytes: int | None,
 ) -> None:
-    """Checks what the joined columns take before there is memory for them."""
+    """Checks the size of the joined columns before their memory is allocated."""
     limit = native.max_batch_bytes(max_batch_bytes)
     num_bytes, largest, longest = 0, -1, (keys[0], 1)
     for column, of in zip(columns, lengths, strict=True):
@@ -117,7 +117,7 @@ def _check_size(
 
 
 def _item_shape(column: Any, is_padded: bool) -> tuple[int, ...]:
-    """The shape of an item, without its length if that may differ."""
+    """The shape of an item, without its length if lengths may differ."""
     if isinstance(column, Ragged):
         return column.values.shape[1:]
     return column.shape[2 if is_padded else 1 :]

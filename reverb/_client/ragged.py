@@ -51,7 +51,7 @@ class Ragged:
 
     @classmethod
     def of_parts(cls, values: Any, offsets: Any) -> "Ragged":
-        """Makes one of arrays that are known to fit, or of what stands for them."""
+        """Makes a column without checking that values and offsets fit."""
         ragged = cls.__new__(cls)
         ragged.values, ragged.offsets = values, offsets
         return ragged
@@ -61,7 +61,7 @@ class Ragged:
         """Returns the items of all parts, a copy.
 
         Args:
-          parts: At least one; their values have the same dtype and `[...]`.
+          parts: At least one column; their values have the same dtype and row shape `[...]`.
         """
         ends = np.cumsum([0, *(len(part.values) for part in parts)])
         starts = zip(parts, ends, strict=False)
@@ -83,7 +83,7 @@ class Ragged:
         """Returns the items as one array `[B, T, ...]`, a copy.
 
         Args:
-          value: What stands behind the steps of shorter items.
+          value: Padding after the steps of shorter items.
           to_multiple_of: `T` is the length of the longest item, rounded up to a multiple of this.
         """
         lengths = self.lengths
@@ -137,11 +137,11 @@ class Ragged:
 
 
 def packed_columns(arrays: list[Any], offsets: list[Any]) -> list[Any]:
-    """Returns the list of columns, in which those that have offsets are `Ragged` now.
+    """Returns the list of columns, in which those with offsets have become `Ragged`.
 
     Args:
       arrays: The values of each column; changed in place.
-      offsets: Of each column: int32 `[B + 1]`, or `None`.
+      offsets: Offsets of each column, int32 `[B + 1]`, or `None`.
     """
     for at, of in enumerate(offsets):
         if of is not None:
@@ -149,5 +149,5 @@ def packed_columns(arrays: list[Any], offsets: list[Any]) -> list[Any]:
     return arrays
 
 
-# Where programs import it from.
+# The public import path.
 Ragged.__module__ = "reverb"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that a client inserts or updates: what the core is given for the arguments of a call."""
+"""Rows that a client inserts or updates: checks arguments and converts them for the core."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -63,7 +63,7 @@ def steps_of(
 
 
 def keys_of(priorities: Mapping[str, Any], keys: np.ndarray) -> dict[str, np.ndarray]:
-    """Returns the keys of each table, of those that the native `insert_batch` has returned."""
+    """Returns the keys for each table, selected from the result of the native `insert_batch`."""
     if not len(keys):
         return {}
     return dict(zip(priorities, keys.reshape(-1, len(priorities)).T, strict=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The signatures of a server's tables, as far as a client knows them."""
+"""The signatures of a server's tables, cached by a client."""
 
 import functools
 from collections.abc import Callable
@@ -15,7 +15,7 @@ __all__ = ["Signatures"]
 
 
 class Signatures:
-    """The signatures of all tables, and the choices of columns that were made by them."""
+    """The signatures of all tables, and choices of their columns."""
 
     def __init__(self, server_address: str) -> None:
         self._server_address = server_address
@@ -23,7 +23,7 @@ class Signatures:
         self._choices: dict[Any, ColumnChoice] = {}
 
     def remember(self, answer: bytes) -> dict[str, TableInfo]:
-        """Returns the tables of an answer of `server_info`, and keeps their signatures."""
+        """Returns the tables of an answer to `server_info`, and keeps their signatures."""
         tables = TableInfo.all_of(answer)
         self._signatures = {table.name: table.signature for table in tables}
         return {table.name: table for table in tables}
@@ -62,7 +62,7 @@ class Signatures:
             name = tuple(columns)
         try:
             known = self._choices.get((table, type(columns), name))
-        except TypeError:  # Some name is no name; the constructor says it.
+        except TypeError:  # Not hashable, so not a name; the constructor raises the error.
             known = None
         if known is None or known.signature is not signature:
             known = ColumnChoice(table, signature, columns)

@@ -29,15 +29,15 @@ class Calls:
           num_keep_alive_refs: Number of newest values of each column that new items may use.
           validate_items: Compares items with their table's signature before they are sent.
           match_names: Puts the columns of an item into the order of the signature by their names;
-            other names are an error. `False`: columns are matched by place, as in dm-reverb, and
-            names that differ are logged once for each table.
+            unknown names are an error. `False`: columns are matched by position, as in dm-reverb,
+            and names that differ are logged once for each table.
           get_signature_timeout_ms: Ignored; accepted for programs written for early versions of
             dm-reverb. The client's `connect_timeout_s` bounds the wait.
           max_pending_bytes: Limit of unconfirmed data, in bytes or a size such as "1GiB". At the
-            limit, calls that create an item wait for confirmations, whatever the rate limiter does;
+            limit, calls that create an item wait for confirmations, which a rate limiter may delay;
             a wait of more than 10 s is logged with its reason. A program that inserts and samples
-            in one thread may then wait for itself. `None`: no limit; a writer that is faster than
-            its server is slowed down, but does not wait for a rate limiter.
+            in one thread may then block itself. `None`: no limit; a writer that is faster than its
+            server is slowed down, but does not wait for a rate limiter.
 
         Raises:
           InvalidArgumentError: If a number is below 1.

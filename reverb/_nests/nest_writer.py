@@ -95,8 +95,8 @@ class NestWriter(Generic[_NativeWriter]):
 
         Args:
           block_until_num_items: How many items may still be unconfirmed on return.
-          timeout_ms: How long to block, in milliseconds; `None`, 0 or less: no limit. This method
-            alone treats 0 so, as dm-reverb does; in all other methods 0 means "do not wait".
+          timeout_ms: How long to block, in milliseconds; `None`, 0 or less: no limit. Only this
+            method treats 0 this way, like dm-reverb; in all others 0 means "do not wait".
 
         Raises:
           DeadlineExceededError: After `timeout_ms`; the text says what it waited for: rate
@@ -117,7 +117,7 @@ class NestWriter(Generic[_NativeWriter]):
         self._writer.close()
 
     def _append_new_structure(self, data: Any, *options: Any) -> None:
-        """Appends by paths; `options` are those of the native `append` after the data."""
+        """Appends by paths; `options` are the arguments of the native `append` after the data."""
         columns = column_nest.merge(self._columns, data)
         paths_and_leaves = flatten_with_path(data)
         leaves = [leaf for _, leaf in paths_and_leaves]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the native module is told of tokens and certificates."""
+"""Tokens and certificates: checked arguments for the native module."""
 
 import dataclasses
 import os
@@ -12,25 +12,25 @@ from reverb.shown_text import hidden, hidden_token, shown, shows_no_token, type_
 
 __all__ = ["ClientCredentials", "ServerSecurity"]
 
-# A header of HTTP/2 has to hold it.
+# A token must fit into a header of HTTP/2.
 _MAX_TOKEN_CHARACTERS = 4096
 
 
 class ClientCredentials:
-    """What a client was given, apart from its address. Text and pickles do not have the token.
+    """Credentials of a client. Their text and their pickles do not contain the token.
 
-    What is `None` is taken from the environment by the native module.
+    For a value that is `None`, the native module uses the environment.
 
     Attributes:
       token: The token itself.
       token_file: Absolute path of a file that holds a token.
-      ca: Absolute path; this and the rest are as in `ClientTls`.
+      ca: Absolute path; this and the rest have the meaning that they have in `ClientTls`.
       cert: Absolute path.
       key: Absolute path.
       server_name: Name in the server's certificate.
     """
 
-    # Programs that show objects with `__dict__` do not show it.
+    # Without `__dict__`, tools that print an object's attributes do not show the token.
     __slots__ = ("ca", "cert", "key", "server_name", "token", "token_file")
 
     def __init__(self, token: str | None, token_file: Any, tls: ClientTls | None) -> None:
@@ -65,7 +65,7 @@ class ClientCredentials:
         return f"ClientCredentials({', '.join(f'{name}={it!r}' for name, it in shown.items())})"
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Leaves the token out, should somebody pickle this object."""
+        """Leaves the token out of pickles of this object."""
         return None, {name: getattr(self, name) for name in self.__slots__} | {"token": None}
 
 
@@ -90,13 +90,13 @@ def _check_token(token: Any) -> None:
 @shows_no_token
 @dataclasses.dataclass(frozen=True)
 class ServerSecurity:
-    """What a server was given.
+    """TLS and tokens of a server.
 
     Attributes:
-      cert: Absolute path, or `None` without TLS; this and the next three are as in `ServerTls`.
+      cert: Absolute path, or `None` without TLS; see `ServerTls` for this and the next three.
       key: Absolute path.
       client_ca: Absolute path.
-      max_connection_age_s: In seconds.
+      max_connection_age_s: Seconds, or `None`.
       tokens: Absolute path of the file of tokens.
       insecure_tokens: Whether tokens may come without TLS.
       http_tls: Whether the HTTP port speaks TLS, too.
@@ -119,7 +119,7 @@ class ServerSecurity:
         http_tls: bool,
         http_port: int | None,
     ) -> "ServerSecurity | None":
-        """Checks the arguments of `Server`; returns `None` if it is to have no protection.
+        """Checks the arguments of `Server`; returns `None` without TLS and tokens.
 
         Raises:
           InvalidArgumentError: If an argument has no effect without another that is missing.
@@ -149,8 +149,8 @@ class ServerSecurity:
 
 
 def _absolute(path: str | os.PathLike[str] | None) -> str | None:
-    """Makes a path that still leads to its file when the program has changed its directory.
+    """Makes a path absolute, so that it stays valid when the program changes its directory.
 
-    Links stay links: files are replaced by changing them.
+    Symbolic links are not resolved, because files may be replaced by changing a link.
     """
     return None if path is None else hidden(os.path.abspath(path))  # noqa: PTH100

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each shard of a group is."""
+"""The state of each shard of a group."""
 
 import dataclasses
 
@@ -15,13 +15,13 @@ class ShardTable:
 
     Attributes:
       size: Number of items.
-      mass: The sum of the weights of all items, `priority ** exponent`; their number if the sampler
+      mass: Sum of the weights of all items, `priority ** exponent`; number of items if the sampler
         has no weights.
       cursor: Inserts times `samples_per_insert` minus samples.
-      min_diff: What the cursor may sink to at this shard, as it is now.
-      max_diff: What it may rise to.
-      insert_waits: Whether somebody waits to insert.
-      sample_waits: Whether somebody waits to sample.
+      min_diff: Current lower bound of the cursor at this shard.
+      max_diff: Current upper bound of the cursor at this shard.
+      insert_waits: Whether inserts wait.
+      sample_waits: Whether samples wait.
     """
 
     size: int
@@ -39,13 +39,13 @@ class ShardInfo:
     """A shard of a group, as `Client.shard_info` returns it.
 
     Attributes:
-      index: Its place in the group, from 0 on.
-      address: Where it is reached.
-      server_id: The id of its server, drawn when it started; `None` if it was never heard.
-      num_slots: How many of the 4,096 slots of keys are its own.
+      index: Number of the shard in the group, from 0 on.
+      address: Address of the shard.
+      server_id: Random id of its server, drawn at the start; `None` if it has never answered.
+      num_slots: How many of the 4,096 slots of keys the shard owns.
       state: `"up"`, `"down"` or `"draining"`.
       error: Why it is down; else empty.
-      last_seen_s: How long ago it said something, in seconds; `None`: never.
+      last_seen_s: Seconds since its last answer; `None`: it has never answered.
       tables: Its tables by name; empty if it is down or a server of dm-reverb.
     """
 
@@ -60,7 +60,7 @@ class ShardInfo:
 
 
 def from_row(row: native.ShardRow) -> ShardInfo:
-    """Makes it of what the native client says of a shard."""
+    """Converts the description of a shard by the native client."""
     tables = {
         table.name: ShardTable(
             size=table.size,
@@ -85,5 +85,5 @@ def from_row(row: native.ShardRow) -> ShardInfo:
     )
 
 
-# Where programs import them from.
+# The public import path.
 ShardInfo.__module__ = ShardTable.__module__ = "reverb.cluster"

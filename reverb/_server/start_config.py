@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All that the native server starts with, besides its tables."""
+"""Settings with which the native server starts, apart from its tables."""
 
 import dataclasses
 from typing import Any
@@ -18,11 +18,11 @@ class StartConfig:
     Attributes:
       port: From 0 to 65535; 0: any free port.
       host: Address to listen on; `None`: all addresses.
-      checkpoints: Where tables are saved, and what is loaded.
-      checkpoint_interval_s: In seconds; `None`: no automatic saves.
-      keepalive_s: In seconds; `None`: no pings.
-      keepalive_timeout_s: In seconds.
-      limits: What one peer may take.
+      checkpoints: Options of the checkpointer.
+      checkpoint_interval_s: Seconds between saves; `None`: no automatic saves.
+      keepalive_s: Seconds between pings; `None`: no pings.
+      keepalive_timeout_s: Seconds after which a silent client counts as lost.
+      limits: Limits for a single peer.
       max_bytes: Memory for chunks and items; `None`: no limit.
       http_port: From 0 to 65535; `None`: no HTTP port.
       http_host: Address of the HTTP port.

@@ -18,7 +18,7 @@ from reverb.shown_text import shown
 
 __all__ = ["Table", "TableExtensionBase"]
 
-# The protocol counts samples of an item in 32 bits.
+# The protocol has 32 bits for the number of samples of an item.
 _INT32_LIMIT = 2**31
 
 
@@ -75,14 +75,14 @@ class Table:
             a `dtype`. Clients compare items with it before they send them.
           seed: Makes the random choices of this table reproducible.
           max_bytes: Maximum memory of its items, beside `max_size`: bytes, or a size such as
-            "12GiB" or "500MB". `None`: no limit. Chunks count with what they take in memory, each
-            once; an item counts some 100 bytes. `server.status()` tells what a table takes.
-          when_full: What happens to an item that does not fit into `max_bytes`. "remove": the
-            remover evicts items until it fits. "wait": the insert waits, as for the rate limiter,
-            until items leave; for tables whose items must not be lost unseen.
-          max_priority: What `reverb.MAX_PRIORITY` means. "present": the largest priority of the
-            items that are there; 1.0 without items. With a sampler other than `Prioritized`, and
-            with the exponent 0, items count that have left since the table was empty. "ever": the
+            "12GiB" or "500MB". `None`: no limit. Each chunk counts once, with its size in memory;
+            an item counts some 100 bytes. `server.status()` shows the memory of a table.
+          when_full: Behaviour when an item does not fit into `max_bytes`. "remove": the remover
+            evicts items until it fits. "wait": the insert waits, as for the rate limiter, until
+            items leave; for tables whose items must not be dropped unread.
+          max_priority: Meaning of `reverb.MAX_PRIORITY`. "present": the largest priority of the
+            items in the table; 1.0 without items. With a sampler other than `Prioritized`, or with
+            exponent 0, items that have left since the table was empty count too. "ever": the
             largest one that any item had since the table was made or reset.
 
         Raises:
@@ -266,5 +266,5 @@ def _encode_signature(signature: SpecNest | None) -> bytes | None:
     return structured_value.encode(signature).SerializeToString()
 
 
-# Where programs import them from, as from dm-reverb.
+# The public import path, as in dm-reverb.
 Table.__module__ = TableExtensionBase.__module__ = "reverb.server"

@@ -39,17 +39,17 @@ class TableChange:
       500
 
     Attributes:
-      max_size: Maximum number of items, from 1 to `2**31 - 1`. Of a table that holds more, the
-        remover takes out the rest, and the call returns when it has.
-      max_bytes: Maximum number of bytes: a number, or a size such as "4GiB"; `None`: no limit. A
-        table that holds more gives up items as with `max_size`, or lets inserts wait if its
+      max_size: Maximum number of items, from 1 to `2**31 - 1`. If the table holds more, the remover
+        evicts the rest before the call returns.
+      max_bytes: Maximum number of bytes: a number, or a size such as "4GiB"; `None`: no limit. If
+        the table holds more, items are evicted as for `max_size`, or inserts wait if its
         `when_full` is "wait".
       max_times_sampled: Number of samples after which an item is removed; 0: no limit. An item that
-        was sampled as often already leaves with its next sample.
-      rate_limiter: The new limiter. Another `samples_per_insert` holds from now on: what was
-        inserted and sampled before is settled, except for what the new bounds allow.
-      priority_exponent: Of a `Prioritized` sampler. All weights are made anew; the table is locked
-        for some milliseconds for each million items.
+        was sampled that often before is removed by its next sample.
+      rate_limiter: The new limiter. Another `samples_per_insert` applies from now on: earlier
+        inserts and samples no longer count, except as far as the new bounds allow.
+      priority_exponent: Exponent of a `Prioritized` sampler. All weights are computed again, which
+        locks the table for some milliseconds for each million items.
       sampler: A selector of the same kind as the sampler, with other parameters:
         `Prioritized(priority_exponent, draw=...)` or `Recent(expected_age)`.
     """
@@ -72,7 +72,7 @@ class TableChange:
         if self.max_size is not None:
             change.max_size = _fitting("max_size", operator.index(self.max_size), 64)
         if self.max_bytes is not UNCHANGED:
-            # No limit is 0 in messages.
+            # In messages, 0 means no limit.
             change.max_bytes = parse_byte_size("max_bytes", self.max_bytes) or 0
         if self.max_times_sampled is not None:
             times = check_not_negative("max_times_sampled", self.max_times_sampled)
@@ -139,6 +139,6 @@ class ChangedSetting:
         return f"{self.setting} of table {self.table} is {self.after} now, not {self.before}"
 
 
-# Where programs import them from.
+# The public import path.
 TableChange.__module__ = "reverb"
 Unchanged.__module__ = ChangedSetting.__module__ = "reverb.client"

@@ -11,7 +11,7 @@ from reverb.shown_text import hidden, shows_no_token
 
 __all__ = ["ClientTls", "ServerTls"]
 
-# A connection that ends more often would be opened more often than it is used.
+# With a smaller age, connections would mostly be opened, and hardly used.
 MIN_CONNECTION_AGE_S = 1
 # A year.
 MAX_CONNECTION_AGE_S = 31_557_600
@@ -22,9 +22,9 @@ MAX_CONNECTION_AGE_S = 31_557_600
 class ServerTls:
     """Certificate and key of a server that speaks TLS, for `Server(tls=...)`.
 
-    Clients then write `grpcs://` in front of its address. The files are in PEM. The server looks at
-    them every 10 s and takes new ones when their content has changed; see
-    `Server.reload_security`. Only TLS 1.3 is spoken.
+    Clients then write `grpcs://` in front of its address. The files are in PEM. The server checks
+    them every 10 s and uses new ones when their content has changed; see `Server.reload_security`.
+    Only TLS 1.3 is supported.
 
     Example:
       >>> tls = ServerTls(cert="tls.crt", key="tls.key")
@@ -32,15 +32,15 @@ class ServerTls:
       True
 
     Attributes:
-      cert: Path of the certificate, followed by those between it and its authority, if any.
-        One that has expired, soon will or is not valid yet is a warning in the log; see also
+      cert: Path of the certificate, followed by intermediate certificates, if any. A certificate
+        that has expired, expires soon or is not valid yet causes a warning in the log; see also
         `ServerStatus.security`.
-      key: Path of its private key. A key that other users can read is a warning in the log.
+      key: Path of its private key. A key that other users can read causes a warning in the log.
       client_ca: Path of the authorities of client certificates (mutual TLS): every client must show
-        a certificate that one of them has signed. `None`: clients show none.
-      max_connection_age_s: A connection that is older is closed when its calls have ended, and its
-        client opens a new one, which meets the newest certificates and tokens. Streams that are
-        open go on. In seconds, from 1 to 31557600; `None`: connections stay.
+        a certificate that one of them has signed. `None`: clients need no certificate.
+      max_connection_age_s: An older connection is closed when its calls have ended, and its client
+        opens a new one, which uses the newest certificates and tokens. Open streams continue. In
+        seconds, from 1 to 31557600; `None`: connections stay.
 
     Raises:
       InvalidArgumentError: If a path is empty or has a zero byte, or if the age is out of its
@@ -72,11 +72,11 @@ class ServerTls:
 @shows_no_token
 @dataclasses.dataclass(frozen=True)
 class ClientTls:
-    """How a client checks a server that speaks TLS, and who it says it is; for `Client(tls=...)`.
+    """Checks of a server that speaks TLS, and the client's own certificate; for `Client(tls=...)`.
 
-    For addresses with `grpcs://`. What is not given comes from the environment: `REVERB_TLS_CA`,
-    `REVERB_TLS_CERT` with `REVERB_TLS_KEY`, `REVERB_TLS_SERVER_NAME`. The files are in PEM, and are
-    read again when they have changed. There is no way to skip the check of the server.
+    For addresses with `grpcs://`. Settings that are not given come from the environment:
+    `REVERB_TLS_CA`, `REVERB_TLS_CERT` with `REVERB_TLS_KEY`, `REVERB_TLS_SERVER_NAME`. The files
+    are in PEM, and are read again when they have changed. The server is always checked.
 
     Example:
       >>> ClientTls(ca="ca.crt").ca
@@ -84,7 +84,7 @@ class ClientTls:
 
     Attributes:
       ca: Path of the authorities that servers are checked against. `None`: those of the system.
-      cert: Path of a certificate of the client, for servers that want one; together with `key`.
+      cert: Path of the client's certificate, for servers that require one; together with `key`.
       key: Path of its private key.
       server_name: The name that the server's certificate must have. `None`: the host of the
         address.
@@ -124,5 +124,5 @@ def _make_paths_text(tls: Any, names: tuple[str, ...]) -> None:
             object.__setattr__(tls, name, as_path(f"{type(tls).__name__}.{name}", hidden(path)))
 
 
-# Where programs import them from.
+# The public import path.
 ClientTls.__module__ = ServerTls.__module__ = "reverb"

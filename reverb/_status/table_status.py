@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The status of a table: what is in it, what happened to it, and what it waits for."""
+"""The status of a table: its contents, its counters, and its waiting requests."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-# What a table does or waits for, those that need help first. See `Diagnosis`.
+# The states of a `Diagnosis`, the most serious first.
 STATES = (
     "shard down",
     "never",
@@ -25,7 +25,7 @@ STATES = (
     "unknown",
 )
 
-# By the number of `PriorityTableCheckpoint.WhenFull`.
+# Names of `PriorityTableCheckpoint.WhenFull`, by number.
 _WHEN_FULL = ("remove", "wait")
 
 _Status = TypeVar("_Status")
@@ -33,13 +33,13 @@ _Status = TypeVar("_Status")
 _NS_PER_S = 1e9
 _MS_PER_S = 1e3
 
-# Each bound of a histogram is twice the one before, so that more of them are no numbers.
+# Each bound of a histogram is twice the one before, so a float cannot hold more of them.
 _MAX_BOUNDS = 1023
 
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """Values by their size.
+    """Number of values by size.
 
     Example:
       >>> histogram = Histogram(bounds=(1.0, 2.0, 4.0), counts=(2, 0, 1, 1), sum=14.0)
@@ -49,7 +49,7 @@ class Histogram:
     Attributes:
       bounds: Upper bounds, each twice the one before.
       counts: `counts[i]` is the number of values up to `bounds[i]` and above the bound before; the
-        last one, beyond the bounds, is that of all larger values.
+        last one, which has no bound, is the number of all larger values.
       sum: Sum of all values.
     """
 
@@ -138,11 +138,11 @@ class LimiterStatus:
 
 @dataclasses.dataclass(frozen=True)
 class SetBy:
-    """Who has changed something for a while.
+    """The client that has changed a setting for a while, and the time.
 
     Attributes:
-      client: What the client calls itself; see `StreamStatus.client`.
-      at: When it did, in seconds since 1970.
+      client: Name of the client; see `StreamStatus.client`.
+      at: Time of the change, in seconds since 1970.
     """
 
     client: str
@@ -150,7 +150,7 @@ class SetBy:
 
     @classmethod
     def _of(cls, proto: Any, field: str) -> "SetBy | None":
-        """The field of a message; `None` if it is not set."""
+        """Reads a field of a message; `None` if it is not set."""
         if not proto.HasField(field):
             return None
         set_by = getattr(proto, field)
@@ -159,17 +159,17 @@ class SetBy:
 
 @dataclasses.dataclass(frozen=True)
 class SideStatus:
-    """How those who insert into a table wait, or those who sample from it.
+    """Waits of one side of a table: of its inserts, or of its samples.
 
     Attributes:
       waiting: Number of items that wait to be inserted, or of requests that wait for samples.
       oldest_wait_s: How long the first of them has waited, in seconds; `None` if none waits.
-      blocked_s: In how many seconds at least one waited.
+      blocked_s: Total time in which at least one of them waited, in seconds.
       wait_s: How long each item waited until it was inserted, or each request until its first
         sample, in seconds.
       last_at: When the last item was inserted, or sampled, in seconds since 1970; `None`: never.
-      paused: Who has paused this side; `None` if nobody has.
-      reason: Why the first of them cannot go on, in sentences; `None` if none waits.
+      paused: The client that has paused this side; `None` if it is not paused.
+      reason: Why the first of them cannot continue, in sentences; `None` if none waits.
     """
 
     waiting: int
@@ -199,13 +199,13 @@ class RemovedItems:
     """The items that left a table since the server started, by the reason.
 
     Attributes:
-      full: There were more than `max_size`.
-      bytes: The table, or the server, had more than `max_bytes`.
-      sampled_out: They were sampled `max_times_sampled` times.
-      deleted: A client deleted them.
-      reset: A client reset the table.
-      shrunk: The table was made smaller.
-      unsampled: How many of all these nobody had sampled.
+      full: Evicted because there were more than `max_size` items.
+      bytes: Evicted because the table, or the server, had more than `max_bytes`.
+      sampled_out: Removed after `max_times_sampled` samples.
+      deleted: Deleted by a client.
+      reset: Removed by a reset of the table.
+      shrunk: Evicted because the table was made smaller.
+      unsampled: Number of all these items that had never been sampled.
       times_sampled: How often each of the others had been sampled.
     """
 
@@ -231,14 +231,14 @@ class RemovedItems:
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """What a table did in the last seconds.
+    """Rates of a table in the last seconds.
 
     Attributes:
-      seconds: How many seconds these are, at most 10.
-      inserts_per_s: Items inserted a second.
-      samples_per_s: Items sampled a second.
-      insert_blocked: The share of the time in which an insert waited, from 0 to 1.
-      sample_blocked: The share of the time in which a sample waited, from 0 to 1.
+      seconds: Length of the measured time, at most 10 seconds.
+      inserts_per_s: Items inserted per second.
+      samples_per_s: Items sampled per second.
+      insert_blocked: Fraction of the time in which an insert waited, from 0 to 1.
+      sample_blocked: Fraction of the time in which a sample waited, from 0 to 1.
     """
 
     seconds: float
@@ -254,12 +254,12 @@ class Rates:
 
 @dataclasses.dataclass(frozen=True)
 class Diagnosis:
-    """What a table does or waits for.
+    """The state of a table: does it work, or why does it wait?
 
     * `never`: it can never hold the items that sampling needs, because it is too small, or never
       allow as many samples at once as the first request in its queue asks for.
-    * `stuck`: inserts and samples wait, and neither can go on.
-    * `paused`: somebody has paused inserts or samples.
+    * `stuck`: inserts and samples wait, and neither can continue.
+    * `paused`: a client has paused inserts or samples.
     * `draining`: the server ends its streams, before it is stopped.
     * `starved`: samples wait, and there was no insert for 10 s.
     * `full`: inserts wait for memory, of the table or of the server.
@@ -268,14 +268,15 @@ class Diagnosis:
     * `ahead`: samples wait for the ratio; learners are faster than actors.
     * `filling`: samples wait for the first items, and inserts come.
     * `flowing`: inserts or samples go through.
-    * `idle`: nobody has asked for anything for 10 s.
-    * `unknown`: the server is of an older release, which does not tell.
+    * `idle`: there was no request for 10 s.
+    * `unknown`: the server is of an older release, which does not report its state.
 
-    Somebody waits if a wait takes a second, or if waits take half of the last seconds.
+    Inserts or samples "wait" here if one of them waits for a second, or if at least one waited in
+    half of the last seconds.
 
     Attributes:
       state: One of the words above.
-      sentence: What the table waits for, and what would help, for people.
+      sentence: The reason of the wait, and the remedy, for people.
     """
 
     state: str
@@ -296,32 +297,33 @@ class TableStatus:
     Attributes:
       items: Number of items.
       max_items: `max_size` of the table.
-      bytes: Of its items and their chunks. A chunk counts once, however many items share it, but in
-        each table that has it.
+      bytes: Size of its items and their chunks in memory. A chunk counts once, however many items
+        share it, but in each table that has it.
       max_bytes: The limit of the table; `None` if it has none.
       when_full: "remove" or "wait".
       chunks: Number of different chunks.
       episodes: Number of episodes that the items refer to.
-      forecast_bytes: What it will take with `max_size` items like these, at most `max_bytes`; with
-        few items an upper bound by the signature. `None`: not known yet.
+      forecast_bytes: Expected `bytes` with `max_size` items like these, at most `max_bytes`; with
+        few items an upper bound computed from the signature. `None`: unknown yet.
       limiter: Settings of its rate limiter.
       cursor: Inserts times `samples_per_insert` minus samples, as the rate limiter counts them.
       mass: Sum of the weights of all items, `priority ** priority_exponent` of a `Prioritized`
         sampler; `None` with another sampler.
-      inserts: Items added. An insert of a key that the table has is a priority update.
-      samples: Items sampled.
-      priority_updates: Items that got a new priority, perhaps the same again.
+      inserts: Number of items added. An insert whose key the table has is a priority update.
+      samples: Number of items sampled.
+      priority_updates: Number of priority updates, including those to the same value.
       removed: The items that left.
-      inserting: The side of those who insert.
-      sampling: The side of those who sample.
+      inserting: Waits of inserts.
+      sampling: Waits of samples.
       sample_age_s: How old each sampled item was, in seconds.
       busy_s: Seconds for each activity: "inserting", "sampling", "running" (updates, deletes,
         resets), "sleeping" (no requests), "waiting_for_sampling" (only inserts wait) and
         "waiting_for_inserts" (samples wait).
-      diagnosis: What it does or waits for.
-      rate_limiter_off: Who lets inserts through without the rate limiter; `None` if nobody does.
-      rates: What it did in the last seconds; `None` if that is not known: a server counts them for
-        ten minutes after somebody has asked for its status.
+      diagnosis: State of the table, in a word and a sentence.
+      rate_limiter_off: The client that has turned the rate limiter off for inserts; `None` if it is
+        on.
+      rates: Rates in the last seconds; `None` if unknown: a server counts them for ten minutes
+        after each query of its status.
     """
 
     items: int
@@ -378,18 +380,18 @@ class TableStatus:
 
 
 def read_message(cls: type[_Status], proto: Any, **others: Any) -> _Status:
-    """Reads a message: fields of the same name, and those that are given."""
+    """Reads a message into a dataclass: its fields of the same names, and `others`."""
     known: Any = cls  # A dataclass.
     names = [field.name for field in dataclasses.fields(known) if field.name not in others]
     return cls(**{name: getattr(proto, name) for name in names}, **others)
 
 
 def _bound(number: float) -> float:
-    """The largest numbers mean that there is no bound."""
+    """Returns a bound of a limiter; the largest floats mean no bound."""
     return number if abs(number) < sys.float_info.max else math.copysign(math.inf, number)
 
 
-# Where programs import them from.
+# The public import paths.
 for _kind in (
     Diagnosis,
     Histogram,

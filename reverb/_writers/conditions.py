@@ -14,7 +14,7 @@ from reverb.errors import InvalidArgumentError
 
 
 class Condition:
-    """A number that the writer has at every step. Comparing it with an int makes a condition.
+    """A number that the writer knows at every step. Comparing it with an int makes a condition.
 
     Example:
       >>> every_third_step = Condition.step_index() % 3 == 0
@@ -102,5 +102,5 @@ class Condition:
         return protos.Condition(ge=value, inverse=inverse, **self._left)
 
 
-# Where programs import it from.
+# The public import path.
 Condition.__module__ = "reverb.structured_writer"

@@ -106,7 +106,7 @@ class Writer:
         Raises:
           InvalidArgumentError: If fewer steps were appended, or if a priority is NaN.
           SignatureMismatchError: If the steps differ from the table's signature. Columns are
-            matched by place; names that differ are logged once for each table.
+            matched by position; names that differ are logged once for each table.
           TableNotFoundError: If the server has no such table.
           FailedPreconditionError: If the writer is closed.
         """
@@ -154,7 +154,7 @@ class Writer:
         try:
             self.flush()
         except ReverbError:
-            # What kept it from flushing keeps it from closing as well, and was told once.
+            # An error of the flush makes the close fail too; it is raised only once.
             with contextlib.suppress(ReverbError):
                 self.close(retry_on_unavailable=False)
             raise
@@ -181,5 +181,5 @@ def with_pending_limit(writer: _W, max_pending_bytes: int | None) -> _W:
     return writer
 
 
-# Where programs import it from.
+# The public import path.
 Writer.__module__ = "reverb.client"

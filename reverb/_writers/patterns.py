@@ -51,7 +51,7 @@ class _ReferenceColumn:
             )
         return node
 
-    # Without it, iteration would call `[0]`, `[1]`, ... without end.
+    # Otherwise iteration would call `[0]`, `[1]`, ... without end.
     __iter__ = None
 
 
@@ -92,7 +92,7 @@ def create_config(
       table: Name of the table to insert into.
       conditions: An item is made only if all of them hold; see `Condition`.
       priority: See `constant_priority_fn` and `td_error`; `None`: 1.0.
-      removal_priority: What the table's remover goes by, as in `TrajectoryWriter.create_item`;
+      removal_priority: Priority for the table's remover, as in `TrajectoryWriter.create_item`;
         made like `priority`. `None`: the priority.
 
     Returns:

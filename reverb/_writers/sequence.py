@@ -19,7 +19,7 @@ __all__ = ["SequenceWriter"]
 class SequenceWriter:
     """Appends steps of one environment or of `B`; every sequence of them becomes an item.
 
-    Made by `Client.sequence_writer`. The items of an episode are its windows of `sequence_length`
+    Made by `Client.sequence_writer`. The items of an episode are sequences of `sequence_length`
     steps, or the whole episode; no item spans two episodes. Row `i` of every leaf belongs to
     environment `i`, which has its own episodes. Thread-safe. `reverb.TFSequenceWriter` uses the
     same writer inside a `tf.function`. A writer that is deleted without `flush` or a `with` block
@@ -82,8 +82,8 @@ class SequenceWriter:
             The next step then begins a new episode.
           priorities: Priorities of the items that the step completes: numbers `[B]`, or one for
             all; `reverb.MAX_PRIORITY` is one.
-          removal_priorities: What the removers of the tables go by, as `removal_priority` of
-            `TrajectoryWriter.create_item`: numbers `[B]`, or one for all.
+          removal_priorities: Numbers `[B]`, or one for all, used like `removal_priority` of
+            `TrajectoryWriter.create_item`.
 
         Returns:
           Number of items that were queued.
@@ -114,7 +114,7 @@ class SequenceWriter:
         """Drops unfinished sequences: the next step begins a new episode. Never blocks.
 
         Items that are already queued are sent. To end an episode normally, append its last step
-        with `is_last`; if items are episodes, this is what writes the episode.
+        with `is_last`; if items are episodes, only that writes the episode.
 
         Args:
           where: Bools `[B]`, or one bool for all: the environments whose episode ends; `None`: all.
@@ -153,11 +153,9 @@ class SequenceWriter:
         self._writer.close()
 
     def _tensorflow_handle(self) -> int:
-        """Returns the number that identifies the writer in TensorFlow ops."""
         return self._writer.tensorflow_handle()
 
     def _columns(self) -> list[tuple[str, int, list[int]]]:
-        """Label, dtype number and shape of a row of each column; empty before the first step."""
         return self._writer.columns()
 
     def __enter__(self) -> "SequenceWriter":
@@ -209,7 +207,7 @@ def column_label(path: tuple[Any, ...]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SequenceOptions:
-    """Which items a sequence writer makes; see `Client.sequence_writer`."""
+    """Options of the items of a sequence writer; see `Client.sequence_writer`."""
 
     tables: list[str]
     sequence_length: int | None
@@ -264,5 +262,5 @@ def sequence_options(
     )
 
 
-# Where programs import it from.
+# The public import path.
 SequenceWriter.__module__ = "reverb"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server of a buffer's own, in its process, and its items as one piece of bytes."""
+"""A server in the process of a replay buffer, used by this buffer only, and its packed items."""
 
 import contextlib
 import logging
@@ -24,7 +24,7 @@ class OwnServer:
     """A server that lives as long as its buffer, in the process that made it.
 
     Attributes:
-      client: A client of it.
+      client: A client of the server.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class OwnServer:
         """Starts the server at any free port.
 
         Args:
-          make_tables: Makes its tables; is called again when items are loaded.
-          packed: Bytes that `pack` returned, whose items it starts with; `None`: no items.
+          make_tables: Makes the tables; called again when items are loaded.
+          packed: Result of `pack` with the items to start with; `None`: no items.
 
         Raises:
           DataLossError: If `packed` is damaged.
@@ -43,8 +43,7 @@ class OwnServer:
         self._owner = os.getpid()
         self._root = tempfile.mkdtemp(prefix="reverb-buffer-")
         self._remove = weakref.finalize(self, _remove, self._root, self._owner)
-        # Forked copies of the buffer share the first number, and learn by it that there are other
-        # items since.
+        # Shared with forked copies of the buffer, which notice by it that items were replaced.
         self._num_loads = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
         self._known_loads = 0
         directory = tempfile.mkdtemp(dir=self._root)
@@ -55,10 +54,10 @@ class OwnServer:
     def check_not_replaced(self) -> None:
         """Refuses a forked copy of the buffer after the buffer has loaded other items.
 
-        Its writers are in the middle of what is gone, and its settings may have changed.
+        Its writers refer to items that are gone, and its settings may have changed.
 
         Raises:
-          FailedPreconditionError: If that is so.
+          FailedPreconditionError: If the items were replaced.
         """
         if self._num_loads[0] != self._known_loads and os.getpid() != self._owner:
             raise FailedPreconditionError(
@@ -76,21 +75,20 @@ class OwnServer:
 
     @contextlib.contextmanager
     def unpacked(self, packed: bytes | pathlib.Path) -> Iterator[reverb.checkpointers.Checkpoint]:
-        """Writes what `pack` returned to files and reads all of it; changes nothing else.
+        """Unpacks a result of `pack` to temporary files and checks it; changes nothing else.
 
         Args:
           packed: The bytes, or a file of them.
 
         Raises:
           DataLossError: If it is damaged.
-          OSError: If the file cannot be read, or is none.
+          OSError: If the file cannot be read, or is not a plain file.
         """
         directory = tempfile.mkdtemp(dir=self._root)
         try:
             unpack(packed, directory)
             stored = reverb.checkpointers.read(directory)
-            # Which checks every record.
-            stored.statistics()
+            stored.statistics()  # Checks every record.
             yield stored
         finally:
             if directory != self._directory:
@@ -100,7 +98,7 @@ class OwnServer:
         """Replaces the server by one with the items of a checkpoint, at the same address.
 
         Args:
-          stored: What `unpacked` gave.
+          stored: The checkpoint from `unpacked`.
         """
         port, before = self._server.port, self._directory
         self._known_loads += 1
@@ -111,16 +109,16 @@ class OwnServer:
         try:
             self._start(directory, port)
         except InvalidArgumentError as error:
-            # Somebody else has taken the port meanwhile.
+            # Another process has taken the port meanwhile.
             self._start(directory, None)
             _logger.warning(
-                "The server of a replay buffer moved from port %d to %d, where pickles of the "
-                "buffer that were made before do not find it: %s",
+                "The server of a replay buffer moved from port %d to %d, so earlier pickles of the "
+                "buffer cannot find it: %s",
                 *(port, self._server.port, error),
             )
 
     def stop(self) -> None:
-        """Stops the server, if it is this process's."""
+        """Stops the server, if it runs in this process."""
         if self._owner == os.getpid():
             self._server.stop()
             self._remove()
@@ -133,6 +131,6 @@ class OwnServer:
 
 
 def _remove(directory: str, owner: int) -> None:
-    """Removes a directory at the end of the process that made it; a forked child ends, too."""
+    """Removes a directory when the process that made it ends, but not when a forked child does."""
     if os.getpid() == owner:
         shutil.rmtree(directory, ignore_errors=True)

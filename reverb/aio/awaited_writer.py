@@ -18,7 +18,7 @@ _Self = TypeVar("_Self", bound="AwaitedWriter[Any]")
 
 
 class AwaitedWriter(Generic[_Native]):
-    """A native writer whose calls never block, as `native.AsyncClient` makes it, and its waits."""
+    """Wraps a native writer of `native.AsyncClient`, whose calls never block, and awaits for it."""
 
     def __init__(self, event_loops: EventLoops, internal_writer: _Native) -> None:
         self._event_loops = event_loops
@@ -37,7 +37,10 @@ class AwaitedWriter(Generic[_Native]):
             await self._event_loops.call(native.AsyncClient.throttle, self._native)
 
     async def _flush(self, block_until_num_items: int, timeout_ms: int | None) -> None:
-        """Waits until so many items are unconfirmed; `timeout_ms` as in the native `flush`."""
+        """Waits until at most `block_until_num_items` items are unconfirmed.
+
+        `timeout_ms` is that of the native `flush`.
+        """
         most = check_not_negative("block_until_num_items", block_until_num_items)
         await self._event_loops.call(native.AsyncClient.flush, self._native, most, timeout_ms)
 
@@ -57,7 +60,7 @@ _Writer = TypeVar("_Writer", bound=AwaitedWriter[Any])
 
 
 class OpeningWriter(Generic[_Writer]):
-    """A writer that is about to be made: to be awaited, or for an `async with` block."""
+    """A writer that is made when this object is awaited, or entered by `async with`."""
 
     def __init__(self, make: Callable[[], Awaitable[_Writer]]) -> None:
         self._make = make

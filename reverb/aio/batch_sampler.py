@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches in memory that is written again and again, for `async for`."""
+"""Batches in memory that is reused, for `async for`."""
 
 from typing import Any
 
@@ -13,9 +13,9 @@ class BatchSampler:
     """An endless iterator of batches that owns their memory; see `Client.batch_sampler`.
 
     For `async for`. The twin of `reverb.client.BatchSampler`: the arrays of a batch are valid until
-    `num_buffers` more batches were taken. If a task is cancelled while it awaits a batch, what had
-    arrived is the `samples` of the `CancelledError`, and the next batch is sampled anew. Not to be
-    awaited by two tasks at the same time. An `async with` block closes it.
+    `num_buffers` more batches were taken. If a task is cancelled while it awaits a batch, the items
+    that had arrived are in `CancelledError.samples`, and the next batch is sampled anew. Only one
+    task may await it at a time. An `async with` block closes it.
 
     Example:
       >>> import asyncio
@@ -56,7 +56,7 @@ class BatchSampler:
         return memory.kept(batch)
 
     def close(self) -> None:
-        """Ends the iterator and gives its memory up; batches that were taken stay valid."""
+        """Ends the iterator and releases its memory; batches that were taken stay valid."""
         self._memory.close()
 
     async def __aenter__(self) -> "BatchSampler":

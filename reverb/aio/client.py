@@ -57,31 +57,30 @@ _Writer = TypeVar("_Writer", bound=AwaitedWriter[Any])
 class Client:
     """A connection to one server, or to several behind one address, for asyncio programs.
 
-    The twin of `reverb.Client`: same addresses, arguments, results and errors, and calls that are
-    awaited. A call that waits is a future on the core's threads and costs no thread, so thousands
-    of coroutines may wait for a rate limiter at once. What is ready at once, as with a server of
-    the same process, is returned without going through the event loop; the loop still gets its
-    turn every few dozens of calls.
+    The twin of `reverb.Client`: it has the same addresses, arguments, results and errors, but calls
+    are awaited. A waiting call is a future on the core's threads and needs no thread of its own, so
+    thousands of coroutines may wait for a rate limiter at once. A result that is available
+    immediately, as with a server of the same process, does not yield to the event loop; the loop
+    still runs after every few dozens of such calls.
 
     Cancelling a task (`task.cancel()`, `asyncio.wait_for`, `asyncio.timeout`) ends its call: when
-    the task has ended, nothing waits for it at the server or in a queue of this process. What the
-    server had sampled by then counts as sampled. What of it had arrived is the `samples` of the
-    `CancelledError` that passes through the task, a list of `ReplaySample` as in `ReverbError`;
-    what was on its way is lost, as after any lost connection. A call that changes something may
-    have happened or not.
+    the task has ended, no request of it is left at the server or in a queue of this process. Items
+    that the server had sampled count as sampled. Those that had arrived are in the attribute
+    `samples` of the `CancelledError` inside the task, a list of `ReplaySample` as in `ReverbError`;
+    those in transit are lost, as after any lost connection. A call that changes something may or
+    may not have had its effect.
 
-    Values are encoded and arrays are made in the thread of the event loop, and so is a batch
-    decoded that is ready at once: a call with hundreds of megabytes holds the loop up for that
-    long. Data that is inserted, and arrays that a batch is written to, belong to the call until it
-    has returned.
+    The thread of the event loop encodes values, makes arrays, and decodes a batch that is available
+    immediately: a call with hundreds of megabytes blocks the loop for that long. Do not change data
+    that is inserted, or use arrays that a batch is written to, before the call has returned.
 
     `sample` and `scan` are for `async for`. Writers and `batch_sampler` are for `async with`; a
     writer may be awaited instead.
 
-    Belongs to no event loop: it may be used from several loops, in several threads, one after
-    another or at the same time. In each it has a pair of sockets, which are closed by `close`, at
-    the end of `async with` or of `asyncio.run`, or when the client is deleted. Runs in uvloop, too.
-    Pickles as `reverb.Client` does.
+    A client may be used from several event loops, in several threads, one after another or at the
+    same time. It has a pair of sockets for each loop; they are closed by `close`, at the end of
+    `async with` or of `asyncio.run`, or when the client is deleted. uvloop works too. A client is
+    pickled like `reverb.Client`.
 
     Example:
       >>> import asyncio
@@ -114,12 +113,12 @@ class Client:
           server_address: `host:port`, several of them separated by commas, or a gRPC target
             (`dns:///name:port`, `ipv4:127.0.0.1:1,127.0.0.1:2`). A name with several addresses also
             means several servers. With several servers, calls of each kind go to them in turn,
-            from a random one on. Names are resolved again when a server cannot be reached. With
-            `grpcs://` in front (`grpcs://host:port`, `grpcs://a:1,b:2`) the servers are reached by
-            TLS; with `REVERB_TLS=1` in the environment every address is, unless it has `grpc://`.
-            Or else `unix:///path/of/socket` (`unix:path` for a relative path) for a server on this
-            machine that listens on a Unix socket. Or else `shards:///a:1,b:2` for a group of
-            servers that are used as one (`shards+grpcs:///` for TLS).
+            starting with a random one. Names are resolved again when a server cannot be reached.
+            `grpcs://` in front means TLS (`grpcs://host:port`, `grpcs://a:1,b:2`); with
+            `REVERB_TLS=1` in the environment every address does, except with `grpc://` in front.
+            `unix:///path/of/socket` (`unix:path` for a relative path) is a server on this machine
+            that listens on a Unix socket. `shards:///a:1,b:2` is a group of servers that are used
+            as one (`shards+grpcs:///` for TLS).
           connect_timeout_s: How long to wait for the first answer of the server, in seconds.
           keepalive_s: Interval of pings to the server while a call is open, in seconds, from 0.1
             to 86400; `None`: no pings. A dm-reverb server is never pinged; TCP detects after about
@@ -127,23 +126,24 @@ class Client:
           keepalive_timeout_s: A server that sends nothing for this long after a ping counts as
             lost, and its calls are retried, as after any lost connection. In seconds, from 0.1 to
             86400. A server that freezes for less than this is tolerated.
-          token: The token that the server wants, if it does. It goes only to servers that TLS has
-            verified, so the address must have `grpcs://`; or over a Unix socket to a server that
-            runs as the same user or as root. `None`: that of `token_file`, else of the
-            environment: `REVERB_TOKEN_FILE` names a file, `REVERB_TOKEN` is a token.
+          token: The access token, if the server requires one. It is sent only to servers that TLS
+            has verified, so the address must have `grpcs://`; or over a Unix socket to a server
+            that runs as the same user or as root. `None`: the token in `token_file`, else that of
+            the environment: `REVERB_TOKEN_FILE` names a file, `REVERB_TOKEN` is a token.
           token_file: Path of a file that holds a token; read again when it has changed.
-          tls: How to check the server, for addresses with `grpcs://`. What it does not say comes
-            from the environment; see `ClientTls`.
-          pickle_token: Whether pickles of this client contain `token`: whoever reads one of them
-            then has it. `False`: where a pickle is loaded, the environment must have a token.
+          tls: How to check the server, for addresses with `grpcs://`. Settings that are not given
+            come from the environment; see `ClientTls`.
+          pickle_token: Whether pickles of this client contain `token`; everybody who can read such
+            a pickle then has the token. `False`: where a pickle is loaded, the environment must
+            have a token.
 
         Raises:
           InvalidArgumentError: If the address cannot be parsed, if a time is out of its range, if a
-            token has characters that no token has, if there are both `token` and `token_file`, if
+            token has invalid characters, if there are both `token` and `token_file`, if
             a file cannot be used, or if a token or `tls` is given for an address without TLS. The
             token is not shown.
         """
-        # Tracebacks may show what local variables are.
+        # Tracebacks may show the values of local variables.
         token, token_file = hidden_token(token), hidden(token_file)
         server_address = hidden(server_address)
         self._open(
@@ -183,11 +183,11 @@ class Client:
         Raises:
           InvalidArgumentError: If `priorities` is empty, or if a table rejects a priority.
           SignatureMismatchError: If the data does not match a table's signature. Columns are
-            matched by place, as in dm-reverb; names that differ are logged once for each table.
+            matched by position, as in dm-reverb; names that differ are logged once for each table.
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers.
-          UnimplementedError: If the server does not know `MAX_PRIORITY` or removal priorities that
-            are asked for, as one of dm-reverb. Nothing was inserted.
+          UnimplementedError: If the server, such as one of dm-reverb, does not know `MAX_PRIORITY`
+            or removal priorities, and the call uses them. Nothing was inserted.
         """
         await self._insert(step_of(self._flattener, data, priorities, removal_priorities))
 
@@ -315,24 +315,24 @@ class Client:
             sampled. `False`: all `B` items or a `DeadlineExceededError`, after which none counts as
             sampled; the server picks them all at once, 65,536 at most. A dm-reverb server picks
             them one by one, and so do the shards of a group: then the error has those that were
-            picked, in `samples`.
+            picked in its `samples`.
           ragged: How items of different lengths `T` are stacked. `"error"`: `InvalidArgumentError`.
             `"pad"`: columns are `[B, T, ...]` with the largest `T`, and `lengths` of the batch has
             the lengths. `"packed"`: columns are `reverb.Ragged`: `[sum T, ...]` and offsets. A
             column that is a single step stays `[B, ...]`; its lengths are 1.
-          pad: Value behind shorter items: one value for all columns, a list with one for
-            each, or a dict by name; 0 (an empty string) for columns that it does not name.
+          pad: Value after the steps of shorter items: one value for all columns, a list with one
+            for each, or a dict by name; 0 (an empty string) for columns without a name in it.
           pad_to_multiple_of: Rounds the largest `T` up to a multiple of this, so that programs that
             compile for each shape see few of them.
           columns: The columns to sample; the others are neither sent nor decoded. Names of fields
             of the signature (a field with fields of its own stands for all of them), tuples of
-            names, or places in the flat list. `None`: all.
+            names, or positions in the flat list. `None`: all.
           distinct: Whether no item may be in the batch twice.
-          unpack_as_table_signature: As in `sample`. With `columns`, others are left out of dicts,
-            and are `None` in lists and tuples.
+          unpack_as_table_signature: As in `sample`. Columns that `columns` leaves out are missing
+            in dicts, and `None` in lists and tuples.
           timeout_ms: As in `sample`.
-          max_batch_bytes: Bytes that the columns of the batch may take in new memory, padding
-            included, a text 24 and its own: a number, a size such as `"2GiB"`, or a share of the
+          max_batch_bytes: Limit of new memory for the columns, in bytes, padding included; a string
+            counts 24 bytes and its length. A number, a size such as `"2GiB"`, or a share of the
             memory that the process may use, such as `"25%"`. `None`: 50 %, at most 8 GiB.
 
         Returns:
@@ -349,14 +349,14 @@ class Client:
           ResourceExhaustedError: If the batch would take more than `max_batch_bytes`, or more
             memory than there is; the error names the longest item.
           TableNotFoundError: If there is no such table.
-          DeadlineExceededError: After `timeout_ms`, if no item was sampled, or if the batch may not
-            be partial. Otherwise those that were sampled are returned as a smaller batch.
-          TypeError: If `out` has something else than arrays.
+          DeadlineExceededError: After `timeout_ms`, if no item was sampled, or if `partial` is
+            `False`. Otherwise the sampled items are returned as a smaller batch.
+          TypeError: If `out` has a leaf that is not an array.
           UnavailableError: If no server answers.
-          UnimplementedError: If the server is a dm-reverb server, or older, and cannot do what
-            `distinct` asks.
+          UnimplementedError: With `distinct`, if the server is a dm-reverb server, or of an earlier
+            release.
         """
-        # In the order of the arguments: keywords would take half a microsecond.
+        # Positional arguments, because keywords would take half a microsecond.
         request = BatchRequest(
             table,
             batch_size,
@@ -391,7 +391,7 @@ class Client:
             raise
 
     async def _flat_batch(self, request: BatchRequest) -> ReplayBatch:
-        """Samples a batch; see `BatchRequest.flat_batch`. Its columns were chosen before."""
+        """Samples a flat batch, see `BatchRequest.flat_batch`; the columns were chosen before."""
         try:
             return request.flat_batch(await self._call(_Core.sample_batch, request))
         except BaseException as error:
@@ -399,18 +399,21 @@ class Client:
             raise
 
     async def _choice(self, table: str, columns: Any) -> ColumnChoice:
-        """Returns the columns of a table with these names; all if there are no names."""
         await self._know_signature(table)
         return self._signatures.choice(table, columns)
 
     async def _know_signature(self, table: str) -> None:
-        """Makes the signatures known, unless that of the table is; raises if there is no table."""
+        """Asks the server for signatures if that of the table is unknown.
+
+        Raises:
+          TableNotFoundError: If there is no such table.
+        """
         if not self._signatures.are_known(table):
             await self.server_info()
         self._signatures.check(table)
 
     async def _nested_as_now(self, table: str) -> Callable[[list[Any]], Any] | None:
-        """Returns what nests a flat list like the table's signature, which may be another now."""
+        """Asks for the signature again; returns a function that nests a flat list like it."""
         await self.server_info()
         return self._signatures.nested(table)
 
@@ -427,16 +430,16 @@ class Client:
         timeout_ms: int | None = None,
         max_batch_bytes: int | str | None = None,
     ) -> BatchSampler:
-        """Makes an endless iterator of batches that owns their memory and uses it in turn.
+        """Makes an endless iterator of batches that owns their memory and reuses it.
 
         Does not contact the server; a batch is sampled when it is taken, as by `sample_batch`. The
-        arrays of a batch are written again `num_buffers` batches later.
+        arrays of a batch are overwritten `num_buffers` batches later.
 
         Args:
           table: Name of the table.
           batch_size: Number of items, `B`.
-          num_buffers: For how many batches there is memory; `None`: 2.
-          partial: As in `sample_batch`, but `False` unless asked for.
+          num_buffers: Number of batches for which there is memory; `None`: 2.
+          partial: As in `sample_batch`, but `False` by default.
           columns: As in `sample_batch`.
           distinct: As in `sample_batch`.
           unpack_as_table_signature: As in `sample_batch`.
@@ -469,7 +472,7 @@ class Client:
         """Reads every item of a table once, oldest first, without sampling.
 
         A scan changes no counters, and a closed rate limiter does not delay it. Use it for exports,
-        checks and deterministic passes.
+        checks and deterministic passes over a table.
 
         The scan begins when its first item is taken. It covers the items that are in the table at
         that moment. Items that are inserted later are not included; items that are removed
@@ -569,15 +572,15 @@ class Client:
           num_keep_alive_refs: Number of newest values of each column that new items may use.
           validate_items: Compares items with their table's signature before they are sent.
           match_names: Puts the columns of an item into the order of the signature by their names;
-            other names are an error. `False`: columns are matched by place, as in dm-reverb, and
-            names that differ are logged once for each table.
+            unknown names are an error. `False`: columns are matched by position, as in dm-reverb,
+            and names that differ are logged once for each table.
           get_signature_timeout_ms: Ignored; accepted for programs written for early versions of
             dm-reverb. The client's `connect_timeout_s` bounds the wait.
           max_pending_bytes: Limit of unconfirmed data, in bytes or a size such as "1GiB". At the
-            limit, calls that create an item wait for confirmations, whatever the rate limiter does;
+            limit, calls that create an item wait for confirmations, which a rate limiter may delay;
             a wait of more than 10 s is logged with its reason. A program that inserts and samples
-            in one thread may then wait for itself. `None`: no limit; a writer that is faster than
-            its server is slowed down, but does not wait for a rate limiter.
+            in one thread may then block itself. `None`: no limit; a writer that is faster than its
+            server is slowed down, but does not wait for a rate limiter.
 
         Raises:
           InvalidArgumentError: If a number is below 1.
@@ -745,14 +748,14 @@ class Client:
         return CheckpointStatus.from_serialized_proto(answer)
 
     async def status(self, *, with_streams: bool = False) -> ServerStatus:
-        """Returns everything that the server counts: memory, tables, who waits, calls, checkpoints.
+        """Returns everything that the server counts: memory, tables, waits, calls, checkpoints.
 
-        With several servers behind the address, one of them answers, as in `reset`. Looks at the
-        chunks that writers hold and that wait to be inserted: for a page or a log, not for a loop.
+        With several servers behind the address, one of them answers, as in `reset`. The server goes
+        through all chunks that are held or queued, so do not call this in a tight loop.
 
         Args:
-          with_streams: Whether to tell of each open stream, too: whose it is, and what it waits
-            for.
+          with_streams: Whether to include each open stream, with its client and the reason why it
+            waits.
 
         Raises:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
@@ -761,10 +764,10 @@ class Client:
         return ServerStatus.from_serialized_proto(await self._serialized_status(with_streams))
 
     async def diagnose(self, table: str) -> Diagnosis:
-        """Returns what a table does or waits for, in a word and a sentence.
+        """Returns a table's state, in a word and a sentence: does it work, or why does it wait?
 
-        The first call tells no rates: a server counts them for ten minutes after somebody has asked
-        for its status.
+        The first call returns no rates: a server counts them for ten minutes after each query of
+        its status.
 
         Raises:
           TableNotFoundError: If there is no such table.
@@ -792,9 +795,9 @@ class Client:
     ) -> TableInfo:
         """Changes settings of a table while the server runs: all that are given, or none.
 
-        Requests that wait go on at once if the new settings let them. Waits until the table keeps
-        its new limits: a smaller table gives up the items that its remover selects, a few hundred
-        at a time. After a restart the table has the settings of the program that makes it again.
+        Waiting requests continue at once if the new settings allow it. Waits until the table keeps
+        its new limits: a smaller table evicts the items that its remover selects, a few hundred at
+        a time. After a restart the table has the settings of the program that makes it again.
         With several servers behind the address, one of them changes its table, as in `reset`.
 
         Args:
@@ -803,8 +806,8 @@ class Client:
           max_bytes: Maximum number of bytes, or a size such as "4GiB"; `None` takes the limit away,
             `reverb.UNCHANGED` leaves it.
           max_times_sampled: Number of samples after which an item is removed; 0: no limit.
-          rate_limiter: A new limiter. As many samples are allowed as before; with another
-            `samples_per_insert`, as the new bounds allow.
+          rate_limiter: A new limiter. It allows as many samples as before; with another
+            `samples_per_insert`, as many as its bounds allow.
           priority_exponent: The exponent of a `Prioritized` sampler.
           sampler: A selector of the kind that the sampler has, with other parameters:
             `Prioritized(...)` or `Recent(...)`.
@@ -814,9 +817,8 @@ class Client:
 
         Raises:
           InvalidArgumentError: If a value is out of its range, if the sampler has no exponent or is
-            of another kind, if nothing could be sampled any more, if the priority of an item does
-            not fit the new exponent, or if an item that waits to be inserted does not fit the new
-            settings.
+            of another kind, if the table could never be sampled again, if the priority of an item
+            does not fit the new exponent, or if a waiting insert does not fit the new settings.
           TableNotFoundError: If there is no such table.
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
@@ -841,7 +843,7 @@ class Client:
 
         Args:
           changes: The change of each table, by its name.
-          dry_run: Whether only to say what would change.
+          dry_run: Whether to return the changes without making them.
 
         Returns:
           The settings that have another value now.
@@ -850,16 +852,16 @@ class Client:
         return ChangedSetting.all_of(await self._call(_Core.call, "ConfigureTables", request))
 
     async def pause_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
-        """Lets inserts and samples of a table wait until `resume_table`.
+        """Pauses inserts and samples of a table until `resume_table`.
 
-        Who waits is told by whom and since when, in timeouts, too. Updates, deletes and `reset` go
-        on. The pause outlives this client, but not the server. Writers go on until their items fill
-        the queue of the table, and until `max_pending_bytes`.
+        Timeout errors of paused calls say which client paused the table, and when. Updates, deletes
+        and `reset` continue. The pause outlives this client, but not the server. Writers continue
+        until their items fill the queue of the table, or until `max_pending_bytes`.
 
         Args:
           table: Name of the table.
-          inserts: Whether inserts wait from now on; `False` leaves them as they are.
-          samples: Whether samples wait from now on; `False` leaves them as they are.
+          inserts: Whether to pause inserts; `False` leaves them as they are.
+          samples: Whether to pause samples; `False` leaves them as they are.
 
         Raises:
           InvalidArgumentError: If both are `False`.
@@ -871,12 +873,12 @@ class Client:
         await self._call(_Core.call, *request_of("SetPaused", table=table, paused=True, **sides))
 
     async def resume_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:
-        """Lets inserts and samples of a table go on, whoever has paused them.
+        """Resumes inserts and samples of a table that this or another client has paused.
 
         Args:
           table: Name of the table.
-          inserts: Whether inserts go on; `False` leaves them as they are.
-          samples: Whether samples go on; `False` leaves them as they are.
+          inserts: Whether to resume inserts; `False` leaves them as they are.
+          samples: Whether to resume samples; `False` leaves them as they are.
 
         Raises:
           InvalidArgumentError: If both are `False`.
@@ -889,22 +891,22 @@ class Client:
 
     @contextlib.asynccontextmanager
     async def rate_limiter_off(self, table: str, *, count: bool = False) -> AsyncIterator[None]:
-        """Lets inserts through without the rate limiter, for an `async with` block.
+        """Turns the rate limiter off for inserts, for an `async with` block.
 
-        Meant for filling a table. Samples wait for the limiter as always. It is on again at the end
-        of the block, and if this client or its connection is lost. Flush writers within the block:
-        what comes later waits. The inserts of other clients are let through, too, and counted in
-        the same way.
+        Use it to fill a table. Samples wait for the limiter as always. It is turned on again at the
+        end of the block, and if this client or its connection is lost. Flush writers within the
+        block: later inserts wait. The inserts of other clients pass too, and are counted in the
+        same way.
 
         Args:
           table: Name of the table.
-          count: Whether these inserts allow samples. `False`: the ratio goes on as if they had not
-            happened; the number of samples in the table's information grows by
-            `samples_per_insert` for each (rounded), as the format of checkpoints has it. `True`:
-            learners may sample them, and inserts wait afterwards until they have.
+          count: Whether these inserts count for the ratio. `False`: the ratio continues as if they
+            had not happened; in the table's information, each of them adds `samples_per_insert`
+            samples (rounded), because the format of checkpoints requires it. `True`: they allow
+            samples, and later inserts wait until the learners have caught up.
 
         Raises:
-          FailedPreconditionError: If the limiter is off already; names the client.
+          FailedPreconditionError: If the limiter is off already; the text names the client.
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers; at the end of the block, if the limiter was turned
             on earlier because the connection was lost.
@@ -914,17 +916,17 @@ class Client:
         try:
             yield
         except BaseException:
-            # The error of the block is the one to see.
+            # The program should see the error of the block.
             with contextlib.suppress(ReverbError):
                 await self._release(hold)
             raise
         await self._release(hold)
 
     async def directory(self) -> Any:
-        """The map of the group: its shards, and who owns which slot of keys.
+        """The map of the group: its shards, and the slots of keys that each of them owns.
 
-        Waits until a server has answered. For addresses `shards:///...` it is the map of the
-        group, also if its servers know of none; for others what that server has.
+        Waits until a server has answered. For an address `shards:///...` it is the map of the
+        group, even if its servers have none; for other addresses it is the map of that server.
 
         Returns:
           The message `ShardMap` of `shards.proto`; `None` if the server is no shard of a group.
@@ -937,9 +939,9 @@ class Client:
         return answer.map if answer.HasField("map") else None
 
     async def shard_info(self) -> list[ShardInfo]:
-        """How each shard of the group is, by their indices. Asks all of them.
+        """Returns the state of each shard of the group, in the order of their indices.
 
-        A shard that does not answer within 5 s is `"down"`.
+        Asks all shards. One that does not answer within 5 s is `"down"`.
 
         Raises:
           InvalidArgumentError: If the address is not that of a group (`shards:///...`).
@@ -949,9 +951,9 @@ class Client:
 
     @property
     def updates_missed(self) -> int:
-        """Keys that this client wanted to update or delete, and that no shard of the group had.
+        """Number of updates and deletes of this client whose key no shard of the group had.
 
-        They have left their tables, or their shard is down.
+        The items have left their tables, or their shard is down.
 
         Raises:
           InvalidArgumentError: If the address is not that of a group (`shards:///...`).
@@ -959,11 +961,12 @@ class Client:
         return self._client.updates_missed()
 
     async def drain(self, timeout_s: float = 30.0) -> int:
-        """Makes the server ready to be stopped: it ends all streams and accepts no new ones.
+        """Prepares the server to be stopped: it ends all streams and accepts no new ones.
 
-        Its probes say that it is not ready. What was confirmed is in the tables, what was sampled
-        is sent, and clients try again what was neither: at the next server of their address, or at
-        this one after its restart. Other calls, such as `checkpoint`, go on. Only `stop` ends it.
+        Its probes report that it is not ready. Confirmed items are in the tables, sampled ones are
+        sent, and clients retry everything else: at the next server of their address, or at this one
+        after its restart. Other calls, such as `checkpoint`, still work. Only `stop` ends the
+        drain.
 
         Args:
           timeout_s: How long to wait for the end of the streams, in seconds.
@@ -980,7 +983,6 @@ class Client:
         return answer_of("Drain", answer).open_streams
 
     async def _serialized_status(self, with_streams: bool) -> bytes:
-        """Returns the status as a serialized `reverb.StatusResponse` message."""
         return await self._call(_Core.call, *request_of("Status", with_streams=bool(with_streams)))
 
     # --- end of generated code ---
@@ -989,7 +991,7 @@ class Client:
         self._use(blocking.Client(server_address, **options))
 
     def _use(self, client: blocking.Client) -> None:
-        # Has the connection, the credentials and the options; none of its calls is made.
+        # Holds the connection, the credentials and the options; its calls are not used.
         self._blocking = client
         self._server_address = client._server_address
         self._client = client._client
@@ -998,10 +1000,10 @@ class Client:
         self._loops = EventLoops(client._client)
         self._call = self._loops.call
 
-    # How this client waits, where that is not simply an `await` of the twin's text.
+    # Methods that wait, and whose twins in `reverb.Client` have the same name and other code.
 
     async def _insert(self, step: tuple[Any, ...]) -> None:
-        # The stream first: values are encoded as its server wants them.
+        # The stream first, because the encoding of values depends on its server.
         await self._call(_Core.insert, await self._call(_Core.start_insert), *step)
 
     async def _insert_rows(self, steps: tuple[Any, ...]) -> np.ndarray:
@@ -1016,18 +1018,18 @@ class Client:
         return OpeningWriter(make)
 
     def _wrapped(self, writer: Callable[..., _Writer], *arguments: Any) -> _Writer:
-        """Makes a writer whose waits are awaited of a native one."""
+        """Makes an awaited writer of a native one."""
         return writer(self._loops, *arguments)
 
     async def _release(self, hold: native.RateLimiterHold) -> None:
         await self._call(_Core.release_rate_limiter, hold)
 
     async def close(self) -> None:
-        """Ends all calls that wait, and closes the sockets that wake event loops.
+        """Ends all waiting calls, and closes the sockets that wake event loops.
 
         Tasks that wait for a call of this client are cancelled, in loops of other threads soon
-        after. Later calls raise `FailedPreconditionError`. Writers of this client keep sending what
-        was queued, but cannot be awaited any more. May be called more than once.
+        after. Later calls raise `FailedPreconditionError`. Writers of this client still send their
+        queued items, but cannot be awaited any more. May be called more than once.
         """
         await self._loops.close()
 
@@ -1048,7 +1050,7 @@ class Client:
 
     @shown
     def __repr__(self) -> str:
-        # An error in the constructor may have left it without.
+        # Missing if the constructor failed.
         address = self.__dict__.get("_server_address", "none yet")
         return f"aio.Client, server_address={address}"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The event loops that use a client, and how their coroutines wait for the core."""
+"""Waits of coroutines for the core, in every event loop that uses a client."""
 
 import asyncio
 import contextlib
@@ -15,24 +15,24 @@ _Loop = asyncio.AbstractEventLoop
 
 
 class EventLoops:
-    """Makes the calls of a client for whichever event loop runs.
+    """Makes the calls of a client for the running event loop.
 
     The first call in a loop opens a pair of sockets, which wakes the loop when calls have ended. It
-    is closed by `close`, at the end of `asyncio.run`, and when the client is deleted.
+    is closed by `close`, at the end of `asyncio.run`, or when the client is deleted.
     """
 
     def __init__(self, client: native.Client) -> None:
         self._client = client
         self._calls: dict[_Loop, native.AsyncClient] = {}
-        # Each closes the sockets of its loop when it is closed or deleted.
+        # A generator that is closed or deleted closes the sockets of its loop.
         self._closers: dict[_Loop, AsyncGenerator[None, None]] = {}
         self._is_closed = False
 
     async def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         """Makes a call by a method of `native.AsyncClient`; cancelling ends it.
 
-        If the coroutine is cancelled, the exception has the attribute `samples` with what the core
-        had sampled, if that is anything.
+        If the coroutine is cancelled, the attribute `samples` of the exception has the items that
+        the core had sampled, if any.
         """
         calls = self._calls.get(asyncio.get_running_loop()) or await self._begin()
         if calls.should_yield():
@@ -50,7 +50,7 @@ class EventLoops:
         return answer.result()
 
     async def start(self, method: Callable[..., Any], *arguments: Any) -> Any:
-        """Makes a call, and returns its result or a `native.Call` that is to be awaited."""
+        """Makes a call, and returns its result, or a `native.Call` to await."""
         calls = self._calls.get(asyncio.get_running_loop()) or await self._begin()
         if calls.should_yield():
             await asyncio.sleep(0)
@@ -77,7 +77,7 @@ class EventLoops:
             await closer.aclose()
 
     async def _begin(self) -> native.AsyncClient:
-        """Makes a running loop one of those that use the client."""
+        """Prepares the running loop for calls, if this is its first one."""
         if self._is_closed:
             raise FailedPreconditionError("This reverb.aio.Client is closed; make a new one")
         for loop, calls in list(self._calls.items()):
@@ -87,8 +87,8 @@ class EventLoops:
         loop = asyncio.get_running_loop()
         calls = native.AsyncClient(self._client, loop)
         loop.add_reader(calls.fileno(), calls.wake)
-        # A loop knows the asynchronous generators that have begun in it, and closes them before it
-        # is closed itself; nothing else tells that it ends.
+        # A loop closes the asynchronous generators that were started in it before it is closed
+        # itself; nothing else reports the end of a loop.
         closer = _closer(loop, calls, self._calls)
         await closer.__anext__()
         self._closers[loop] = closer

@@ -14,9 +14,9 @@ class SampleIterator:
     """Yields the items of `Client.sample` or `Client.scan`, for `async for`.
 
     Nothing happens before the first item is awaited. If a task is cancelled while it awaits an
-    item, the server no longer holds a request of it, and the iterator can be used again: the next
-    item is requested anew. An item that had arrived by then is the next one; an item that was on
-    its way counts as sampled. Not to be awaited by two tasks at the same time.
+    item, its request is withdrawn from the server, and the iterator can be used again. The next
+    item is one that had already arrived, or is requested anew; an item in transit counts as
+    sampled. Only one task may await the iterator at a time.
 
     Example:
       >>> import asyncio
@@ -77,12 +77,12 @@ class SampleIterator:
         try:
             sample = call.result()
         except Exception:
-            return  # The next call meets the reason again.
+            return  # The next call fails for the same reason.
         if sample is not None:
             self._arrived.append(sample)
 
     async def aclose(self) -> None:
-        """Ends the iteration; what was requested is withdrawn."""
+        """Ends the iteration and withdraws its requests."""
         self._is_closed = True
         self._arrived.clear()
         self._sampler = None

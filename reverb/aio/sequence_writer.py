@@ -67,8 +67,8 @@ class SequenceWriter(AwaitedWriter[native.SequenceWriter]):
     ) -> int:
         """Appends one step of each environment, and queues the items that it completes.
 
-        Waits for back-pressure and for `max_pending_bytes`, never for a rate limiter otherwise. The
-        step is appended before that, also if the wait is cancelled.
+        Waits only for back-pressure and at `max_pending_bytes`. The step is appended before the
+        wait, so it stays appended if the wait is cancelled.
 
         Args:
           step: Nest of arrays `[B, ...]`, or `[...]` without batch size; see
@@ -110,8 +110,8 @@ class SequenceWriter(AwaitedWriter[native.SequenceWriter]):
     async def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
         """Sends all items, and waits until all but a few are confirmed by the server.
 
-        Unfinished sequences stay in the writer. If it is cancelled, the items remain queued and are
-        sent all the same.
+        Unfinished sequences stay in the writer. If the wait is cancelled, the items remain queued
+        and are still sent.
 
         Args:
           block_until_num_items: How many items may still be unconfirmed on return.

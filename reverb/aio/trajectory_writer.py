@@ -15,7 +15,7 @@ __all__ = ["BatchedTrajectoryWriter", "TrajectoryWriter"]
 
 
 class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
-    """Appends steps to a local history and makes items of slices of it; its waits are awaited.
+    """Appends steps to a local history and makes items of slices of it, for asyncio.
 
     Made by `reverb.aio.Client.trajectory_writer`. The twin of `reverb.TrajectoryWriter`: `append`
     and `history` are the same, while `create_item`, `flush` and `end_episode` are awaited. For one
@@ -101,8 +101,8 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
     ) -> None:
         """Queues an item for a table; it is sent in the background.
 
-        Waits where `reverb.TrajectoryWriter.create_item` blocks: for back-pressure, and for
-        `max_pending_bytes`. The item is queued before that, also if the wait is cancelled.
+        Waits where `reverb.TrajectoryWriter.create_item` blocks: for back-pressure, and at
+        `max_pending_bytes`. The item is queued before, so it is sent even if the wait is cancelled.
 
         Args:
           table: Name of the table.
@@ -172,7 +172,7 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
 
 
 class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
-    """A trajectory writer for `B` environments that are stepped together; its waits are awaited.
+    """A trajectory writer for `B` environments that are stepped together, for asyncio.
 
     Made by `reverb.aio.Client.batched_trajectory_writer`. The twin of
     `reverb.BatchedTrajectoryWriter`: `create_items` and `flush` are awaited, the rest only copies.
@@ -264,14 +264,14 @@ class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
     ) -> int:
         """Queues one item for each selected environment; they are sent in the background.
 
-        On an error no item is queued. Waits as `TrajectoryWriter.create_item`; the items are queued
-        before that, also if the wait is cancelled.
+        On an error no item is queued. Waits like `TrajectoryWriter.create_item`; the items are
+        queued before, so they are sent even if the wait is cancelled.
 
         Args:
           table: Name of the table.
           priorities: Numbers `[B]`, or one for all; only those of selected environments are used.
           trajectory: Nest of columns, each an index, a slice or a list of indices of a leaf of
-            `history`, or what its `select` gives.
+            `history`, or a result of its `select`.
           where: Booleans `[B]` that select environments; `None`: all whose episode has the steps
             that the columns refer to.
           removal_priorities: Priorities for the table's remover: numbers `[B]`, or one for all.

@@ -13,14 +13,14 @@ __all__ = ["Coordinator"]
 
 
 class Coordinator:
-    """Moves what a rate limiter allows to the shards where somebody waits, until it is stopped.
+    """Moves unused budget of rate limiters to the shards with waiting calls, until it is stopped.
 
     Every shard keeps its cursor, inserts times `samples_per_insert` minus samples, in a window of
-    its own. The windows add up to the bounds of the group's limiter, which therefore hold at any
-    time, also while no coordinator runs; then room is not moved, and somebody may wait longer.
-    A second coordinator takes over from the first one.
+    its own. The windows add up to the bounds of the group's limiter, which therefore always hold.
+    Without a running coordinator no budget is moved, so some calls may wait longer. A second
+    coordinator replaces the first one.
 
-    Runs in the background, in no thread of Python. Waits for shards that are not there yet.
+    Runs in the background, without a Python thread. Waits for shards that have not started yet.
 
     Example:
       >>> servers = [reverb.Server([reverb.Table.queue("queue", 5)]) for _ in range(2)]
@@ -41,25 +41,25 @@ class Coordinator:
         """Starts a coordinator; does not block.
 
         Args:
-          address: Of the group: `shards:///host:port,...`.
-          token: As in `reverb.Client`; the shards want the right `admin`.
+          address: Address of the group: `shards:///host:port,...`.
+          token: As in `reverb.Client`; the shards require the right `admin`.
           token_file: As in `reverb.Client`.
           tls: As in `reverb.Client`.
 
         Raises:
           InvalidArgumentError: If the address is not that of a group, or a file cannot be used.
         """
-        # Tracebacks may show what local variables are.
+        # Tracebacks may show the values of local variables.
         token, token_file, address = hidden_token(token), hidden(token_file), hidden(address)
         self._coordinator = native.Coordinator(address, ClientCredentials(token, token_file, tls))
 
     @property
     def is_running(self) -> bool:
-        """Whether it moves windows; false after `stop`, and once it has met a later one."""
+        """Whether it moves windows; false after `stop`, and once a later coordinator runs."""
         return self._coordinator.is_running()
 
     def freeze(self) -> None:
-        """Lets no window grow until `unfreeze`: the sum of all cursors stays as it may be now."""
+        """Keeps windows from growing until `unfreeze`, and so the bounds of the sum of cursors."""
         self._coordinator.freeze(True)
 
     def unfreeze(self) -> None:
@@ -67,7 +67,7 @@ class Coordinator:
         self._coordinator.freeze(False)
 
     def stop(self) -> None:
-        """Ends it. The windows stay where they are. Does nothing the second time."""
+        """Ends it; the windows stay as they are. Further calls do nothing."""
         self._coordinator.stop()
 
     def __enter__(self) -> "Coordinator":

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The decisions of a group: which shards there are, where they are, and who owns which slot.
+"""The decisions of a group: its shards, their addresses, and the owner of each slot.
 
-Whoever runs the servers has one `Directory` and sends its map to all shards when it has changed.
-Nothing here waits, sends, or reads a clock.
+The program that runs the servers has one `Directory`, and sends its map to all shards when it has
+changed. Nothing here waits, sends, or reads a clock.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,10 +17,10 @@ __all__ = ["NUM_SLOTS", "Directory", "parse_map", "slots_as_values"]
 
 
 class Directory:
-    """The map of a group, and the changes that it may go through.
+    """The map of a group, and the changes of it.
 
-    Every slot has one owner, at any time. Every change increases the epoch. A number is never given
-    to a second shard.
+    Every slot always has exactly one owner. Every change increases the epoch. The index of a shard
+    is never used again for another one.
 
     Example:
       >>> directory = Directory("replay")
@@ -32,7 +32,7 @@ class Directory:
 
     Attributes:
       group: Name of the group.
-      checkpoint_directory: Where checkpoints of the group lie; empty if there is no such place.
+      checkpoint_directory: Directory of the group's checkpoints; empty if there is none.
       epoch: Number of the present map; 0 if there is none yet.
     """
 
@@ -42,10 +42,10 @@ class Directory:
         self.epoch = 0
         self._shards: dict[int, Any] = {}
         self._owners: list[int] = []
-        # For each slot those who had it before and may still hold items of it.
+        # For each slot, the former owners, which may still hold items of it.
         self._formers: list[tuple[int, ...]] = [()] * NUM_SLOTS
         self._tables: list[Any] = []
-        # As the program makes them; a client may have changed those of the group since.
+        # The program's own tables; clients may have changed those of the group since.
         self._program_tables: list[Any] = []
         self._next_index = 0
 
@@ -72,7 +72,7 @@ class Directory:
         """Makes the first map: shards that are not registered yet, with equal parts of the slots.
 
         Raises:
-          InvalidArgumentError: If there is no shard, or more than slots.
+          InvalidArgumentError: If there is no shard, or if there are more shards than slots.
           FailedPreconditionError: If there is a map already.
         """
         indices = sorted(set(indices))
@@ -89,7 +89,7 @@ class Directory:
         self.epoch += 1
 
     def register(self, index: int, address: str, *, server_id: int, unix_path: str = "") -> bool:
-        """Notes where a shard is now; returns whether that changed the map.
+        """Stores the present address of a shard; returns whether that changed the map.
 
         Raises:
           InvalidArgumentError: If the group has no such shard.
@@ -103,7 +103,7 @@ class Directory:
         return True
 
     def reserve(self) -> int:
-        """Returns the number for a shard that will be added when it runs."""
+        """Returns the index for a shard that will be added when it runs."""
         self._next_index += 1
         return self._next_index - 1
 
@@ -118,22 +118,22 @@ class Directory:
     ) -> int:
         """Adds a shard, which takes an equal number of slots from the others for new keys.
 
-        Those who had the slots stay in the map as former owners: they hold the items that have been
-        inserted so far.
+        The previous owners of these slots stay in the map as former owners: they hold the items
+        that were inserted so far.
 
         Args:
-          index: A number from `reserve`, or that of a shard that was removed and is back with its
-            items; `None`: a new one.
-          address: Where it is.
-          server_id: The id of its server.
-          unix_path: The path of its Unix socket, if it has one.
-          former_slots: Slots that it had before it was removed. It may still hold items of them.
+          index: An index from `reserve`, or that of a removed shard that is back with its items;
+            `None`: a new one.
+          address: Address of the shard.
+          server_id: Id of its server.
+          unix_path: Path of its Unix socket, if it has one.
+          former_slots: Slots that it owned before it was removed. It may still hold items of them.
 
         Returns:
-          The number of the shard.
+          The index of the shard.
 
         Raises:
-          InvalidArgumentError: If the group has a shard of this number, or if it is negative.
+          InvalidArgumentError: If the group has a shard with this index, or if it is negative.
         """
         index = self.reserve() if index is None else index
         if index in self._shards or index < 0:
@@ -148,7 +148,7 @@ class Directory:
         for slot in former_slots:
             self._formers[slot] = (*self._formers[slot], index)
         counts = {it: self._owners.count(it) for it in self.indices}
-        # From the end of the ranges of those who have most, so that the ranges stay few.
+        # Takes slots from the ends of the largest owners' ranges, which keeps the ranges few.
         for _ in range(NUM_SLOTS // len(self._shards)):
             giver = max(counts, key=lambda it: (counts[it], -it))
             slot = NUM_SLOTS - 1 - self._owners[::-1].index(giver)
@@ -161,7 +161,7 @@ class Directory:
         return index
 
     def begin_drain(self, index: int) -> None:
-        """Marks a shard as one that is about to leave: no new streams of inserts begin at it.
+        """Marks a shard that is about to leave, so that no new insert streams begin at it.
 
         Raises:
           InvalidArgumentError: If the group has no such shard.
@@ -174,7 +174,7 @@ class Directory:
             self.epoch += 1
 
     def end_drain(self, index: int) -> None:
-        """Takes the mark away again: the shard stays.
+        """Removes the mark of `begin_drain`: the shard stays.
 
         Raises:
           InvalidArgumentError: If the group has no such shard.
@@ -185,7 +185,7 @@ class Directory:
             self.epoch += 1
 
     def heirs(self, index: int) -> dict[int, list[int]]:
-        """Returns which slots of a shard each of the others gets when `remove` takes it out.
+        """Returns the slots of a shard that each of the others gets when it is removed.
 
         Raises:
           InvalidArgumentError: If the group has no such shard.
@@ -196,7 +196,7 @@ class Directory:
         counts = {it: self._owners.count(it) for it in others}
         heirs: dict[int, list[int]] = {it: [] for it in others}
         slots = [slot for slot in range(NUM_SLOTS) if self._owners[slot] == index]
-        # Consecutive slots for each, as many as bring all to the same number.
+        # Consecutive slots for each shard, so that all have the same number in the end.
         total = sum(counts.values()) + len(slots)
         wanted = {
             it: total * (at + 1) // len(others) - total * at // len(others)
@@ -209,7 +209,7 @@ class Directory:
         return heirs
 
     def slots_without(self, index: int) -> dict[int, list[int]]:
-        """Returns which slots each of the others owns when `remove` has taken a shard out.
+        """Returns the slots that each of the others will own after a shard was removed.
 
         Raises:
           InvalidArgumentError: If the group has no such shard.
@@ -222,7 +222,7 @@ class Directory:
         return {owner: sorted(it) for owner, it in slots.items()}
 
     def remove(self, index: int) -> None:
-        """Takes a shard out of the map; the others get its slots, as `heirs` says.
+        """Removes a shard from the map; the others get its slots, as in `heirs`.
 
         Raises:
           InvalidArgumentError: If the group has no such shard.
@@ -239,7 +239,7 @@ class Directory:
         self.epoch += 1
 
     def forget_former(self, index: int) -> bool:
-        """Notes that a shard holds no item of slots that it has given away.
+        """Removes a shard from the former owners: it holds no items of other shards' slots.
 
         Returns:
           Whether that changed the map.
@@ -251,10 +251,10 @@ class Directory:
         return True
 
     def learn(self, proto: Any) -> bool:
-        """Takes over the map that a shard has, if its epoch is higher than that of this one.
+        """Takes over the map of a shard, if its epoch is higher than that of this directory.
 
         Returns:
-          Whether it was.
+          Whether the map was taken over.
 
         Raises:
           FailedPreconditionError: If the map is of another group.
@@ -276,13 +276,13 @@ class Directory:
         return True
 
     def set_slots(self, slots: Sequence[Any]) -> None:
-        """Sets who owns which slot, as a map or a checkpoint says it.
+        """Sets the owners of the slots from those of a map or a checkpoint.
 
         Args:
           slots: Dicts with `first`, `count`, `owner` and `former_owners`.
 
         Raises:
-          InvalidArgumentError: If a slot has no owner or two, or if an owner is no shard.
+          InvalidArgumentError: If a slot has no owner or two, or if an owner is not a shard.
         """
         owners: list[int | None] = [None] * NUM_SLOTS
         formers: list[tuple[int, ...]] = [()] * NUM_SLOTS
@@ -306,15 +306,15 @@ class Directory:
         self.epoch += 1
 
     def set_tables(self, index: int, tables: Sequence[bytes]) -> None:
-        """Notes the tables of a shard, as the program gave them: those of the whole group.
+        """Stores the tables that the program gave to a shard: those of the whole group.
 
         Args:
-          index: The shard.
-          tables: Serialized `TableInfo` messages; their counters are of no account.
+          index: Index of the shard.
+          tables: Serialized `TableInfo` messages; their counters are ignored.
 
         Raises:
-          InvalidArgumentError: If they differ from those of the other shards; names shard, table
-            and field.
+          InvalidArgumentError: If they differ from those of the other shards; the text names shard,
+            table and field.
         """
         found = [protos.TableInfo.FromString(table) for table in tables]
         if self._program_tables:
@@ -328,7 +328,7 @@ class Directory:
         return [table.SerializeToString() for table in self._tables]
 
     def learn_tables(self, proto: Any) -> bool:
-        """Takes over the tables of a map that a client gave to the shards: it has changed them.
+        """Takes over the tables of a map that a client has changed at the shards.
 
         Returns:
           Whether they differ from those of the present map.
@@ -363,7 +363,7 @@ class Directory:
         return ranges
 
     def address(self) -> str:
-        """Returns what clients connect to: `shards:///` and the addresses of all shards."""
+        """Returns the address of the group: `shards:///` and the addresses of all shards."""
         known = [self._shards[index].address for index in self.indices]
         return "shards:///" + ",".join(address for address in known if address)
 

@@ -5,11 +5,11 @@
         shard-0/<checkpoint>   shard-1/<checkpoint>   ...
         GROUP
 
-A shard saves as every server does, to its own directory `<root>/shard-<index>`. Then the files of
+A shard saves like every server, to its own directory `<root>/shard-<index>`. Then the files of
 that checkpoint are linked into the directory of the group, which takes no space and no time. So a
-shard that restarts alone finds all that it has saved in one place, the part of a group included,
-and its own saves never delete a part of a group. Every part is an ordinary checkpoint: a server,
-also one of dm-reverb, can load it by itself.
+shard that restarts alone finds all its checkpoints in one directory, and its own saves never delete
+a part of a group. Every part is an ordinary checkpoint that any server can load, also one of
+dm-reverb.
 
 The manifest `GROUP` is renamed into place when all parts are complete and on disk. A directory
 without it is no checkpoint.
@@ -55,16 +55,16 @@ _LOCK = ".group.lock"
 _NAME = re.compile(r"group-(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)\.(\d{9})Z")
 # The files of a checkpoint; nothing else is ever deleted.
 _FILES = ("tables.tfrecord", "items.tfrecord", "chunks.tfrecord", DONE)
-# A file system without hard links says one of these.
+# Errors of file systems without hard links.
 _NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
-# How often a running save is looked at, to learn that the shards have taken their moment.
+# Interval of queries until all shards have taken their snapshots.
 _POLL_S = 0.002
 
 _logger = logging.getLogger(__name__)
 
 
 class SavingShard(Protocol):
-    """What `save` needs of a shard; a `reverb.Client` of one server has it."""
+    """The methods of a shard that `save` needs; a `reverb.Client` of one server has them."""
 
     def checkpoint(self) -> str:
         """Saves, and returns the path of the checkpoint."""
@@ -76,7 +76,7 @@ class SavingShard(Protocol):
 
 
 def shard_directory(root: str | os.PathLike[str], index: int) -> pathlib.Path:
-    """Returns the directory that a shard saves to by itself."""
+    """Returns the directory of a shard's own checkpoints."""
     return pathlib.Path(root) / f"shard-{index}"
 
 
@@ -97,25 +97,25 @@ def save(
     Blocks until that is done. Afterwards older checkpoints of the group are deleted.
 
     Args:
-      root: Directory of the group's checkpoints. All shards save to storage that this process sees
-        under the same paths.
+      root: Directory of the group's checkpoints, in storage that all shards and this process see
+        under the same path.
       group: Name of the group.
       shards: The shards, by index.
-      epoch: Of the group's map.
+      epoch: Epoch of the group's map.
       slots: The map's ranges of slots, see `GroupCheckpoint`.
-      tables: Settings of the tables, those of the whole group, as plain values.
+      tables: Settings of the whole group's tables, as plain values.
       keep_latest: Number of checkpoints of the group to keep, at least 1.
-      freeze: Stops the coordinator of the limiters, so that no room is on its way between shards
-        while they take their moments.
-      unfreeze: Lets it go on; called when all shards have taken their moment, or have failed.
+      freeze: Stops the coordinator, so that no budget is in transit between shards while they take
+        their snapshots.
+      unfreeze: Starts it again; called when all shards have taken their snapshots, or have failed.
 
     Returns:
       The new checkpoint.
 
     Raises:
       InvalidArgumentError: If there is no shard, or if `keep_latest` is below 1.
-      FailedPreconditionError: If a shard could not save, if its checkpoint is not visible here, or
-        if another process saves the group now; names the shard. The checkpoints before stay.
+      FailedPreconditionError: If a shard could not save (the text names it), if its checkpoint is
+        not visible here, or if another process saves the group now. Earlier checkpoints stay.
     """
     if not shards:
         raise InvalidArgumentError("shards must not be empty: there is nothing to save")
@@ -152,11 +152,12 @@ def latest(root: str | os.PathLike[str], group: str | None = None) -> GroupCheck
 
     Args:
       root: Directory of the group's checkpoints; it need not exist.
-      group: Name of the group; `None`: whichever it is.
+      group: Name of the group; `None`: any group.
 
     Raises:
       FailedPreconditionError: If the checkpoint is of another group.
-      DataLossError: If its manifest is damaged, or if a part is missing; names shard and path.
+      DataLossError: If its manifest is damaged, or if a part is missing; the text names shard and
+        path.
     """
     complete = _complete(pathlib.Path(root))
     if not complete:
@@ -177,9 +178,9 @@ def has_complete(root: str | os.PathLike[str]) -> bool:
 
 
 def shards_alone(root: str | os.PathLike[str]) -> dict[int, pathlib.Path]:
-    """Returns the latest complete checkpoints that shards saved by themselves, by index.
+    """Returns the latest complete checkpoint that each shard saved by itself, by index.
 
-    They are of different moments. A group starts from them if it never completed a checkpoint.
+    They are from different times. A group starts from them if it has no complete checkpoint.
 
     Args:
       root: Directory of the group's checkpoints; it need not exist.
@@ -209,7 +210,7 @@ def _save_shards(
     try:
         for running in saves.values():
             running.start()
-        while not all(running.has_moment() for running in saves.values()):
+        while not all(running.has_snapshot() for running in saves.values()):
             time.sleep(_POLL_S)
     finally:
         if unfreeze is not None:
@@ -226,26 +227,26 @@ def _save_shards(
 
 
 class _Save:
-    """The save of one shard, in a thread of its own."""
+    """The save of one shard, in its own thread."""
 
     def __init__(self, index: int, shard: SavingShard) -> None:
         self._shard = shard
         self._outcome: str | Exception = RuntimeError("the save did not end")
-        self._has_moment = False
+        self._has_snapshot = False
         self._thread = threading.Thread(target=self._run, name=f"save-shard-{index}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def has_moment(self) -> bool:
-        """Whether the shard has taken the moment that it saves, or has ended."""
-        if not self._has_moment and self._thread.is_alive():
+    def has_snapshot(self) -> bool:
+        """Whether the shard has taken the snapshot that it saves, or the save has ended."""
+        if not self._has_snapshot and self._thread.is_alive():
             try:
                 status = self._shard.checkpoint_status()
             except Exception:
-                return False  # The save will fail, too, and tell why.
-            self._has_moment = status.is_saving and status.items_total > 0
-            return self._has_moment
+                return False  # The save will fail too, and has the error.
+            self._has_snapshot = status.is_saving and status.items_total > 0
+            return self._has_snapshot
         return True
 
     def result(self) -> str | Exception:
@@ -291,7 +292,7 @@ def _link_or_copy(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _publish(checkpoint: GroupCheckpoint) -> None:
-    """Makes the checkpoint complete: all parts are on disk before the manifest has its name."""
+    """Completes the checkpoint: syncs all parts to disk, then gives the manifest its name."""
     checkpoint.check()
     _sync(checkpoint.path)
     partial = checkpoint.path / f".{MANIFEST}"
@@ -314,8 +315,8 @@ def _sync(path: pathlib.Path) -> None:
 
 @contextlib.contextmanager
 def _locked(root: pathlib.Path) -> Iterator[None]:
-    """Only one process at a time saves to a root. The lock ends with the process."""
-    import fcntl  # Not everywhere; servers run on Unix.
+    """Keeps other processes from saving to a root. The lock ends with the process."""
+    import fcntl  # Only on Unix, where servers run.
 
     try:
         opened = append_to_file(root / _LOCK)
@@ -338,7 +339,7 @@ def _locked(root: pathlib.Path) -> Iterator[None]:
 
 
 def _next_name(root: pathlib.Path) -> str:
-    """A name for the present time, which sorts after all that are there."""
+    """A name for the present time, which sorts after all existing ones."""
     now = time.time_ns()
     name = _name_at(now)
     last = max((path.name for path in _directories(root)), default="")
@@ -377,7 +378,7 @@ def _complete(root: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _prune(root: pathlib.Path, group: str, keep_latest: int) -> None:
-    """Deletes older checkpoints of the group, and what saves that died have left."""
+    """Deletes older checkpoints of the group, and the remains of interrupted saves."""
     complete = _complete(root)
     unfinished = [path for path in _directories(root) if path not in complete]
     surplus = complete[:-keep_latest]

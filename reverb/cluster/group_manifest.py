@@ -26,8 +26,8 @@ class Part:
     """The checkpoint of one shard in a checkpoint of the group.
 
     Attributes:
-      index: The shard.
-      path: Where it lies, relative to the directory of the group; never with `..`.
+      index: Index of the shard.
+      path: Path relative to the directory of the group; never with `..`.
       done_bytes: Size of its file `DONE`.
       done_crc32: Checksum of that file, which lists the others and their sizes.
     """
@@ -43,12 +43,12 @@ class GroupCheckpoint:
     """A complete checkpoint of a group.
 
     Attributes:
-      path: Its directory.
+      path: Directory of the checkpoint.
       group: Name of the group.
-      epoch: Of the map that the group had.
+      epoch: Epoch of the group's map.
       slots: The map's ranges of slots: dicts with `first`, `count`, `owner`, `former_owners`.
       parts: The checkpoints of the shards, by index.
-      tables: Settings of the tables, those of the whole group, as plain values.
+      tables: Settings of the whole group's tables, as plain values.
     """
 
     path: pathlib.Path
@@ -71,12 +71,12 @@ class GroupCheckpoint:
         return self.path / self.parts[index].path
 
     def check(self) -> None:
-        """Looks whether all parts are there, and whether they are those that were saved.
+        """Checks that all parts exist, and are those that were saved.
 
-        Reads the small files only: whether the data is intact is checked when a server loads it.
+        Reads only the small files; a server checks the data when it loads it.
 
         Raises:
-          DataLossError: If a part is missing, or is another one; names shard and path.
+          DataLossError: If a part is missing or was replaced; the text names shard and path.
         """
         for part in self.parts.values():
             _check_part(self.path, part)
@@ -126,7 +126,7 @@ def _parse(directory: pathlib.Path, text: bytes) -> GroupCheckpoint:
     def damaged(reason: str) -> DataLossError:
         return DataLossError(f"group checkpoint {directory}: the file {MANIFEST} {reason}")
 
-    # A value takes many times the memory of its two characters. Each begins behind one of these.
+    # A parsed value takes many times the memory of its text. Each follows one of these characters.
     if sum(map(text.count, (b"[", b"{", b","))) > _MAX_VALUES:
         raise damaged(f"is damaged: it has more than {_MAX_VALUES} values")
     try:
@@ -176,7 +176,7 @@ def _parse(directory: pathlib.Path, text: bytes) -> GroupCheckpoint:
 
 
 def _is_inside(path: str) -> bool:
-    """Whether a path is relative and stays inside the directory that it starts from."""
+    """Whether a path is relative and stays inside its directory."""
     parts = path.split("/")
     return "\0" not in path and "\\" not in path and not {"", ".", ".."} & set(parts)
 

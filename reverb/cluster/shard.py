@@ -24,11 +24,11 @@ _SCHEME = re.compile(r"shards(\+grpcs?)?://(/)?", re.IGNORECASE)
 
 @dataclasses.dataclass(frozen=True)
 class ShardPlace:
-    """What the native server is told of its group.
+    """The group of a server, in the form for the native server.
 
     Attributes:
       map: A serialized `ShardMap`.
-      index: Its own place in it.
+      index: Index of the server in it.
       is_coordinated: Whether its rate limiters wait for the windows of a coordinator.
     """
 
@@ -42,13 +42,13 @@ class ShardPlace:
 class Shard:
     """Makes a server one of several that share the load of the same tables: `Server(shard=...)`.
 
-    Every server of the group is given the same tables, with the sizes and rate limiters of the
-    whole group, and serves its part of them; see `split_table`. Clients reach all of them together
-    at `shards:///` with the addresses of the servers in the order of their indices.
+    Give every server of the group the same tables, with the sizes and rate limiters of the whole
+    group; it serves its part of them, see `split_table`. Clients connect to the group at
+    `shards:///` with the addresses of the servers in the order of their indices.
 
-    Without a coordinator each shard has an equal part of the room that a rate limiter leaves, for
-    good. With one, tables with such a limiter let nothing through until it has given them a part,
-    and it moves room to where it is needed.
+    Without a coordinator, each shard permanently has an equal part of a rate limiter's budget. With
+    one, tables with a bounded limiter block all inserts and samples until the coordinator has given
+    them a part, and then it moves budget to the shards that need it.
 
     Example:
       >>> shard = Shard(0, 2, group="replay")
@@ -58,18 +58,19 @@ class Shard:
       5.0
 
     Attributes:
-      index: Place in the group, from 0 on; no two servers of a group have the same.
+      index: Number of the server in the group, from 0 on; each server needs its own.
       num_shards: Number of servers of the group, at most 4096.
-      group: What the group is called, at most 64 characters. A server takes no map of a group with
+      group: Name of the group, at most 64 characters. A server accepts no map of a group with
         another name.
-      address: Where clients reach the group, for example
-        `"shards:///replay-0:8000,replay-1:8000"`; `None`: the servers need not know. With one
-        address for each shard, in the order of their indices, every server tells them to clients.
+      address: Address of the group for clients, for example
+        `"shards:///replay-0:8000,replay-1:8000"`; `None`: unknown to the servers. If it has one
+        address for each shard, in the order of their indices, every server passes them on to
+        clients.
       is_coordinated: Whether there is a coordinator. If an address is given, the server with index
         0 runs it, with a token and certificates from the environment.
 
     Raises:
-      InvalidArgumentError: If a value is out of its range, or if the address is none of a group.
+      InvalidArgumentError: If a value is out of its range, or if `address` is not that of a group.
       TypeError: If a value has the wrong type.
     """
 
@@ -100,14 +101,14 @@ class Shard:
         ]
 
     def place(self, tables: Sequence[Table]) -> ShardPlace:
-        """Returns the map by position: the shards in order, each with an equal part of the slots.
+        """Returns the map of the group: the shards in order, with equal parts of the slots.
 
         Args:
-          tables: Those of the whole group.
+          tables: Tables of the whole group.
         """
         addresses = [] if self.address is None else shard_addresses(self.address)
         if len(addresses) != self.num_shards:
-            # Seeds, of which nobody knows whose they are.
+            # These are only for finding the group; they do not belong to the shards in order.
             addresses = [""] * self.num_shards
         ends = [index * NUM_SLOTS // self.num_shards for index in range(self.num_shards + 1)]
         message = protos.ShardMap(
@@ -117,7 +118,7 @@ class Shard:
                 protos.Shard(
                     index=index,
                     address=address,
-                    # See `Server`, which starts it.
+                    # `Server` starts this coordinator.
                     is_coordinator=index == 0 and self.is_coordinated and self.address is not None,
                 )
                 for index, address in enumerate(addresses)
@@ -147,7 +148,7 @@ def check_group(name: str) -> None:
 
 
 def shard_addresses(address: str) -> list[str]:
-    """Returns the places of the address of a group: `shards:///a:1,b:2?writers=local`.
+    """Splits the address of a group, such as `shards:///a:1,b:2?writers=local`, into `a:1`, `b:2`.
 
     Raises:
       InvalidArgumentError: If it is not such an address.
@@ -156,10 +157,10 @@ def shard_addresses(address: str) -> list[str]:
     if not isinstance(address, str):
         raise TypeError(f"address must be a str, got {address!r}")
     scheme = _SCHEME.match(address)
-    places = [] if scheme is None else address[scheme.end() :].partition("?")[0].split(",")
-    places = [place.strip() for place in places]
-    if not places or not all(re.fullmatch(r"[^\s/,]+:\d+", place) for place in places):
+    parts = [] if scheme is None else address[scheme.end() :].partition("?")[0].split(",")
+    parts = [part.strip() for part in parts]
+    if not parts or not all(re.fullmatch(r"[^\s/,]+:\d+", part) for part in parts):
         raise InvalidArgumentError(
             f"address must be that of a group, for example shards:///a:8000,b:8000, got {address!r}"
         )
-    return places
+    return parts

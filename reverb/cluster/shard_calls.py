@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of single shards that whoever runs a group makes."""
+"""Calls to single shards, for programs that run a group."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -25,7 +25,7 @@ def server_id_of(client: Any) -> int:
 
 
 def map_of(client: Any) -> bytes | None:
-    """Returns the map that a shard has, as a serialized `ShardMap`; `None` if it has none.
+    """Returns a shard's map of the group, as a serialized `ShardMap`; `None` if it has none.
 
     Args:
       client: A `reverb.Client` of this shard alone.
@@ -47,30 +47,30 @@ def set_map(client: Any, serialized_map: bytes, index: int) -> None:
 
     Raises:
       FailedPreconditionError: If the shard has a newer map, if it is of another group, or if the
-        map means another server.
-      InvalidArgumentError: If the map has a fault.
+        map has another server at this index.
+      InvalidArgumentError: If the map is invalid.
     """
     shard_map = protos.ShardMap.FromString(serialized_map)
     client._client.call(*request_of("SetDirectory", map=shard_map, index=index))
 
 
 def move_items(source: Any, target: Any, table: str, slots: Sequence[int]) -> tuple[int, int]:
-    """Adds items of one shard to another one, with their keys, priorities and counts.
+    """Copies items of one shard to another one, with their keys, priorities and counts.
 
-    Blocks until all are there. They stay in the source, too.
+    Blocks until all are copied. They stay in the source.
 
     Args:
-      source: A `reverb.Client` of the shard that has them.
+      source: A `reverb.Client` of the shard that has the items.
       target: A `reverb.Client` of the shard that gets them.
       table: Name of the table.
-      slots: Only items of these slots; none: all items.
+      slots: Copies only items of these slots; an empty list: all items.
 
     Returns:
-      How many items were added, and how many the target had already.
+      The number of copied items, and the number of items that the target had already.
 
     Raises:
       UnavailableError: If a shard does not answer.
       ResourceExhaustedError: If the table of the target has no room.
-      UnimplementedError: If items have removal priorities, which an older target would forget.
+      UnimplementedError: If items have removal priorities, which an older target would drop.
     """
     return source._client.transfer(table, list(slots), target._client)

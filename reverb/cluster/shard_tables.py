@@ -30,7 +30,7 @@ _LIMITS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
 
 
 def serialize_tables(tables: Iterable[Any]) -> list[bytes]:
-    """Returns the settings of `reverb.Table` objects, as `Directory.set_tables` takes them."""
+    """Returns the settings of `reverb.Table` objects, for `Directory.set_tables`."""
     return [table.internal_table.info() for table in tables]
 
 
@@ -54,10 +54,10 @@ def tables_from_values(values: Iterable[Mapping[str, Any]]) -> list[bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class PartSettings:
-    """What a change of a group changes in the part of a table that one shard serves.
+    """The settings of one shard's part of a table, after a change of the group's table.
 
     Attributes:
-      limits: Numbers of the group's rate limiter, to see whether they have changed.
+      limits: Numbers of the group's rate limiter, to detect whether they have changed.
       rate_limiter: The limiter of the part.
       others: The other settings of the part.
     """
@@ -67,9 +67,9 @@ class PartSettings:
     others: TableChange
 
     def change_from(self, limits: tuple[float, ...]) -> TableChange:
-        """Returns the change of a part whose group had other numbers in its rate limiter.
+        """Returns the change of the part, if the group's rate limiter had these numbers before.
 
-        The bounds that are in force are the coordinator's, so the limiter changes only with them.
+        The limiter changes only if they differ, because the coordinator sets the bounds in force.
         """
         limiter = self.rate_limiter if limits != self.limits else None
         return dataclasses.replace(self.others, rate_limiter=limiter)
@@ -135,7 +135,7 @@ def check_tables(index: int, found: Sequence[Any], wanted: Sequence[Any]) -> Non
     """Checks that the tables of a shard are those of the others.
 
     Raises:
-      InvalidArgumentError: If they are not; names shard, table and field.
+      InvalidArgumentError: If they are not; the text names shard, table and field.
     """
     names = [table.name for table in found]
     if names != [table.name for table in wanted]:

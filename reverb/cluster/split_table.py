@@ -13,7 +13,7 @@ from reverb.rate_limiters import RateLimiter
 
 __all__ = ["MAX_SHARDS", "check_parts", "check_place", "split_table"]
 
-# A shard needs a slot of keys at least.
+# Each shard needs at least one slot of keys.
 MAX_SHARDS = 4096
 
 _SEEDS = 2**64
@@ -26,11 +26,11 @@ def split_table(
 ) -> Table:
     """Makes the part of a table that one shard of a group serves.
 
-    The parts together keep what the table promises. `max_size` and `max_bytes` are divided; a queue
-    or stack keeps its `max_size`, because its rate limiter bounds the number of items. The parts of
-    `min_size_to_sample` add up to it, and so do the bounds of the rate limiter, so that the
-    group's cursor, inserts times `samples_per_insert` minus samples, never leaves those of the
-    table. A seed differs from shard to shard. Everything else is as it was.
+    Together, the parts keep the limits of the table. `max_size` and `max_bytes` are divided; a
+    queue or stack keeps its `max_size`, because its rate limiter bounds the number of items. The
+    parts of `min_size_to_sample` add up to it, and so do the bounds of the rate limiter, so that
+    the group's cursor, inserts times `samples_per_insert` minus samples, stays within the table's
+    bounds. Each shard gets a different seed. Everything else stays the same.
 
     `Server(shard=...)` splits its tables itself.
 
@@ -42,18 +42,18 @@ def split_table(
       3.0
 
     Args:
-      table: A table with the numbers of the whole group. It stays as it is.
-      index: The shard, from 0 on.
+      table: A table with the numbers of the whole group. It is not changed.
+      index: Index of the shard, from 0 on.
       num_shards: Number of shards of the group, at most 4096.
-      is_coordinated: Whether a coordinator moves room between the shards. Parts in which inserts
-        and samples would wait for each other are only warned about then.
+      is_coordinated: Whether a coordinator moves budget between the shards. Then a part in which
+        inserts and samples would wait for each other causes only a warning.
 
     Returns:
       An empty table.
 
     Raises:
       InvalidArgumentError: If a number is out of its range, if the rate limiter is too fine for so
-        many shards, with the number that would do, or if the sampler is `Shuffle` or `Recent`.
+        many shards (the text has a number that works), or if the sampler is `Shuffle` or `Recent`.
     """
     part = check_parts(table, index, num_shards, is_coordinated=is_coordinated)
     numbers = _numbers_of(table)
@@ -63,8 +63,8 @@ def split_table(
     if not is_coordinated and num_shards > 1 and _drifts(numbers, table.info.sampler_options):
         _logger.warning(
             "table %s is sampled by priority, so its shards are not sampled as they are written: "
-            "without a coordinator the rate limiter of each shard lets samples and inserts wait "
-            "for each other more often than that of one server does (Shard(is_coordinated=True))",
+            "without a coordinator the rate limiters of the shards make samples and inserts wait "
+            "more often than that of one server does (Shard(is_coordinated=True))",
             table.name,
         )
     seed = table.internal_seed
@@ -97,7 +97,7 @@ def check_parts(table: Table, index: int, num_shards: int, *, is_coordinated: bo
 
 
 def _check_sampler(table: Table) -> None:
-    """Refuses samplers that go by all items of the table: no shard has them all."""
+    """Refuses samplers that need all items of the table, which no shard has."""
     reasons = {
         "shuffle": "an epoch would end at each shard on its own",
         "recent": "a shard does not know how old its items are among all",
@@ -126,13 +126,13 @@ def _numbers_of(table: Table) -> TableNumbers:
 
 
 def _drifts(numbers: TableNumbers, sampler: Any) -> bool:
-    """Whether the cursors of equal parts drift apart until they are at their bounds."""
+    """Whether the cursors of equal parts drift apart until they reach their bounds."""
     is_bounded = not (numbers.is_open_below or numbers.is_open_above)
     return is_bounded and selector_settings(sampler).kind == "prioritized"
 
 
 def check_place(index: int, num_shards: int) -> tuple[int, int]:
-    """Returns the place of a shard in its group as integers.
+    """Returns the index and the number of shards as integers.
 
     Raises:
       InvalidArgumentError: If a number is out of its range.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of a shard's part of a table, such that all parts together keep the table's.
+"""The numbers of a shard's part of a table, such that all parts together keep the table's limits.
 
-The core divides: a change of a group's settings goes by the same rule.
+The core computes them, because changes of a group's settings need the same rule.
 """
 
 import dataclasses
@@ -16,15 +16,15 @@ _MAX = sys.float_info.max
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableNumbers:
-    """What is divided of a table.
+    """The numbers of a table that are divided.
 
     Attributes:
-      name: Of the table, for errors.
+      name: Name of the table, for errors.
       max_size: Maximum number of items.
       max_bytes: Maximum memory; `None`: no limit.
-      max_times_sampled: How often an item is sampled; below 1: as often as one likes.
-      samples_per_insert: Of the rate limiter, as the following.
-      min_size_to_sample: Number of items from which on it is sampled.
+      max_times_sampled: Maximum number of samples of an item; below 1: no limit.
+      samples_per_insert: Ratio of the rate limiter.
+      min_size_to_sample: Number of items from which on samples are allowed.
       min_diff: Lower bound of the cursor: inserts times `samples_per_insert` minus samples.
       max_diff: Upper bound of the cursor.
     """
@@ -63,13 +63,13 @@ class TablePart:
 def part_of(table: TableNumbers, index: int, num_shards: int) -> TablePart:
     """Returns the part of a shard.
 
-    * `max_size` is divided, rounded up. A table that its limiter keeps from being full, as a queue,
-      keeps its `max_size`: there may be more room for one shard than for another.
+    * `max_size` is divided, rounded up. A table that is never full because of its limiter, such as
+      a queue, keeps its `max_size`, because shards may hold different numbers of items.
     * `max_bytes` is divided, rounded down.
-    * The parts of `min_size_to_sample` add up to it; each is 1 at least.
-    * The bounds of the parts add up to the bounds of the table: each shard has the same room around
-      the cursor that its part of `min_size_to_sample` has, without samples. Where the cursor is
-      always a whole number, so are the bounds.
+    * The parts of `min_size_to_sample` add up to it; each is at least 1.
+    * The bounds of the parts add up to the bounds of the table. All shards have the same distance
+      from their bounds to the cursor of a part that holds `min_size_to_sample` unsampled items. If
+      the cursor is always a whole number, so are the bounds.
 
     Raises:
       InvalidArgumentError: If there are not enough bytes for the parts.
@@ -78,11 +78,10 @@ def part_of(table: TableNumbers, index: int, num_shards: int) -> TablePart:
 
 
 def narrowness(table: TableNumbers, num_shards: int) -> tuple[str | None, str | None]:
-    """Why the parts of a rate limiter are too narrow, with the number that would do.
+    """Why the parts of a rate limiter are too narrow, with a number that works.
 
     Returns:
-      An error: there is a part in which inserts and samples would wait for each other; and a
-      warning: there is little room in each part for requests of several items. `None` if it is not
-      so.
+      An error if inserts and samples of a part would wait for each other, else `None`; and a
+      warning if the parts have little budget for requests of several items, else `None`.
     """
     return native.table_narrowness(table, num_shards)

@@ -62,12 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       The exit code: 0 on success, 1 after an error (one line on standard error), 130 after Ctrl-C;
-      3, 4 or 5 if `why` finds that somebody waits or is down, 3 if `drain` leaves streams open, 2
-      if `reshard` is not given all the parts of one group. An invalid command line raises
-      `SystemExit` with code 2.
+      3, 4 or 5 if `why` finds waiting calls, a stuck table or a server that is down, 3 if `drain`
+      leaves streams open, 2 if `reshard` is not given all the parts of one group. An invalid
+      command line raises `SystemExit` with code 2.
     """
     if sys.stdout is None:
-        # The shell has closed it (`>&-`).
+        # The shell has closed standard output (`>&-`).
         sys.stdout = pathlib.Path(os.devnull).open("w")  # noqa: SIM115
     arguments = _parser().parse_args(argv)
     _read_names_as_utf8(arguments)
@@ -92,9 +92,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _read_names_as_utf8(arguments: argparse.Namespace) -> None:
-    """Makes text of names that came byte by byte, as where the locale knows ASCII alone.
+    """Decodes names as UTF-8, also where the locale knows only ASCII.
 
-    Paths stay as they came: the system takes them so.
+    Paths stay as they are, because the system accepts them in this form.
     """
     for argument in ("table", "tables", "name"):
         value = getattr(arguments, argument, None)
@@ -103,7 +103,7 @@ def _read_names_as_utf8(arguments: argparse.Namespace) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors show no token; those of the commands are of the same class."""
+    """A parser whose errors show no token; the commands' parsers are of the same class."""
 
     def error(self, message: str) -> NoReturn:
         super().error(without_tokens(message))

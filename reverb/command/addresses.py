@@ -78,14 +78,14 @@ def shard_of(client: Client, index: int) -> str:
     if place.startswith("unix:") or "://" in place:
         return place
     if not place:
-        # Then the address has all of them, in their order.
+        # The map has no addresses, so the group's address has those of all shards, in order.
         place = address.split(":///", 1)[1].split("?", 1)[0].split(",")[index].strip()
     scheme = next(it for prefix, it in _SCHEMES.items() if address.startswith(prefix))
     return place if place.startswith("unix:") else scheme + place
 
 
 def _behind_name(address: str, prefix: str, place: str) -> list[str]:
-    """The servers behind one name, if their addresses are of one kind."""
+    """The addresses of the servers behind one host name; only of IPv4 or only of IPv6."""
     matched = _HOST_PORT.fullmatch(place)
     if matched is None or matched["host"] == "localhost" or _NUMBERS.fullmatch(matched["host"]):
         return [address]
@@ -93,7 +93,7 @@ def _behind_name(address: str, prefix: str, place: str) -> list[str]:
     try:
         found = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
     except (OSError, OverflowError):
-        # The client says what is wrong with it.
+        # The client will raise the error for this address.
         return [address]
     for family in (socket.AF_INET, socket.AF_INET6):
         hosts = sorted({str(it[4][0]) for it in found if it[0] == family})

@@ -14,9 +14,9 @@ def add_parser(commands: Commands) -> None:
         "checkpoint",
         help="make a server save its tables now",
         description="Makes a server, or all shards of a group, save the tables now, and waits "
-        "until the checkpoint is on disk; inserts and samples go on meanwhile. Tells where the "
-        "server has saved it, its size and how long that took.",
-        epilog="exit codes: 0 it is saved; 1 an error. After Ctrl-C the server goes on saving.",
+        "until the checkpoint is on disk; inserts and samples continue meanwhile. Prints the path "
+        "on the server, the size and the duration.",
+        epilog="exit codes: 0 it is saved; 1 an error. After Ctrl-C the server continues to save.",
     )
     add_address(parser)
     add_timeout(parser)
@@ -29,6 +29,6 @@ def _run(arguments: argparse.Namespace) -> None:
     path = client.checkpoint()
     took = time.monotonic() - begin
     status = client.checkpoint_status()
-    # Another save may have come after it.
+    # The status may be of a later save.
     size = f", {text.bytes_(status.latest_bytes)}" if status.latest_path == path else ""
     print(f"saved {text.plain(path)}{size} in {text.interval(took)}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The columns of exported items: names, and layouts that the items of a file share."""
+"""The columns of exported items. A layout is the columns that all items of a file share."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Column:
     """A column of the items of one layout.
 
     Attributes:
-      name: Its name in the exported files.
+      name: Name of the column in the exported files.
       dtype: NumPy dtype; `object` for strings.
       row_shape: Shape of a row, without the first dimension; `None` if the column of an item is a
         scalar.

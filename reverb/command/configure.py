@@ -24,7 +24,7 @@ from reverb.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRati
 
 _NOT_DONE = 1
 _NONE = "none"
-# How limiters write that there is no bound.
+# The bounds of a limiter that has no bounds.
 _NO_MIN_DIFF, _NO_MAX_DIFF = -sys.float_info.max, sys.float_info.max
 _N = TypeVar("_N", int, float)
 
@@ -139,7 +139,7 @@ def _add_limiter(parser: argparse.ArgumentParser) -> None:
 
 
 def integer(value: str) -> int:
-    """Parses an argument; the name is what an error says it is not."""
+    """Parses an argument; argparse uses the name of this function in errors."""
     number = int(value)
     if number.bit_length() >= 64:
         raise argparse.ArgumentTypeError(f"must fit into 64 bits, got {value}")
@@ -196,9 +196,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _may_drop(arguments: argparse.Namespace, present: "_Present") -> bool:
-    """Whether items that nobody has read may be dropped, if a smaller queue has no room for them.
+    """Whether unread items may be dropped, if a smaller queue has no room for them.
 
-    Items of a queue leave when they are read, so that all that are there are unread.
+    Items of a queue leave when they are read, so all its items are unread.
     """
     if arguments.max_size is None:
         return True
@@ -215,7 +215,7 @@ def _may_drop(arguments: argparse.Namespace, present: "_Present") -> bool:
 
 
 def _sampler(arguments: argparse.Namespace, present: "_Present") -> Any:
-    """The sampler with its new parameters; `None` if they stay."""
+    """The sampler with its new parameters; `None` if they do not change."""
     if arguments.expected_age is not None:
         return Recent(arguments.expected_age)
     if arguments.draw is None:
@@ -232,14 +232,14 @@ def _sampler(arguments: argparse.Namespace, present: "_Present") -> Any:
 
 
 class _Present:
-    """The table as it is."""
+    """The current settings of the table, asked for once."""
 
     def __init__(self, client: Client, table: str) -> None:
         self._client = client
         self._table = table
 
     def info(self) -> Any:
-        """Asks for it."""
+        """The table's information; the first call asks the server."""
         server = ServerSource(self._client)
         check_table(server, self._table)
         return server.tables[self._table]
@@ -251,7 +251,7 @@ def _would_be(changed: ChangedSetting) -> str:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Ends the program if nothing is to change, or if options exclude each other."""
+    """Ends the program if there is nothing to change, or if options exclude each other."""
     given = {name for name in _SETTINGS if getattr(arguments, name) not in (None, UNCHANGED)}
     if arguments.max_bytes is None:
         given.add("max_bytes")
@@ -280,7 +280,7 @@ def _changes_limiter(arguments: argparse.Namespace) -> bool:
 
 
 def _limiter(arguments: argparse.Namespace, table: _Present) -> RateLimiter:
-    """The new limiter: the numbers that are given, and those of the present one."""
+    """The new limiter: the given numbers, and otherwise those of the present limiter."""
     if arguments.queue_size is not None:
         return Queue(arguments.queue_size)
     present: Any = table.info().rate_limiter_info

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reverb drain`: makes a server ready to be stopped, with an exit code for scripts."""
+"""`reverb drain`: prepares a server to be stopped, with an exit code for scripts."""
 
 import argparse
 import math
@@ -14,7 +14,7 @@ from reverb.command.server_arguments import (
     credentials_of,
 )
 
-# Exit code, beside 0 and 1 for errors.
+# Exit code, besides 0, and 1 for errors.
 STILL_OPEN = 3
 
 _DRAIN_S = 30.0
@@ -24,12 +24,12 @@ def add_parser(commands: Commands) -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "drain",
-        help="make a server ready to be stopped",
+        help="prepare a server to be stopped",
         description="Ends all streams of a server, or of all shards of a group, which accept no "
-        "new ones until they are started again. Clients try again what was not confirmed, at the "
-        "next server of their address or at this one after its restart.",
+        "new ones until they are started again. Clients retry everything that was not confirmed, "
+        "at the next server of their address or at this one after its restart.",
         epilog="exit codes: 0 all streams have ended; 3 some are still open; 1 no answer of the "
-        "server, or another error. A drain cannot be taken back, not even with Ctrl-C.",
+        "server, or another error. A drain cannot be undone, not even with Ctrl-C.",
     )
     add_address(parser)
     parser.add_argument(
@@ -43,7 +43,7 @@ def add_parser(commands: Commands) -> None:
         "--shard",
         type=int,
         metavar="N",
-        help="of a group only the shard with this index (default: all of them)",
+        help="drain only the shard with this index of a group (default: all shards)",
     )
     parser.set_defaults(run=_run)
 

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes `tf.train.Example` messages and the frames of TFRecord files without TensorFlow.
+"""Writes `tf.train.Example` messages and the records of TFRecord files without TensorFlow.
 
 An export needs these parts of the two formats:
 
     message Example { map<string, Feature> features.feature = 1.1 }
     message Feature { oneof { BytesList = 1; FloatList = 2; Int64List = 3 } }  lists: packed field 1
 
-    frame = u64 length | u32 masked CRC32C of the length | data | u32 masked CRC32C of data
+    record = u64 length | u32 masked CRC32C of the length | data | u32 masked CRC32C of data
 """
 
 import itertools
@@ -69,7 +69,7 @@ def examples(features: Mapping[str, Iterator[bytes]]) -> Iterator[bytes]:
         yield _delimited(_FIELD_1, b"".join(entries))
 
 
-def frame(data: bytes) -> bytes:
+def record(data: bytes) -> bytes:
     """Returns the data as a record of a TFRecord file."""
     length = struct.pack("<Q", len(data))
     crcs = (struct.pack("<I", native.masked_crc32c(part)) for part in (length, data))
@@ -94,7 +94,7 @@ def _varints(values: np.ndarray) -> tuple[bytes, np.ndarray]:
     bits = values.astype(np.int64, copy=False).view(np.uint64)
     width = max(1, -(-int(bits.max()).bit_length() // _VARINT_BITS))
     groups = bits[:, None] >> (np.arange(width, dtype=np.uint64) * np.uint64(_VARINT_BITS))
-    # The first group of seven bits is always written, others if they or higher ones have bits.
+    # The lowest seven bits are always written, further ones if they or higher ones have bits.
     present = groups != 0
     present[:, 0] = True
     encoded = (groups & np.uint64(0x7F)).astype(np.uint8)

@@ -43,8 +43,8 @@ class ShardLimit:
     """Limit of one file; `None`: no limit.
 
     Attributes:
-      items: Number of items.
-      bytes_: Size of their data.
+      items: Number of items of a file.
+      bytes_: Size of the data of a file.
     """
 
     items: int | None = None

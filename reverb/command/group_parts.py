@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkpoints of the shards of a group that saved by themselves, found and compared."""
+"""Finds and compares the checkpoints of a group whose shards saved by themselves."""
 
 import datetime
 import os
@@ -39,15 +39,15 @@ class PartsError(InvalidArgumentError):
 def find_parts(paths: Sequence[pathlib.Path]) -> dict[int, Checkpoint]:
     """Opens the latest complete checkpoint of each shard of a group.
 
-    A checkpoint tells which shard it is of. For those of earlier releases the name of the directory
-    tells it, `shard-<index>`, else the position among `paths`.
+    A checkpoint contains the index of its shard. For one of an earlier release, the index is in the
+    name of the directory, `shard-<index>`, or else is the position among `paths`.
 
     Args:
-      paths: A directory with `shard-*`, or one that all shards save to, each under a name; or for
-        each shard a checkpoint, or a directory of them.
+      paths: A directory with `shard-*`, or one to which each shard saves under its own name; or a
+        checkpoint, or a directory of checkpoints, for each shard.
 
     Returns:
-      The checkpoints, by the number of the shard, all from 0 on.
+      The checkpoints by the index of the shard, all from 0 on.
 
     Raises:
       PartsError: If a shard is missing or is there twice, or if they are of two groups.
@@ -79,12 +79,12 @@ def find_parts(paths: Sequence[pathlib.Path]) -> dict[int, Checkpoint]:
 
 
 def group_of(parts: Mapping[int, Checkpoint]) -> str:
-    """Returns the name of the group; empty if no checkpoint tells it."""
+    """Returns the name of the group; empty if no checkpoint has it."""
     return next((part.place[0] for part in parts.values() if part.place is not None), "")
 
 
 def span_of(parts: Mapping[int, Checkpoint]) -> str | None:
-    """Says how far the moments of the checkpoints are apart; `None` for a single one."""
+    """Returns a text about the time between the checkpoints; `None` for a single one."""
     if len(parts) < 2:
         return None
     times = {index: _taken_at(part) for index, part in parts.items()}
@@ -101,10 +101,10 @@ def span_of(parts: Mapping[int, Checkpoint]) -> str | None:
 
 
 def added_up(parts: Mapping[int, Checkpoint]) -> list[Any]:
-    """Returns the tables of the whole group: configs that the parts add up to.
+    """Returns the tables of the whole group, computed as the sum of their parts.
 
-    A queue keeps its `max_size`, as it does when a table is divided. Parts of which each may be
-    sampled from one item on are taken for those of a table which may be, too.
+    A queue keeps its `max_size`, as it does when a table is divided. If every part has
+    `min_size_to_sample` 1, so has the table of the group.
 
     Returns:
       `PriorityTableCheckpoint` messages, with the signatures that were saved.
@@ -114,9 +114,9 @@ def added_up(parts: Mapping[int, Checkpoint]) -> list[Any]:
 
 
 def allowance_of(parts: Mapping[int, Checkpoint]) -> dict[str, float]:
-    """Returns how far the cursor of each table is above its lower bound, over all parts.
+    """Returns by how much the cursor of each table exceeds its lower bound, summed over all parts.
 
-    That is how many samples its rate limiter allows. Tables without such a bound are left out.
+    The rate limiter allows that many samples. Tables without a lower bound are left out.
     """
     found: dict[str, float] = {}
     for part in parts.values():
@@ -142,7 +142,7 @@ def _sum(parts: Sequence[Any]) -> Any:
     limiter.min_size_to_sample = sum(min_sizes) if max(min_sizes) > 1 else 1
     for name in _BOUNDS:
         values = [getattr(it.rate_limiter, name) for it in parts]
-        # The largest numbers stand for no bound.
+        # The largest floats mean no bound.
         setattr(limiter, name, max(min(sum(values), _MAX), -_MAX))
     has_limit = all(it.max_bytes > 0 for it in parts)
     whole.max_bytes = sum(it.max_bytes for it in parts) if has_limit else 0
@@ -185,7 +185,7 @@ def _shards_in(path: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _latest_by_name(path: pathlib.Path) -> list[pathlib.Path]:
-    """The latest checkpoint of each server that saves to a directory under a name of its own."""
+    """The latest checkpoint of each named server that saves to a directory."""
     found: dict[str | None, pathlib.Path] = {}
     for done in sorted(path.glob(f"*/{group_checkpoint.DONE}")):
         if not done.parent.name.startswith("."):
@@ -252,7 +252,7 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterato
 def _taken_at(part: Checkpoint) -> float | None:
     if part.taken_at is not None:
         return part.taken_at
-    # Earlier releases and dm-reverb tell it in the name alone.
+    # Earlier releases and dm-reverb store the time only in the name.
     match = _NAME.fullmatch(pathlib.Path(part.path).name)
     if match is None:
         return None

@@ -18,7 +18,7 @@ from reverb.command.source import (
 )
 from reverb.reverb_types import TableInfo
 
-# From here on, limiters mean that there is no bound.
+# A limiter's bound of this size or more means no bound.
 _NO_BOUND = 1e300
 
 
@@ -26,9 +26,9 @@ class GroupCheckpointSource:
     """The tables of a group on disk. See `Source`.
 
     Args:
-      name: The directory, for people.
+      name: Path of the directory, for messages.
       parts: The checkpoint of each shard.
-      given: The tables as the program gave them to the group, as far as that is known.
+      given: The tables that the program gave to the group, as far as they are known.
     """
 
     kind = "checkpoint"
@@ -62,9 +62,9 @@ class GroupCheckpointSource:
 
 
 def group_source(path: pathlib.Path) -> GroupCheckpointSource | None:
-    """Opens the checkpoint of a group, or the latest one in a directory; `None`: there is none.
+    """Opens the checkpoint of a group, or the latest one in a directory; `None` if there is none.
 
-    Without a checkpoint of the group, its shards may have saved by themselves, to `shard-<index>`.
+    If there is no checkpoint of the group, those that its shards saved to `shard-<index>` are used.
 
     Raises:
       DataLossError: If a part is missing, or is damaged.
@@ -82,7 +82,7 @@ def group_source(path: pathlib.Path) -> GroupCheckpointSource | None:
 
 
 def _together(parts: Sequence[TableInfo], given: TableInfo | None) -> TableInfo:
-    """The table of a group: counters are sums, settings those of the group or else sums, too."""
+    """The table of a group: counters are sums; so are settings that the group does not give."""
     total = parts[0]
     first: Any = total.rate_limiter_info
     limiter = type(first)()

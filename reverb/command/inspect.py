@@ -107,7 +107,7 @@ def _describe(source: Source, table: str) -> dict[str, Any]:
             "num_inserts": limiter.insert_stats.completed,
             "num_samples": limiter.sample_stats.completed,
         },
-        # Checkpoints do not store it; a server counts anew when it loads one.
+        # Checkpoints do not store this number; a server starts from 0 when it loads one.
         "num_episodes": None if source.kind == "checkpoint" else info.num_episodes,
         "num_deleted_episodes": info.num_deleted_episodes,
         "num_unique_samples": info.num_unique_samples,
@@ -117,7 +117,7 @@ def _describe(source: Source, table: str) -> dict[str, Any]:
 
 def _selector(options: Any) -> dict[str, Any]:
     kind, parameters = selector_settings(options)
-    # How an ordinary one draws goes without saying.
+    # The default draw is not shown.
     return {"kind": kind} | {name: it for name, it in parameters.items() if it != "independent"}
 
 

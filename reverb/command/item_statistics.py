@@ -16,7 +16,7 @@ _ITEMS_BETWEEN_CALLBACKS = 64
 
 @dataclasses.dataclass(frozen=True)
 class ScannedStatistics(TableStatistics):
-    """Statistics of items of a server, for which those of chunks are unknown.
+    """Statistics of items that were read from a server, which does not report chunks.
 
     Attributes:
       item_bytes: Size of all items decoded, in bytes; a shared step counts once per item.

@@ -94,7 +94,7 @@ class _Member:
         self._dtype = dtype
         self._row_shape = row_shape
         self._num_rows = 0
-        # Next to the output, where there is space for it.
+        # Next to the output, on a disk that needs the space anyway.
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115
 
     def append(self, rows: np.ndarray) -> None:

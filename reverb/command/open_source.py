@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens what a command reads: a checkpoint, that of a group, or running servers."""
+"""Opens the source of a command: a checkpoint, the checkpoint of a group, or a running server."""
 
 import pathlib
 import re
@@ -12,7 +12,7 @@ from reverb.command.source import CheckpointSource, ServerSource, Source
 from reverb.errors import InvalidArgumentError
 from reverb.server import MAX_PORT
 
-# What begins like this is an address, and the client says what is wrong with it.
+# A text with one of these prefixes is an address; the client checks the rest of it.
 _SCHEMES = ("unix:", "dns:", "ipv4:", "ipv6:", "grpc://", "grpcs://", "shards:", "shards+")
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d+)")
 
@@ -22,7 +22,7 @@ def open_source(text: str, timeout_s: float, **credentials: Any) -> Source:
 
     Args:
       text: A checkpoint, a directory of checkpoints (the latest complete one is read), those of a
-        group, or an address as `Client` takes it.
+        group, or an address for `Client`.
       timeout_s: How long to wait for a server, in seconds.
       **credentials: Arguments of `Client` for a server.
 
@@ -39,7 +39,7 @@ def open_source(text: str, timeout_s: float, **credentials: Any) -> Source:
 
 
 def sources_of(text: str) -> list[str]:
-    """Returns what `open_source` opens for a text that may lead to several servers."""
+    """Splits a text that may lead to several servers into arguments for `open_source`."""
     if pathlib.Path(text).exists():
         return [text]
     _check_address(text)

@@ -116,7 +116,6 @@ def _inner_shape(column: Column) -> tuple[int, ...]:
 
 
 def _real(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Returns the dtype of the two parts of a complex number; other dtypes unchanged."""
     return np.dtype(f"f{dtype.itemsize // 2}") if dtype.kind == "c" else dtype
 
 

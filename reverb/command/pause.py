@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reverb pause` and `reverb resume`: let inserts and samples of a table wait, or go on."""
+"""`reverb pause` and `reverb resume`: pause or resume inserts and samples of a table."""
 
 import argparse
 
@@ -17,16 +17,16 @@ def add_parsers(commands: Commands) -> None:
     """Adds both commands."""
     pause = commands.add_parser(
         "pause",
-        help="let inserts and samples of a table wait",
-        description="Lets inserts and samples of a table wait until `reverb resume`. Updates, "
-        "deletes and resets go on. A pause ends with the server.",
+        help="pause inserts and samples of a table",
+        description="Pauses inserts and samples of a table until `reverb resume`. Updates, "
+        "deletes and resets continue. A pause ends with the server.",
     )
     _add_arguments(pause)
     pause.set_defaults(run=_pause)
     resume = commands.add_parser(
         "resume",
-        help="let inserts and samples of a table go on",
-        description="Lets inserts and samples of a table go on, whoever has paused them.",
+        help="resume inserts and samples of a table",
+        description="Resumes inserts and samples of a table, no matter which client paused them.",
     )
     _add_arguments(resume)
     resume.set_defaults(run=_resume)
@@ -53,7 +53,7 @@ def _resume(arguments: argparse.Namespace) -> None:
 
 
 def _sides(arguments: argparse.Namespace) -> tuple[bool, bool]:
-    """Which sides are meant; without an option both."""
+    """Whether the command is about inserts, and about samples; without an option both."""
     both = arguments.inserts == arguments.samples
     return arguments.inserts or both, arguments.samples or both
 

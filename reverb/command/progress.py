@@ -9,7 +9,7 @@ from typing import TextIO
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 _BAR_WIDTH = 12
-# Before this time a rate would not be stable.
+# Before this time the rate would jump.
 _SECONDS_BEFORE_RATE = 0.5
 
 _CLEAR_LINE = "\r\x1b[K"
@@ -46,7 +46,7 @@ class Progress:
         """Updates the progress; draws ten times per second at most.
 
         Args:
-          done: Number of items that are done.
+          done: Number of finished items.
           total: Number of all items; 0 if it is unknown.
         """
         now = self._clock()

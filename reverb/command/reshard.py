@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reverb reshard`: the checkpoints of a group, made into those for another number of shards."""
+"""`reverb reshard`: rewrites the checkpoints of a group for another number of shards."""
 
 import argparse
 import contextlib
@@ -42,11 +42,11 @@ __all__ = ["add_parser"]
 
 _USAGE_ERROR = 2
 
-# While items are moved, no table has too little room.
+# Limits of tables while items are moved, so that all items fit.
 _MAX_SIZE = 2**31 - 1
 _MAX_BYTES = 2**62
 
-# More samples than the items of any table allow.
+# A number of samples that no table reaches.
 _MAX_ALLOWANCE = 2.0**40
 
 _NO_BOUND = sys.float_info.max
@@ -56,12 +56,12 @@ _NUMBERED = re.compile(r"(.*?)(\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class _Group:
-    """What is made into another number of shards.
+    """The group whose number of shards changes.
 
     Attributes:
       parts: The checkpoints of the shards, by index, in the order in which they are moved.
-      tables: Those of the whole group.
-      allowances: How many samples the limiters allow, see `group_parts.allowance_of`.
+      tables: The tables of the whole group.
+      allowances: Number of samples that the limiters allow, see `group_parts.allowance_of`.
     """
 
     parts: Mapping[int, Checkpoint]
@@ -76,10 +76,10 @@ def add_parser(commands: Commands) -> None:
         help="make the checkpoints of a group into those for another number of shards",
         description="Makes the checkpoints of a group of servers into those for another number of "
         "shards. No server needs to run. All items keep their keys, priorities, contents, times of "
-        "insertion and how often they were sampled; an item that is in two parts is kept once, the "
-        "newer one. The rate limiters allow as many samples as they did. Needs memory for all "
-        "items of the group. Tells what the new servers will have no room for. The exit code is 2 "
-        "if the checkpoints are not all the parts of one group.",
+        "insertion and sample counts; of an item in two parts, the newer one is kept. The rate "
+        "limiters allow as many samples as before. Needs memory for all items of the group. Warns "
+        "of items for which the new servers have no room. The exit code is 2 if the checkpoints "
+        "are not all the parts of one group.",
     )
     parser.add_argument("--shards", required=True, type=_positive, metavar="N")
     parser.add_argument(
@@ -198,7 +198,7 @@ def _reshard_parts(
     span = group_parts.span_of(parts)
     if span is not None:
         _tell("warning", span)
-    # Of an item that two shards have with the same time, the one that was saved later stays.
+    # If two shards have an item with the same time, the one of the later checkpoint stays.
     order = sorted(parts, key=lambda index: -(parts[index].taken_at or 0.0))
     ordered = {index: parts[index] for index in order}
     group = _Group(ordered, tables, group_parts.allowance_of(parts))
@@ -221,7 +221,7 @@ def _reshard_parts(
 
 
 def _names(names: Mapping[int, str | None], num_shards: int) -> dict[int, str | None]:
-    """The names of the new servers, if those of the old ones are a word and their number."""
+    """The names of the new servers, if every old name is one word and the index of the shard."""
     words = {
         match[1] if match and int(match[2]) == index else None
         for index, name in names.items()
@@ -249,7 +249,7 @@ def _moved(
     names: Mapping[int, str | None],
     progress: bool | None,
 ) -> Iterator[tuple[dict[int, Server], int]]:
-    """New servers with all items, which will save to `out`, and the number of items."""
+    """Moves all items to new servers that will save to `out`; returns these, and the number."""
     with contextlib.ExitStack() as stack:
         targets: dict[int, Server] = {}
         for index in range(num_shards):
@@ -286,12 +286,11 @@ def _move_part(
     targets: Mapping[int, Server],
     slots: Sequence[Mapping[str, Any]],
 ) -> None:
-    """Adds the items of one old shard to the new ones."""
     with tempfile.TemporaryDirectory() as empty:
         checkpointer = DefaultCheckpointer(empty, fallback_checkpoint_path=part.path)
         configs = group_parts.configs_of(part).values()
         for config in configs:
-            # It had room for all that it has; what an item takes may be another number by now.
+            # No limit: the items fitted before, but this release may count more bytes for them.
             config.max_bytes = 0
         tables = [_table(config) for config in configs]
         with Server(tables, checkpointer=checkpointer, host="127.0.0.1") as server:
@@ -306,7 +305,7 @@ def _move_part(
 
 
 def _delete_older(source: Any, target: Any, table: str) -> int:
-    """Deletes items of the target that the source has, too, and newer; returns how many."""
+    """Deletes items of the target of which the source has a newer one; returns how many."""
     keys, times = _times(source, table)
     their_keys, their_times = _times(target, table)
     both, at, there = np.intersect1d(keys, their_keys, return_indices=True)
@@ -316,7 +315,6 @@ def _delete_older(source: Any, target: Any, table: str) -> int:
 
 
 def _times(client: Any, table: str) -> tuple[np.ndarray, np.ndarray]:
-    """The keys of the items of a table, and when they were inserted."""
     rows = [(int(it.info.key), at) for at, it in client.scan(table, with_inserted_at=True)]
     return np.array([row[0] for row in rows], np.uint64), np.array([row[1] for row in rows])
 
@@ -331,12 +329,12 @@ def _part(table: Table, index: int, num_shards: int) -> TablePart:
 def _roomy(table: Table, part: TablePart, allowance: float) -> Table:
     """The part of a table, without a limit of items or memory, while items are added.
 
-    They do not move the cursor of its limiter, which is 0 and `allowance` above a lower bound. It
-    keeps that distance when `_fit` gives the limiter its own bounds.
+    Adding items does not move the cursor of its limiter: it is 0, and the lower bound, if there is
+    one, is `allowance` below. `_fit` keeps this distance when it sets the real bounds.
     """
     samples_per_insert = table.info.rate_limiter_info.samples_per_insert
     if 0 < samples_per_insert == table.info.max_times_sampled:
-        # As in a queue: what may be sampled is what is there, wherever it is.
+        # In a queue, every item may be sampled, in whichever shard it is.
         allowance = _MAX_ALLOWANCE
     limiter = rate_limiters.RateLimiter(
         samples_per_insert=samples_per_insert,
@@ -348,7 +346,7 @@ def _roomy(table: Table, part: TablePart, allowance: float) -> Table:
 
 
 def _fit(table: Table, targets: Mapping[int, Server]) -> None:
-    """Gives a table of all new shards the size of their part, or tells what it is too small for."""
+    """Gives a table of all new shards the size of their part; warns of items that do not fit."""
     num_shards, too_many, largest = len(targets), 0, 0
     for index, server in targets.items():
         part = _part(table, index, num_shards)
@@ -386,7 +384,7 @@ def _fit(table: Table, targets: Mapping[int, Server]) -> None:
 
 
 def _whole(configs: Sequence[Any], given: Sequence[Table] | None) -> list[Table]:
-    """The tables of the whole group: those that are given, with the signatures that were saved."""
+    """The tables of the whole group: the given settings, with the saved signatures."""
     saved = {table.name: table for table in map(_table, configs)}
     if given is None:
         return list(saved.values())
@@ -401,7 +399,7 @@ def _whole(configs: Sequence[Any], given: Sequence[Table] | None) -> list[Table]
 
 
 def _table(config: Any) -> Table:
-    """A table with the settings that were saved."""
+    """A table with the saved settings."""
     (table,) = tables_from_proto([config])
     if not config.HasField("signature"):
         return table
@@ -410,7 +408,7 @@ def _table(config: Any) -> Table:
 
 
 def _values(directory: Directory, tables: Sequence[Table]) -> list[dict[str, Any]]:
-    """The tables of a group as its manifest has them."""
+    """The tables of a group in the form of its manifest."""
     directory.set_tables(0, serialize_tables(tables))
     return tables_as_values(directory.to_proto())
 

@@ -10,8 +10,8 @@ from reverb.client import Client
 from reverb.command import addresses
 
 DEFAULT_TIMEOUT_S = 10.0
-# A server that takes a call answers at once or is frozen: it is waited for not as long as one that
-# may be starting.
+# A connected server that does not answer is frozen, so the wait for it is only this part of the
+# timeout for a server that may still be starting.
 _PARTS_OF_SILENCE = 5
 _LEAST_SILENCE_S = 1.0
 
@@ -19,7 +19,7 @@ Commands = argparse._SubParsersAction
 
 
 def add_address(parser: argparse.ArgumentParser, *, shows_several: bool = False) -> None:
-    """Adds the address of a server or a group, and what it takes to be let in.
+    """Adds the address of a server or a group, and the options of its credentials.
 
     Args:
       parser: The command.
@@ -34,13 +34,13 @@ def add_address(parser: argparse.ArgumentParser, *, shows_several: bool = False)
 
 
 def add_credentials(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of TLS and tokens. There is none for a token itself."""
+    """Adds the options of TLS and tokens. A token itself is never an option."""
     group = parser.add_argument_group(
         "TLS and tokens",
         "What is not given comes from REVERB_TLS_CA, REVERB_TLS_CERT, REVERB_TLS_KEY, "
         "REVERB_TLS_SERVER_NAME, and REVERB_TOKEN_FILE or REVERB_TOKEN.",
     )
-    # Without this, it would be taken for the beginning of `--token-file`, and be shown as a path.
+    # Otherwise argparse would read `--token` as `--token-file`, and errors would show the token.
     group.add_argument("--token", type=_no_token, help=argparse.SUPPRESS)
     for flag, metavar, help_text in (
         (
@@ -70,7 +70,7 @@ def _no_token(value: str) -> None:
 
 
 def credentials_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns what the options of TLS and tokens say, as arguments of `Client`.
+    """Returns the options of TLS and tokens as arguments of `Client`.
 
     Raises:
       InvalidArgumentError: If a certificate is given without its key, or a key without its
@@ -87,7 +87,7 @@ def credentials_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_table(parser: argparse.ArgumentParser, help_text: str) -> None:
-    """Adds `--table`, which must be given."""
+    """Adds the required option `--table`."""
     parser.add_argument("--table", required=True, metavar="NAME", help=help_text)
 
 
@@ -98,12 +98,12 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=DEFAULT_TIMEOUT_S,
         metavar="SECONDS",
-        help="how long to wait for a server (default: %(default)g); one that takes calls and "
-        "answers none, because it is frozen, is given up after a fifth of that",
+        help="how long to wait for a server (default: %(default)g); if it accepts calls without "
+        "answering, because it is frozen, the command gives up after a fifth of that time",
     )
 
 
-# What the package calls the arguments of a client, by the option that gives them.
+# Options of commands by the names that errors of the package have for them.
 _ANYWHERE = {
     "or raise connect_timeout_s": "or raise --timeout",
     "ClientTls.cert": "--tls-cert",
@@ -122,7 +122,7 @@ _AT_THE_BEGINNING = {
 
 
 def by_options(message: str, arguments: argparse.Namespace) -> str:
-    """Returns an error of the package with the options of a command in the place of arguments."""
+    """Replaces names of arguments in an error of the package by options of the command."""
     message = in_options(message)
     first, space, rest = message.partition(" ")
     if space and first in _AT_THE_BEGINNING and hasattr(arguments, "token_file"):
@@ -133,7 +133,7 @@ def by_options(message: str, arguments: argparse.Namespace) -> str:
 
 
 def in_options(message: str) -> str:
-    """Returns an error of the package with options in it where it advises to use arguments."""
+    """Replaces arguments that an error of the package advises to use by options."""
     for argument, option in _ANYWHERE.items():
         message = message.replace(argument, option)
     return message
@@ -150,10 +150,10 @@ def client_of(arguments: argparse.Namespace, command: str) -> Client:
 
 
 def new_client(address: str, timeout_s: float, **credentials: Any) -> Client:
-    """Makes a client for a command: it gives up on servers that are frozen.
+    """Makes a client for a command, which gives up on frozen servers.
 
     Args:
-      address: Where to connect to.
+      address: Address of the server.
       timeout_s: How long to wait for a server, in seconds.
       **credentials: Further arguments of `Client`.
     """

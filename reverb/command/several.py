@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks each of several servers, all at the same time."""
+"""Queries several servers at the same time."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +13,10 @@ _Answer = TypeVar("_Answer")
 def ask_each(
     addresses: Sequence[str], ask: Callable[[str], _Answer]
 ) -> Mapping[str, _Answer | ReverbError]:
-    """Returns what each server answers, or its error.
+    """Returns the answer of each server, or its error.
 
     Raises:
-      ReverbError: If none of them answers, or if there is one server alone and it does not.
+      ReverbError: If none of them answers; with one server, its error.
     """
     with ThreadPoolExecutor(len(addresses)) as threads:
         asked = {address: threads.submit(ask, address) for address in addresses}

@@ -15,7 +15,7 @@ from reverb.errors import TableNotFoundError
 from reverb.replay_sample import ReplaySample
 from reverb.reverb_types import TableInfo
 
-# Called with the number of items that are done and of all items; the latter is 0 if unknown.
+# Called with the number of finished items and of all items; the latter is 0 if unknown.
 ProgressCallback = Callable[[int, int], Any]
 
 
@@ -25,7 +25,7 @@ class StoredItem:
 
     Attributes:
       key: Identifies the item in its table.
-      priority: Its priority.
+      priority: Priority of the item.
       times_sampled: How often it was sampled so far.
       inserted_at: Time of insertion, in seconds since 1970.
       columns: Arrays `[T, ...]`, or `[...]` for a column that is a single step.

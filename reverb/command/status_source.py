@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A running server that the commands `why` and `top` ask for its status."""
+"""A running server whose status the commands `why` and `top` show."""
 
 import dataclasses
 import inspect
@@ -15,10 +15,10 @@ from reverb.core import protos
 from reverb.errors import TableNotFoundError, UnimplementedError
 from reverb.server_status import STATES, ServerStatus, TableStatus
 
-# A server counts rates from the first time that somebody asks.
+# A server starts to count rates at the first query.
 _TIME_FOR_RATES_S = 1.1
 
-# How newer and older releases of protobuf call it.
+# The name of this option in newer and in older releases of protobuf.
 _EVERY_FIELD = (
     "always_print_fields_with_no_presence"
     if "always_print_fields_with_no_presence"
@@ -48,17 +48,17 @@ class StatusSource:
         """Asks for the status.
 
         Args:
-          with_streams: Whether to ask for open streams, too.
+          with_streams: Whether to include open streams.
 
         Raises:
           TableNotFoundError: If there is no such table.
-          UnimplementedError: If it is a dm-reverb server; the text has what that tells.
+          UnimplementedError: If it is a dm-reverb server; the text has the facts that it reports.
           UnavailableError: If no server answers in time.
         """
         return self._selected(self._status(with_streams))
 
     def ask_for_rates(self, *, with_streams: bool = False) -> ServerStatus:
-        """Like `ask`. Takes a second if nobody has asked before, so that rates are known."""
+        """Like `ask`, but waits a second after the first query, so that there are rates."""
         status = self._selected(self._status(with_streams))
         if any(table.rates is None for table in status.tables.values()):
             time.sleep(_TIME_FOR_RATES_S)
@@ -68,7 +68,7 @@ class StatusSource:
     def ask_for_json(self) -> str:
         """Like `ask_for_rates`, with streams, as JSON of the message `StatusResponse`.
 
-        That is what `/api/status` of the server's page answers. With a table, others are left out.
+        Equal to `/api/status` of the server's page. With a table, others are left out.
         """
         self.ask_for_rates()
         message = protos.StatusResponse.FromString(self._serialized(with_streams=True))
@@ -101,7 +101,7 @@ class StatusSource:
 
 
 def worst_first(status: ServerStatus) -> dict[str, TableStatus]:
-    """Returns the tables, those that need help first."""
+    """Returns the tables, the most serious state first."""
     rank = {state: i for i, state in enumerate(STATES)}
     return dict(sorted(status.tables.items(), key=lambda it: rank[it[1].diagnosis.state]))
 
@@ -124,6 +124,6 @@ def _of_dm_reverb(client: Client, address: str) -> str:
             f"{cursor:g} (from {limiter.min_diff:g} to {limiter.max_diff:g})"
         )
     return (
-        f"{address} is a server of dm-reverb or of an older release, which does not tell who "
-        f"waits. All that it tells: {'; '.join(tables)}"
+        f"{address} is a server of dm-reverb or of an older release, which does not report "
+        f"waiting calls. Its tables: {'; '.join(tables)}"
     )

@@ -11,11 +11,11 @@ _UNLIMITED = 1e300
 _UNIT = 1024
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 _DURATIONS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-# A thousand is written out, ten thousand are not.
+# Thousands are abbreviated only from ten thousand on.
 _POWERS = (("G", 1e9, 1e9), ("M", 1e6, 1e6), ("k", 1e4, 1e3))
 
 ELLIPSIS = "\u2026"
-# Stands where there is no number.
+# Shown in place of a missing number.
 NOTHING = "\u2013"
 
 
@@ -60,7 +60,7 @@ def moment(seconds: float, now: float) -> str:
 
 
 def short(value: float) -> str:
-    """Formats a number that changes in as few characters as tell it, for example `24.8 k`."""
+    """Formats a changing number in few characters, for example `24.8 k`."""
     if math.isnan(value):
         return NOTHING
     if abs(value) > _UNLIMITED:
@@ -94,11 +94,10 @@ def interval(seconds: float | None) -> str:
 
 
 def plain(value: str) -> str:
-    r"""Returns a text in which a terminal finds nothing to obey.
+    r"""Escapes a text so that it cannot contain terminal control sequences.
 
-    Names come from clients, which choose them freely. Control characters, line ends, marks that
-    change the direction of writing and what Unicode does not define are written as escapes, such as
-    `\x1b`.
+    Clients choose their names freely. Control characters, line ends, marks that change the
+    direction of writing and undefined code points of Unicode become escapes, such as `\x1b`.
     """
     if value.isprintable():
         return value
@@ -108,12 +107,12 @@ def plain(value: str) -> str:
 
 
 def cells(value: str) -> int:
-    """Returns how many columns of a terminal a plain text takes."""
+    """Returns the width of a plain text in columns of a terminal."""
     return len(value) if value.isascii() else sum(map(_cells_of, value))
 
 
 def clip(value: str, width: int) -> str:
-    """Makes a plain text fit into a number of columns; what was cut ends with an ellipsis."""
+    """Cuts a plain text to a number of columns; a cut text ends with an ellipsis."""
     if cells(value) <= width:
         return value
     kept, room = [], width - 1

@@ -60,7 +60,7 @@ class TfrecordFile:
         }
         for column, rows in zip(self._layout, batch.columns, strict=True):
             features[column.name] = _features(column.dtype, rows)
-        self._file.writelines(map(example.frame, example.examples(features)))
+        self._file.writelines(map(example.record, example.examples(features)))
 
     def close(self) -> None:
         """Completes the file."""

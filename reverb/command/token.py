@@ -18,7 +18,7 @@ from reverb.errors import InvalidArgumentError
 
 _ALL = "*"
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
-# Characters of a table's name that stand in a line as they are, beside letters and digits.
+# Characters of a table's name that are not escaped in a line, besides letters and digits.
 _PLAIN = "!\"$&'()+-./:;<=>?@[\\]^_`{|}~"
 
 
@@ -27,7 +27,7 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "token",
         help="make tokens, and check files of tokens",
-        description="Makes tokens for the clients of a server, and checks the file of them that "
+        description="Makes tokens for the clients of a server, and checks the file of tokens that "
         "reverb_server --tokens and Server(tokens=...) read.",
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
@@ -46,16 +46,16 @@ def _add_new(actions: Commands) -> None:
     new = actions.add_parser(
         "new",
         help="make a token",
-        description="Makes a token. Standard output is the token, which is kept nowhere else; "
-        "standard error has the line for the file of the server, which has only its hash.",
+        description="Makes a token. It is printed to standard output and stored nowhere; standard "
+        "error has the line for the server's file, which contains only a hash of it.",
     )
     new.add_argument("--name", required=True, help="whose token it is, for messages and logs")
     new.add_argument(
         "--rights",
         required=True,
         metavar="RIGHT,...",
-        help="what it allows: sample (and reading the status), insert, update (priorities), admin "
-        "(all else, such as reset and checkpoint)",
+        help="its rights: sample (and reading the status), insert, update (priorities), admin "
+        "(everything else, such as reset and checkpoint)",
     )
     new.add_argument(
         "--tables",
@@ -67,7 +67,7 @@ def _add_new(actions: Commands) -> None:
         "--until",
         type=_moment,
         metavar="TIME",
-        help="when it ends: a date (at 00:00 UTC), or a time such as 2027-01-31T12:00:00Z",
+        help="when it expires: a date (at 00:00 UTC), or a time such as 2027-01-31T12:00:00Z",
     )
     new.add_argument(
         "--append",
@@ -79,13 +79,13 @@ def _add_new(actions: Commands) -> None:
 
 
 def _moment(value: str) -> str:
-    """Returns a time as the file has it.
+    """Returns a time in the form of the file.
 
     Raises:
-      argparse.ArgumentTypeError: If it is no time, or if it is over.
+      argparse.ArgumentTypeError: If it is no time, or if it is in the past.
     """
     try:
-        # Older releases of Python do not know the Z.
+        # Older releases of Python do not accept the Z.
         time = datetime.datetime.fromisoformat(value.replace("Z", "+00:00"))
     except ValueError:
         raise argparse.ArgumentTypeError(
@@ -105,7 +105,7 @@ def _new(arguments: argparse.Namespace) -> None:
     _check_line(line)
     if arguments.append is not None:
         _append(arguments.append, line)
-    # It is the token first, so that nobody loses it after its line is in the file.
+    # The token comes first: a line in the file whose token was lost would be of no use.
     print(token, flush=True)
     if arguments.append is None:
         print(f"Add this line to the file of tokens:\n{line}", file=sys.stderr)
@@ -130,7 +130,7 @@ def _line(arguments: argparse.Namespace, token: str) -> str:
 
 
 def _check_line(line: str) -> None:
-    """Checks what the line was made of, as a server would.
+    """Checks a line with the rules of the server.
 
     Raises:
       InvalidArgumentError: If a server would not accept it.
@@ -141,16 +141,16 @@ def _check_line(line: str) -> None:
         try:
             native.check_tokens_file(str(path))
         except InvalidArgumentError as error:
-            # There is no such file for the user.
+            # The user does not know the temporary file.
             problems = str(error).replace(f"{path}", "the line of this token")
             raise InvalidArgumentError(problems) from None
 
 
 def _append(path: pathlib.Path, line: str) -> None:
-    """Appends a line to a file of tokens, by one write: a server never sees a half of it.
+    """Appends a line to a file of tokens by one write, so that a server never reads half of it.
 
     Raises:
-      InvalidArgumentError: If the file is there and bad; it stays as it is.
+      InvalidArgumentError: If the file exists and is bad; it is not changed.
       OSError: If it cannot be written.
     """
     end = ""
@@ -178,7 +178,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _fields(line: str) -> list[str]:
-    """Returns the fields of a good line; none of an empty line or a comment."""
+    """Returns the fields of a valid line; an empty list for an empty line or a comment."""
     fields = line.split()
     comment = next((i for i, field in enumerate(fields) if field.startswith("#")), len(fields))
     return fields[:comment]
@@ -189,5 +189,5 @@ def _told_end(until: Sequence[str]) -> str:
         return ""
     end = until[0].removeprefix("until=")
     now = datetime.datetime.now(datetime.timezone.utc).strftime(_TIME_FORMAT)
-    # Both have the same form, so their order is that of the text.
+    # Both have the same form, so comparing the texts compares the times.
     return f", expired at {end}" if end <= now else f", until {end}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reverb why`: what each table does or waits for, with an exit code for scripts."""
+"""`reverb why`: the state of each table, with an exit code for scripts."""
 
 import argparse
 import dataclasses
@@ -21,14 +21,14 @@ from reverb.command.top import server_facts
 from reverb.errors import ReverbError
 from reverb.server_status import TableStatus
 
-# Exit codes, beside 0 and 1 for errors.
+# Exit codes, besides 0, and 1 for errors.
 SOMEBODY_WAITS = 3
 NEVER = 4
 SERVER_DOWN = 5
 
 _LONG_WAIT_S = 30.0
 
-# Longer names are cut: a line is for people, and `--json` has the whole name.
+# Longer names are cut; `--json` has the whole name.
 _MAX_NAME_WIDTH = 60
 
 # States that do not end by themselves.
@@ -40,12 +40,12 @@ def add_parser(commands: Commands) -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "why",
-        help="say what the tables of a running server do or wait for",
-        description="Says what each table of a running server, or of a group, does or waits "
-        "for, and what would help; the tables that need help come first.",
-        epilog="exit codes: 0 all is well, or nobody waits for long; 3 somebody waits for longer "
-        "than --longer-than; 4 a table can never go on (stuck, never); 5 a shard of a group, "
-        "or one of several servers, is down; 1 no answer of any server",
+        help="say why inserts and samples of a running server wait",
+        description="Shows the state of each table of a running server, or of a group: why its "
+        "inserts and samples wait, and what would help. The most serious states come first.",
+        epilog="exit codes: 0 all is well, or waits are short; 3 an insert or sample waits for "
+        "longer than --longer-than; 4 a table can never continue (stuck, never); 5 a shard of a "
+        "group, or one of several servers, is down; 1 no answer of any server",
     )
     add_address(parser, shows_several=True)
     parser.add_argument("table", nargs="?", help="only this table")
@@ -93,12 +93,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What a server says of its tables.
+    """The states of a server's tables.
 
     Attributes:
-      tables: The tables that were asked for, those that need help first.
+      tables: The requested tables, the most serious state first.
       address: Address of the server.
-      checkpoints: When the last checkpoint was saved, and whether saves fail.
+      checkpoints: A text about the last checkpoint and failed saves.
       last_checkpoint_s: Seconds since the last checkpoint; `None` if there is none.
     """
 
@@ -108,7 +108,7 @@ class Report:
     last_checkpoint_s: float | None
 
     def exit_code(self, longer_than_s: float) -> int:
-        """Returns 5 if a shard is down, 4 if a table can never go on, 3 if somebody waits long."""
+        """Returns 5 if a shard is down, 4 if a table can never continue, 3 after a long wait."""
         if any(table.diagnosis.state == _SHARD_DOWN for table in self.tables.values()):
             return SERVER_DOWN
         if any(table.diagnosis.state in _HOPELESS for table in self.tables.values()):
@@ -121,7 +121,7 @@ class Report:
         return SOMEBODY_WAITS if max(waits, default=0.0) > longer_than_s else 0
 
     def as_text(self) -> str:
-        """One line for each table: name, state and sentence; and one of the checkpoints."""
+        """One line for each table (name, state and sentence), and one about checkpoints."""
         if not self.tables:
             return f"{self.address} has no tables"
         names = [text.plain(name) for name in self.tables]
@@ -139,7 +139,7 @@ class Report:
         return json.dumps(self.as_dict(), indent=2)
 
     def as_dict(self) -> dict[str, Any]:
-        """What `as_json` writes."""
+        """The dict that `as_json` writes."""
         tables = {
             name: {
                 "state": table.diagnosis.state,
@@ -158,7 +158,7 @@ class Report:
 
 
 def ask(address: str, table: str | None, timeout_s: float, **credentials: Any) -> Report:
-    """Asks a server. Takes a second if nobody has asked it before, so that it knows its rates.
+    """Asks a server. The first query of a server takes a second, so that there are rates.
 
     Args:
       address: Address of the server.
@@ -168,7 +168,7 @@ def ask(address: str, table: str | None, timeout_s: float, **credentials: Any) -
 
     Raises:
       TableNotFoundError: If there is no such table.
-      UnimplementedError: If it is a dm-reverb server; the text has what that tells.
+      UnimplementedError: If it is a dm-reverb server; the text has the facts that it reports.
       UnavailableError: If no server answers in time.
     """
     status = StatusSource(address, table, timeout_s, **credentials).ask_for_rates()

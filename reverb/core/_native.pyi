@@ -2,7 +2,7 @@
 """Types of the native module, and its contract with the Python files that use it.
 
 Every class here is defined in the Rust crate `reverb-bindings`. The Python files flatten nests and
-make those checks of arguments that need no state. Blocking calls release the GIL and can be
+check arguments where that needs no state. Blocking calls release the GIL and can be
 interrupted by Ctrl-C. Errors are the classes of `reverb.errors`; an argument of the wrong Python
 type raises `TypeError`. A timeout of `None` means "no limit", 0 means "one attempt, do not wait".
 """
@@ -19,7 +19,7 @@ _Path = tuple[str | int, ...]
 
 # --- Tables ---------------------------------------------------------------------------------------
 
-# A NaN that stands for the largest priority of a table.
+# A NaN that means the largest priority of a table.
 MAX_PRIORITY: float
 NUM_SLOTS: int
 
@@ -127,7 +127,7 @@ class StoredCheckpoint:
     def path(self) -> pathlib.Path: ...
     def server_name(self) -> str | None: ...
     def place(self) -> tuple[str, int, int] | None:
-        """The group of its server, the number of the shard, and how many there were."""
+        """Group of the server, index of its shard, and number of shards."""
     def taken_at(self) -> float | None:
         """The time of the snapshot, in seconds since 1970."""
     def tables(self) -> list[bytes]:
@@ -146,9 +146,9 @@ class StoredCheckpoint:
         """Yields the same as `Client.scanner`, with flat lists as data."""
 
 def as_array(value: Any, name: str) -> NDArray[Any]:
-    """A value as a NumPy array; a tensor of another library without a copy, by DLPack.
+    """Converts a value to a NumPy array; a tensor of another library is shared, by DLPack.
 
-    Raises `InvalidArgumentError` with the name for memory that is not the processor's.
+    Raises `InvalidArgumentError` with the name if the memory is not on the CPU.
     """
 
 def masked_crc32c(data: bytes) -> int:
@@ -158,7 +158,7 @@ def max_batch_bytes(given: int | None) -> int:
     """Limit of the memory of a batch, in bytes: as given, or the default."""
 
 def process_memory() -> int | None:
-    """Bytes that this process may use; `None` if the system does not tell."""
+    """Bytes that this process may use; `None` if the system does not report it."""
 
 def check_server_name(name: str) -> None:
     """Raises `InvalidArgumentError` if the name is invalid as a server's name in checkpoints."""
@@ -177,13 +177,13 @@ def table_narrowness(table: Any, num_shards: int) -> tuple[str | None, str | Non
 # --- Tokens and certificates ----------------------------------------------------------------------
 
 def call_rights() -> list[tuple[str, str]]:
-    """Each call of a server, and the right that it needs, as `docs/howto/securing.md` has them."""
+    """Each call of a server, and the right that it needs, as in `docs/howto/securing.md`."""
 
 def new_token() -> str:
     """A random token."""
 
 def token_hash(token: str) -> str:
-    """What stands for a token in a file of tokens: `sha256:` and hexadecimal digits."""
+    """The form of a token in a file of tokens: `sha256:` and hexadecimal digits."""
 
 def check_tokens_file(path: str) -> None:
     """Raises `InvalidArgumentError` with all problems of a file of tokens."""
@@ -204,7 +204,7 @@ def open_file(path: str | os.PathLike[str], append: bool) -> int:
     """
 
 def read_file(path: str | os.PathLike[str], max_bytes: int) -> bytes:
-    """The content of a file; `OSError` if it is none, or has more bytes."""
+    """The content of a file; `OSError` if it is not a plain file, or has more bytes."""
 
 # --- Clients --------------------------------------------------------------------------------------
 
@@ -240,10 +240,10 @@ class Client:
     ) -> Client:
         """`credentials` is a `reverb._server.credentials.ClientCredentials` or `None`.
 
-        What is `None` of it comes from the environment.
+        Values in it that are `None` come from the environment.
         """
     def give_up_on_silence(self, limit_s: float) -> None:
-        """Ends questions and changes when the server is silent for so long. Not after a fork."""
+        """Ends small calls when the server is silent for `limit_s` seconds. Not after a fork."""
     def is_local(self) -> bool:
         """Whether the server is in this process now."""
     def call(self, name: str, request: bytes, timeout_s: float | None = None) -> bytes:
@@ -263,7 +263,10 @@ class Client:
         """One row for each shard of the group."""
     def updates_missed(self) -> int: ...
     def transfer(self, table: str, slots: Sequence[int], target: Client) -> tuple[int, int]:
-        """Adds items of these slots to another server; returns how many, and how many it had."""
+        """Copies items of these slots to another server.
+
+        Returns the number of copied items, and of those that the server had already.
+        """
     def insert(
         self,
         leaves: Sequence[Any],
@@ -322,10 +325,10 @@ class Client:
         in seconds since 1970.
         """
     def sample_batch(self, request: Any) -> BatchAnswer:
-        """Samples what a `reverb._client.batch_request.BatchRequest` asks for.
+        """Samples the batch that a `reverb._client.batch_request.BatchRequest` describes.
 
-        An exception has the items that were sampled as `samples`: pairs of the numbers in
-        `SampleInfo` and the columns.
+        The items that were sampled before an exception are in its `samples`: pairs of the numbers
+        in `SampleInfo` and the columns.
         """
 
 @final
@@ -336,7 +339,7 @@ class BatchAnswer:
     def infos(self) -> tuple[NDArray[Any], ...]:
         """Arrays `[B]` in the order of `BatchInfo`, and `()` as lengths; those of `out`, if any.
 
-        The smallest probability and the epoch are 0 if the server does not tell them.
+        The smallest probability and the epoch are 0 if the server does not report them.
         """
     @property
     def columns(self) -> list[NDArray[Any]]:
@@ -368,19 +371,19 @@ class ShardRow:
     def error(self) -> str: ...
     @property
     def last_seen_s(self) -> float | None:
-        """Seconds since it was heard."""
+        """Seconds since its last answer."""
     @property
     def tables(self) -> bytes:
         """A serialized `WatchResponse`."""
 
 @final
 class BatchesAhead:
-    """Whole batches of one table, sampled by the core before they are asked for."""
+    """Whole batches of one table, which the core samples ahead."""
 
     def __new__(cls, client: Client, request: Any, num_ahead: int) -> BatchesAhead: ...
     def start(self) -> None: ...
     def next(self, timeout_s: float | None) -> tuple[BatchAnswer, float, float] | None:
-        """The answer of `Client.sample_batch`, its age, and for how long it was waited."""
+        """The answer of `Client.sample_batch`, its age, and the time spent waiting for it."""
     def waits_for(self) -> str | None: ...
     def is_ready(self) -> bool: ...
     def num_ready(self) -> int: ...
@@ -388,7 +391,7 @@ class BatchesAhead:
 
 @final
 class Outputs:
-    """Arrays that batches are written to: a nest of dicts, lists and tuples, and maybe the info.
+    """Arrays that batches are written to: a nest of dicts, lists and tuples, and optionally infos.
 
     Raises `InvalidArgumentError` if an array is not C-contiguous, writable and `[B, ...]`, or if
     two share memory.
@@ -404,22 +407,22 @@ class Outputs:
 class AsyncClient:
     """The calls of a client for one event loop, in its thread.
 
-    A call returns its result if it is ready at once, else a `Call`. Arguments and results are those
-    of `Client`.
+    A call returns its result if that is available immediately, else a `Call`. Arguments and results
+    are those of `Client`.
     """
 
     def __new__(cls, client: Client, event_loop: Any) -> AsyncClient: ...
     def fileno(self) -> int:
-        """What the event loop watches; -1 after `close`."""
+        """The descriptor that the event loop watches; -1 after `close`."""
     def wake(self) -> None:
         """Wakes the coroutines whose calls have ended; for the event loop."""
     def should_yield(self) -> bool:
-        """Whether so much was ready at once that the event loop should get its turn."""
+        """Whether the event loop should run now, after many results without a wait."""
     def num_waiting(self) -> int: ...
     def cancel(self, call: Call) -> list[Any]:
-        """Ends a call; returns what it has sampled: info and columns of each item."""
+        """Ends a call; returns the items that it has sampled: info and columns of each."""
     def close(self) -> None:
-        """Ends all calls and cancels whoever awaits them; closes the descriptors."""
+        """Ends all calls, cancels the tasks that await them, and closes the descriptors."""
     def call(self, name: str, request: bytes, timeout_s: float | None = None) -> Call | bytes: ...
     def mutate_priorities(
         self, table: str, updates: Mapping[int, float] | None, deletes: Sequence[int] | None
@@ -482,11 +485,11 @@ class Call:
     def result(self) -> Any:
         """The result or the exception; asked once, when `future` is done."""
     def is_answered(self) -> bool:
-        """Whether there is an answer that nobody has taken; looks for it."""
+        """Whether the answer has come, and `result` has not returned it yet."""
 
 @final
 class Insertion:
-    """An insert that has begun; used once."""
+    """A started insert; used once."""
 
 @final
 class RateLimiterHold:
@@ -628,7 +631,7 @@ class TrajectoryWriter:
     def configure(
         self, path: _Path, num_keep_alive_refs: int, max_chunk_length: int | None
     ) -> None:
-        """Sets the options of one column; the path may be that of a future column."""
+        """Sets the options of one column, which need not exist yet."""
     def close(self) -> None: ...
 
 @final
@@ -657,7 +660,7 @@ class BatchedColumnHistory:
     def select(
         self, index: int | slice | list[int] | NDArray[np.integer[Any]], *, pad: str
     ) -> BatchedTrajectoryColumn:
-        """Like `[index]`, but steps before the first of an environment's history are the first.
+        """Like `[index]`, but the first step of an environment stands for all steps before it.
 
         `pad` must be "first". `history["x"].select(slice(-4, None), pad="first")` has the last four
         steps; where an environment has two, the first one is there three times.
@@ -784,10 +787,10 @@ class StructuredWriter:
 
 @final
 class LogLines:
-    """Lines of the core on their way to Python's logging."""
+    """A queue of the core's lines for Python's logging."""
 
     def next(self) -> tuple[int, float, str, str, dict[str, Any]] | None:
-        """Level, seconds since 1970, place, message and fields of the next line.
+        """Level, seconds since 1970, part of the core, message and fields of the next line.
 
         Blocks until there is one; `None` when there will be no more.
         """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protobuf messages of the public API, in a descriptor pool of their own.
+"""The protobuf messages of the public API, in a private descriptor pool.
 
 Their packages (`deepmind.reverb`, `tensorflow`) are those of dm-reverb and TensorFlow. In the
 default pool they would conflict with the messages that TensorFlow registers. With a private pool,
@@ -33,7 +33,7 @@ def _pool() -> descriptor_pool.DescriptorPool:
 
 
 def _name_module(descriptors: Iterable[Descriptor]) -> None:
-    """Lets pickle and copy find the classes of messages, also of those that are only in fields."""
+    """Sets the module of messages, so that pickle and copy find their classes."""
     for descriptor in descriptors:
         cls = message_factory.GetMessageClass(descriptor)
         cls.__module__ = __name__
@@ -60,12 +60,12 @@ def messages_of(file_name: str) -> dict[str, Any]:
 
 
 def with_fields(full_name: str, additions: Mapping[str, str]) -> Any:
-    """Returns a message class in which some messages have further fields, in a pool of its own.
+    """Returns a message class whose messages have additional fields, in its own pool.
 
     Args:
-      full_name: The class, for example `deepmind.reverb.ReverbServerConfig`.
-      additions: For some of the messages in its fields, by their full names, what they have more:
-        a `DescriptorProto` message in text form.
+      full_name: Name of the class, for example `deepmind.reverb.ReverbServerConfig`.
+      additions: Additional fields by the full name of a message: a `DescriptorProto` message in
+        text form.
     """
     files = descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTORS.read_bytes())
     pool = descriptor_pool.DescriptorPool()

@@ -62,9 +62,9 @@ signals:
   SIGHUP reads the file of --config-file again. max_size, max_bytes, max_times_sampled, rate_limiter
   and the sampler's priority_exponent of a table can change; if anything else is different, or
   anything is wrong, nothing changes, and standard error says why. It also reads certificates and
-  tokens again; of these two, one that is bad stays as it was. The server does that by itself every
-  10 s, too. Other paths need a restart. Without any such file, SIGHUP stops the server like
-  SIGTERM: it is also sent when the terminal is closed.
+  tokens again; if one of these two is bad, its earlier content stays in force. The server also does
+  that by itself every 10 s. Other paths need a restart. Without any such file, SIGHUP stops the
+  server like SIGTERM: it is also sent when the terminal is closed.
 
   A signal that was ignored at the start, as SIGHUP is under nohup, does not stop the server. SIGHUP
   reads the files even then.
@@ -88,7 +88,7 @@ exit codes:
 
 
 class Action(enum.Enum):
-    """What the command does."""
+    """The actions of the command."""
 
     SERVE = enum.auto()
     CHECK = enum.auto()
@@ -100,9 +100,9 @@ class CommandLine:
     """A command line, with the environment.
 
     Attributes:
-      action: What to do.
+      action: Action of the command.
       given: The config and the options.
-      notes: What has no effect, each a line.
+      notes: Remarks on variables without effect, each a line.
     """
 
     action: Action
@@ -160,11 +160,11 @@ def _config_source(
 def _check_is_no_path(
     parser: argparse.ArgumentParser, origin: str, text: str, for_paths: str
 ) -> None:
-    """Ends the program if a file was given in the place of a config."""
+    """Ends the program if the path of a file was given instead of a config."""
     # Every field of a config has one of these.
     if text.strip() and not set(":{<") & set(text):
         parser.error(
-            f"{origin} is the text of a config, and {text.strip()!r} is none: {for_paths} is for "
+            f"{origin} must be the text of a config, got {text.strip()!r}: {for_paths} is for "
             "the path of a file"
         )
 
@@ -208,8 +208,7 @@ def _make_parser() -> argparse.ArgumentParser:
     actions.add_argument(
         "--print-config",
         action="store_true",
-        help="print a config with everything that a server would run with, and what each value "
-        "comes from",
+        help="print the complete config that a server would run with, and the origin of each value",
     )
     actions.add_argument("--version", action="version", version=version_text())
     return parser

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `--print-config` prints: a config, with a comment on where each value comes from."""
+"""The output of `--print-config`: a config, with the origin of each value as a comment."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ def config_text(settings: Settings, given: Given) -> str:
 
 def _option_lines(settings: Settings) -> Iterator[str]:
     open_messages: list[str] = []
-    # Fields of one message stand together, and those of the config itself come first.
+    # Groups the fields of each message; those of the config itself come first.
     for option in sorted(OPTIONS, key=lambda option: option.field.split(".")[:-1]):
         *parents, leaf = option.field.split(".")
         while open_messages != parents[: len(open_messages)]:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short ways to write tables in a config, and what they stand for.
+"""Translates short ways to write tables in a config.
 
-A config may say `shuffle: true`, `queue: true` or `min_size: 1000`, as Python does. Checkpoints and
-the wire know none of these fields: they are translated when a config is read.
+A config may say `shuffle: true`, `queue: true` or `min_size: 1000`, as in Python. Checkpoints and
+the protocol do not have these fields: they are translated when a config is read.
 """
 
 import functools
@@ -17,8 +17,8 @@ from reverb.errors import ReverbError
 
 __all__ = ["parse_written", "written_config_class"]
 
-# What the messages of a config have more than those that are stored and sent. The numbers matter to
-# nobody, but must be free.
+# Additional fields of messages in a config, which are never stored or sent. Any free numbers will
+# do.
 _ADDITIONS = {
     "deepmind.reverb.PriorityTableCheckpoint": """
       field { name: "queue" number: 2000 type: TYPE_BOOL label: LABEL_OPTIONAL }
@@ -57,17 +57,17 @@ _ADDITIONS = {
     """,
 }
 
-# Which fields a whole table gives.
+# Fields that `queue: true` and `stack: true` set, so that a table must not set them itself.
 _GIVEN = ("sampler", "remover", "max_times_sampled", "rate_limiter", "when_full")
 _LIMITER_NUMBERS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
 
-# Path below the table, and what is wrong there.
+# Path of a field below the table, and a text about its problem.
 _Problem = tuple[str, str]
 
 
 @functools.cache
 def written_config_class() -> Any:
-    """Returns the class of configs as they are written: `ReverbServerConfig` with more fields."""
+    """Returns the class of written configs: `ReverbServerConfig` with the additional fields."""
     return protos.with_fields("deepmind.reverb.ReverbServerConfig", _ADDITIONS)
 
 
@@ -75,18 +75,18 @@ def parse_written(text: str) -> tuple[Any, list[_Problem]]:
     """Parses a config.
 
     Returns:
-      The `ReverbServerConfig` message that it stands for, and pairs of a path such as
-      `tables[0].rate_limiter.queue` and what is wrong there. The message has good values in these
-      places.
+      The translated `ReverbServerConfig` message, and its problems: pairs of a path such as
+      `tables[0].rate_limiter.queue` and a text. The message has valid values in these fields.
 
     Raises:
-      google.protobuf.text_format.ParseError: If the text is invalid; names line and column.
+      google.protobuf.text_format.ParseError: If the text is invalid; the error names line and
+        column.
     """
     written = text_format.Parse(text, written_config_class()())
     problems = []
     for number, table in enumerate(written.tables):
         problems += [(f"tables[{number}].{path}", it) for path, it in _translate_table(table)]
-    # What is left has the same fields under the same numbers.
+    # After the translation, both classes have the same fields and numbers.
     return protos.ReverbServerConfig.FromString(written.SerializeToString()), problems
 
 
@@ -104,7 +104,7 @@ def _translate_table(table: Any) -> Iterator[_Problem]:
         table.max_times_sampled = 1
         table.when_full = table.WAIT
         table.rate_limiter.Clear()
-        # A size that is wrong is told as that of the table.
+        # A wrong size is reported as `max_size` of the table.
         setattr(table.rate_limiter, kind, max(1, table.max_size))
     for role in ("sampler", "remover"):
         if table.HasField(role):

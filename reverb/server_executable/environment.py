@@ -12,21 +12,21 @@ __all__ = ["CONFIG_FILE_VARIABLE", "CONFIG_VARIABLE", "Environment", "read_envir
 CONFIG_VARIABLE = f"{VARIABLE_PREFIX}CONFIG"
 CONFIG_FILE_VARIABLE = f"{VARIABLE_PREFIX}CONFIG_FILE"
 
-# What Kubernetes sets in every container for a service with the name `reverb-server`, or with one
-# that begins with it; https://kubernetes.io/docs/concepts/services-networking/service/
+# Variables that Kubernetes sets in every container for a service whose name is or begins with
+# `reverb-server`; https://kubernetes.io/docs/concepts/services-networking/service/
 _OF_KUBERNETES = re.compile(r"(.*_)?(SERVICE_(HOST|PORT(_.*)?)|PORT_\d+_(TCP|UDP|SCTP)(_\w+)?)")
 _ADDRESS_OF_KUBERNETES = re.compile(r"(tcp|udp|sctp)://")
 
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """What the environment says of a server.
+    """The environment variables for a server.
 
     Attributes:
       config: Text of a config, or `None`.
       config_file: Path of a config, or `None`.
       texts: Values of options, by the option's name.
-      notes: Remarks on variables that have no effect.
+      notes: Remarks on variables without effect.
     """
 
     config: str | None

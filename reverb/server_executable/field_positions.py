@@ -72,7 +72,7 @@ def _tokens(text: str) -> Iterator[_Token]:
 
 
 class _Reader:
-    """Follows the nesting of messages. Accepts everything that it does not recognise."""
+    """Follows the nesting of messages, and accepts unknown text."""
 
     def __init__(self, tokens: list[_Token], repeated: Collection[str]) -> None:
         self.positions: list[FieldPosition] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The group of servers that the command starts one of."""
+"""The group of which the started server is a shard."""
 
 from collections.abc import Iterator
 
@@ -13,9 +13,9 @@ __all__ = ["changes_of_group", "shard_of", "shard_problems"]
 
 
 def shard_of(settings: Settings) -> Shard | None:
-    """Returns the place of the server in its group; `None` if it is in none.
+    """Returns the shard that the settings describe; `None` if the server is in no group.
 
-    A group whose address the servers know has a coordinator: the server with the index 0.
+    If the settings have the address of the group, the server with index 0 is its coordinator.
     """
     if settings["shard_index"] is None:
         return None
@@ -30,9 +30,9 @@ def shard_of(settings: Settings) -> Shard | None:
 
 
 def shard_problems(settings: Settings, given: Given) -> list[str]:
-    """Why tables cannot be divided among the shards, each a line with its place in the config.
+    """Why tables cannot be divided among the shards, each a line with its position in the config.
 
-    The settings have no other problems.
+    Expects settings without other problems.
     """
     shard = shard_of(settings)
     if shard is None:
@@ -52,9 +52,9 @@ def shard_problems(settings: Settings, given: Given) -> list[str]:
 
 
 def changes_of_group(before: Settings, after: Settings) -> Iterator[tuple[str, str]]:
-    """Which tables of a shard a reload would change: path in the config, and why it must not.
+    """Tables of a shard that a reload would change: path in the config, and why it must not.
 
-    The other shards must change with it.
+    A single shard must not change alone.
     """
     if shard_of(before) is None:
         return
@@ -63,6 +63,6 @@ def changes_of_group(before: Settings, after: Settings) -> Iterator[tuple[str, s
         if table != old_tables.get(table.table_name, table):
             yield (
                 f"tables[{number}]",
-                f"is different, and table {table.table_name} is a part of a group's; change it "
-                "with `reverb configure` at the address of the group, which changes all shards",
+                f"is different, and table {table.table_name} is part of a group; change it with "
+                "`reverb configure` at the address of the group, which changes all shards",
             )

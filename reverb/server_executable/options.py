@@ -30,7 +30,7 @@ DEFAULT_DRAIN_TIMEOUT_S = 10.0
 # Limits of both keepalive options, as in `Server`.
 _MIN_KEEPALIVE_S = 0.1
 _MAX_KEEPALIVE_S = 86_400
-# What its field in the config can hold.
+# The largest value of this field in the config.
 _MAX_COUNT = 2**31 - 1
 
 _TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -44,9 +44,9 @@ class Option:
       name: Its flag without dashes and with underscores, for example `http_port`.
       field: The path of its field in `ReverbServerConfig`, for example `server.http.port`.
       kind: Type of its value: `str`, `int`, `float` or `bool`.
-      help: What it does, for `--help` and the documentation.
-      default: Its value if nothing sets it; `None`: it has none.
-      metavar: What stands for the value in `--help`.
+      help: Description for `--help` and the documentation.
+      default: Value if the option is not set; `None`: no value.
+      metavar: Name of the value in `--help`.
       check: Raises `ValueError` or `ReverbError` if a value is out of its range; the text begins
         with `must`, or with `argument` and `must`.
       argument: The name that a text of `check` may begin with.
@@ -77,7 +77,7 @@ class Option:
         """Returns the value that a flag or a variable gives.
 
         Raises:
-          ValueError: If it is out of its range; says what it must be.
+          ValueError: If it is out of its range; the text says what it must be.
         """
         value = _PARSERS[self.kind](text)
         problem = self.problem(value)
@@ -86,7 +86,7 @@ class Option:
         return value
 
     def problem(self, value: Any) -> str | None:
-        """Returns what the value must be, or `None` if it is in its range."""
+        """Returns a text about the value's range if it is outside, else `None`."""
         try:
             self.check(value)
         except (ValueError, ReverbError) as error:
@@ -104,7 +104,7 @@ class Option:
         value = getattr(message, leaf)
         try:
             return value if message.HasField(leaf) else None
-        except ValueError:  # A field of dm-reverb's: 0 and the empty text mean that it is not set.
+        except ValueError:  # In fields of dm-reverb, 0 and the empty text mean "not set".
             return value or None
 
     def line(self, value: Any) -> str:
@@ -114,7 +114,7 @@ class Option:
         for name in parents:
             message = getattr(message, name)
         setattr(message, leaf, value)
-        # Where the value is the same as none, it is not printed.
+        # Protobuf does not print a value that equals the default of the field.
         return text_format.MessageToString(message, as_utf8=True).strip() or f"{leaf}: {value}"
 
 
@@ -161,7 +161,6 @@ def _check_not_empty(text: str) -> None:
 
 
 def _from_to(least: float, most: float) -> Callable[[float], None]:
-    """Returns a check of a number."""
 
     def check(number: float) -> None:
         if not least <= number <= most:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Applies a config file that was changed to the server that runs with it."""
+"""Applies a changed config file to the running server."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -23,12 +23,12 @@ _FIXED_FIELDS = ("remover", "when_full", "max_priority")
 
 @dataclasses.dataclass(frozen=True)
 class Reload:
-    """How a reload went.
+    """The outcome of a reload.
 
     Attributes:
-      settings: What the server runs with now.
-      lines: What to tell the operator.
-      is_refused: Whether nothing has changed, because something is wrong.
+      settings: Present settings of the server.
+      lines: Messages for the operator.
+      is_refused: Whether nothing has changed, because of a problem.
     """
 
     settings: Settings
@@ -38,7 +38,7 @@ class Reload:
 
 @dataclasses.dataclass(frozen=True)
 class _Change:
-    """The value of a field that is different, by the argument of `configure_table`."""
+    """A changed value, with its argument of `configure_table`."""
 
     argument: str
     value: Any
@@ -48,12 +48,12 @@ class _Change:
 def reload_config(server: Server, given: Given, before: Settings) -> Reload:
     """Reads the config again, and changes the tables of the server. All or nothing.
 
-    Blocks until the tables have changed. Never raises: what is wrong is told.
+    Blocks until the tables have changed. Never raises: problems are in the result.
 
     Args:
       server: A running server.
-      given: Where the config is, and what wins over it.
-      before: What the server was started with, or what the last reload has returned.
+      given: Source of the config, and the flags and variables that win over it.
+      before: Settings of the start or of the last reload.
     """
     after = read_settings(given)
     name = given.source.name
@@ -64,7 +64,7 @@ def reload_config(server: Server, given: Given, before: Settings) -> Reload:
     if problems:
         return _refused(before, name, problems)
     try:
-        # The tables of a shard have other numbers than the config, on purpose.
+        # A shard has only a part of each table, so its numbers differ from those of the config.
         changes = {} if shard_of(after) is not None else _changes(server, after)
         problems = [f"{name}{text}" for text in _refusals(server, after, changes)]
         if problems:
@@ -99,7 +99,7 @@ def _refused(before: Settings, name: str, problems: list[str]) -> Reload:
 def _refusals(
     server: Server, after: Settings, changes: Mapping[str, list[_Change]]
 ) -> Iterator[str]:
-    """Why the server would refuse changes, one table at a time, so that each has its line."""
+    """Problems with changes, checked for one table at a time, so that each has its line."""
     for table, change in _table_changes(changes).items():
         try:
             configure_tables(server, {table: change}, dry_run=True)
@@ -116,7 +116,7 @@ def _table_changes(changes: Mapping[str, list[_Change]]) -> dict[str, TableChang
 
 
 def _fixed_differences(before: Settings, after: Settings) -> Iterator[str]:
-    """What is different and cannot change, with its line."""
+    """Differences that need a restart, with their lines."""
     for option in OPTIONS:
         old, new = before[option.name], after[option.name]
         if old != new:
@@ -150,10 +150,10 @@ def _fixed_fields(old: Any, new: Any) -> Iterator[str]:
 
 
 def _changes(server: Server, after: Settings) -> dict[str, list[_Change]]:
-    """What is different from the running tables, by their names.
+    """Differences from the running tables, by table name.
 
-    They may have other settings than the config of before: clients change them, and checkpoints
-    bring theirs.
+    The running tables may differ from the earlier config: clients change settings, and checkpoints
+    restore them.
     """
     infos = server.server_info()
     statuses = server.status().tables
@@ -171,7 +171,7 @@ def _changes_of(info: Any, max_bytes: int | None, new: Any) -> Iterator[_Change]
         yield _changed("max_size", info.max_size, new.max_size)
     if (new.max_bytes or None) != max_bytes:
         yield _changed("max_bytes", max_bytes, new.max_bytes or None)
-    # 0 and less mean no limit.
+    # 0 and negative numbers mean no limit.
     old_times, new_times = max(0, info.max_times_sampled), max(0, new.max_times_sampled)
     if new_times != old_times:
         yield _changed("max_times_sampled", old_times, new_times)
@@ -219,6 +219,6 @@ def _path_of(settings: Settings, table: str) -> str:
 
 
 def _at(settings: Settings, path: str, text: str) -> str:
-    """Returns what follows the name of the config: the line of a field, and a text."""
+    """Returns a text with the line of its field in front; the config's name is added later."""
     line = settings.parsed.line_of(path)
     return f": {text}" if line is None else f", line {line}: {text}"

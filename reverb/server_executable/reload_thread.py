@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The thread that reloads, so that a reload that takes its time delays no stop."""
+"""The thread that reloads, so that a slow reload does not delay a stop."""
 
 import logging
 import threading
@@ -9,7 +9,7 @@ __all__ = ["ReloadThread"]
 
 _logger = logging.getLogger(__name__)
 
-# A reload ends soon after its server has stopped, unless it waits for a file system.
+# After the server has stopped, a reload ends soon, unless it waits for a file system.
 _END_TIMEOUT_S = 1.0
 
 
@@ -28,7 +28,7 @@ class ReloadThread:
         self._is_requested.set()
 
     def close(self) -> None:
-        """Ends the thread. Waits for a second at most: a reload may hang in a file system."""
+        """Ends the thread. Waits for at most a second: a reload may hang in a file system."""
         self._is_closed = True
         self._is_requested.set()
         self._thread.join(_END_TIMEOUT_S)
@@ -41,5 +41,5 @@ class ReloadThread:
                 return
             try:
                 self._reload()
-            except Exception:  # The next one may be good, and the server goes on in any case.
+            except Exception:  # The server continues, and the next reload may succeed.
                 _logger.exception("the reload has failed")

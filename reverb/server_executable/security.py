@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS and tokens of `reverb_server`: what is checked, told, and read again."""
+"""TLS and tokens of `reverb_server`: arguments, checks, messages and reloads."""
 
 import dataclasses
 import ipaddress
@@ -46,7 +46,7 @@ def server_options(settings: Settings) -> dict[str, Any]:
 
 
 def security_text(settings: Settings) -> str:
-    """Says how a server that has started is protected, for example `with TLS, tokens: 3`."""
+    """Describes the protection of a started server, for example `with TLS, tokens: 3`."""
     text = "without TLS" if settings["tls_cert"] is None else "with TLS"
     if settings["tls_client_ca"] is not None:
         text += " and certificates of clients"
@@ -56,14 +56,14 @@ def security_text(settings: Settings) -> str:
 
 
 def _num_tokens(path: str) -> int:
-    """Counts lines of a file that the server has read."""
+    """Number of tokens in a file that the server has read."""
     text = read_file(path).decode()
     lines = map(str.strip, text.splitlines())
     return sum(bool(line) and not line.startswith("#") for line in lines)
 
 
 def security_problems(settings: Settings) -> list[str]:
-    """Why a server could not start with the files, each a line. Reads them."""
+    """Reads the files; returns why a server could not start with them, each problem a line."""
     problems = []
     cert, key, tokens = (settings.options[name] for name in ("tls_cert", "tls_key", "tokens"))
     if cert.value is not None and key.value is not None:
@@ -86,7 +86,7 @@ def security_problems(settings: Settings) -> list[str]:
 
 
 def _is_reached_by_others(host: str | None) -> bool:
-    """Whether an address is certainly not this machine's own. A name may be; the server looks."""
+    """Whether other machines certainly reach an address. The server itself checks host names."""
     if host is None:
         return True
     try:
@@ -97,11 +97,11 @@ def _is_reached_by_others(host: str | None) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class SecurityReload:
-    """How it went to read certificates and tokens again.
+    """The outcome of reading certificates and tokens again.
 
     Attributes:
-      lines: What to tell the operator.
-      is_refused: Whether something is wrong, and is as it was.
+      lines: Messages for the operator.
+      is_refused: Whether a file is bad; its earlier content stays in force.
     """
 
     lines: list[str]
@@ -109,11 +109,11 @@ class SecurityReload:
 
 
 def reload_security(server: Server) -> SecurityReload:
-    """Reads certificates and tokens again. Never raises: what is wrong is told."""
+    """Reads certificates and tokens again. Never raises: problems are in the result."""
     try:
         changes = server.reload_security()
     except ReverbError as error:
-        lines = [*str(error).splitlines(), "what is wrong with the files is not in force"]
+        lines = [*str(error).splitlines(), "the earlier content of the bad files stays in force"]
         return SecurityReload(lines, is_refused=True)
     what = "; ".join(changes) or "nothing is different"
     return SecurityReload([f"read certificates and tokens again: {what}"])

@@ -41,7 +41,7 @@ _UNUSED_TABLE_FIELDS = (
     "num_unique_samples",
     "signature",
 )
-# A limiter that is good in every field.
+# A limiter with valid values in all fields.
 _GOOD_LIMITER = {
     "samples_per_insert": 1.0,
     "min_size_to_sample": 1,
@@ -73,10 +73,10 @@ class ParsedConfig:
 
     Attributes:
       config: A `ReverbServerConfig` message. Do not use it if there are problems.
-      problems: Why no server can be made of it, in the order of the text.
+      problems: Problems that keep a server from starting, in the order of the text.
       unused: Fields that are set without effect, in the order of the text.
-      positions: Where each field is, by its path, for example `tables[0].max_size`.
-      is_complete: Whether the text could be read to its end.
+      positions: Positions of the fields by path, for example `tables[0].max_size`.
+      is_complete: Whether the text could be parsed to its end.
     """
 
     config: Any
@@ -181,7 +181,7 @@ def _selector_problems(options: Any) -> Iterator[tuple[str, str]]:
 
 
 def _limiter_problems(limiter: Any) -> Iterator[tuple[str, str]]:
-    # Each field alone in a limiter that is good otherwise: the core names one problem at a time.
+    # The core reports one problem at a time, so each field is checked in an otherwise valid one.
     for field in _GOOD_LIMITER:
         try:
             native.RateLimiter(**_GOOD_LIMITER | {field: getattr(limiter, field)})

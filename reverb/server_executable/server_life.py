@@ -23,7 +23,7 @@ STOPPED = 0
 FAILED = 1
 INTERRUPTED = 128 + signal.SIGINT
 
-# Names of more are not logged at the start.
+# Limit of table names in the line about the start.
 _MAX_TABLES_TOLD = 20
 
 # A terminal that is closed sends SIGHUP; not every system has it.
@@ -50,9 +50,9 @@ def run_until_signalled(
       host: Printed when the server is ready; `None`: all addresses.
       http_host: Printed if the server has an HTTP port.
       drain_timeout_s: How long the stop waits for unconfirmed inserts, in seconds.
-      reload: Called after a SIGHUP, in a thread of its own; returns what it did, in a line. `None`:
+      reload: Called in another thread after a SIGHUP; returns a line about its outcome. `None`:
         SIGHUP stops the server.
-      security: Says how the server is protected; called and printed when it is ready.
+      security: Returns a text about the server's protection, which is printed when it is ready.
       http_scheme: `https` if the HTTP port speaks TLS.
 
     Returns:
@@ -125,11 +125,11 @@ def _stop(
 
 
 def print_start(tables: Sequence[Table], max_bytes: object) -> None:
-    """Logs what is about to start.
+    """Logs a line about the server that is about to start.
 
     Args:
       tables: The tables that it will serve.
-      max_bytes: Limit of the server's memory; `None`: none.
+      max_bytes: Limit of the server's memory; `None`: no limit.
     """
     limits = [f"{table.name} (max_size {table.info.max_size:,})" for table in tables]
     if len(limits) > _MAX_TABLES_TOLD:
@@ -140,7 +140,7 @@ def print_start(tables: Sequence[Table], max_bytes: object) -> None:
 
 
 def _totals(server: Server) -> dict[str, str | int]:
-    """What the server did while it ran."""
+    """Counters of the server's whole run, for its last line of the log."""
     status = server.status()
     tables = status.tables.values()
     path = status.checkpoints.latest_path
@@ -163,7 +163,7 @@ def _print_ready(text: str) -> None:
 
 
 class _Signals:
-    """Waits for signals. After the block, a signal that stops a server kills.
+    """Waits for signals. After the block, a stop signal kills the process.
 
     SIGHUP is the exception: when a terminal is closed, the shell and the system send one each, and
     the second would arrive during the last save. After the block it is ignored.
@@ -181,14 +181,14 @@ class _Signals:
         os.set_blocking(self._writer, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
         _end_at_signals_without_handler()
-        if self._does_reload:  # Even under nohup: a reload does not end the server.
+        if self._does_reload:  # Also under nohup, because a reload does not end the server.
             for number in _SIGNALS:
                 if number.name == "SIGHUP":
                     self._handle(number)
         return self
 
     def handle_stops(self) -> None:
-        """From here on no signal ends the process."""
+        """Installs the handlers: from now on no signal ends the process."""
         for number in _SIGNALS:
             # Signals that the parent ignores stay ignored: a shell starts background jobs with
             # SIGINT ignored, and nohup ignores SIGHUP.
@@ -222,7 +222,7 @@ def _do_nothing(number: int, frame: types.FrameType | None) -> None:
 
 
 def _end_at_signals_without_handler() -> None:
-    """Lets signals end the first process of a container, too: there they have no default action.
+    """Makes signals end the first process of a container, where they have no default action.
 
     The interpreter calls handlers between two of its steps, so a load or a save is finished first.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The log of the process `reverb_server`: one format and one clock for the core and for Python."""
+"""The log of the process `reverb_server`: lines of the core and of Python have the same format."""
 
 import argparse
 import logging
@@ -18,7 +18,7 @@ __all__ = ["FORMATS", "Parser", "configure", "print_notice"]
 
 FORMATS = ("text", "json")
 
-# Python's levels by the names of the core's.
+# Levels of Python, and the names of the core's levels.
 _LEVELS = ((logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.INFO, "info"))
 
 
@@ -29,7 +29,7 @@ def configure(log_format: str | None) -> None:
       log_format: "text", "json", or `None` for what `REVERB_LOG_FORMAT` says.
     """
     native.configure_logs("info", log_format)
-    # Time, level and place are the line's.
+    # Each line of the log has its own time and level.
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[_Handler()])
     logging.captureWarnings(True)
     sys.excepthook = _report
@@ -43,32 +43,32 @@ def print_notice(text: str, level: str = "info", **fields: str | int) -> None:
     and stop.
 
     Args:
-      text: What happened.
+      text: Message of the line.
       level: "error", "warn", "info" or "debug".
-      **fields: What it is about.
+      **fields: Fields of the line.
     """
     line = native.log_line(level, without_tokens(text), list(fields.items()))
     if line is None or sys.stderr is None:
         return
     try:
-        # With its end in one piece, so that no line of another thread comes between.
+        # Text and line end in one write, so that lines of other threads cannot come between.
         print(f"{line}\n", end="", file=sys.stderr, flush=True)
     except (OSError, ValueError):
-        sys.stderr = None  # Or the interpreter flushes it at exit, and fails.
+        sys.stderr = None  # Otherwise the interpreter's flush at exit fails.
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are lines of the log if that is JSON."""
+    """A parser whose errors are lines of the log if the log is JSON."""
 
     _arguments: Sequence[str] = ()
 
     def parse_args(self, args: Sequence[str], namespace: None = None) -> argparse.Namespace:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """As the parser's own."""
+        """Parses like the base class."""
         self._arguments = args
         return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """Tells the error and ends the process."""
+        """Prints the error and ends the process."""
         if _wants_json(self._arguments):
             native.configure_logs("info", "json")
             print_notice(message, "error")

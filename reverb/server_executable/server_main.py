@@ -95,9 +95,9 @@ def _run(command: CommandLine) -> int:
 
 
 def _prospects(settings: Settings) -> list[str]:
-    """Which tables will come to a stop by their settings, and why; a server tells it at its start.
+    """Warnings about tables whose settings will block them for good, logged at the start.
 
-    The tables of a shard go by the bounds of their group.
+    The tables of a shard have the bounds of their group, and are not checked.
     """
     if shard_of(settings) is not None:
         return []
@@ -136,14 +136,14 @@ def _start(settings: Settings) -> Server:
 
 
 def _can_be_read_again(given: Given) -> bool:
-    """Whether the config is a file; a pipe, as of `<(command)` in a shell, is empty by now."""
+    """Whether the config is a plain file; a pipe (`<(command)` in a shell) is empty by now."""
     return given.source.path is not None and given.source.path.is_file()
 
 
 def _reloader(given: Given, settings: Settings) -> Callable[[Server], str] | None:
-    """Returns what reloads the files, and remembers the settings of the last reload.
+    """Returns a function that reloads the files, and keeps the settings of the last reload.
 
-    `None` if there are none.
+    `None` if there are no files.
     """
     is_file, is_secured = _can_be_read_again(given), has_security(settings)
     given = dataclasses.replace(given, source=dataclasses.replace(given.source, is_read_again=True))
@@ -151,7 +151,7 @@ def _reloader(given: Given, settings: Settings) -> Callable[[Server], str] | Non
     def reload(server: Server) -> str:
         nonlocal settings
         told = []
-        # A file that is wrong does not keep the others from being read.
+        # A bad file does not keep the others from being read.
         if is_file:
             done = reload_config(server, given, settings)
             settings = done.settings
@@ -172,7 +172,7 @@ def _tell(lines: Sequence[str], is_refused: bool) -> None:
 
 
 def _checkpoint_dir_problems(settings: Settings) -> list[str]:
-    """Why a server could not save to the directory of checkpoints. Leaves nothing there."""
+    """Why a server could not save to the directory of checkpoints. Leaves no files there."""
     setting = settings.options["checkpoint_dir"]
     if setting.value is None:
         return []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What systemd is told of the process `reverb_server`: that it is ready, reloads, or stops.
+"""Tells systemd that the process `reverb_server` is ready, reloads, or stops.
 
 The protocol is that of sd_notify(3): a datagram of lines to the Unix socket that the variable
 NOTIFY_SOCKET names. Its value begins with / or, in the abstract namespace, with @.
@@ -16,17 +16,17 @@ __all__ = ["NOTIFY_VARIABLE", "ServiceManager"]
 
 NOTIFY_VARIABLE = "NOTIFY_SOCKET"
 
-# For how long a message waits in front of a full socket.
+# How long a message waits for a full socket.
 _SEND_TIMEOUT_S = 1.0
-# systemd reads 4,096 bytes of a message.
+# systemd reads only 4,096 bytes of a message.
 _MAX_STATUS_CHARACTERS = 500
 
 
 class ServiceManager:
-    """Tells the service manager, if there is one. Never raises; blocks for a second at most.
+    """Sends messages to the service manager, if there is one.
 
-    The variable leaves the environment, so that no other program of this service speaks for it. May
-    be used by several threads.
+    Never raises; blocks for at most a second. The variable is removed from the environment, so that
+    no child process sends messages for the service. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -36,21 +36,21 @@ class ServiceManager:
         self._has_failed = False
 
     def starting(self, status: str) -> None:
-        """Says what the start waits for."""
+        """Reports the progress of the start."""
         self._tell(f"STATUS={_line(status)}")
 
     def ready(self, status: str) -> None:
-        """The start, or a reload, is done."""
+        """Reports the end of the start or of a reload."""
         self._tell("READY=1", f"STATUS={_line(status)}")
 
     def reloading(self) -> None:
-        """A reload begins; `ready` ends it."""
+        """Reports the start of a reload; `ready` ends it."""
         # systemd compares the time with that of its request (Type=notify-reload).
         microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         self._tell("RELOADING=1", f"MONOTONIC_USEC={microseconds}", "STATUS=reloading the config")
 
     def stopping(self, status: str) -> None:
-        """The stop begins. What a reload says after this is not sent."""
+        """Reports the start of the stop. Later messages of a reload are not sent."""
         self._tell("STOPPING=1", f"STATUS={_line(status)}", is_last=True)
 
     def _tell(self, *lines: str, is_last: bool = False) -> None:
@@ -81,5 +81,5 @@ def _send(address: str, text: str) -> None:
 
 
 def _line(text: str) -> str:
-    """Returns a text as one line: a line of its own could be another message."""
+    """Returns a text as one line, because a second line could be another message."""
     return " ".join(text.split())[:_MAX_STATUS_CHARACTERS]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server runs with: flags win over the environment, and the environment over the config."""
+"""Settings of a server: flags win over the environment, and the environment over the config."""
 
 import dataclasses
 import errno
@@ -17,13 +17,13 @@ __all__ = ["ConfigSource", "Given", "Setting", "Settings", "read_settings"]
 
 @dataclasses.dataclass(frozen=True)
 class ConfigSource:
-    """Where the config is.
+    """Source of the config: a file, or the text itself.
 
     Attributes:
       origin: The flag or the variable that gives it, for example `--config-file`.
       path: The file, or `None`.
       text: The config itself, if there is no file.
-      is_read_again: Whether it has been read before, so that a pipe in its place has nothing.
+      is_read_again: Whether it has been read before: a pipe would be empty now.
     """
 
     origin: str
@@ -33,7 +33,7 @@ class ConfigSource:
 
     @property
     def name(self) -> str:
-        """What messages call it: the path, or the flag or variable."""
+        """Name in messages: the path, or the flag or variable."""
         return self.origin if self.path is None else str(self.path)
 
     def read(self) -> str:
@@ -53,18 +53,18 @@ class ConfigSource:
                 content = file.read(MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise OSError(errno.EFBIG, f"is larger than {MAX_BYTES} bytes", str(self.path))
-        # As text files are read: other ends of lines become the usual one.
+        # Decodes like a text file: converts all line ends to `\n`.
         return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8").read()
 
 
 @dataclasses.dataclass(frozen=True)
 class Given:
-    """What stays as it was at the start, when a config file is read again.
+    """Command line and environment of the start, which a reload does not change.
 
     Attributes:
-      source: Where the config is.
-      flags: Values of options as texts, by the option's name.
-      variables: The same of environment variables.
+      source: Source of the config.
+      flags: Values of flags as texts, by the option's name.
+      variables: Values of environment variables as texts, by the option's name.
     """
 
     source: ConfigSource
@@ -74,13 +74,13 @@ class Given:
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """The value of an option, and where it comes from.
+    """The value of an option, and its origin.
 
     Attributes:
-      value: The value; `None`: there is none.
+      value: The value; `None`: no value.
       origin: For example `flag --port`, `environment REVERB_SERVER_PORT`, `server.textproto, line
         3` or `default`.
-      line: The line, if it comes from the config.
+      line: Line in the config, if the value comes from there.
     """
 
     value: Any
@@ -90,13 +90,13 @@ class Setting:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Everything that a server runs with.
+    """All settings of a server.
 
     Attributes:
       options: The settings of all options, by the option's name.
-      parsed: The config. Its fields for options are not used: `options` has what wins.
-      problems: Why no server can be started with it, each a line.
-      notes: What has no effect, each a line.
+      parsed: The config. Its fields for options are already merged into `options`.
+      problems: Problems that keep a server from starting, each a line.
+      notes: Remarks on settings without effect, each a line.
     """
 
     options: Mapping[str, Setting]
@@ -116,7 +116,7 @@ class Settings:
 def read_settings(given: Given) -> Settings:
     """Reads the config and combines it with flags and environment.
 
-    All problems of all three are in the result.
+    The result has all problems of all three.
     """
     source = given.source
     problems: list[str] = []

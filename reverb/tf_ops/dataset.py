@@ -66,7 +66,7 @@ class SamplerDataset(SpecifiedDataset):
           batch_size: Stacks this many elements (items, or steps of a `TimestepDataset`); the same
             as `.batch(batch_size)`. The sampler copies every element directly to its position in
             the batch. If items cannot be stacked, `next` raises `tf.errors.InvalidArgumentError`.
-            The items stay in the table, and the dataset ends, if the table removes what it samples,
+            The items stay in the table, and the dataset ends, if the table removes sampled items,
             the dataset has one worker, and the rate limiter allows the whole batch at once.
             Otherwise the items are dropped, as in `tf.data`.
           drop_remainder: Drops a last batch that is not full.
@@ -260,7 +260,7 @@ def _untuned() -> Any:
     options = tf.data.Options()
     # A prefetch of TensorFlow would sample one item more than programs with exact counts expect.
     options.experimental_optimization.inject_prefetch = False
-    # Then there is nothing to tune, and the thread of the tuner can take seconds to end.
+    # Nothing is left to tune, and the thread of the tuner can take seconds to end.
     options.autotune.enabled = False
     return options
 

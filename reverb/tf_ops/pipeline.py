@@ -15,8 +15,8 @@ from reverb.tf_ops.transformations import filtered, flat_mapped, unbatched
 
 __all__ = ["SamplerPipeline", "SpecifiedDataset", "on_cpu", "rows_of"]
 
-# A call of the op costs some 15 us, whatever it returns. So it returns many rows, up to a megabyte,
-# and up to a number beyond which there is no gain.
+# A call of the op costs some 15 us, however many rows it returns. So it returns up to a megabyte of
+# rows, but no more than this number, beyond which there is no gain.
 _MAX_ROWS = 64
 _MAX_BYTES = 1 << 20
 
@@ -61,7 +61,7 @@ class SamplerPipeline:
         Args:
           columns: Specs of the data, flat.
           timesteps: Whether items are split into their steps.
-          options: What samplers are made with.
+          options: Options of the samplers.
           batch_size: Number of rows in a batch; `None`: elements are single rows.
         """
         self._dtypes = [column.dtype for column in columns]

@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-# What the tests of each directory import.
+# Imports of the tests in each directory.
 NEEDS = {"tf_agents": ("tensorflow", "tf_agents"), "acme": ("dm_env",), "observers": ()}
 
 

@@ -54,7 +54,7 @@ def test_a_cancelled_sample_leaves_no_waiter(run, watcher, name):
         await asyncio.wait(tasks[:9])
         assert all(task.cancelled() for task in tasks[:9])
         await until(lambda: num_waiting(watcher, "queue")[0] == 1)
-        # What is inserted now goes to the one that still waits, and nowhere else.
+        # The next insert goes to the task that still waits, and nowhere else.
         await client.insert_batch([np.arange(2.0)], {"queue": 1.0})
         await asyncio.wait_for(tasks[9], DEADLINE_S)
         taken = watcher.server_info()["queue"].current_size

@@ -239,7 +239,7 @@ def test_pickles_and_copies_are_clients():
     assert "localhost:1" in repr(client)
 
 
-# What a random program does: a call, and its arguments.
+# An operation of a random program: a call, and its arguments.
 CALLS = st.one_of(
     st.tuples(st.just("insert"), st.integers(0, 9), st.sampled_from(["table", "queue"])),
     st.tuples(st.just("insert_batch"), st.integers(1, 5), st.sampled_from(["table"])),
@@ -275,7 +275,7 @@ def steps_of(program, keys):
 
 
 def outcome(answer):
-    """What a call returned, without its keys."""
+    """The result of a call, without its keys."""
     if isinstance(answer, reverb.ReplaySample):
         return answer.data[0].tolist(), answer.info.priority.tolist()
     if isinstance(answer, list):

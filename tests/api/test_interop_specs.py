@@ -87,7 +87,7 @@ def test_what_is_no_spec_is_named_by_its_path(bad):
         testing.table(signature={"a": [np.zeros(1), bad]})
 
 
-# What fits ----------------------------------------------------------------------------------------
+# ---- Matching values -----------------------------------------------------------------------------
 
 FITTING = [
     pytest.param([TensorSpec([1], np.int64)], [1], id="exactly"),

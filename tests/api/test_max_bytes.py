@@ -283,7 +283,7 @@ class TestServer:
         assert seen == list(range(300))
 
     def test_a_new_stream_is_refused_while_nothing_is_left(self, serve):
-        # What comes over the network is not read while it does not fit; a step of this process is.
+        # Items from the network are not read while they do not fit; a step of this process is.
         server, client = serve("localhost", reverb.Table.queue("queue", 10**6), max_bytes=16 * MIB)
         while server.status().memory.total < 0.92 * 16 * MIB:
             client.insert(noise(100_000), {"queue": 1.0})

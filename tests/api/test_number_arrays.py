@@ -21,7 +21,7 @@ def raw_and_known(name):
     return raw, bits.view(dtype)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # Of ml_dtypes.
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")  # A warning of ml_dtypes.
 @pytest.mark.parametrize("name", EXTENSIONS)
 def test_raw_bytes_are_the_numbers_that_they_stand_for(name):
     raw, known = raw_and_known(name)

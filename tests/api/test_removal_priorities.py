@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the remover goes by instead of the priority: every writer takes it, and shards keep it."""
+"""Priorities for removers: every writer accepts them, and shards keep them."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from reverb import structured_writer as structured
 from reverb.cluster import shard_calls
 from reverb.errors import InvalidArgumentError
 
-# What a removal priority takes in memory, in bytes.
+# Memory of a removal priority, in bytes.
 REMOVAL_BYTES = 26
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a table tells of itself."""
+"""Settings and counters of a table."""
 
 import copy
 import pickle

@@ -57,7 +57,7 @@ class Item:
 
 
 class ModelTable:
-    """What a table does, as plainly as it can be said."""
+    """A table as a simple model."""
 
     def __init__(self, sampler, remover, max_size, max_times_sampled, limiter):
         self.sampler, self.remover = sampler, remover

@@ -53,7 +53,7 @@ class Victim:
         self.expected = self.held()
 
     def held(self):
-        """What a server holds that starts on it."""
+        """The items of a server that loads it."""
         tables = [testing.table(name) for name in self._names]
         client = self._serve(self.path.parent, *tables, restore_settings=True)
         with client.server:
@@ -305,7 +305,7 @@ def test_rows_that_are_claimed_cost_no_memory(tmp_path, limited):
     stored.chunks[0].data.tensors[0].tensor_shape.dim[0].size = 2**40
     stored.items[0].flat_trajectory.columns[0].chunk_slices[0].length = 2**30
     limited.tell(on_disk.write(tmp_path / "long", stored))
-    # What a chunk holds is not looked at before it is sampled.
+    # The content of a chunk is not checked before it is sampled.
     assert limited.line() in ("DataLossError", "started")
     limited.tell(on_disk.write(tmp_path / "good", on_disk.simple([1])))
     assert limited.line() == "started"

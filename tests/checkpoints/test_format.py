@@ -84,7 +84,7 @@ def test_the_sample_of_dm_reverb_is_understood(sample):
     assert sizes == {on_disk.TABLES: 287, on_disk.ITEMS: 803, on_disk.CHUNKS: 490}
     for item in stored.items:
         assert stored.columns(item)
-    # What is read is written as it was, but for the order of what protobuf leaves open.
+    # Records are written as they were read, except for the order that protobuf leaves open.
     for name in on_disk.FILES:
         stream = tfrecords.unzip((sample / name).read_bytes())
         assert b"".join(tfrecords.encode(r.data) for r in tfrecords.decode(stream)) == stream

@@ -235,7 +235,7 @@ class TestTwoServersOnOneDirectory:
         assert sorted(call.result() for call in calls) == names(root)
 
     def test_reading_meanwhile_finds_something_whole(self, serve, root, background):
-        """What is about to be read may be replaced and deleted before it is opened."""
+        """A checkpoint that is about to be read may be replaced and deleted before it is opened."""
         client = serve(root, testing.table(max_size=10**6))
         client.insert_batch([np.arange(5000)], {"table": 1.0})
         client.checkpoint()

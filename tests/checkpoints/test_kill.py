@@ -54,11 +54,11 @@ BATCH = 5
 
 
 class Toll:
-    """What the parent knows of all lives of the server so far."""
+    """The parent's records about all runs of the server so far."""
 
     def __init__(self, root):
         self.root = root
-        # What the last successful call acknowledged, and what was perhaps saved after it.
+        # The items of the last acknowledged save, and of a possible later one.
         self.acknowledged = 0
         self.attempted = 0
         # Lives that ended inside a save: with something left over, or with an unheard answer.
@@ -85,7 +85,7 @@ class Toll:
         self.note(word, int(number))
 
     def hear_the_rest(self, program):
-        """What it had said before it was killed; the last line may be cut."""
+        """Its output before it was killed; the last line may be cut."""
         with contextlib.suppress(AssertionError):
             while len(parts := program.line().split()) == 2:
                 self.note(parts[0], int(parts[1]))

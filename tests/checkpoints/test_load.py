@@ -135,7 +135,7 @@ def sample_tables():
 class TestTheSampleOfDmReverb:
     @pytest.fixture(params=["code", "checkpoint"])
     def client(self, request, serve, sample):
-        """Of a server with the settings of the sample, told or restored."""
+        """A client of a server with the settings of the sample, given or restored."""
         if request.param == "code":
             return serve(sample.parent, *sample_tables())
         tables = [testing.table(name) for name in SAMPLE_TABLES]

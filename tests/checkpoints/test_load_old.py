@@ -38,7 +38,7 @@ def test_tensors_in_their_old_field(serve, root, values, compressed):
     on_disk.write(root / "1", stored, compressed=compressed)
     client = serve(root)
     assert values(client) == [5, 6]
-    # What is saved again is in the new field, which is the only one that clients read.
+    # A new save uses the new field, which is the only one that clients read.
     saved = on_disk.read(client.checkpoint())
     assert [saved.columns(item)[0].tolist() for item in saved.items] == [[5], [6]]
     assert not any(chunk.deprecated_data for chunk in saved.chunks)

@@ -283,7 +283,7 @@ def test_items_that_wait_for_their_table_are_no_part_of_it(serve, root, backgrou
 
 
 def test_saving_in_a_row_never_goes_back(serve, root, until):
-    """Of two checkpoints the later one has all that the earlier one had, and more."""
+    """The later of two checkpoints has all items of the earlier one, and more."""
     client = serve(root, testing.table(max_size=10**6), keep_latest=1000)
     driver = Driver(client, 3, 10, ["table"], resets=False)
     stop = go_on([driver])

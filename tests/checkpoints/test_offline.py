@@ -25,7 +25,7 @@ def plain(samples):
 
 @pytest.fixture
 def client(serve, root):
-    """Of a server with a few items, sampled and changed."""
+    """A client of a server with a few items, sampled and changed."""
     tables = [
         testing.table("a", sampler=reverb.selectors.MaxHeap(), max_size=6),
         testing.table("b", sampler=reverb.selectors.Prioritized(0.5), max_times_sampled=9),

@@ -25,7 +25,7 @@ def home(tmp_path, monkeypatch):
 
 
 def save(checkpointer, value):
-    """What a server finds at its start, and the path of what it saved then."""
+    """The items of a server at its start, and the path of its save."""
     with reverb.Server([testing.table("t")], checkpointer=checkpointer) as server:
         client = server.localhost_client()
         found = [int(sample.data[0][0]) for sample in client.scan("t")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a saved checkpoint holds: read by this package, and by the independent reader."""
+"""The content of a saved checkpoint, read by this package and by the independent reader."""
 
 import operator
 import pathlib
@@ -179,7 +179,7 @@ class TestContent:
         assert values(serve(root)) == [10, 20, 30]
 
     def test_fields_that_only_newer_programs_know_are_kept(self, serve, root):
-        # Of the tensors in a chunk nothing is read, so nothing of them can be lost.
+        # The tensors of a chunk are not decoded, so nothing of them can be lost.
         stored = on_disk.simple([1])
         stored.chunks[0].data_uncompressed_size = 8
         tensor = stored.chunks[0].data.tensors[0]

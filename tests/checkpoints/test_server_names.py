@@ -150,7 +150,7 @@ class TestRefusals:
             assert second.ask("start") == "1"
 
     def test_a_checkpoint_that_a_server_has_only_loaded(self, root, insert, serve):
-        """Of two that are started again, the second one would hold the same data."""
+        """If two servers restart, the second one would hold the same data."""
         client = serve(root)
         insert(client, 1)
         path = client.checkpoint()

@@ -22,7 +22,7 @@ class Saved:
 
 
 class Model:
-    """What servers on one directory hold, load and delete; each has a number and perhaps a name."""
+    """A model of servers on one directory; each has a number and perhaps a name."""
 
     def __init__(self, names, keep_latest):
         self.names = names

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a client of a group says when the group cannot be one."""
+"""Errors of a client whose address is no valid group."""
 
 import numpy as np
 import pytest

@@ -128,7 +128,7 @@ def test_nothing_is_changed_then_or_later(group, name):
         assert (code, took < SOON_S) == (1, True), (out, err, took)
         assert f"hard 2 ({group.places[2]})" in err
         assert "nothing was changed" in err or name == "reset"
-    # What waits for it is done when it answers.
+    # Calls that wait for it are done when it answers.
     wait_until(lambda: group.clients[2].status().now > 0)
     after = [
         (table.items, table.max_items, table.inserting.paused is None) for table in group.tables()
@@ -137,7 +137,7 @@ def test_nothing_is_changed_then_or_later(group, name):
 
 
 def test_a_group_that_is_known_already_is_frozen(group):
-    """What a client has connected to takes its requests, and answers none of them."""
+    """A frozen server with an open connection accepts requests, and answers none of them."""
     client = reverb.Client(group.address, connect_timeout_s=20)
     client.pause_table("t")
     with group.frozen(1):

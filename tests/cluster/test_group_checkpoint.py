@@ -411,7 +411,7 @@ def test_kill_at_a_step_of_the_save(root, step):
         assert program.line() == "first"
         assert program.ended() == -signal.SIGKILL
     assert state(root) in (BEFORE, AFTER)
-    # What the killed save left is cleared by the next one, and hinders nobody.
+    # The next save removes the remains of the killed one.
     assert run(SAVER, root, 0)[-1].startswith("second")
     assert len(groups(root)) == 1
     epoch, counts = state(root)

@@ -122,7 +122,7 @@ def test_single_samples_are_drawn_by_the_weights_of_all_shards(group):
 
 
 def test_equal_shares_would_be_seen(group):
-    """What a client of several servers in turn does: the test above is not blind."""
+    """A client of several servers in turn shows that the test above is not blind."""
     made = group()
     weights = fill(made, 0.6, 5)
     several = reverb.Client(made.address.removeprefix("shards:///"))

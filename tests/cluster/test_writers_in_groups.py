@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What writers promise on one server, on a group: columns by name, and items of dropped writers."""
+"""Promises of writers hold on a group too: columns by name, and items of dropped writers."""
 
 import collections
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `reverb inspect` tells of servers and checkpoints."""
+"""Reports of `reverb inspect` about servers and checkpoints."""
 
 import json
 import re

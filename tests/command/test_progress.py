@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a progress bar draws, and when it draws nothing."""
+"""The output of a progress bar, and the cases without output."""
 
 import io
 
@@ -13,7 +13,7 @@ class Terminal(io.StringIO):
         return True
 
     def lines(self):
-        """What was drawn one after another, without control characters."""
+        """The drawn lines one after another, without control characters."""
         return [line.removeprefix("\x1b[K") for line in self.getvalue().split("\r")[1:]]
 
 

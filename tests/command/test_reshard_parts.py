@@ -281,7 +281,7 @@ def test_of_an_item_in_two_parts_the_newer_one_stays(tmp_path, capsys):
 
 
 class TestRefusals:
-    """What is not all the parts of one group is refused, with the exit code 2."""
+    """Checkpoints that are not all the parts of one group are refused, with the exit code 2."""
 
     @pytest.fixture
     def refused(self, tmp_path, capsys):

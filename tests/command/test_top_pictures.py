@@ -7,8 +7,8 @@ import math
 import pytest
 
 from reverb import testing
-from reverb.command.top.history import SPAN_S, History
 from reverb.command.top.line import Block, columns, line
+from reverb.command.top.past_counters import SPAN_S, PastCounters
 from reverb.command.top.picture import ASCII, BLOCKS, pictures_for
 
 
@@ -54,7 +54,7 @@ def test_blocks_beside_each_other():
     assert told == ["one       two", "1         2", "1", "1         three"]
 
 
-class TestHistory:
+class TestPastCounters:
     @pytest.fixture
     def answer(self):
         with testing.server([testing.table("t")]) as client:
@@ -69,30 +69,30 @@ class TestHistory:
         return answer
 
     def test_rates_of_parts(self, answer):
-        history = History()
-        assert all(map(math.isnan, history.rates("t", "inserts", 3)))
+        past = PastCounters()
+        assert all(map(math.isnan, past.rates("t", "inserts", 3)))
         for second, inserts in ((0, 0), (SPAN_S / 3, 300), (SPAN_S, 300)):
-            history.add(answer(second, inserts))
-        assert history.rates("t", "inserts", 3) == pytest.approx([3.0, 0.0, 0.0])
-        assert history.rates("t", "samples", 3) == pytest.approx([0.0, 0.0, 0.0])
+            past.add(answer(second, inserts))
+        assert past.rates("t", "inserts", 3) == pytest.approx([3.0, 0.0, 0.0])
+        assert past.rates("t", "samples", 3) == pytest.approx([0.0, 0.0, 0.0])
 
     def test_before_the_first_answer_nothing_is_known(self, answer):
-        history = History()
-        history.add(answer(0, 0))
-        history.add(answer(SPAN_S / 6, 100))
-        *unknown, last = history.rates("t", "inserts", 3)
+        past = PastCounters()
+        past.add(answer(0, 0))
+        past.add(answer(SPAN_S / 6, 100))
+        *unknown, last = past.rates("t", "inserts", 3)
         assert all(map(math.isnan, unknown))
         assert last == pytest.approx(100 / (SPAN_S / 6))
 
     def test_a_new_server_begins_anew(self, answer):
-        history = History()
-        history.add(answer(0, 500))
-        history.add(answer(10, 1000))
-        history.add(answer(20, 3, started_at=1.0))
-        assert all(map(math.isnan, history.rates("t", "inserts", 3)))
+        past = PastCounters()
+        past.add(answer(0, 500))
+        past.add(answer(10, 1000))
+        past.add(answer(20, 3, started_at=1.0))
+        assert all(map(math.isnan, past.rates("t", "inserts", 3)))
 
     def test_the_same_answer_twice_counts_once(self, answer):
-        history = History()
+        past = PastCounters()
         for second in (0, 0, 10, 10):
-            history.add(answer(second, second))
-        assert history.rates("t", "inserts", 1) == pytest.approx([1.0])
+            past.add(answer(second, second))
+        assert past.rates("t", "inserts", 1) == pytest.approx([1.0])

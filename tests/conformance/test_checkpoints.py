@@ -218,7 +218,7 @@ def test_the_order_of_sampling_stays(
     fill(client, address)
     client.call("checkpoint", address=address)
     orders = []
-    # What the saver itself gives after loading: a heap forgets the order of equal items.
+    # The result of the saver itself after loading: a heap forgets the order of equal items.
     for package in (saver, loader):
         _, there = start_at(package, tmp_path, bare(TABLES))
         orders.append(client.call("drain", address=there, table=name))

@@ -19,7 +19,7 @@ PROGRAM = pathlib.Path(__file__).parent / "peer_programs" / "names.py"
 NATIVE = "methods of compiled classes have other names and arguments: use the Python classes"
 HELPER = "a helper of the original's own files"
 
-# What is not here, and why; docs/howto/migrating.md says the same to users. Patterns of `fnmatch`.
+# Missing names with the reason, as in docs/howto/migrating.md. Patterns of `fnmatch`.
 ACCEPTED = {
     "reverb.cc.ops*": "wrappers of ops, which have other names and attributes here",
     "reverb.cc.schema_pb2.Timeout*": "a message that no other one uses",

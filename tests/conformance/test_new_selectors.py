@@ -20,7 +20,7 @@ pytestmark = pytest.mark.conformance
 # How many items each table has.
 ITEMS = 20
 
-# What dm-reverb takes each sampler for.
+# The sampler that dm-reverb uses instead of each new one.
 NEAREST = {
     "shuffle": "uniform",
     "recent": "uniform",
@@ -65,7 +65,7 @@ def fill(client: reverb.Client) -> None:
 
 
 def kind_of(info: dict[str, Any]) -> str | None:
-    """What the sampler of a table is for dm-reverb."""
+    """The sampler of a table in dm-reverb."""
     options = bytes.fromhex(info["sampler_options"])
     return protos.KeyDistributionOptions.FromString(options).WhichOneof("distribution")
 

@@ -131,7 +131,7 @@ def test_new_settings_are_in_the_information_and_nothing_else_changes(
         priority_exponent=0.5,
     )
     after = caller.call("server_info", address=address)
-    # What the reader fetches meanwhile changes its counters.
+    # Items that the reader fetches meanwhile change its counters.
     changes = _differences(before["table"], after["table"])
     assert changes - {"num_unique_samples"} == {
         "max_size",

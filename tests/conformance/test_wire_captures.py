@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the released client once sent, sent again: it has to be confirmed, stored and read back."""
+"""Replays messages of the released client: they must be confirmed, stored and read back."""
 
 from __future__ import annotations
 

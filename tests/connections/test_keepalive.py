@@ -21,7 +21,7 @@ from reverb.errors import InvalidArgumentError, UnavailableError
 from support.hosts import REMOTE
 from support.programs import Program
 
-# What pings cost little and a busy machine still keeps.
+# Intervals at which pings are cheap, and which a busy machine still keeps.
 QUICK = {"keepalive_s": 0.2, "keepalive_timeout_s": 1.0}
 
 # Longer than both together, with all that a busy machine adds.
@@ -321,7 +321,7 @@ def test_a_machine_that_vanishes_is_noticed(network, options, least_s, most_s):
         server.tell()
         time.sleep(1)
         began = time.monotonic()
-        # What either end sends goes to nobody from now on: no FIN, no RST, no ICMP.
+        # From now on all packets of both ends are dropped: no FIN, no RST, no ICMP.
         nobody = ("lladdr", "02:00:00:00:00:02", "nud", "permanent")
         run_ip("neigh", "replace", THERE, *nobody, "dev", "rvtest0")
         run_ip("-n", NAMESPACE, "neigh", "replace", HERE, *nobody, "dev", "rvtest1")

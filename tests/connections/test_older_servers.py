@@ -31,7 +31,7 @@ def client(server):
 
 
 def refused(server, what, instead=""):
-    """What the error says."""
+    """The text of the error."""
     text = (
         f"Server {server.address} (dm-reverb, or older) does not know {what}; start "
         f"reverb_server >= {reverb.__version__}{instead}."

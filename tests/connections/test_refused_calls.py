@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stands before a server refuses calls: the class of the error says so, and nobody retries."""
+"""Calls that a proxy in front of a server refuses have an error class, and are not retried."""
 
 import grpc
 import numpy as np

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one peer may take: who exceeds a limit gets its name, and everybody else goes on."""
+"""Limits for one peer: a client that exceeds one gets an error with its name; others continue."""
 
 import contextlib
 import math

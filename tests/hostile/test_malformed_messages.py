@@ -14,7 +14,7 @@ from support.wire.messages import insert, item, numbers, varint
 SERVICE = "/deepmind.reverb.ReverbService/"
 UNARY = ("MutatePriorities", "Reset", "ServerInfo", "Checkpoint")
 STREAMS = ("InsertStream", "SampleStream", "InitializeConnection")
-# What a call may end with. Nothing that we send is worth INTERNAL but a chunk that is not there.
+# Allowed results of a call. Only a missing chunk may cause INTERNAL.
 EXPECTED = {
     grpc.StatusCode.OK,
     grpc.StatusCode.INVALID_ARGUMENT,
@@ -177,7 +177,7 @@ def attack(server, seed, rounds):
             if method in UNARY:
                 code = call.unary(method, mutated(rng, data))
             else:
-                # What is good before and after makes the state richer that the bad one meets.
+                # Valid messages around the bad one make the server's state richer.
                 many = [mutated(rng, data) if rng.random() < 0.7 else data for _ in range(3)]
                 code = call.stream(method, *many)
             assert code in EXPECTED, (code, method)

@@ -36,7 +36,7 @@ def settled(server, until, limit):
 
 
 def test_chunks_without_an_item(server, wire, until):
-    # What is held for a stream lives as long as the stream and no longer.
+    # Chunks held for a stream live as long as the stream and no longer.
     before = server.memory()
     stream = wire.insert_stream()
     data = random_chunk(0, 4000)
@@ -137,7 +137,7 @@ def test_items_of_a_dead_writer_in_a_full_queue_do_not_block_others(server, unti
     until(lambda: server.client.server_info()["queue"].current_size == 3)
     writer.close()
     del writer
-    # What the server had read is inserted when there is room; the next writer comes after it.
+    # Items that the server had read are inserted when there is room; the next writer comes after.
     other = threading.Thread(target=server.client.insert, args=([99], {"queue": 1.0}))
     other.start()
     values = []

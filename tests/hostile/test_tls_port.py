@@ -61,7 +61,7 @@ class Server:
         return outgoing.read()
 
     def context(self, *protocols):
-        """What a client of TLS needs; it offers these protocols."""
+        """The context of a TLS client that offers these protocols."""
         context = ssl.create_default_context(cafile=self.ca)
         if protocols:
             context.set_alpn_protocols(protocols)

@@ -15,7 +15,7 @@ from support.waiting import PATIENCE, wait_until
 from support.wire.raw_http2 import Http2
 
 MIB = 2**20
-# What is prepared for a connection, and what each open stream takes beside that, at most.
+# Maximum of prepared data for a connection, and of further memory for each open stream.
 CONNECTION = 16 * MIB
 STREAM = 64 * 1024
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make test-integrations` takes for enough; that it runs is seen by running it."""
+"""The expectations of `make test-integrations`; its runs are not tested here."""
 
 import importlib.util
 import pathlib

@@ -134,7 +134,7 @@ def test_hadolint_accepts_it(tmp_path):
 
 
 class Image:
-    """What the Dockerfile makes, in folders of this machine.
+    """The files of the Dockerfile's image, in folders of this machine.
 
     Attributes:
       path: The folder of the programs of its last stage.

@@ -14,7 +14,7 @@ from support.wire.messages import insert, item, numbers, sample
 from support.wire.shard_calls import ShardCalls
 from support.wire.wire_client import WireClient
 
-# What a program of another process does with `client`, before it is killed.
+# Code of another process that uses `client`, before it is killed.
 PROGRAM = """
 import sys, time
 import numpy as np

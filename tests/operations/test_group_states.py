@@ -53,7 +53,7 @@ def test_rates_are_those_of_all_shards():
     with contextlib.ExitStack() as stack:
         stages = Stages(stack, {})
         stages.diagnosis()
-        # Whoever is asked by nobody is idle after ten seconds; the group is not.
+        # A shard without requests is idle after ten seconds; the group is not.
         idle = stages.each[0]
         wait_until(lambda: idle.state() == "idle", DEADLINE_S)
         for stage in stages.each[1:]:

@@ -179,7 +179,7 @@ def test_a_server_that_hangs_is_killed_after_the_grace_period(pod, run):
     code, seconds = kubelet.stop()
     assert code == KILLED
     assert 3.0 <= seconds < 3.0 + DEADLINE_S
-    # What it did not save is gone; the checkpoint before is not.
+    # Unsaved items are lost; the earlier checkpoint is not.
     kubelet.start_again()
     kubelet.wait_until_ready()
     assert sorted(values(kubelet)) == list(range(50))

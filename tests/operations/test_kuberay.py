@@ -225,7 +225,7 @@ def test_ray_reads_the_resources_of_its_nodes(cluster):
         "ray.autoscaler._private.kuberay.autoscaling_config", reason="Ray is not here"
     )
     spec = copy.deepcopy(cluster["spec"])
-    # What the operator adds.
+    # Fields that the operator adds.
     for group in spec["workerGroupSpecs"]:
         group.setdefault("numOfHosts", 1)
     nodes = config._generate_available_node_types_from_ray_cr_spec(spec)
@@ -233,7 +233,7 @@ def test_ray_reads_the_resources_of_its_nodes(cluster):
     assert (replay["min_workers"], replay["max_workers"]) == (2, 2)
     assert replay["resources"]["replay"] == 1
     assert replay["resources"]["CPU"] == 2
-    # What the program in the sample reserves for each shard has room.
+    # There is room for the resources that the sample's program reserves for each shard.
     assert replay["resources"]["memory"] >= 6 * 2**30
     assert "replay" not in nodes["programs"]["resources"]
 

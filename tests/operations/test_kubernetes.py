@@ -235,7 +235,7 @@ def test_an_index_beyond_the_number_of_shards_is_found(workload, tmp_path):
 
 @pytest.fixture(scope="module")
 def build(tmp_path_factory):
-    """What kustomize makes of a directory, or of resources and components."""
+    """The manifests that kustomize makes of a directory, or of resources and components."""
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl, which has kustomize, is missing")
     told = subprocess.run(

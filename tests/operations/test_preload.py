@@ -158,7 +158,7 @@ def test_a_holder_that_is_killed_in_the_middle(batches):
             assert table.status().rate_limiter_off
             holder.kill()
         wait_until(lambda: table.status().rate_limiter_off is None)
-        # What comes now counts, up to the limit.
+        # Inserts from now on count, up to the limit.
         wait_until(lambda: table.status().inserting.waiting)
         status = table.status()
         assert status.inserts > 1000 * batches

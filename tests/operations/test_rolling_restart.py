@@ -134,7 +134,7 @@ def test_writers_that_wait_turn_to_the_other_server(servers):
 
 
 def test_samplers_that_wait_turn_to_the_other_server(servers):
-    """What one of them has received by then is part of its batch."""
+    """Items that one of them has received by then are part of its batch."""
     client = reverb.Client(address_of(servers))
     calls = [Background(client.sample_batch, "queue", 3) for _ in range(4)]
     first, second = servers

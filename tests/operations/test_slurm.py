@@ -118,7 +118,7 @@ class Job:
         )
 
     def steps(self) -> list[dict]:
-        """What `srun` was asked for so far."""
+        """The arguments of `srun` so far."""
         return [json.loads(line) for line in self._log.read_text().splitlines()]
 
     def address(self) -> str:
@@ -184,7 +184,7 @@ def test_bash_can_read_it_and_finds_a_typo():
 
 
 def unknown_words(script):
-    """What stands in the script and nobody knows: directives, options of steps and of servers."""
+    """Unknown words of the script: directives, options of steps and of servers."""
     found = set()
     for name, value in re.findall(r"^#SBATCH --([\w-]+)=?(.*)$", script, re.MULTILINE):
         if not re.fullmatch(DIRECTIVES.get(name, "(?!)"), value):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may know whom, and where tests lie; ARCHITECTURE.md and tests/README.md tell why."""
+"""Allowed dependencies and rooms of tests; ARCHITECTURE.md and tests/README.md have the reasons."""
 
 import ast
 import builtins
@@ -73,7 +73,7 @@ CRATES = {
     "reverb-ops-shim": set(),
     "regenerate-protos": set(),
 }
-# What a crate must not even see through others' eyes.
+# Crates that a crate must not depend on, not even through others.
 _HTTP = {"h2", "http", "hyper", "socket2", "tonic"}
 _PYTHON = {"pyo3", "numpy"}
 FOREIGN_CRATES = {

@@ -23,7 +23,7 @@ def generator():
 
 
 def by_hand(generator, path):
-    """What stands in the docstrings of a client, without its generated part."""
+    """The docstrings of a client, without its generated part."""
     before, _, after = generator.parted(path)
     for node in ast.walk(ast.parse(before + after)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module):

@@ -15,7 +15,7 @@ from reverb import testing
 
 # These need TensorFlow; tests/with_tensorflow runs their examples.
 TENSORFLOW = r"reverb\.(tf_|trajectory_dataset|timestep_dataset|pattern_dataset)"
-# What modules of the adapters may need; tests/adapters runs what they do.
+# Libraries that modules of the adapters may need; tests/adapters runs their examples.
 LIBRARIES = {
     "acme",
     "gin",

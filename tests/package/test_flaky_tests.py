@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tools do about tests that fail once: which run again, what is printed, what fails."""
+"""Tests that fail once: which ones run again, the output, and the failures of a run."""
 
 import os
 import pathlib

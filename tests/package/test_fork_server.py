@@ -50,7 +50,7 @@ def test_a_fork_has_imported_the_package_and_another_one_has_not():
     expected = ["True"] if sys.platform == "linux" else ["False"]
     assert ended(Program, source)[1] == expected
     assert ended(FreshProgram, source)[1] == ["False"]
-    # What is read when the package is imported needs an import of its own.
+    # Variables that are read at the import of the package need a new import.
     with Program(source, REVERB_LOG="info") as program:
         assert program.line() == "False"
     with Program(source, OTHER="1") as program:

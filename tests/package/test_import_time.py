@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `import reverb` costs."""
+"""The cost of `import reverb`."""
 
 import json
 import subprocess

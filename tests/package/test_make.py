@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make` says on a machine that lacks what it needs."""
+"""Errors of `make` on a machine that lacks a requirement."""
 
 import pathlib
 import shutil
@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-# What reading the Makefile runs, and what `make help` runs.
+# Programs that run when the Makefile is read, and for `make help`.
 TOOLS = ("make", "find", "uname", "tr", "grep", "sed", "expand")
 SOURCES = (
     "Makefile",

@@ -38,7 +38,7 @@ ADVICE = (
 
 
 def load(value="hex(address)", answer="return 0"):
-    """What a process prints to both outputs when it loads the library."""
+    """The output of a process that loads the library."""
     assert SHIM.exists(), f"{SHIM} is missing; `make build` builds it"
     program = PROGRAM.format(value=value, answer=answer)
     loaded = subprocess.run(

@@ -20,7 +20,7 @@ DOCUMENTS = sorted(
     ]
 )
 
-# What stands in backticks: a path has a slash or ends like one of our files.
+# Text in backticks: a path has a slash or ends like one of our files.
 _ENDINGS = "rs|py|pyi|md|rst|toml|proto|bin|html|txt|yml|yaml|sh|ipynb|json|textproto"
 _QUOTED = re.compile(r"`([^`\n]+)`")
 _PATH = re.compile(rf"(?=.*/|.*\.(?:{_ENDINGS})(?:::|$))[\w.*/-]+(?:::[\w.:]+)?")
@@ -100,7 +100,7 @@ def path_of(quoted):
 
 
 def faults(text, beside=""):
-    """What does not exist: a path, or a name in the files that its sentence names before it.
+    """Names that do not exist: a path, or a name in the files that its sentence names before it.
 
     Args:
       text: Markdown.

@@ -187,7 +187,7 @@ def test_members_of_modules(module, name):
 @pytest.mark.parametrize(("name", "expected"), SIGNATURES.items())
 def test_signatures_are_the_originals(name, expected):
     signature = inspect.signature(lookup(name))
-    # What is new must be keyword-only and optional, so that no old call can reach it by accident.
+    # New arguments must be keyword-only and optional, so that no old call sets them by accident.
     old = {part.split("=")[0] for part in re.findall(r"\w+=\S+|\w+", expected)}
     kept = []
     for parameter in signature.parameters.values():

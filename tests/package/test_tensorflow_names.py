@@ -35,7 +35,7 @@ def load():
 
 
 def run(program):
-    """What a program prints as JSON, in an interpreter of its own."""
+    """The JSON that a program prints, in a new interpreter."""
     command = [sys.executable, "-c", STAND_IN + program]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     return json.loads(result.stdout)
@@ -43,7 +43,7 @@ def run(program):
 
 @pytest.fixture(scope="module")
 def without_tensorflow():
-    """What each name says where TensorFlow is not installed."""
+    """The error of each name without TensorFlow."""
     return run(f"""
 sys.modules["tensorflow"] = None
 import reverb

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a wheel holds, and that it works where only its dependencies are installed.
+"""The content of a wheel, and its use where only its dependencies are installed.
 
 Looks at the wheel in `dist/` if there is one; the slow variants build one first.
 """
@@ -120,7 +120,7 @@ def test_wheel_holds_the_native_module_and_what_tensorflow_loads(names):
 
 def test_the_native_module_has_no_debug_information(wheel):
     with zipfile.ZipFile(wheel) as archive:
-        # Of this, TLS and certificates take 2.3 MB, groups of shards 1.9.
+        # TLS and certificates take 2.3 MB of this, groups of shards 1.9 MB.
         assert archive.getinfo("reverb/core/_native.abi3.so").file_size <= 15_500_000
 
 
@@ -140,7 +140,7 @@ def test_what_tensorflow_loads_needs_three_old_functions_and_exports_nothing(whe
     symbols = [line.split()[-2:] for line in listed.splitlines()]
     needed = {name.split("@")[0] for kind, name in symbols if kind == "U"}
     assert needed == {"getenv", "strlen", "write"}
-    # What every library has: the linker's own, needed only where somebody has them ("w").
+    # Symbols of every library, which come from the linker and are optional ("w").
     assert {kind for kind, _ in symbols} <= {"U", "w"}
 
 

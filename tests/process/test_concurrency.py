@@ -85,7 +85,7 @@ def add(writer, value, table="table"):
 
 
 def check_limiter(info):
-    """What a rate limiter promises, whenever anybody looks: see `reverb.rate_limiters`."""
+    """Checks the promise of a rate limiter, which always holds: see `reverb.rate_limiters`."""
     limiter = info.rate_limiter_info
     inserts, samples = limiter.insert_stats.completed, limiter.sample_stats.completed
     free = limiter.min_size_to_sample * limiter.samples_per_insert
@@ -233,7 +233,7 @@ def test_processes_share_a_queue(start):
     assert sorted(value for mine in values for value in mine) == expected
     for mine in values:
         for number in range(3):
-            # What one writer wrote, every reader sees in that order.
+            # Every reader sees the items of one writer in their order.
             of_one = [value for value in mine if value // 10**6 == number]
             assert of_one == sorted(of_one)
 

@@ -14,7 +14,7 @@ from support.waiting import PATIENCE
 # A program that ends must do so within this time.
 EXIT_S = 5.0 * PATIENCE
 
-# What the programs here have in common: a queue that is full, and every call that blocks.
+# The common part of the programs: a full queue, and every call that blocks.
 PREPARE = """
 import os
 import sys

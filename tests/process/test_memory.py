@@ -15,7 +15,7 @@ on_one_host = pytest.mark.parametrize(
     ],
 )
 
-# What the programs here share.
+# The common part of the programs.
 PREPARE = """
 import gc
 import sys

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `sample_batch` can be asked for: whole batches, given memory, columns, own memory."""
+"""Options of `sample_batch`: whole batches, given memory, columns, own memory."""
 
 import array
 import pickle

@@ -42,7 +42,7 @@ QUANTIZED = ["qint8", "quint8", "qint16", "quint16", "qint32"]
 
 
 def raw(name, width):
-    """What stands for a type of `ml_dtypes` where that package is not installed."""
+    """The replacement of a type of `ml_dtypes` where that package is not installed."""
     return np.dtype(f"V{width}", metadata={"reverb_dtype": name})
 
 

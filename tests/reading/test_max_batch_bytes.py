@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch may take, and what comes instead of one that would take more."""
+"""The memory limit of a batch, and the error of a larger one."""
 
 import asyncio
 import functools

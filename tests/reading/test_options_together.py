@@ -30,7 +30,7 @@ COLUMNS = {
     "text": ["text"],
 }
 
-# What stands behind shorter items, if nothing else is asked for.
+# The default padding after shorter items.
 PADS = {"half": 0, "info/pixel": 0, "info/token": 0, "last": 0, "text": b""}
 OTHER_PADS = {"half": -1.5, "text": b"end"}
 

@@ -61,7 +61,7 @@ def property_test(**strategies):
 
 
 def stored(value):
-    """What a value becomes: an array in native byte order and C order; strings become bytes."""
+    """The stored form of a value: an array in native byte order and C order; strings as bytes."""
     if isinstance(value, str | bytes):  # NumPy would cut off trailing zeros.
         array = np.empty((), object)
         array[()] = value
@@ -209,9 +209,9 @@ def assert_sampled(client, expected, nest):
     """The one item of `table` comes back by every way to read it.
 
     Args:
-      client: Of a server with tables `table` and `signed`, each with this item alone.
+      client: A client of a server with tables `table` and `signed`, each with only this item.
       expected: The columns in flat order, squeezed ones without a leading dimension.
-      nest: What the signature is nested like.
+      nest: A nest with the structure of the signature.
     """
     (whole,) = client.sample("table", emit_timesteps=False)
     assert len(whole.data) == len(expected)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sampling promises on both paths: when it fetches, in which order, how long it waits.
+"""Promises of sampling on both paths: the time of fetches, the order, the waits.
 
 Arguments are tested in `api/test_client.py`, the shape of results in `test_round_trip.py`.
 """
@@ -85,7 +85,7 @@ class TestGenerator:
         samples = client.sample("queue", 5)
         next(samples)
         assert num_sampled(table) in (1, 2)
-        # What a second reader gets now comes right behind.
+        # The items of a second reader follow at once.
         assert values(client.sample("queue", 1)) in ([1], [2])
         assert num_sampled(table) in (2, 3)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scan promises on both paths: every item once, oldest first, and nobody notices."""
+"""Promises of a scan on both paths: every item once, oldest first, without side effects."""
 
 import dataclasses
 import gc

@@ -15,7 +15,7 @@ from reverb import testing
 from support.certificates import Certificates, TokensFile
 from support.waiting import DEADLINE_S
 
-# Of the environment that would give credentials to every client.
+# Environment variables that would give credentials to every client.
 _VARIABLES = (
     "REVERB_TLS",
     "REVERB_TLS_CA",
@@ -50,7 +50,7 @@ class Secured:
     Attributes:
       server: The server.
       address: Its address. It leads through the network, although the server is in this process.
-      tls: What clients know of it.
+      tls: Arguments of its clients.
     """
 
     server: reverb.Server

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is refused is counted, and told in the log without a token."""
+"""Refused clients are counted, and logged without their token."""
 
 import base64
 import json

@@ -7,7 +7,7 @@ import pytest
 
 from reverb import command, testing
 
-# What each prints, and the right that it needs.
+# The output of each command, and the right that it needs.
 COMMANDS = {
     "inspect": (["--no-progress", "--json"], "sample"),
     "export": (["--table=table", "--format=npz", "--output=out", "--no-progress"], "sample"),

@@ -11,7 +11,7 @@ import reverb
 from reverb import errors, testing
 from support.waiting import PATIENCE
 
-# What a client says of a server whose certificate has a fault; `None`: it has none.
+# The client's error about a fault in the server's certificate; `None`: there is no fault.
 CERTIFICATES = {
     "good": None,
     "of_other_ca": "no CA that this client knows has signed its certificate",
@@ -19,7 +19,7 @@ CERTIFICATES = {
     "expired": "its certificate has expired at ",
     "not_yet_valid": "its certificate is not valid before ",
 }
-# What a server says of a token.
+# The server's error about a token.
 TOKENS = {
     "right": None,
     "none": "This server wants a token: give Client(..., token=...) or set REVERB_TOKEN.",
@@ -401,7 +401,7 @@ def test_every_way_to_insert_is_told_the_right_that_is_missing(secure, tokens, w
     with pytest.raises(errors.PermissionDeniedError) as caught:
         INSERTS[way](secured.client(token=actor), "secret")
     assert "InsertStream: token actor may not insert into table secret" in str(caught.value)
-    # Who sees all tables is told that there is none.
+    # A client that may see all tables is told that the table does not exist.
     with pytest.raises(errors.TableNotFoundError, match="nothing"):
         INSERTS[way](secured.client(token=operator), "nothing")
     INSERTS[way](secured.client(token=actor), "replay")

@@ -18,7 +18,7 @@ from support.programs import Program
 from support.waiting import DEADLINE_S
 
 TOKEN = "rvb_" + "s3cr3t-T0ken_" * 3 + "abcd"
-# What its owner may be shown of it.
+# The part of it that its owner may be shown.
 SHOWN = TOKEN[:8]
 
 
@@ -203,7 +203,7 @@ client.checkpoint()
 
 
 def test_no_output_of_a_program_has_the_token_at_any_level(secure, tokens):
-    """What goes wrong at the end is a traceback of the interpreter."""
+    """An error at the end is a traceback of the interpreter."""
     token = tokens.add("actor", "sample,insert", tables="table")
     secured = secure(tokens=tokens.path)
     arguments = (secured.address, secured.tls.ca)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the command does to the log of its process is not done to that of the tests."""
+"""Keeps the command from changing the log of the process of the tests."""
 
 import pytest
 

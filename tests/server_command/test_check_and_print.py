@@ -102,7 +102,7 @@ def test_a_table_that_can_never_go_on_is_told(ends, limiter):
     assert (code, out) == (0, "--config is good: tables t\n")
     (message,) = messages(errors)
     assert message.startswith(f"WARN server: table t: {why}")
-    # Of a group, no shard knows the bounds.
+    # No shard of a group knows the bounds.
     group = ["--group=g", "--shard-index=0", "--num-shards=1"]
     assert ends("--check", f"--config={config}", *group)[2] == ""
 
@@ -132,7 +132,7 @@ def test_a_table_that_stops_was_told_of(min_size, ratio, min_diff, width):
 @pytest.mark.parametrize("path", ["server.textproto", "/etc/reverb/server.textproto", "missing"])
 def test_a_path_in_the_place_of_a_config_is_told(ends, monkeypatch, path):
     code, _, errors = ends("--check", f"--config={path}")
-    told = f"is the text of a config, and '{path}' is none: "
+    told = f"must be the text of a config, got '{path}': "
     assert (code, f"--config {told}--config-file is for the path of a file" in errors) == (2, True)
     monkeypatch.setenv("REVERB_SERVER_CONFIG", path)
     code, _, errors = ends("--check")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of `reverb_server` when its terminal is closed."""
+"""The end of `reverb_server` when its terminal is closed."""
 
 import contextlib
 import re

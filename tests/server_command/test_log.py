@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `reverb_server` tells in its log: little, in one format, and every line of it."""
+"""The log of `reverb_server`: few lines, all in one format."""
 
 import collections
 import contextlib

@@ -86,7 +86,7 @@ BAD = {
 NUMBERS = [option for option in OPTIONS if option.kind in (int, float)]
 
 
-# What each option needs that needs others.
+# Options that need others.
 NEEDED = {
     "checkpoint_dir": "/d",
     "http_port": "0",
@@ -289,7 +289,7 @@ def test_variables_that_kubernetes_sets_for_a_service_of_this_name_do_no_harm():
 
 
 class Started:
-    """What a command line would start."""
+    """The settings that a command line would start with."""
 
     def __init__(self, monkeypatch):
         def note(name):

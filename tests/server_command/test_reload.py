@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a reload of the config changes in a server, and what it refuses."""
+"""Changes by a reload of the config, and changes that it refuses."""
 
 import pytest
 
@@ -326,7 +326,7 @@ def test_the_tables_of_a_shard_change_with_those_of_the_group(path, changes):
     # Its tables have other sizes than the config, on purpose.
     assert reloading.reload() == ["reloaded FILE: nothing is different"]
     assert reloading.reload(A.replace("max_size: 100", "max_size: 200")) == [
-        "FILE, line 1: tables[0] is different, and table a is a part of a group's; change it with "
+        "FILE, line 1: tables[0] is different, and table a is part of a group; change it with "
         "`reverb configure` at the address of the group, which changes all shards",
         refused(),
     ]

@@ -228,7 +228,7 @@ def test_a_key_that_others_can_read_is_a_warning(run, files, tokens):
 
 
 READ = "read certificates and tokens again"
-REFUSED = "what is wrong with the files is not in force"
+REFUSED = "the earlier content of the bad files stays in force"
 
 
 def test_without_a_config_file_a_hangup_reads_tokens_again_and_stops_nothing(run, tokens):
@@ -257,7 +257,7 @@ def test_a_hangup_takes_a_new_certificate(run, tokens, files, certificates):
         client.insert([1], {"t": 1.0})
         files.swap(certificates.of_other_ca())
         running.hang_up(READ)
-        # Who is connected stays so; others meet the new one.
+        # Open connections stay; new ones use the new certificate.
         assert client.server_info()["t"].current_size == 1
         with pytest.raises(errors.UnavailableError):
             running.client(token=token).server_info()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `reverb_server` tells systemd over NOTIFY_SOCKET, and that nothing there can harm it."""
+"""Messages of `reverb_server` to systemd over NOTIFY_SOCKET, which cannot harm the server."""
 
 import contextlib
 import os

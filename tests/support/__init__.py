@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests of several rooms share; `pythonpath` in pyproject.toml makes it importable."""
+"""Helpers for tests of several rooms; `pythonpath` in pyproject.toml makes them importable."""

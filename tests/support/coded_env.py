@@ -10,7 +10,7 @@ DISCOUNT = 0.5
 
 
 class Episode:
-    """What happened in an episode, as one environment saw it."""
+    """The events of an episode in one environment."""
 
     def __init__(self, first):
         self.observations = [first]

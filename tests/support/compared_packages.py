@@ -16,7 +16,7 @@ PACKAGES = [
     pytest.param("peer", marks=pytest.mark.conformance),
 ]
 
-# Of a client and a server, at least one of which is this package's.
+# Pairs of a client and a server, at least one of which is this package's.
 PAIRS_WITH_OURS = [
     pytest.param("ours", "ours"),
     pytest.param("ours", "peer", marks=pytest.mark.conformance),

@@ -13,7 +13,7 @@ class Dockerfile:
     """The instructions of a Dockerfile, by stage.
 
     Attributes:
-      stages: Of each stage, its instructions as pairs of a word and the rest.
+      stages: For each stage, its instructions as pairs of a word and the rest.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -29,11 +29,11 @@ class Dockerfile:
             self.stages[-1].append((word, " ".join(rest.split())))
 
     def all(self, word: str, stage: int = -1) -> list[str]:
-        """What stands behind an instruction, in order."""
+        """The arguments of an instruction, in order."""
         return [rest for name, rest in self.stages[stage] if name == word]
 
     def one(self, word: str) -> str:
-        """What stands behind the only instruction of a kind in the last stage."""
+        """The argument of the only instruction of a kind in the last stage."""
         (rest,) = self.all(word)
         return rest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests in `error_messages/` share: the parts that many texts have in common."""
+"""Helpers for the tests in `error_messages/`: the common parts of texts."""
 
 # The tables of the server in error_messages/conftest.py.
 TABLES = "prioritized, queue, signed, table"

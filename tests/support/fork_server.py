@@ -25,10 +25,10 @@ import time
 import types
 from typing import Any
 
-# What is read when an interpreter starts or when the package is imported: programs whose variables
-# differ in these need an interpreter of their own.
+# Variables that are read at the start of an interpreter or at the import of the package: programs
+# that differ in these need a new interpreter.
 _READ_AT_START = ("PYTHON", "LD_", "MIMALLOC_", "MALLOC_", "OPENBLAS_", "OMP_", "REVERB_")
-# What most programs import.
+# Imports of most programs.
 _IMPORTED = ("reverb.testing", "reverb.server_executable.server_main", "support.programs")
 _MAX_REQUEST_BYTES = 1 << 20
 # Another thread may have taken the answer that one waits for.

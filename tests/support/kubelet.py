@@ -59,7 +59,7 @@ class Probe:
 
 @dataclasses.dataclass(frozen=True)
 class Pod:
-    """What the manifest says of the pod and its container.
+    """The manifest's fields of the pod and its container.
 
     Attributes:
       program: The name of the program.
@@ -146,7 +146,7 @@ class Kubelet:
         """Starts the container.
 
         Args:
-          pod: What to run.
+          pod: The pod to run.
           ports: Ports of this machine in place of the pod's, by their names.
           paths: Paths of this machine in place of those in the pod, which the manifest mounts.
           names: Addresses on this machine in place of those that the cluster resolves.
@@ -173,7 +173,7 @@ class Kubelet:
 
     @property
     def log(self) -> str:
-        """What the server has logged."""
+        """The server's log."""
         return self._program.errors
 
     def wait_until_ready(self) -> None:

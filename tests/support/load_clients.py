@@ -30,9 +30,9 @@ class LoadClients:
     """A thread and a client for each role: `insert_batch:replay,queue` or `sample_batch:queue`.
 
     Attributes:
-      confirmed: What is confirmed of each table.
-      sampled: What was sampled of each table.
-      errors: What went wrong.
+      confirmed: Confirmed items of each table.
+      sampled: Sampled items of each table.
+      errors: Errors of the clients.
       rounds: How often each role has gone round.
     """
 
@@ -42,7 +42,7 @@ class LoadClients:
         Args:
           addresses: The clients have these addresses in turn.
           roles: Names of functions of this module, each with its tables.
-          number: Of these clients, if there are others.
+          number: Number of these clients, if there are others.
         """
         self.confirmed: dict[str, list[int]] = collections.defaultdict(list)
         self.sampled: dict[str, list[int]] = collections.defaultdict(list)

@@ -39,7 +39,7 @@ def from_text(text: str) -> list[LogLine]:
 
 
 def messages(text: str) -> list[str]:
-    """What stands behind the time, the fields left out: `INFO server: stopped`."""
+    """The text after the time, without the fields: `INFO server: stopped`."""
     return [str(line) for line in from_text(text)]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may lie in the place of a file: pipes, devices, bombs, and files that are too large."""
+"""Objects in the place of a file: pipes, devices, bombs, and files that are too large."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ ODD: dict[str, Callable[[pathlib.Path, bytes], None]] = {
     "truncated": _truncated,
     "bomb": _bomb,
 }
-"""What puts it there, given the path and what was there. The place is empty."""
+"""A function that puts it there, given the path, which is free, and the earlier content."""
 
 
 def bomb(length: int, num_bytes: int = 512 * MIB) -> bytes:

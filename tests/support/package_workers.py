@@ -18,7 +18,7 @@ _ANSWER_SECONDS = 50
 
 
 class WorkerError(Exception):
-    """What a call raised over there.
+    """The error of a call in the worker.
 
     Attributes:
       types: Names of the exception's class and of its base classes.

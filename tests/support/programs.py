@@ -76,7 +76,7 @@ class Program:
         for reader in self._readers:
             reader.join()
         for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            with contextlib.suppress(BrokenPipeError):  # What it was told it may not have read.
+            with contextlib.suppress(BrokenPipeError):  # It may not have read its input.
                 pipe.close()
 
     @property
@@ -91,7 +91,7 @@ class Program:
 
     @property
     def errors(self) -> str:
-        """What it has printed to standard error so far."""
+        """Its output to standard error so far."""
         return "".join(self._errors)
 
     def wait_for_error(self, text: str, timeout_s: float = DEADLINE_S) -> None:

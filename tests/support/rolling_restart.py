@@ -139,17 +139,17 @@ class RestartedServer:
         return reverb.Client(self.address)
 
     def values(self, table: str) -> list[int]:
-        """What a table holds."""
+        """The values of a table's items."""
         return [int(sample.data[0][0]) for sample in self.client().scan(table)]
 
 
 class Outcome:
-    """What clients have done.
+    """The results of the clients.
 
     Attributes:
       confirmed: The values of each table that are confirmed.
       sampled: Those that were sampled.
-      errors: What went wrong, and all that the processes have said.
+      errors: Errors, and the whole output of the processes.
     """
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ def skip_without(module, name, target):
 
     Args:
       module: The module that the tests import.
-      name: What the library is called.
+      name: Name of the library.
       target: The target of `make` that runs the tests.
     """
     is_installed = importlib.util.find_spec(module) is not None

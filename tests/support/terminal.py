@@ -21,7 +21,7 @@ class Screen:
 
     @property
     def text(self) -> str:
-        """What is on the screen."""
+        """The content of the screen."""
         strips = self.app.screen._compositor.render_strips()
         return "\n".join("".join(segment.text for segment in strip) for strip in strips)
 

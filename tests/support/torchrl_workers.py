@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes do with a buffer for TorchRL; they must be able to import it."""
+"""Code of processes that use a buffer for TorchRL; they must be able to import it."""
 
 import os
 

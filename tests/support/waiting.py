@@ -49,7 +49,7 @@ class Background:
         return self._thread.is_alive()
 
     def result(self) -> Any:
-        """What the call returned or raised; waits for it."""
+        """The result or the error of the call; waits for it."""
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive(), "the call did not return"
         if self._error is not None:

@@ -71,6 +71,6 @@ def test_frames_of_ale_follow_each_other(client, mode):
 
 def test_stacks_of_ale_are_recognised(client):
     envs = atari(AutoresetMode.NEXT_STEP, stack_num=4)
-    with pytest.raises(errors.InvalidArgumentError, match="stacks 4 frames already"):
+    with pytest.raises(errors.InvalidArgumentError, match="already stacks 4 frames"):
         Recorder(envs, client, "replay", frame_stack=4)
     envs.close()

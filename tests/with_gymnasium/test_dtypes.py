@@ -226,7 +226,7 @@ def test_a_reward_may_have_one_dimension_of_one(signed, reward, over, items):
     ("reward", "over", "text"),
     [
         (np.zeros(2), False, r"reward of a step must be a number or an array of shape \[1\], got "
-         r"dtype float64 and shape \[2\]; a wrapper"),
+         r"dtype float64 and shape \[2\]; convert it"),
         (np.zeros((1, 1)), False, r"reward of a step .* shape \[1, 1\]"),
         (None, False, "reward of a step .* dtype object"),
         ("1", False, "reward of a step .* dtype <U1"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recorder writes is what a loop over the steps of each environment writes.
+"""A recorder writes the same as a loop over the steps of each environment.
 
 Also that this comparison finds faults: each rule about resets is broken, and the items differ.
 """
@@ -54,7 +54,7 @@ class Run:
             ended = terminated | truncated
 
     def _reset_some(self, ended):
-        """What a program may do between steps: now and then it resets some, or all."""
+        """Actions of a program between steps: now and then it resets some environments, or all."""
         dice = self._random.random()
         if dice < 0.01:
             self.recorder.reset()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong between an environment and its recorder, and what the errors say."""
+"""Problems between an environment and its recorder, and the texts of their errors."""
 
 import gc
 
@@ -53,7 +53,7 @@ def test_an_environment_that_does_not_say_how_it_resets(client, error_says, meta
     error_says(
         lambda: Recorder(envs, client, "replay"),
         errors.InvalidArgumentError,
-        'CustomVecEnv does not say how it resets (metadata["autoreset_mode"]); pass '
+        'CustomVecEnv does not declare how it resets (metadata["autoreset_mode"]); pass '
         'autoreset_mode="NextStep", "SameStep" or "Disabled"',
     )
     for mode in ("NextStep", AutoresetMode.NEXT_STEP):
@@ -148,7 +148,7 @@ def test_a_stacked_environment(client, error_says, kind):
     error_says(
         lambda: Recorder(envs, client, "replay", frame_stack=4),
         errors.InvalidArgumentError,
-        "the environment stacks 4 frames already; record below the wrapper, or leave frame_stack "
+        "the environment already stacks 4 frames; record below the wrapper, or leave frame_stack "
         "out",
     )
     recorder = Recorder(envs, client, "replay")
@@ -159,7 +159,7 @@ def test_a_stacked_environment(client, error_says, kind):
 
 def test_one_stacked_environment(client):
     env = stacked_environment()
-    with raises("the environment stacks 4 frames already"):
+    with raises("the environment already stacks 4 frames"):
         EnvRecorder(env, client, "replay", frame_stack=2)
     env.close()
 
@@ -221,8 +221,8 @@ def test_an_episode_that_is_too_long(client, error_says):
         error_says(
             lambda: recorder.step(actions()),
             errors.InvalidArgumentError,
-            "the episode of environment 0 has max_length = 3 steps and has not ended; no step was "
-            'made; give a larger max_length, or long_episodes="drop"',
+            "the episode of environment 0 has max_length = 3 steps and has not ended. No step was "
+            'made; pass a larger max_length, or long_episodes="drop"',
         )
     assert len(envs.envs[0].diary[-1]) == 3
     recorder.reset()

@@ -46,7 +46,7 @@ def cluster(tmp_path_factory):
     import ray
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # What Ray does to itself is not ours.
+        warnings.simplefilter("ignore")  # Warnings about Ray's own code are not ours.
         made = RayCluster(3)
         ray.init(made.address, log_to_driver=False, configure_logging=False)
         yield made

@@ -294,7 +294,7 @@ def test_a_process_that_ray_has_replaced_is_told_so(start_group):
     directory = ray.get_actor("reverb:test", namespace="reverb")
     facts = ray.get(actor.describe.remote())
     epoch = group.status().epoch
-    # What the process on the other side of a broken network says when it is back.
+    # The message of a process that is back from the other side of a broken network.
     old = dataclasses.replace(facts, server_id=facts.server_id + 1, epoch=1)
     assert ray.get(directory.beat.remote(1, old.server_id, 1)) == Answer(action="register")
     answer = ray.get(directory.register.remote(old))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a group says when something is wrong."""
+"""Errors of a group."""
 
 import pathlib
 import shutil
@@ -152,7 +152,7 @@ def test_saving_without_a_directory(start_group):
 def test_a_disk_that_is_not_shared_shows_in_the_status(start_group, root, kill, until):
     group = start_group(num_shards=2, checkpoint_directory=root)
     assert all(shard.sees_directory for shard in group.status().shards.values())
-    # What the directory wrote there is not visible to the next life of the shard.
+    # The restarted shard does not see the files that the directory wrote there.
     for marker in root.glob(".reverb-group-*"):
         marker.unlink()
     epoch = group.status().epoch

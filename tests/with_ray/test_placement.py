@@ -152,7 +152,7 @@ def test_a_group_starts_beside_a_program_that_fills_nodes(start_group):
         start_group(name="other", num_shards=2, resources_per_shard={"num_cpus": 4})
     for it in busy:
         ray.kill(it)
-    # What has just ended still counts for a moment, and is waited for.
+    # Actors that have just ended still count for a moment, so placement waits for them.
     start_group(name="other", num_shards=4, resources_per_shard={"num_cpus": 4})
 
 

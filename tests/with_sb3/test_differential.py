@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `add` takes, beside the library's own buffers: any dtype, layout, list or number."""
+"""Arguments of `add`, beside the library's own buffers: any dtype, layout, list or number."""
 
 import copy
 import pickle
@@ -43,7 +43,7 @@ ACTIONS = {
     "multi binary": spaces.MultiBinary(3),
 }
 ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
-# Of these, each value below 100 is one value whatever it is given as.
+# In all these dtypes, each value below 100 is the same number.
 DTYPES = (np.float64, np.float32, np.int64, np.int32, np.uint16, np.uint8, ">f4", ">i4")
 
 
@@ -74,7 +74,7 @@ class Program:
         return np.where(self.random.random(shape) < 0.2, self.one_of(np.nan, np.inf, -0.0), values)
 
     def after(self, space, last):
-        """What follows: mostly a stack that goes on."""
+        """The next observation: mostly a stack that continues the last one."""
         if isinstance(space, spaces.Dict):
             return {name: self.after(leaf, last[name]) for name, leaf in space.items()}
         new = self.observation(space)

@@ -119,7 +119,7 @@ class Reference:
 
 
 def items_of(buffer):
-    """What the table has, as the reference has it."""
+    """The content of the table, in the form of the reference."""
     buffer.flush()
     found = []
     for sample in buffer._client.scan("replay"):
@@ -250,7 +250,7 @@ def test_frames_are_stored_once():
         stack = following
     buffer.flush()
     stored = buffer._client.status().tables["replay"].bytes / 300
-    # Of noise, which nothing compresses; Stable-Baselines3 takes 56,448.
+    # Bytes for noise, which cannot be compressed; Stable-Baselines3 needs 56,448.
     assert stored < 56_448 / 6
     buffer.close()
 
@@ -495,7 +495,7 @@ def test_what_is_not_there_says_what_is():
         with pytest.raises(AttributeError, match=rf"no array {name}: .* n_steps=3, not of single"):
             getattr(buffer, name)
     for call in (lambda: buffer.dones[0], lambda: buffer.dones.shape):
-        with pytest.raises(AttributeError, match=r"no array dones: .* sample\(\) returns some"):
+        with pytest.raises(AttributeError, match=r"no array dones: .* Call sample\(\) for some"):
             call()
     with pytest.raises(AttributeError, match=r"has no attribute observation$"):
         _ = buffer.observation
@@ -503,7 +503,7 @@ def test_what_is_not_there_says_what_is():
     replay = testing.table("replay", max_size=10)
     with testing.server([replay]) as client:
         shared = made(SPACES["vector"], server=client.server_address)
-        with pytest.raises(AttributeError, match="no array rewards: other programs may write into"):
+        with pytest.raises(AttributeError, match="no array rewards: other programs may also write"):
             _ = shared.rewards
         with pytest.raises(UnimplementedError, match="several programs have no positions"):
             shared._get_samples(np.array([0]))

@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv, VecFrameStack, VecNorm
 
 from reverb.adapters.sb3 import ReverbReplayBuffer
 
-# Of each environment; the table is full then, and goes round.
+# Steps of each environment; with these the table is full, and evicts.
 STEPS, ROWS = 150, 100
 
 SMALL = {"net_arch": [8]}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What datasets are made with: checks, signatures, and the spec of elements."""
+"""Arguments of datasets: checks, signatures, and the spec of elements."""
 
 import collections
 import re

@@ -28,7 +28,7 @@ NESTS = {
     "empty": lambda i: (np.zeros([0, 3], np.float32), np.int64(i)),
 }
 
-# What a run ends with if it does not end well.
+# Errors that may end a run.
 FAILURE = "InvalidArgumentError"
 
 
@@ -200,7 +200,7 @@ def fill(client, program):
 
 
 def elements(items, program):
-    """What a dataset of a table gives, flat, one after another."""
+    """The elements of a table's dataset, flat, one after another."""
     for number, (info, columns) in enumerate(items):
         if number == program.max_samples:
             return

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `next` gives, in which order, how many, and when the end comes."""
+"""Elements of `next`: their order, their number, and the end."""
 
 import contextlib
 import time

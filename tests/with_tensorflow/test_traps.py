@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong with ops that wait, and does not here."""
+"""Known problems of ops that wait, which must not happen here."""
 
 import multiprocessing
 import threading

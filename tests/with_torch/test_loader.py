@@ -149,7 +149,7 @@ def test_a_data_loader_with_workers(start, table, method, num_workers):
 
 
 class FakeCuda:
-    """What a ring needs of `torch.cuda`; events are reached when they are waited for."""
+    """The part of `torch.cuda` that a ring needs; waiting for an event reaches it."""
 
     def __init__(self):
         self.log = []

@@ -109,7 +109,7 @@ def test_what_has_no_answer_says_what_to_do(made):
             lambda: buffer.storage.__setitem__(0, row),
             lambda: buffer.writer.extend(row),
         ),
-        r"draws, and sends items with their index; call buffer.sample\(\)": (
+        r"draws and sends items with their index; call buffer.sample\(\)": (
             lambda: buffer.sampler.sample(buffer.storage, 2),
         ),
         r"call buffer.state_dict\(\) or buffer.dumps\(\)": (

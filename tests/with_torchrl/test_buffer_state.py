@@ -121,7 +121,7 @@ def saved(made, tmp_path):
 def test_damaged_items_leave_the_buffer_as_it_was(refused, saved, place, damage):
     state, path = saved
     items = state["_checkpoint"]
-    # What follows the last file in an archive is empty.
+    # The blocks after the last file in an archive are empty.
     at = int(place * (len(items.numpy().tobytes().rstrip(b"\0")) - 1))
     if damage == "byte":
         items[at] ^= 255

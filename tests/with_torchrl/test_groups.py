@@ -174,7 +174,7 @@ def test_a_server_that_goes_away_is_named_with_its_table(made, prefetch):
         sample = buffer.sample()
         buffer.synchronize()
     for _ in range(prefetch or 0):
-        # What was ahead is still there.
+        # Batches that were fetched ahead are still there.
         assert buffer.sample().batch_size == torch.Size([4])
     for call in (
         buffer.sample,

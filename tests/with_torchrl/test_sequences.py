@@ -90,7 +90,7 @@ def test_a_recurrent_module_begins_anew_with_each_sequence(made):
 
 
 def test_marks_have_the_shape_of_the_flags(made):
-    """Of several agents, or without an axis of their own."""
+    """Flags of several agents, or without an axis of their own."""
     for shape in ((), (1,), (3, 1)):
         flags = torch.zeros(6, *shape, dtype=torch.bool)
         data = {"a": torch.arange(6), "next": {"done": flags, "terminated": flags}}
@@ -107,7 +107,7 @@ def test_marks_have_the_shape_of_the_flags(made):
 def test_steps_without_an_episode_are_refused(made):
     buffer = made(sequence_length=2, batch_size=2)
     data = TensorDict({"a": torch.arange(4), "life": torch.arange(4) // 2}, [4])
-    with pytest.raises(InvalidArgumentError, match=r"tell where episodes end.*'next.done'.*_key"):
+    with pytest.raises(InvalidArgumentError, match=r"mark the ends of episodes.*'next.done'.*_key"):
         buffer.extend(data)
     assert len(buffer) == 0
     named = made(sequence_length=2, traj_key="life")

@@ -74,7 +74,7 @@ def compare(data, length, keys, cut):
     if why_none and "sufficient length" not in why_none:
         # It finds nothing that ends episodes; here, some more is looked at.
         others = {*FLAGS[:3], *IDS[:2]} & set(data.keys(True))
-        assert others or "data must tell where episodes end" in why_not
+        assert others or "data must mark the ends of episodes" in why_not
         return
     assert why_not is None
     assert found.keys() == wanted.keys()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What writers promise on both paths: confirmation, limits, order, and errors that come late.
+"""Promises of writers on both paths: confirmation, limits, order, and late errors.
 
 Arguments are tested with each writer; what becomes of data in `reading/test_round_trip.py`.
 """

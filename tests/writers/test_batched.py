@@ -144,7 +144,7 @@ def test_open_steps_are_those_of_each_environment(writer):
 
 @pytest.mark.parametrize("where", [[True], [[True] * BATCH]])
 def test_the_choice_has_a_value_for_every_environment(writer, where):
-    for _ in range(2):  # Of a structure that is new, and of one that is known.
+    for _ in range(2):  # With a new structure, and with a known one.
         with pytest.raises(errors.InvalidArgumentError, match=r"where must have shape \[3\]"):
             writer.append(step(0), where=where)
         writer.append(step(0))

@@ -12,7 +12,7 @@ from reverb import errors, structured, testing
 from reverb.specs import TensorSpec
 
 NAMES = ("alpha", "beta", "gamma")
-# What a value should be for its column to be right.
+# The value of each column, by its name.
 VALUES = dict(zip(NAMES, (1.0, 2.0, 3.0), strict=True))
 SIGNATURE = {name: TensorSpec([None], np.float32) for name in NAMES}
 Ordered = collections.namedtuple("Ordered", NAMES)

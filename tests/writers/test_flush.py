@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `flush` promises: when it returns, the tables have the items."""
+"""The promise of `flush`: when it returns, the tables have the items."""
 
 import re
 

@@ -36,7 +36,7 @@ def flushed(writer):
 
 
 class Model:
-    """What the writer promises, in plain Python."""
+    """A model of the writer's promises, in plain Python."""
 
     def __init__(self, length, stride, max_length, rows):
         self.length, self.stride, self.max_length = length, stride, max_length

@@ -121,7 +121,7 @@ def make_reverb_dataset(
       prefetch_size: Number of elements to prefetch. `None` or 0: as many as correspond to
         `max_in_flight_samples_per_worker` items, at least 1; by default 2 batches, or 100 items
         without batches.
-      table: Name of the table; or several with weights, of which one is drawn for each batch.
+      table: Name of the table, or weights by name, from which one table is drawn for each batch.
       num_parallel_calls: Ignored: one request fetches all items of a batch.
       max_in_flight_samples_per_worker: See `prefetch_size`.
       postprocess: Called in the background with every single item; its results are stacked. Items
@@ -193,7 +193,7 @@ class NumpyIterator:
 
 
 def _as_in_acme(batch: ReplaySample) -> ReplaySample:
-    """A batch whose info has the fields that Acme's programs know."""
+    """Converts a batch to one whose info has only the fields of Acme."""
     return ReplaySample(SampleInfo(*batch.info[:5]), batch.data)
 
 

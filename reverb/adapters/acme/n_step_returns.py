@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""n-step returns: their computation, their specs, and a sliding window.
+"""n-step returns: their computation, their specs, and the last steps of an episode.
 
 With rewards `r`, discounts of the environment `d` and the agent's discount `g`, `k` steps have
 
@@ -18,7 +18,7 @@ import tree
 from reverb import specs
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 
-__all__ = ["ReturnWindow", "broadcast_nests", "n_step_return", "return_specs"]
+__all__ = ["LastSteps", "broadcast_nests", "n_step_return", "return_specs"]
 
 
 def n_step_return(rewards: Sequence[Any], discounts: Sequence[Any], agent_discount: Any) -> Any:
@@ -98,7 +98,7 @@ def broadcast_nests(*nests: Any) -> tuple[Any, list[tuple[Any, ...]]]:
     return structure, list(zip(*columns, strict=True))
 
 
-class ReturnWindow:
+class LastSteps:
     """The last rewards and discounts of an episode, and the returns over them.
 
     Rewards and discounts are nests. If one of them is a single leaf, it is used for each leaf of
@@ -110,11 +110,10 @@ class ReturnWindow:
         self._agent_discount = agent_discount
         self._structure: Any = None
         self._leaves: list[_Leaf] = []
-        # The common case, in which structures need not be compared.
+        # Whether rewards and discounts are scalars; then structures need not be compared.
         self._takes_scalars = False
 
     def __len__(self) -> int:
-        """Number of steps in the window."""
         return len(self._leaves[0].rewards) if self._leaves else 0
 
     def clear(self) -> None:
@@ -124,7 +123,7 @@ class ReturnWindow:
             leaf.discounts.clear()
 
     def append(self, reward: Any, discount: Any) -> None:
-        """Adds a step, and removes the oldest if the window is full.
+        """Adds a step, and removes the oldest one if there are more than `length`.
 
         Raises:
           SignatureMismatchError: If dtype or structure differ from those of the first step.
@@ -152,7 +151,7 @@ class ReturnWindow:
             del leaf.rewards[0], leaf.discounts[0]
 
     def returns(self) -> tuple[Any, Any]:
-        """Returns the return and the total discount of all steps in the window, as nests."""
+        """Returns the return and the total discount of all steps, as nests."""
         if self._takes_scalars:
             return self._leaves[0].returns()
         pairs = [leaf.returns() for leaf in self._leaves]

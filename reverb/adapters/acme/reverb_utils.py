@@ -122,6 +122,6 @@ def transition_to_replaysample(transitions: Any) -> reverb.ReplaySample:
 
 def _rolled(leaf: Any) -> Any:
     """Shifts the steps of each sequence by one; the first becomes the last."""
-    # JAX arrays stay on their device, and may be traced.
+    # JAX arrays stay on their device, and may be tracers.
     module = np if isinstance(leaf, np.ndarray) else importlib.import_module("jax.numpy")
     return module.roll(leaf, -1, axis=1)

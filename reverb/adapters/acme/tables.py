@@ -116,7 +116,7 @@ def disable_insert_blocking(
       tables: Tables that are not served yet.
 
     Returns:
-      New tables that differ only in the limiter's `max_diff`; and for each of them half of
+      New tables that differ only in the limiter's `max_diff`; and a size for each of them: half of
       `max_diff - min_diff`, in samples, or 1 if it had no limits.
     """
     unblocked, sample_sizes = [], []

@@ -6,8 +6,8 @@
 
     envs = Recorder(envs, client, tables="replay", items=Transitions(n_step=3))
 
-The rest of the program stays as it is. `Recorder` is for vector environments, in all three modes in
-which they reset, and `EnvRecorder` for single ones.
+The rest of the program stays as it is. `Recorder` is for vector environments with any of the three
+autoreset modes, and `EnvRecorder` for single environments.
 """
 
 from reverb.adapters.gymnasium.env_recorder import EnvRecorder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How vector environments begin their next episodes, and what that means for what is recorded."""
+"""Autoreset modes of vector environments, and the rows that a recorder makes in each."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,16 +20,16 @@ MODES = (NEXT_STEP, SAME_STEP, DISABLED)
 
 
 def mode_of(env: Any, given: Any) -> str:
-    """Returns the mode of a vector environment; `given` wins over what the environment says.
+    """Returns the mode of a vector environment; `given` wins over the environment's own metadata.
 
     Raises:
-      InvalidArgumentError: If neither says it, or if `given` is no mode.
+      InvalidArgumentError: If there is neither, or if `given` is no mode.
     """
     mode = (env.metadata or {}).get("autoreset_mode") if given is None else given
     mode = getattr(mode, "value", mode)  # A member of the enum, or its value.
     if mode is None:
         raise errors.InvalidArgumentError(
-            f"{type(env.unwrapped).__name__} does not say how it resets "
+            f"{type(env.unwrapped).__name__} does not declare how it resets "
             '(metadata["autoreset_mode"]); pass autoreset_mode="NextStep", "SameStep" or "Disabled"'
         )
     if mode not in MODES:
@@ -38,26 +38,26 @@ def mode_of(env: Any, given: Any) -> str:
 
 
 def rows_that_begin(mode: str, ended: np.ndarray) -> np.ndarray:
-    """Returns which rows of a step are first observations and no steps.
+    """Returns the rows of a step that are first observations instead of steps, booleans `[B]`.
 
     With NEXT_STEP, an environment that ended ignores its next action and resets instead.
 
     Args:
       mode: One of the three modes.
-      ended: Which episodes had ended before the step.
+      ended: Booleans `[B]`, the episodes that had ended before the step.
     """
     return ended if mode == NEXT_STEP else np.zeros_like(ended)
 
 
 def rows_to_reset(num_envs: int, options: Mapping[str, Any] | None) -> np.ndarray:
-    """Returns which environments a call of `reset` with these options resets."""
+    """Returns the environments that a `reset` with these options resets, booleans `[B]`."""
     if options is not None and "reset_mask" in options:
         return np.array(options["reset_mask"], np.bool_)
     return np.ones(num_envs, np.bool_)
 
 
 def with_final_observations(observation: Any, infos: Mapping[str, Any], ended: np.ndarray) -> Any:
-    """Returns the observations that a step led to, where the environment has reset already.
+    """Returns the observations after a step, also of environments that have already reset.
 
     With SAME_STEP the last observation of an episode is in `infos["final_obs"]`: an array of
     objects with one for each environment that ended, or a nest of arrays `[B, ...]` as in the
@@ -72,6 +72,6 @@ def with_final_observations(observation: Any, infos: Mapping[str, Any], ended: n
         missing = np.flatnonzero(ended if final is None else ended & ~present)
         raise errors.FailedPreconditionError(
             f"environment {missing[0]} ended, and infos has no final_obs for it: the environment "
-            "does not reset in the same step; pass the autoreset_mode that it has"
+            "does not reset in the same step; pass its real autoreset_mode"
         )
     return nests.with_rows(observation, final, np.flatnonzero(ended))

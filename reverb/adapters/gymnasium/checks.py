@@ -12,7 +12,7 @@ __all__ = ["as_row", "check_at_least", "check_choice", "check_discount"]
 
 
 def check_at_least(limit: int, argument: str, value: Any) -> None:
-    """Raises `InvalidArgumentError` if an integer is below the limit, `TypeError` if it is none."""
+    """Raises `InvalidArgumentError` for an integer below the limit, `TypeError` for other types."""
     if operator.index(value) < limit:
         raise errors.InvalidArgumentError(f"{argument} must be at least {limit}, got {value}")
 
@@ -34,12 +34,12 @@ def as_row(name: str, value: Any, num_envs: int) -> np.ndarray:
     """Returns numbers of a step, one for each environment, `[B]`.
 
     Args:
-      name: What the environment calls them.
-      value: The numbers. Of one environment also a number without a dimension.
+      name: Name of the value in errors.
+      value: The numbers; for one environment, a number without a dimension is allowed too.
       num_envs: Number of environments, `B`.
 
     Raises:
-      InvalidArgumentError: If they have another shape, or are no numbers.
+      InvalidArgumentError: If `value` has another shape, or has no numbers.
     """
     array = np.asarray(value)
     if array.shape == (num_envs,) and array.dtype.kind in "biuf":
@@ -49,5 +49,5 @@ def as_row(name: str, value: Any, num_envs: int) -> np.ndarray:
     shapes = "a number or an array of shape [1]" if num_envs == 1 else f"of shape [{num_envs}]"
     raise errors.InvalidArgumentError(
         f"{name} of a step must be {shapes}, got dtype {array.dtype} and shape "
-        f"{list(array.shape)}; a wrapper below the recorder can make them so"
+        f"{list(array.shape)}; convert it in a wrapper below the recorder"
     )

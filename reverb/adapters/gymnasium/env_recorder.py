@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wrapper of one environment that records what happens in a table."""
+"""A wrapper of one environment that records its steps in a table."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,10 +11,10 @@ from reverb import errors
 from reverb.adapters.gymnasium import autoreset
 from reverb.adapters.gymnasium.checks import as_row, check_choice
 from reverb.adapters.gymnasium.frame_stacks import check_frame_stack
-from reverb.adapters.gymnasium.history import History
 from reverb.adapters.gymnasium.items import Items, Transitions
 from reverb.adapters.gymnasium.library import gymnasium
 from reverb.adapters.gymnasium.nests import check_space, map_nest
+from reverb.adapters.gymnasium.step_recorder import StepRecorder
 from reverb.adapters.gymnasium.step_writer import Priority
 
 __all__ = ["EnvRecorder"]
@@ -25,8 +25,8 @@ ALL = np.ones(1, np.bool_)
 class EnvRecorder(gymnasium.Wrapper):
     """Records the steps of one environment in a table.
 
-    The items are those of `Recorder`. An environment below `gymnasium.wrappers.Autoreset` resets
-    with the step after an end; any other has to be reset by the program.
+    The items are those of `Recorder`. An environment below `gymnasium.wrappers.Autoreset` resets in
+    the step after the end of an episode; the program must reset any other environment.
 
     Example:
       >>> import gymnasium
@@ -87,7 +87,7 @@ class EnvRecorder(gymnasium.Wrapper):
         check_space("action_space", env.action_space)
         check_frame_stack(env, frame_stack)
         self._keep_infos = tuple(keep_infos)
-        self._history = History(
+        self._steps = StepRecorder(
             client,
             tables,
             items,
@@ -104,8 +104,8 @@ class EnvRecorder(gymnasium.Wrapper):
 
     @property
     def num_dropped_episodes(self) -> int:
-        """Number of episodes that are in no item; `Sequences` and `Episodes` say which."""
-        return self._history.num_dropped_episodes
+        """Number of episodes that are in no item; see `Sequences` and `Episodes`."""
+        return self._steps.num_dropped_episodes
 
     def extras(self, **values: Any) -> None:
         """Gives values that belong to the action of the next `step`.
@@ -114,10 +114,10 @@ class EnvRecorder(gymnasium.Wrapper):
           **values: Arrays `[...]`, or nests of them, of the same names in each step.
 
         Raises:
-          InvalidArgumentError: If a name is that of another column, or was not there in the first
+          InvalidArgumentError: If a name is that of another column, or was missing in the first
             step.
         """
-        self._history.give({name: map_nest(_as_row, value) for name, value in values.items()})
+        self._steps.give({name: map_nest(_as_row, value) for name, value in values.items()})
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -129,14 +129,14 @@ class EnvRecorder(gymnasium.Wrapper):
           options: As in the environment.
 
         Returns:
-          What the environment returns.
+          The result of the environment's own `reset`.
 
         Raises:
           InvalidArgumentError: As in `Recorder`.
           ReverbError: If the connection failed for good.
         """
         observation, info = self.env.reset(seed=seed, options=options)
-        self._history.begin(map_nest(_as_row, observation), ALL)
+        self._steps.begin(map_nest(_as_row, observation), ALL)
         self._ended = False
         return observation, info
 
@@ -149,7 +149,7 @@ class EnvRecorder(gymnasium.Wrapper):
           action: The action.
 
         Returns:
-          What the environment returns.
+          The result of the environment's own `step`.
 
         Raises:
           FailedPreconditionError: If the episode has ended and the environment does not reset
@@ -159,7 +159,7 @@ class EnvRecorder(gymnasium.Wrapper):
           SignatureMismatchError: As in `Recorder`.
           ReverbError: If the connection failed for good.
         """
-        self._history.check_next_step()
+        self._steps.check_next_step()
         if self._ended and self._mode == autoreset.DISABLED:
             raise errors.FailedPreconditionError(
                 "the episode has ended; call reset() before step()"
@@ -167,12 +167,12 @@ class EnvRecorder(gymnasium.Wrapper):
         try:
             return self._step(action)
         except BaseException:
-            self._history.lose_step()
+            self._steps.lose_step()
             raise
 
     def flush(self) -> None:
         """Blocks until the server has confirmed all items."""
-        self._history.flush()
+        self._steps.flush()
 
     def close(self) -> None:
         """Interrupts the episode, waits for at most 10 s until the items are confirmed, closes.
@@ -181,7 +181,7 @@ class EnvRecorder(gymnasium.Wrapper):
           DeadlineExceededError: If some items were not confirmed; the environment is closed.
         """
         try:
-            self._history.close()
+            self._steps.close()
         finally:
             super().close()
 
@@ -191,7 +191,7 @@ class EnvRecorder(gymnasium.Wrapper):
         flags = as_row("terminated", terminated, 1), as_row("truncated", truncated, 1)
         is_terminated, is_truncated = (flag.astype(np.bool_, copy=False) for flag in flags)
         self._ended = bool(is_terminated | is_truncated)
-        self._history.step(
+        self._steps.step(
             map_nest(_as_row, observation),
             map_nest(_as_row, action),
             as_row("reward", reward, 1).astype(np.float64, copy=False),

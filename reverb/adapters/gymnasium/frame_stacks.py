@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds environments whose observations are stacks of frames already."""
+"""Finds environments whose observations already are stacks of frames."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["check_frame_stack"]
 
 
 def check_frame_stack(env: Any, frame_stack: int | None) -> None:
-    """Checks that a recorder that stacks gets single frames.
+    """Checks that a recorder with `frame_stack` gets single frames.
 
     Raises:
       InvalidArgumentError: If `frame_stack` is below 1, or if the environment stacks.
@@ -23,7 +23,7 @@ def check_frame_stack(env: Any, frame_stack: int | None) -> None:
     num_frames = _frames_of(env)
     if num_frames is not None:
         raise errors.InvalidArgumentError(
-            f"the environment stacks {num_frames} frames already; record below the wrapper, or "
+            f"the environment already stacks {num_frames} frames; record below the wrapper, or "
             "leave frame_stack out"
         )
 
@@ -37,8 +37,8 @@ def _frames_of(env: Any) -> int | None:
         if type(layer).__name__ == "AtariVectorEnv":
             num_frames = layer.single_observation_space.shape[0]
             return num_frames if num_frames > 1 else None
-        # The environments are in other processes. `stack_size` is the attribute of
-        # FrameStackObservation; asking for one that is not there would end the processes.
+        # The environments are in other processes, which end when a missing attribute is read.
+        # `stack_size` is an attribute of FrameStackObservation.
         is_async = isinstance(layer, gymnasium.vector.AsyncVectorEnv)
         if is_async and layer.call("has_wrapper_attr", "stack_size")[0]:
             return layer.get_attr("stack_size")[0]

@@ -15,8 +15,8 @@ class KeptInfos:
     """Picks columns from the infos of steps.
 
     `infos[key]` is an array `[B, ...]`, padded with zeros where its mask `infos["_" + key]` is
-    False. The padding is what is recorded, unless a value for it was given. With SAME_STEP the
-    infos of the last step of an episode are in `infos["final_info"]`.
+    False. The padding is recorded, unless the program gave another value for missing infos. With
+    SAME_STEP the infos of the last step of an episode are in `infos["final_info"]`.
     """
 
     def __init__(self, keys: Iterable[str] | Mapping[str, Any], num_envs: int) -> None:
@@ -26,7 +26,7 @@ class KeptInfos:
             )
         self.keys = tuple(keys)
         self._num_envs = num_envs
-        # What stands for a value that a step does not have, `[B, ...]`.
+        # Replacements of missing values, `[B, ...]`, by key.
         self._missing: dict[str, np.ndarray] = {}
         self._has_own: set[str] = set()
         if isinstance(keys, Mapping):
@@ -39,16 +39,16 @@ class KeptInfos:
 
         Args:
           infos: The infos of a vector environment's step.
-          ended: Where to look in `final_info`; `None`: nowhere.
+          ended: Booleans `[B]`, the environments with infos in `final_info`; `None`: none.
 
         Raises:
-          InvalidArgumentError: If a key is in no infos yet and has no value for where it is
-            missing, or if its values are no arrays.
+          InvalidArgumentError: If a key was in no infos so far and has no replacement, or if its
+            values are no arrays.
         """
         return {key: self._column(key, infos, ended) for key in self.keys}
 
     def of_reset(self) -> dict[str, np.ndarray]:
-        """Returns the columns of a row that is no step; those that are known yet."""
+        """Returns the columns of a row that is no step, as far as they are known."""
         return self._missing
 
     def _column(self, key: str, infos: Mapping[str, Any], ended: np.ndarray | None) -> np.ndarray:
@@ -62,7 +62,7 @@ class KeptInfos:
     def _values(
         self, key: str, infos: Mapping[str, Any], others: Mapping[str, Any] | None = None
     ) -> np.ndarray:
-        """The values in `infos`; those in `others` only tell shape and dtype."""
+        """Returns the values in `infos`; `others` gives shape and dtype if they are missing."""
         if key not in infos:
             missing = self._missing.get(key)
             if missing is None and others is not None and key in others:
@@ -71,15 +71,15 @@ class KeptInfos:
             if missing is None:
                 raise errors.InvalidArgumentError(
                     f"keep_infos has {key!r}, which the infos of this step do not have; they have "
-                    f"{[key for key in infos if not key.startswith('_')]}; say what to record "
-                    f"where it is missing: keep_infos={{{key!r}: 0.0}}"
+                    f"{[key for key in infos if not key.startswith('_')]}; pass the value to "
+                    f"record where it is missing: keep_infos={{{key!r}: 0.0}}"
                 )
             return missing
         column = np.asarray(infos[key])
         if column.dtype.kind not in "biuf" or column.shape[:1] != (self._num_envs,):
             raise errors.InvalidArgumentError(
                 f"keep_infos has {key!r}, whose values have dtype {column.dtype} and shape "
-                f"{list(column.shape)}; a recorder takes numbers, one row for each of "
+                f"{list(column.shape)}; they must be numbers, one row for each of "
                 f"{self._num_envs} environments"
             )
         if key not in self._missing:

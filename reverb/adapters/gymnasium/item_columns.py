@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The columns of items, as indices into the history of each environment.
 
-A row of the history has what one step led to: its observation, and the action, the reward and the
-flags of the step. The first row of an episode has the first observation, and nothing else in it is
-ever part of an item. So an observation is one cell, whichever items it is in.
+A row of the history has one step: its action, reward and flags, and the observation after it. In
+the first row of an episode, only the first observation is ever part of an item. So each observation
+is one cell, no matter how many items refer to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from reverb.adapters.gymnasium.nests import map_nest
 
 __all__ = ["COLUMNS", "ItemColumns"]
 
-# The columns of all items; those of `extras` and `keep_infos` come beside.
+# The columns of all items; those of `extras` and `keep_infos` are added.
 COLUMNS = (
     "observation",
     "action",
@@ -33,13 +33,13 @@ class ItemColumns:
     """Makes the columns of items over a history.
 
     Attributes:
-      paths: The names of the columns, as `tree.flatten_with_path` has them.
+      paths: Paths of the columns, as in `tree.flatten_with_path`.
 
     Args:
       history: The history of a writer: a dict with a nest for each column.
       frame_stack: Number of frames of an observation; `None`: observations are not stacked.
-      extras: Columns that belong to the action of a step.
-      infos: Columns that belong to what it led to.
+      extras: Columns with values of a step's action.
+      infos: Columns with values of a step's outcome.
     """
 
     def __init__(
@@ -54,9 +54,8 @@ class ItemColumns:
         self._is_stacked = frame_stack is not None
         self._extras = extras
         self._infos = infos
-        # The columns of an item by their paths, in their order.
         self.paths = [path for path, _ in tree.flatten_with_path(self._nest(-1, -1, -1, -1, -1))]
-        # They are indices and do not change: each is made once.
+        # Columns are indices that do not change, so each list is made once.
         self._made: dict[tuple[Any, ...], list[Any]] = {}
 
     def transition(self, num_steps: int) -> list[Any]:
@@ -64,9 +63,10 @@ class ItemColumns:
         return self._transition(num_steps, 0, -1)
 
     def short_transition(self, num_steps: int, n_step: int) -> list[Any]:
-        """Columns of a transition that the end of the episode cuts short.
+        """Columns of a transition of fewer than `n_step` steps at the end of an episode.
 
-        After the episode come `n_step - 1` rows with sums alone: of `n_step - 1`, ... 2, 1 steps.
+        After the episode come `n_step - 1` rows with only the sums over `n_step - 1`, ... 2, 1
+        steps.
         """
         return self._transition(num_steps, n_step - 1, -num_steps)
 
@@ -89,7 +89,10 @@ class ItemColumns:
         return self._made[key]
 
     def _transition(self, num_steps: int, num_rows_after: int, sums: int) -> list[Any]:
-        """`num_rows_after` are those after the last step, and `sums` is the row with the sums."""
+        """Columns of a transition.
+
+        `num_rows_after` is the number of rows after the last step, `sums` the row with the sums.
+        """
         key = ("transition", num_steps, num_rows_after, sums)
         if key not in self._made:
             last = -1 - num_rows_after
@@ -101,7 +104,6 @@ class ItemColumns:
         return slice(last - self._frames_before, last + 1 or None) if self._is_stacked else last
 
     def _columns(self, *indices: Index) -> list[Any]:
-        """The columns of `_nest`, flat."""
         return tree.flatten(self._nest(*indices))
 
     def _nest(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which items each step completes."""
+"""Make the items that each step completes."""
 
 from collections import deque
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class ItemMaker(Protocol):
         ...
 
     def check_next_step(self, steps: np.ndarray) -> None:
-        """Raises if an episode must not be longer."""
+        """Raises an error if an episode would become too long."""
         ...
 
     def after_step(self, step: Step, steps: np.ndarray) -> None:
@@ -42,18 +42,18 @@ class ItemMaker(Protocol):
 
         Args:
           step: The newest row.
-          steps: As everywhere.
-          where: Which episodes ended, booleans `[B]`.
+          steps: See the class.
+          where: Booleans `[B]`, the episodes that ended.
           interrupted: Whether the program ended them.
         """
         ...
 
 
 def num_rows(items: Items, frame_stack: int | None) -> int:
-    """Returns how many rows of a history an item may refer to.
+    """Returns the number of rows of a history that an item may refer to.
 
     Raises:
-      InvalidArgumentError: If it is no kind of items, or cannot be stacked.
+      InvalidArgumentError: If `items` has another type, or does not allow `frame_stack`.
     """
     frames_before = 0 if frame_stack is None else frame_stack - 1
     if isinstance(items, Transitions):
@@ -66,8 +66,8 @@ def num_rows(items: Items, frame_stack: int | None) -> int:
         )
     if frame_stack is not None:
         raise errors.InvalidArgumentError(
-            f"frame_stack must be None for Episodes, got {frame_stack}: an episode has each of its "
-            "frames once; stack them after sampling"
+            f"frame_stack must be None for Episodes, got {frame_stack}: an episode stores each "
+            "frame once; stack them after sampling"
         )
     return items.max_length + 1
 
@@ -84,7 +84,7 @@ def make_item_maker(
 
 
 class TransitionMaker:
-    """Windows of `n` steps, which shrink at the end of an episode."""
+    """Makes transitions over `n` steps, and over fewer at the end of an episode."""
 
     def __init__(
         self, items: Transitions, writer: StepWriter, columns: Callable[[], ItemColumns]
@@ -96,7 +96,7 @@ class TransitionMaker:
         self._powers = [items.discount**num_steps for num_steps in range(self._n + 1)]
         # The rewards of the newest steps, newest first, `[B]` each.
         self._rewards: deque[np.ndarray] = deque(maxlen=self._n)
-        # The sums of the newest 1, 2, ... `n` of them.
+        # The discounted sums of the newest 1, 2, ... `n` rewards.
         self._sums: list[np.ndarray] = []
         self.num_dropped_episodes = 0
 
@@ -117,8 +117,8 @@ class TransitionMaker:
         self._writer.create_items([NewItems(columns, steps >= self._n, step)])
 
     def at_end(self, step: Step, steps: np.ndarray, where: np.ndarray, interrupted: bool) -> None:
-        # The windows that the end cuts short. Their sums are in rows of their own, which have
-        # nothing else: all other columns refer to the rows that are there.
+        # Transitions that the end cuts short. Their sums are in separate rows, which have nothing
+        # else; all other columns refer to rows of the episode.
         items = []
         for num_steps in range(self._n - 1, 0, -1):
             reward, discount = self._sum_of(num_steps, step["terminated"])
@@ -129,13 +129,13 @@ class TransitionMaker:
         self._writer.create_items(items)
 
     def _sum_of(self, num_steps: int, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The sum of the newest rewards, and the factor of the value after them."""
+        """The discounted sum of the newest rewards, and the discount of the value after them."""
         reward = self._sums[num_steps - 1].astype(np.float32)
         return reward, factor(self._powers[num_steps], terminated)
 
 
 class SequenceMaker:
-    """Windows of `T` steps."""
+    """Makes sequences of `T` steps."""
 
     def __init__(
         self, items: Sequences, writer: StepWriter, columns: Callable[[], ItemColumns]
@@ -155,10 +155,10 @@ class SequenceMaker:
         pass
 
     def after_step(self, step: Step, steps: np.ndarray) -> None:
-        self._create(step, (steps >= self._num_steps) & self._ends_window(steps))
+        self._create(step, (steps >= self._num_steps) & self._ends_sequence(steps))
 
     def at_end(self, step: Step, steps: np.ndarray, where: np.ndarray, interrupted: bool) -> None:
-        self._create(step, where & (steps >= self._num_steps) & ~self._ends_window(steps))
+        self._create(step, where & (steps >= self._num_steps) & ~self._ends_sequence(steps))
         short = where & (steps > 0) & (steps < self._num_steps)
         if not self._keeps_short:
             self.num_dropped_episodes += int(np.count_nonzero(short))
@@ -169,8 +169,8 @@ class SequenceMaker:
         ]
         self._writer.create_items(items)
 
-    def _ends_window(self, steps: np.ndarray) -> np.ndarray:
-        """Whether a window that began at a multiple of the stride would end there."""
+    def _ends_sequence(self, steps: np.ndarray) -> np.ndarray:
+        """Whether a sequence that began at a multiple of the stride ends at this step."""
         return steps % self._stride == self._num_steps % self._stride
 
     def _create(self, step: Step, where: np.ndarray) -> None:
@@ -179,7 +179,7 @@ class SequenceMaker:
 
 
 class EpisodeMaker:
-    """Whole episodes."""
+    """Makes items of whole episodes."""
 
     def __init__(
         self, items: Episodes, writer: StepWriter, columns: Callable[[], ItemColumns]
@@ -198,7 +198,7 @@ class EpisodeMaker:
         if self._raises and (steps >= self._max_length).any():
             raise errors.InvalidArgumentError(
                 f"the episode of environment {np.argmax(steps)} has max_length = "
-                f"{self._max_length} steps and has not ended; no step was made; give a larger "
+                f"{self._max_length} steps and has not ended. No step was made; pass a larger "
                 'max_length, or long_episodes="drop"'
             )
 
@@ -213,7 +213,7 @@ class EpisodeMaker:
 
 
 def factor(power: float, terminated: np.ndarray) -> np.ndarray:
-    """Returns `power * (1 - terminated)`, float32: 0 after a termination alone."""
+    """Returns `power * (1 - terminated)`, float32: 0 only after a termination."""
     return _power_or_zero(power).take(terminated)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the items of a recorder are: transitions, sequences or episodes."""
+"""The kinds of items of a recorder: transitions, sequences or episodes."""
 
 import dataclasses
 
@@ -10,16 +10,16 @@ __all__ = ["Episodes", "Items", "Sequences", "Transitions"]
 
 @dataclasses.dataclass(frozen=True)
 class Transitions:
-    """One item for each step: what a learner of values bootstraps from.
+    """One item for each step, for learners that bootstrap from values.
 
-    Step `s` makes an item over `k` steps: `n_step`, or fewer where the episode ends before, at a
-    termination and at a truncation alike. Its columns have no time dimension:
+    Step `s` makes an item over `k` steps: `n_step`, or fewer if the episode ends before, by a
+    termination or a truncation. Its columns have no time dimension:
 
     * `observation` and `action` of step `s`;
     * `reward`: `sum(discount**i * r[s + i] for i in range(k))`, float32;
-    * `next_observation`: what the last of the `k` steps led to;
-    * `discount`: `discount**k * (1 - terminated)`, float32. A truncated episode is bootstrapped
-      from, so `reward + discount * value(next_observation)` is right for all items;
+    * `next_observation`: the observation after the last of the `k` steps;
+    * `discount`: `discount**k * (1 - terminated)`, float32. Learners bootstrap from a truncated
+      episode, so `reward + discount * value(next_observation)` is right for all items;
     * `terminated` and `truncated` of the last of the `k` steps.
 
     Args:
@@ -42,23 +42,24 @@ class Transitions:
 
 @dataclasses.dataclass(frozen=True)
 class Sequences:
-    """Windows of `burn_in + length` steps of one episode, `T`.
+    """Sequences of `burn_in + length` steps of one episode, `T`.
 
     The columns are those of `Transitions` of one step, with a time dimension: `observation` is
     `[T, ...]`, and row `t` of all columns is one step. `next_observation` refers to the same cells
-    as `observation`, one step later, and takes no room in the table.
+    as `observation`, one step later, and takes no memory in the table.
 
-    A window begins at steps 0, `stride`, `2 * stride`, ... of an episode. If the last one does not
-    end with the episode, one more window has the last `T` steps, so that every end is in an item.
+    A sequence begins at steps 0, `stride`, `2 * stride`, ... of an episode. If the last one does
+    not end with the episode, one more sequence has the last `T` steps, so that the end of every
+    episode is in an item.
 
     Args:
       length: Number of steps to learn from.
-      stride: Number of steps between the starts of two windows; `None`: `length`.
-      burn_in: Number of steps before those, to warm up a recurrent state with.
+      stride: Number of steps between the starts of two sequences; `None`: `length`.
+      burn_in: Number of steps before these, to warm up a recurrent state.
       discount: As in `Transitions`.
-      short_episodes: What becomes of an episode of fewer than `T` steps. "drop": it is in no item,
-        and `num_dropped_episodes` counts it. "keep": it is an item of as many steps as it has, so
-        that batches are ragged.
+      short_episodes: Treatment of an episode of fewer than `T` steps. "drop": it is in no item, and
+        `num_dropped_episodes` counts it. "keep": it becomes a shorter item, so that batches are
+        ragged.
 
     Example:
       >>> from reverb.adapters import gymnasium
@@ -82,7 +83,7 @@ class Sequences:
 
     @property
     def num_steps(self) -> int:
-        """Number of steps of a window, `T`."""
+        """Number of steps of a sequence, `T`."""
         return self.burn_in + self.length
 
 
@@ -91,14 +92,14 @@ class Episodes:
     """Whole episodes.
 
     The columns are those of `Sequences`; `T` is the number of steps of the episode. An episode that
-    the program interrupts with a `reset` or a `close` is not whole: it is in no item, and
+    the program interrupts by `reset` or `close` is incomplete: it is in no item, and
     `num_dropped_episodes` counts it.
 
     Args:
       max_length: Largest number of steps of an episode.
       discount: As in `Transitions`.
-      long_episodes: What becomes of a longer episode. "raise": `step` raises an error
-        and makes no step. "drop": the episode is in no item, and `num_dropped_episodes` counts it.
+      long_episodes: Treatment of a longer episode. "raise": `step` raises an error and makes no
+        step. "drop": the episode is in no item, and `num_dropped_episodes` counts it.
 
     Example:
       >>> from reverb.adapters import gymnasium

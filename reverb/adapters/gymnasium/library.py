@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that imports Gymnasium."""
+"""The only module that imports Gymnasium."""
 
 import importlib
 from typing import Any
@@ -20,5 +20,5 @@ def _import_gymnasium() -> Any:
     )
 
 
-# Type checkers would take the package that this file is in for Gymnasium.
+# Type checkers would confuse this package with Gymnasium.
 gymnasium: Any = _import_gymnasium()

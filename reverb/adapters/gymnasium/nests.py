@@ -34,7 +34,7 @@ def check_space(argument: str, space: Any) -> None:
     """Checks that the values of a space are arrays of one shape and type.
 
     Raises:
-      InvalidArgumentError: If they are not, as those of Text, Sequence, Graph and OneOf.
+      InvalidArgumentError: If they are not, as with Text, Sequence, Graph and OneOf.
     """
 
     def check(leaf: Any) -> None:
@@ -43,7 +43,7 @@ def check_space(argument: str, space: Any) -> None:
         if getattr(leaf, "shape", None) is None or not has_type:
             raise errors.InvalidArgumentError(
                 f"{argument} has a part {leaf} whose values are no arrays of one shape; a recorder "
-                "takes Box, Discrete, MultiBinary, MultiDiscrete, Dict and Tuple: transform the "
+                "supports Box, Discrete, MultiBinary, MultiDiscrete, Dict and Tuple: transform "
                 "others with a wrapper below the recorder"
             )
 
@@ -51,12 +51,12 @@ def check_space(argument: str, space: Any) -> None:
 
 
 def with_rows(nest: Any, rows: Any, indices: np.ndarray) -> Any:
-    """Returns a copy of the nest with some rows exchanged.
+    """Returns a copy of the nest with some rows replaced.
 
     Args:
       nest: Nest of arrays `[B, ...]`; it is not changed.
       rows: The same nest, or an array of `B` objects, each a nest of arrays `[...]`.
-      indices: Which rows to take from `rows`.
+      indices: The rows to take from `rows`.
     """
     if isinstance(rows, np.ndarray) and rows.dtype == object:
         chosen = [rows[index] for index in indices]
@@ -75,7 +75,7 @@ def _with_rows(nest: Any, rows: Any, indices: np.ndarray) -> Any:
         parts = [_with_rows(nest[key], child(key), indices) for key in keys]
         return dict(zip(keys, parts, strict=True)) if isinstance(nest, Mapping) else tuple(parts)
     others = np.stack(rows) if isinstance(rows, list) else rows
-    # No value is cut off where the two differ in their dtypes.
+    # If the dtypes differ, the common one holds all values.
     changed = np.array(nest, np.result_type(nest, others))
     changed[indices] = others
     return changed

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wrapper of vector environments that records what happens in a table."""
+"""A wrapper of vector environments that records their steps in a table."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,10 +11,10 @@ from reverb import errors
 from reverb.adapters.gymnasium import autoreset
 from reverb.adapters.gymnasium.checks import as_row
 from reverb.adapters.gymnasium.frame_stacks import check_frame_stack
-from reverb.adapters.gymnasium.history import History
 from reverb.adapters.gymnasium.items import Items, Transitions
 from reverb.adapters.gymnasium.library import gymnasium
 from reverb.adapters.gymnasium.nests import check_space
+from reverb.adapters.gymnasium.step_recorder import StepRecorder
 from reverb.adapters.gymnasium.step_writer import Priority
 
 __all__ = ["Recorder"]
@@ -23,15 +23,14 @@ __all__ = ["Recorder"]
 class Recorder(gymnasium.vector.VectorWrapper):
     """Records the steps of a vector environment in a table.
 
-    A wrapper: the environment behaves as without it. Each environment has its own episodes, and no
-    item has steps of two of them, however the vector environment resets. An observation is stored
-    once, whether it is an observation, a next observation, the last one of its episode or a frame
-    of several stacks.
+    The wrapped environment behaves as before. Each environment has its own episodes, and no item
+    has steps of two episodes, in all autoreset modes. An observation is stored once, even if it is
+    the observation of one item, the next observation of another, and a frame of several stacks.
 
     Observations and actions have the dtypes of their spaces. `Transitions`, `Sequences` and
-    `Episodes` say which columns the items have. Values of the program, such as the probability of
-    the action, become columns by `extras`, and values of the environment by `keep_infos`.
-    `signature` makes the table's signature, with which samples have the names of the columns.
+    `Episodes` document the columns of their items. Use `extras` to add columns with values of the
+    program, such as the probability of the action, and `keep_infos` for values of the environment.
+    `signature` makes the table's signature, so that samples have the names of the columns.
 
     Example:
       >>> import gymnasium
@@ -67,31 +66,31 @@ class Recorder(gymnasium.vector.VectorWrapper):
         Args:
           env: A `gymnasium.vector.VectorEnv` with `B` environments.
           client: The client to write through.
-          tables: A table's name, or a dict: names, each with the priority of its items, or `None`
-            for `priority`. Every item goes into all of them.
+          tables: A table's name; or a dict of names, each with the priority of its items, or `None`
+            for `priority`. Every item is inserted into all of them.
           items: `Transitions`, `Sequences` or `Episodes`.
-          frame_stack: Number of frames of an observation, `k`. The environment gives single frames,
-            `[...]`; an observation of an item is `[k, ...]`, the oldest frame first, and repeats
-            the first frame where an episode begins. In `Sequences` the frames of all steps are one
-            column `[k - 1 + T, ...]`: those of step `t` are `[t : t + k]`. `None`: no stacks.
-          autoreset_mode: A `gymnasium.vector.AutoresetMode`, or its value; `None`: the environment
-            says it, in `env.metadata["autoreset_mode"]`.
+          frame_stack: Number of frames of an observation, `k`. The environment returns single
+            frames, `[...]`; an observation of an item is `[k, ...]`, the oldest frame first. At the
+            start of an episode, its first frame is repeated. In `Sequences` the frames of all steps
+            are one column `[k - 1 + T, ...]`: those of step `t` are `[t : t + k]`. `None`: no
+            stacks.
+          autoreset_mode: A `gymnasium.vector.AutoresetMode`, or its value; `None`: that of
+            `env.metadata["autoreset_mode"]`.
           priority: A number; "max", which is `reverb.MAX_PRIORITY`; or a function. It is called
             with the step that completes the items, a dict with `next_observation`, `action`,
             `reward`, `discount`, `terminated`, `truncated`, the extras and the infos, arrays `[B,
             ...]`, and returns numbers `[B]`.
-          keep_infos: Names of infos that become columns. They are of an item's last step. A dict
-            has for each name the value that is recorded where the environment has none; without
-            it, that is zero, and the first step must have the info.
-          extras: Names of the values that `extras` gives with each step; `None`: those that it
-            gives with the first one.
-          max_unconfirmed_items: `step` blocks while more items are unconfirmed, for example behind
-            a rate limiter, and says in the log after each 10 s what it waits for. `None`: 64 for
-            each environment.
+          keep_infos: Names of infos that become columns, with the values of an item's last step.
+            Pass a dict to choose the value that is stored when an environment does not report the
+            info. Without a dict the value is 0, and the first step must report the info.
+          extras: Names of the values that `extras` gives with each step; `None`: the names that it
+            gives with the first step.
+          max_unconfirmed_items: `step` blocks while more items are unconfirmed, for example because
+            of a rate limiter, and logs the reason every 10 s. `None`: 64 for each environment.
 
         Raises:
-          InvalidArgumentError: If the environment does not say how it resets, if a space has no
-            arrays, if the environment stacks frames beside the recorder, or if an argument is out
+          InvalidArgumentError: If the environment does not declare how it resets, if a space has no
+            arrays, if both the environment and the recorder stack frames, or if an argument is out
             of its range.
           TableNotFoundError: If the server has no such table.
           UnavailableError: If no server answers.
@@ -101,7 +100,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
         check_space("observation_space", env.single_observation_space)
         check_space("action_space", env.single_action_space)
         check_frame_stack(env, frame_stack)
-        self._history = History(
+        self._steps = StepRecorder(
             client,
             tables,
             items,
@@ -114,13 +113,13 @@ class Recorder(gymnasium.vector.VectorWrapper):
             extras,
             max_unconfirmed_items,
         )
-        # Whose episode has ended and has no next one yet.
+        # Environments whose episode has ended, and whose next episode has not begun.
         self._ended = np.zeros(env.num_envs, np.bool_)
 
     @property
     def num_dropped_episodes(self) -> int:
-        """Number of episodes that are in no item; `Sequences` and `Episodes` say which."""
-        return self._history.num_dropped_episodes
+        """Number of episodes that are in no item; see `Sequences` and `Episodes`."""
+        return self._steps.num_dropped_episodes
 
     def extras(self, **values: Any) -> None:
         """Gives values that belong to the actions of the next `step`.
@@ -131,10 +130,10 @@ class Recorder(gymnasium.vector.VectorWrapper):
           **values: Arrays `[B, ...]`, or nests of them, of the same names in each step.
 
         Raises:
-          InvalidArgumentError: If a name is that of another column, or was not there in the first
+          InvalidArgumentError: If a name is that of another column, or was missing in the first
             step, or if an array does not have `B` rows.
         """
-        self._history.give(values)
+        self._steps.give(values)
 
     def reset(
         self,
@@ -152,16 +151,16 @@ class Recorder(gymnasium.vector.VectorWrapper):
           options: As in the environment.
 
         Returns:
-          What the environment returns.
+          The result of the environment's own `reset`.
 
         Raises:
-          InvalidArgumentError: If a value does not fit into the dtype of its space; the environment
-            has to be reset again.
+          InvalidArgumentError: If a value does not fit into the dtype of its space; reset the
+            environment again.
           ReverbError: If the connection failed for good.
         """
         where = autoreset.rows_to_reset(self.num_envs, options)
         observation, infos = self.env.reset(seed=seed, options=options)
-        self._history.begin(observation, where)
+        self._steps.begin(observation, where)
         self._ended &= ~where
         return observation, infos
 
@@ -174,28 +173,28 @@ class Recorder(gymnasium.vector.VectorWrapper):
           actions: The actions, `[B, ...]`.
 
         Returns:
-          What the environment returns.
+          The result of the environment's own `step`.
 
         Raises:
           FailedPreconditionError: If the mode is DISABLED and an environment has ended and was not
             reset; the text names it. Nothing was done.
           InvalidArgumentError: If extras are missing; nothing was done. If infos are missing, if a
             value does not fit into the dtype of its space, or if rewards or flags have another
-            shape than `[B]`; the environment made its step, and has to be reset.
+            shape than `[B]`; the environment made its step, and must be reset.
           SignatureMismatchError: If the items do not match a table's signature. The environment
-            made its step, and has to be reset.
+            made its step, and must be reset.
           ReverbError: If the connection failed for good.
         """
         self._check_next_step()
         try:
             return self._step(actions)
         except BaseException:
-            self._history.lose_step()
+            self._steps.lose_step()
             raise
 
     def flush(self) -> None:
         """Blocks until the server has confirmed all items."""
-        self._history.flush()
+        self._steps.flush()
 
     def close(self, **kwargs: Any) -> None:
         """Interrupts the episodes, waits for at most 10 s until the items are confirmed, closes.
@@ -206,12 +205,12 @@ class Recorder(gymnasium.vector.VectorWrapper):
         Raises:
           DeadlineExceededError: If some items were not confirmed; the environment is closed.
         """
-        # Gymnasium 1.0 closes what is collected. If the constructor has failed, the environment is
-        # still the program's.
-        if "_history" not in self.__dict__:
+        # Gymnasium 1.0 closes a wrapper when it is garbage-collected. If the constructor has
+        # failed, the environment still belongs to the program.
+        if "_steps" not in self.__dict__:
             return
         try:
-            self._history.close()
+            self._steps.close()
         finally:
             super().close(**kwargs)
 
@@ -227,7 +226,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
         led_to = observation
         if resets:
             led_to = autoreset.with_final_observations(observation, infos, ended)
-        self._history.step(
+        self._steps.step(
             led_to,
             actions,
             reward,
@@ -239,13 +238,13 @@ class Recorder(gymnasium.vector.VectorWrapper):
             final_infos=ended if resets else None,
         )
         if resets:
-            self._history.begin(observation, ended)
+            self._steps.begin(observation, ended)
         else:
             self._ended = ended
         return observation, rewards, terminations, truncations, infos
 
     def _check_next_step(self) -> None:
-        self._history.check_next_step()
+        self._steps.check_next_step()
         if self._mode == autoreset.DISABLED and self._ended.any():
             raise errors.FailedPreconditionError(
                 f"environment {np.flatnonzero(self._ended)[0]} has ended and does not reset by "

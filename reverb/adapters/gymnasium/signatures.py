@@ -27,8 +27,8 @@ def signature(
       env: The environment that will be recorded, or a vector environment of several.
       items: As in `Recorder`.
       frame_stack: As in `Recorder`.
-      keep_infos: For each info that is kept an example of one environment.
-      extras: For each extra an example of one environment, a nest of arrays `[...]`.
+      keep_infos: An example of each kept info, from one environment.
+      extras: An example of each extra, from one environment: a nest of arrays `[...]`.
 
     Raises:
       InvalidArgumentError: If a space has no arrays of one shape.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values as their space says: of its structure and its dtypes."""
+"""Converts values to the structure and the dtypes of their space."""
 
 import math
 from collections.abc import Mapping
@@ -24,12 +24,12 @@ def of_dtypes(dtypes: Any, nest: Any, column: str, where: Any = None) -> Any:
     """Returns the arrays of a nest with these dtypes.
 
     Floats are cast. Integers and booleans are cast if their values fit, and floats to integers if
-    they have no fraction. What has its dtype already is returned as it is.
+    they have no fraction. A value that already has its dtype is returned unchanged.
 
     Args:
       dtypes: A nest of dtypes.
       nest: The same nest of arrays `[B, ...]`.
-      column: Its name in errors.
+      column: Name of the value in errors.
       where: The environments whose values count, booleans `[B]`; `None`: all.
 
     Raises:
@@ -70,7 +70,7 @@ def _cast(array: np.ndarray, dtype: np.dtype, column: str, where: Any) -> np.nda
     low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if array.dtype.kind == "f":
         wide = array.astype(np.float64, copy=False)
-        # `high` itself may be no float, but the power of 2 after it is one. NaN does not fit.
+        # `high` may have no exact float, but the power of 2 after it has one. NaN does not fit.
         fits = (wide >= low) & (wide < float(high + 1)) & (wide == np.floor(wide))
     else:
         fits = (array >= low) & (array <= high)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The writer of a recorder: tables, priorities, and how far it may be ahead of the server."""
+"""The writer of a recorder: tables, priorities, and the limit of unconfirmed items."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -27,8 +27,8 @@ CLOSE_TIMEOUT_MS = 10_000
 class NewItems(NamedTuple):
     """One item for each selected environment.
 
-    `columns` are those of an item, flat, in the order of `name_columns`; `where` are booleans
-    `[B]`; functions compute priorities from `step`.
+    `columns` is the flat list of an item's columns, in the order of `name_columns`; `where` are
+    booleans `[B]`; functions compute priorities from `step`.
     """
 
     columns: list[Any]
@@ -42,7 +42,7 @@ class StepWriter:
     Args:
       client: The client to write through.
       tables: A table's name, or a dict of names with the priority of each.
-      priority: The priority of the tables that have none of their own.
+      priority: Priority for tables without their own.
       num_envs: Number of environments, `B`.
       num_rows: Number of rows of a history that items refer to.
       max_unconfirmed_items: Calls wait while more items are unconfirmed; `None`: 64 for each
@@ -97,7 +97,7 @@ class StepWriter:
         return self._closed
 
     def name_columns(self, paths: Sequence[tuple[Any, ...]]) -> None:
-        """Says what the columns of the items are called, before the first item."""
+        """Sets the names of the items' columns, before the first item."""
         labels = ["/".join(map(str, path)) for path in paths]
         self._names = self._writer._column_names(labels)
 
@@ -106,7 +106,7 @@ class StepWriter:
         self._writer.append(row, where=where)
 
     def create_items(self, items: Sequence[NewItems]) -> None:
-        """Makes items in every table, with its columns in the order of its signature.
+        """Makes items in every table, with the columns in the order of its signature.
 
         Blocks while too many items are unconfirmed.
 
@@ -138,10 +138,10 @@ class StepWriter:
         self._wait(0)
 
     def close(self) -> None:
-        """Waits 10 s for the items to be confirmed, and closes.
+        """Waits for at most 10 s until all items are confirmed, and closes.
 
         Raises:
-          DeadlineExceededError: If some were not; the text says what was waited for.
+          DeadlineExceededError: If some were not; the text has the reason.
         """
         if self._closed:
             return
@@ -177,7 +177,7 @@ def _checked_priority(
 
 
 def _columns_of(step: dict[str, Any]) -> dict[str, Any]:
-    """A row under the names that its values have in an item of one step."""
+    """Renames the values of a row to the column names of an item."""
     row = dict(step)
     row["next_observation"] = map_nest(np.asarray, row.pop("observation"))
     return row

@@ -28,8 +28,8 @@ def batches(
 ) -> BatchIterator:
     """Samples batches without end, and puts them on devices ahead of the program.
 
-    Every batch has `batch_size` rows, so that a step that is compiled once stays compiled. On the
-    CPU JAX uses the memory that the batch was decoded into; it belongs to that batch alone.
+    Every batch has `batch_size` rows, so that a compiled step is never compiled again. On the CPU,
+    JAX uses the memory that the batch was decoded into, which no other batch uses.
 
     Example:
       >>> from reverb.adapters import jax as reverb_jax
@@ -40,11 +40,11 @@ def batches(
 
     Args:
       client: A client, or the address of a server.
-      table: Name of a table; or several with weights, see `reverb.batches`.
+      table: Name of a table, or weights by name, see `reverb.batches`.
       batch_size: Number of items in a batch of all processes, `B`.
-      sharding: Where the data goes: a device, or a `jax.sharding.Sharding` that divides the first
-        axis. With several processes, each one samples its part of the rows, and the batch is the
-        global array. `None`: the default device.
+      sharding: Destination of the data: a device, or a `jax.sharding.Sharding` that divides the
+        first axis. With several processes, each one samples its part of the rows, and the batch is
+        the global array. `None`: the default device.
       prefetch: Number of batches to fetch ahead, at least 1.
       transform: Called in the background thread with every batch of NumPy arrays, before it goes to
         the device; returns a `ReplayBatch`.
@@ -52,10 +52,10 @@ def batches(
         `rate_limiter_timeout_ms`, `container_types`, and those of `Client.sample_batch`.
 
     Returns:
-      A `reverb.BatchIterator`. Elements are a `ReplayBatch`: `data` has `jax.Array`s `[B, ...]`;
-      `info` stays NumPy, because JAX has integers of 32 bits only unless it is told otherwise, and
-      has the rows of this process. So do columns that JAX cannot hold: texts, and int64 and uint64
-      unless `jax_enable_x64` is set.
+      A `reverb.BatchIterator`. Each element is a `ReplayBatch`: `data` has `jax.Array`s `[B, ...]`;
+      `info` has NumPy arrays with the rows of this process, because JAX has only integers of 32
+      bits by default. Columns that JAX cannot hold stay NumPy arrays too: strings, and int64 and
+      uint64 unless `jax_enable_x64` is set.
 
     Raises:
       InvalidArgumentError: If `batch_size` does not divide into the shards, or another argument is
@@ -63,7 +63,7 @@ def batches(
     """
     if options.pop("partial", False):
         raise InvalidArgumentError(
-            "partial must be False: a batch of another size would be compiled for anew"
+            "partial must be False: a batch of another size would cause a recompilation"
         )
     BatchIterator.check_arguments(table, batch_size)
     rows = _rows_of_process(batch_size, sharding)
@@ -78,7 +78,7 @@ def batches(
         array = np.asarray(value)
         if not _is_for_jax(array.dtype):
             return array
-        # JAX may keep this very memory; nobody writes to it any more.
+        # JAX may keep this memory, so it must not be written any more.
         array.flags.writeable = False
         if not is_divided:
             return jax.device_put(array, sharding)
@@ -97,7 +97,7 @@ def batches(
 
 
 def _is_for_jax(dtype: np.dtype[Any]) -> bool:
-    """Whether arrays of JAX can have all values of a dtype, but for the precision of floats."""
+    """Whether JAX arrays can hold all values of a dtype, except for the precision of floats."""
     if dtype.kind in "OSU":
         return False
     return dtype.kind not in "iu" or dtype.itemsize < 8 or jax.config.jax_enable_x64

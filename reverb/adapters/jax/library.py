@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that imports JAX."""
+"""The only module that imports JAX."""
 
 import importlib
 from typing import Any
@@ -21,7 +21,7 @@ def _import_jax() -> Any:
     )
 
 
-# Type checkers would take the package that this file is in for JAX.
+# Type checkers would confuse this package with JAX.
 jax: Any = _import_jax()
 
 

@@ -10,8 +10,8 @@
     client = group.client()                  # in the program that started the group
     client = reverb_ray.connect("replay")    # in every other process of the Ray cluster
 
-Ray starts the servers, starts them again, and knows their names. It carries no data: clients talk
-to the servers directly, and outside the Ray cluster the address of a client is enough.
+Ray starts and restarts the servers, and keeps their names. It carries no data: clients connect to
+the servers directly, and outside the Ray cluster the address of a client is enough.
 """
 
 from reverb.adapters.ray.group import Group, connect, get_group, start

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Ray actor that decides for a group: which shards there are, and who owns which slot."""
+"""The Ray actor that decides for a group: its shards, and the owner of each slot."""
 
 import contextlib
 import dataclasses
@@ -30,34 +30,34 @@ from reverb.errors import (
 
 __all__ = ["DirectoryActor"]
 
-# A shard of `serve_here` that is not heard of for so long has ended with its process.
+# A shard of `serve_here` that is silent for longer has ended with its process.
 _LOST_AFTER_S = 60.0
-# How long programs wait for a directory that Ray has started again and that asks its shards.
+# How long programs wait for a restarted directory, which first asks its shards for the map.
 _RECOVERY_S = 30.0
 
 _logger = logging.getLogger("reverb.ray")
 
 
 class DirectoryActor:
-    """Starts the shards, and tells each of them about the others.
+    """Starts the shards, and sends the map of the group to each of them.
 
-    It keeps nothing on disk. When Ray starts it again, it learns everything from the shards.
+    It stores nothing on disk. When Ray restarts it, it learns everything from the shards.
     """
 
     def __init__(self, settings: GroupSettings) -> None:
         self._settings = settings
         self._directory = Directory(settings.name, settings.checkpoint_directory)
         self._lock = threading.RLock()
-        # Of those that change the number of shards; the other lock is never held for long.
+        # Held by calls that change the number of shards; the other lock is never held for long.
         self._changes = threading.Lock()
         self._members: dict[int, Member] = {}
         self._processes = ShardProcesses(settings)
         self._saver = GroupSaver(settings)
-        # Whether it knows its shards.
+        # Set when the directory knows its shards.
         self._ready = threading.Event()
         self._coordinator: cluster.Coordinator | None = None
         self._stopped = threading.Event()
-        # In its first life it starts the shards; in later ones they are there.
+        # After a restart of this actor, its shards already exist.
         if shard_indices(settings.name):
             threading.Thread(target=self._recover, name="recover", daemon=True).start()
 
@@ -67,13 +67,13 @@ class DirectoryActor:
         """Starts the shards; returns when all serve and have the map.
 
         Raises:
-          ReverbError: If a shard cannot start; names it.
-          DeadlineExceededError: If one does not start in time; names those that are missing.
+          ReverbError: If a shard cannot start; the text names it.
+          DeadlineExceededError: If one does not start in time; the text names the missing ones.
         """
         settings = self._settings
         checkpoint, start_points = self._saver.start_points()
         indices = sorted(start_points) if checkpoint else range(settings.num_shards)
-        places = self._processes.find_places(settings.num_shards, timeout_s)
+        places = self._processes.find_nodes(settings.num_shards, timeout_s)
         with self._lock:
             self._directory.lay_out(indices)
             if checkpoint is not None:
@@ -113,7 +113,7 @@ class DirectoryActor:
             time.sleep(POLL_S)
 
     def _recover(self) -> None:
-        """Learns from the shards what the life before had decided."""
+        """Learns from the shards what the actor had decided before its restart."""
         indices = self._processes.find()
         found = self._processes.describe(indices, DESCRIBE_TIMEOUT_S)
         for index in set(indices) - found.keys():
@@ -137,7 +137,7 @@ class DirectoryActor:
     # ---- What shards ask -------------------------------------------------------------------------
 
     def register(self, facts: ShardFacts) -> Answer:
-        """Notes that a shard serves, or why it does not; returns what it has to do."""
+        """Stores the facts of a shard that serves or has failed; returns its next action."""
         index = facts.index
         with self._lock:
             if not self._ready.is_set():
@@ -154,11 +154,11 @@ class DirectoryActor:
         with self._lock:
             is_back = index not in self._directory.indices and not facts.is_actor
             if index not in self._directory.indices and not is_back:
-                # It is admitted by who has started it.
+                # The caller that started the shard will admit it.
                 self._members[index] = Member(facts, time.monotonic())
                 return Answer(action="wait")
             try:
-                if is_back:  # It had been taken out because it was not heard of.
+                if is_back:  # The shard had been removed from the map because it was silent.
                     self._admit(facts)
                 is_new = is_back or self._take(facts)
             except InvalidArgumentError as error:
@@ -175,7 +175,7 @@ class DirectoryActor:
         return Answer(action="go_on", map=serialized, tables=tables, num_starts=num_starts)
 
     def beat(self, index: int, server_id: int, epoch: int) -> Answer:
-        """Notes that a shard lives; returns what it has to do, and the map if it has an old one."""
+        """Notes that a shard lives; returns its next action, and the map if its own is old."""
         with self._lock:
             if not self._ready.is_set():
                 return Answer(action="go_on")
@@ -192,14 +192,14 @@ class DirectoryActor:
             return Answer(action="go_on")
 
     def address_of(self, index: int) -> str:
-        """Returns where a shard was last; empty if that is not known."""
+        """Returns the last address of a shard; empty if it is unknown."""
         with self._lock:
             if index in self._directory.indices:
                 return self._directory.shard(index).address
             return ""
 
     def learn_tables(self, serialized: bytes) -> None:
-        """Takes over the tables of a map that a client gave to the shards."""
+        """Takes over the tables of a map that a client has changed at the shards."""
         with self._lock:
             is_news = self._directory.learn_tables(parse_map(serialized))
         if is_news:
@@ -207,18 +207,18 @@ class DirectoryActor:
             self._share_sizes()
 
     def _take(self, facts: ShardFacts) -> bool:
-        """Notes where a shard of the map is; returns whether the map has changed."""
+        """Stores the address of a shard of the map; returns whether the map has changed."""
         index = facts.index
         self._directory.set_tables(index, facts.tables)
         before = self._members.get(index)
         is_news = before is None or before.facts.server_id != facts.server_id
-        # An earlier life of this actor may have counted more.
+        # Before a restart, this actor may have counted more.
         num_starts = max(facts.num_starts, (before.num_starts if before else 0) + is_news)
         self._members[index] = Member(facts, time.monotonic(), num_starts, facts.epoch)
         if not facts.sees_directory:
             _logger.warning(
                 "shard %d of group '%s' on node %s does not see the files of the directory in %s: "
-                "the group cannot be saved, and the shard comes back empty on another node. Use "
+                "the group cannot be saved, and the shard would restart empty on another node. Use "
                 "storage that all nodes share",
                 index,
                 self._settings.name,
@@ -233,9 +233,9 @@ class DirectoryActor:
         )
 
     def _is_current(self, index: int, facts: ShardFacts) -> bool | None:
-        """Whether Ray means this process by the shard, and not one that it has replaced.
+        """Whether this process is Ray's actor of the shard now, and not a replaced one.
 
-        `None`: that cannot be told now, because it does not answer.
+        `None`: unknown, because the actor does not answer.
         """
         if self._processes.get(index) is None or not facts.is_actor:
             return True
@@ -243,7 +243,7 @@ class DirectoryActor:
         return None if now is None else now.server_id == facts.server_id
 
     def _push(self, *, wait: bool = False) -> None:
-        """Sends the map to all shards that are actors; others get it when they ask next."""
+        """Sends the map to all shards that are actors; others get it with their next beat."""
         with self._lock:
             serialized = self._directory.to_proto().SerializeToString()
             handles = self._processes.among(self._members)
@@ -257,7 +257,7 @@ class DirectoryActor:
             self._coordinator = cluster.Coordinator(self.address())
 
     def _watch(self) -> None:
-        """Saves from time to time, and notices shards that have ended with their processes."""
+        """Saves at intervals, and removes shards that have ended with their processes."""
         interval = self._settings.checkpoint_interval_s
         next_save = None if interval is None else time.monotonic() + interval
         while not self._stopped.wait(BEAT_S):
@@ -271,9 +271,9 @@ class DirectoryActor:
             self._coordinate()
 
     def remove_lost(self, after_s: float) -> None:
-        """Takes shards in processes of the program out of the map that were not heard of so long.
+        """Removes silent shards of `serve_here` from the map.
 
-        One that is back after all is admitted again, with its items.
+        If such a shard is back after all, it is admitted again, with its items.
         """
         now = time.monotonic()
         with self._lock:
@@ -286,7 +286,7 @@ class DirectoryActor:
             ]
             for index in lost:
                 _logger.warning(
-                    "shard %d of group '%s' has not been heard of for %.0f s and is taken out",
+                    "shard %d of group '%s' has been silent for %.0f s and is removed",
                     index,
                     self._settings.name,
                     after_s,
@@ -300,18 +300,18 @@ class DirectoryActor:
     # ---- What programs ask -----------------------------------------------------------------------
 
     def address(self) -> str:
-        """Returns what clients connect to."""
+        """Returns the address for clients."""
         self._wait_until_ready()
         with self._lock:
             addresses = [self._directory.shard(it).address for it in self._directory.indices]
         return self._settings.scheme + ",".join(it for it in addresses if it)
 
     def _wait_until_ready(self) -> None:
-        """Without its shards it would tell of an empty group, and give a number twice."""
+        """Waits until the shards are known: else the group would look empty, with free indices."""
         if not self._ready.wait(_RECOVERY_S):
             raise UnavailableError(
                 f"the directory of group '{self._settings.name}' has not heard from its shards "
-                f"within {_RECOVERY_S:g} s; Ray has started it again, and it asks them for the map"
+                f"within {_RECOVERY_S:g} s; Ray has restarted it, and it asks them for the map"
             )
 
     def is_ready(self) -> bool:
@@ -319,7 +319,7 @@ class DirectoryActor:
         return self._ready.is_set()
 
     def status(self) -> GroupStatus:
-        """Asks all shards, and returns what they say."""
+        """Asks all shards for their status."""
         self._wait_until_ready()
         with self._lock:
             indices = self._directory.indices
@@ -347,7 +347,7 @@ class DirectoryActor:
         """Saves the group; returns the directory of the checkpoint.
 
         Raises:
-          FailedPreconditionError: If it cannot be saved; names the shard.
+          FailedPreconditionError: If it cannot be saved; the text names the shard.
         """
         self._wait_until_ready()
         with self._lock:
@@ -362,12 +362,12 @@ class DirectoryActor:
         return self._saver.save(proto, shards, self._coordinator)
 
     def add_shards(self, count: int, timeout_s: float) -> list[int]:
-        """Starts more shards; returns their numbers when they serve."""
+        """Starts more shards; returns their indices when they serve."""
         self._wait_until_ready()
         with self._changes:
             with self._lock:
                 taken = [it.facts.node_id for it in self._members.values()]
-            places = self._processes.find_places(count, timeout_s, taken)
+            places = self._processes.find_nodes(count, timeout_s, taken)
             with self._lock:
                 indices = [self._directory.reserve() for _ in places]
                 total = len(self._directory.indices) + count
@@ -387,7 +387,7 @@ class DirectoryActor:
             return indices
 
     def drain(self, index: int, wait_s: float) -> int:
-        """Moves the items of a shard to the others and ends it; returns how many were moved."""
+        """Moves the items of a shard to the others and ends it; returns the number of items."""
         self._wait_until_ready()
         with self._changes:
             handle = self._processes.get(index)
@@ -408,19 +408,19 @@ class DirectoryActor:
             return num_moved
 
     def begin_drain(self, index: int) -> dict[int, tuple[str, list[int]]]:
-        """A shard in a process of the program is about to leave; returns its heirs."""
+        """Prepares the leave of a shard of `serve_here`; returns its heirs."""
         self._wait_until_ready()
         with self._changes:
             return self._begin_drain(index)
 
     def cancel_drain(self, index: int) -> None:
-        """It stays after all."""
+        """Undoes `begin_drain`: the shard stays."""
         self._wait_until_ready()
         with self._changes:
             self._cancel_drain(index)
 
     def _begin_drain(self, index: int) -> dict[int, tuple[str, list[int]]]:
-        """Marks a shard, and makes room at the others; returns their addresses and slots."""
+        """Marks a shard, enlarges the others' tables; returns their addresses and slots."""
         with self._lock:
             self._directory.begin_drain(index)
             slots = self._directory.slots_without(index)
@@ -450,13 +450,13 @@ class DirectoryActor:
         self._share_sizes()
 
     def reserve(self) -> tuple[int, int, GroupSettings]:
-        """Returns a number for a shard in a process of the program, and how many there will be."""
+        """Returns an index for a shard of `serve_here`, and the number of shards with it."""
         self._wait_until_ready()
         with self._lock:
             return self._directory.reserve(), len(self._directory.indices) + 1, self._settings
 
     def admit(self, facts: ShardFacts) -> bytes:
-        """Takes a shard in a process of the program into the map; returns the map."""
+        """Adds a shard of `serve_here` to the map; returns the map."""
         self._wait_until_ready()
         with self._changes:
             with self._lock:
@@ -467,7 +467,7 @@ class DirectoryActor:
             return serialized
 
     def leave(self, index: int) -> None:
-        """Takes a shard in a process of the program out of the map again."""
+        """Removes a shard of `serve_here` from the map."""
         self._wait_until_ready()
         with self._changes:
             self._remove(index)
@@ -485,7 +485,7 @@ class DirectoryActor:
         self._take(facts)
 
     def _share_sizes(self, leaving: int | None = None) -> None:
-        """Gives each shard its part of the tables' sizes, when their number has changed."""
+        """Gives each shard its part of the tables' sizes, when the number of shards has changed."""
         with self._lock:
             stay = [it for it in self._directory.indices if it != leaving]
             tables = self._directory.tables()
@@ -494,6 +494,5 @@ class DirectoryActor:
         ray.wait(calls, num_returns=len(calls), timeout=DESCRIBE_TIMEOUT_S)
 
     def _end(self, index: int) -> None:
-        """Ends the process of a shard for good."""
         self._members.pop(index, None)
         self._processes.end(index)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A shard that leaves: its writers go, then its items."""
+"""The leave of a shard: first its writers leave it, then its items are moved."""
 
 import contextlib
 import time
@@ -11,9 +11,9 @@ from reverb.errors import ReverbError
 
 __all__ = ["end_when_streams_have", "move_away"]
 
-# Writers that have sent nothing for so long do not hold up a drain.
+# Writers that have sent nothing for this time do not delay a drain.
 _STILL_S = 2.0
-# How long a shard that has left waits for its streams: their clients go to the others.
+# How long a shard that has left waits until its streams end, whose clients go to other shards.
 _STREAMS_END_S = 5.0
 
 
@@ -23,10 +23,10 @@ def move_away(
     """Moves the items of a shard to others; returns how many. After an error it serves as before.
 
     Args:
-      index: Its number.
-      handle: Its actor.
+      index: Index of the shard.
+      handle: Actor of the shard.
       heirs: Address and slots of each of the others.
-      wait_s: How long writers may go on.
+      wait_s: How long to wait for writers, in seconds.
     """
     name, num_moved = f"shard {index}", 0
     try:
@@ -47,10 +47,10 @@ def end_when_streams_have(index: int, handle: Any) -> None:
 
 
 def _wait_for_writers(name: str, handle: Any, wait_s: float) -> None:
-    """Waits until no writer writes to the shard: they leave at the end of an episode.
+    """Waits until writers have left the shard, which they do at the end of an episode.
 
-    A writer that writes nothing keeps its stream. Such streams may be cut off: their writers go to
-    another shard with their next item.
+    An idle writer keeps its stream. Such a stream may be cut off, because the writer sends its next
+    item to another shard.
     """
     deadline = time.monotonic() + wait_s
     before: list[tuple[str, str, int]] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that imports Ray."""
+"""The only module that imports Ray."""
 
 import importlib
 from collections.abc import Mapping
@@ -20,14 +20,14 @@ def _import_ray() -> Any:
     )
 
 
-# Type checkers would take the package that this file is in for Ray.
+# Type checkers would confuse this package with Ray.
 ray: Any = _import_ray()
 
 
 def free_resources() -> Mapping[str, Mapping[str, float]]:
-    """Returns what nobody uses on each node, by its id; empty if this Ray does not tell it."""
+    """Returns the free resources of each node by its id; empty if Ray does not report them."""
     try:
-        # Ray has no public name for it; its own libraries use this one.
+        # Ray has no public API for this; its own libraries use this name.
         state = importlib.import_module("ray._private.state")
         return state.available_resources_per_node()
     except (ImportError, AttributeError):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting a group of replay servers on a Ray cluster, and finding it again."""
+"""Starts groups of replay servers on a Ray cluster, and finds them again."""
 
 import operator
 import os
@@ -35,22 +35,21 @@ from reverb.shown_text import shown
 __all__ = ["Group", "connect", "get_group", "start"]
 
 MAX_PORT = 65_535
-# How long a call waits for a directory that Ray is starting again.
+# How long a call waits while Ray restarts the directory.
 _RESTART_S = 60.0
 _RETRY_S = 0.2
 
 
 class Group:
-    """A group of replay servers on a Ray cluster. It lives on when this object is gone.
+    """A group of replay servers on a Ray cluster. It stays when this object is deleted.
 
     May be pickled and sent to other processes of the Ray cluster.
 
     Attributes:
-      name: Its name.
+      name: Name of the group.
     """
 
     def __init__(self, name: str) -> None:
-        """See `start` and `get_group`."""
         self.name = name
 
     def client(self, **options: Any) -> reverb.Client:
@@ -66,44 +65,45 @@ class Group:
 
     @property
     def address(self) -> str:
-        """The address that clients connect to; it has the places of all shards."""
+        """The address for clients, with those of all shards."""
         return self._ask("address", timeout_s=_RESTART_S)
 
     def status(self) -> GroupStatus:
-        """Asks all shards how they are; waits at most a second for those that do not answer."""
+        """Asks all shards for their status; waits at most a second for silent ones."""
         return self._ask("status", timeout_s=_RESTART_S)
 
     def checkpoint(self) -> str:
         """Saves the group: a checkpoint of each shard, and a manifest when all are complete.
 
-        Blocks until that is done. Inserts and samples go on.
+        Blocks until that is done. Inserts and samples continue.
 
         Returns:
           The directory of the checkpoint.
 
         Raises:
           FailedPreconditionError: If the group has no `checkpoint_directory`, or if a shard cannot
-            save; names the shard. The checkpoints before stay.
+            save (the text names it). Earlier checkpoints stay.
         """
         return self._ask("checkpoint", timeout_s=None, retry=False)
 
     def add_shards(self, count: int, *, timeout_s: float = 300.0) -> list[int]:
-        """Adds shards, which take slots of the others for new items. Nothing is moved.
+        """Adds shards, which take slots of the others for new items. No items are moved.
 
-        Blocks until they serve. The sizes of the tables stay those of the whole group: every shard
-        has a smaller part then.
+        Blocks until they serve. The sizes of the tables stay those of the whole group, so every
+        shard gets a smaller part.
 
         Args:
-          count: How many.
+          count: Number of shards to add.
           timeout_s: How long to wait for them, in seconds.
 
         Returns:
-          Their numbers.
+          Indices of the new shards.
 
         Raises:
           InvalidArgumentError: If `count` is below 1.
-          ResourceExhaustedError: If no node has room for one; says what is missing where.
-          DeadlineExceededError: If they do not start in time; they are given up then.
+          ResourceExhaustedError: If no node has room for one; the text says which resources are
+            missing on which node.
+          DeadlineExceededError: If they do not start in time; they are removed again.
         """
         count = operator.index(count)
         if count < 1:
@@ -111,30 +111,29 @@ class Group:
         return self._ask("add_shards", count, float(timeout_s), timeout_s=None, retry=False)
 
     def drain(self, shard: int | str, *, wait_s: float = 60.0) -> int:
-        """Takes a shard out of the group; its items go to the others.
+        """Removes a shard from the group, and moves its items to the others.
 
-        First writers leave it, at the end of their episodes; those that write nothing for two
-        seconds are not waited for. Then its items are sent to the other
-        shards, with their keys, priorities and counts; sampling goes on meanwhile. Then the others
-        own its slots, and its process ends. Writers that are still there send again to others what
-        was not confirmed. Updates of priorities that arrive while the items are on their way may be
-        lost.
+        First, writers leave it at the end of their episodes; it does not wait for writers that have
+        sent nothing for two seconds. Then its items are sent to the other shards, with their keys,
+        priorities and counts, while sampling continues. Then the others own its slots, and its
+        process ends. Remaining writers send their unconfirmed items again to other shards. Updates
+        of priorities that arrive while the items are in transit may be lost.
 
         Blocks until that is done.
 
         Args:
-          shard: Its number, or "shard-<number>".
-          wait_s: How long to wait at most for writers that go on writing, in seconds.
+          shard: Index of the shard, or "shard-<index>".
+          wait_s: How long to wait at most for active writers, in seconds.
 
         Returns:
-          How many items were moved.
+          Number of moved items.
 
         Raises:
           InvalidArgumentError: If the group has no such shard.
           FailedPreconditionError: If no other shard would be left, or if the shard lives in a
             process of the program.
-          UnavailableError: If a shard died meanwhile. Then the shard stays in the group, and some
-            of its items may be in two shards.
+          UnavailableError: If a shard died meanwhile. Then the drained shard stays in the group,
+            and some of its items may be in two shards.
         """
         if isinstance(shard, str):
             number = shard.removeprefix("shard-")
@@ -150,7 +149,7 @@ class Group:
         """Ends the group: all its servers, and the directory.
 
         Args:
-          checkpoint: Whether to save the group first. If that fails, the group goes on.
+          checkpoint: Whether to save the group first. If that fails, the group is not stopped.
 
         Raises:
           FailedPreconditionError: If the group could not be saved.
@@ -195,43 +194,44 @@ def start(
 ) -> Group:
     """Starts a group of replay servers on the Ray cluster that this process is connected to.
 
-    Blocks until all shards serve. The group lives on when the program ends; `Group.stop` ends it.
-    A shard that dies is started again by Ray, and loads its own latest checkpoint.
+    Blocks until all shards serve. The group stays when the program ends; `Group.stop` ends it. Ray
+    restarts a shard that dies, and it loads its own latest checkpoint.
 
     If `checkpoint_directory` holds a checkpoint of the group, the group starts from the latest one.
 
     Args:
-      make_tables: Makes the tables, with sizes and rate limiters of the whole group. Runs once in
-        the process of each shard; each keeps its part. Must make the same tables each time.
+      make_tables: Makes the tables, with sizes and rate limiters of the whole group. Called once in
+        the process of each shard, which uses its part of them. Must return the same tables each
+        time.
       num_shards: Number of shards; `None`: as many as `placement` has nodes.
       name: Name of the group on the Ray cluster: 1 to 32 characters of A-Z, a-z, 0-9, `_`, `-`,
         `.`.
-      placement: Where the shards go, among the nodes that have room for them now. "spread": evenly
-        over all nodes. "per_node": one on each node.
-        "with:<resource>": evenly over the nodes that have this resource of Ray. A list of ids of
-        nodes: evenly over these. A shard comes back on its node if that is alive, else on another.
+      placement: Distribution of the shards over the nodes that have room for them now. "spread":
+        evenly over all nodes. "per_node": one on each node. "with:<resource>": evenly over the
+        nodes that have this resource of Ray. A list of ids of nodes: evenly over these. A shard
+        restarts on its node if that is alive, else on another.
       checkpoint_directory: Absolute path of a directory that all nodes share under this path.
-        `None`: nothing is saved, and a shard that dies comes back empty.
+        `None`: nothing is saved, and a shard that dies restarts empty.
       checkpoint_interval_s: Interval of saves of the group, in seconds; `None`: `Group.checkpoint`
         only.
       keep_latest: Number of checkpoints of the group to keep, at least 1.
-      resources_per_shard: What Ray reserves for each shard: `num_cpus` (default: 1), `memory` in
-        bytes, `resources`.
+      resources_per_shard: Resources that Ray reserves for each shard: `num_cpus` (default: 1),
+        `memory` in bytes, `resources`.
       base_port: Shard `i` listens on port `base_port + i`; `None`: any free port, which a shard
-        keeps when it is started again on the same node.
+        keeps when it restarts on the same node.
       server_options: More arguments of each `reverb.Server`, such as `tls`, `tokens`, `limits`.
       runtime_env: Ray's runtime environment of the servers, for example with `env_vars`.
       timeout_s: How long to wait for the shards, which load their checkpoints meanwhile.
 
     Raises:
       InvalidArgumentError: If an argument is out of its range, or if the tables differ between
-        shards; names shard, table and field.
-      FailedPreconditionError: If there is a group of this name, if a shard cannot start (names it),
-        or if the checkpoint was saved by another number of shards.
-      DataLossError: If a part of the checkpoint is missing; names shard and path.
-      ResourceExhaustedError: If the nodes have no room for so many shards, for ten seconds if
-        others use it; says what is missing on which node.
-      DeadlineExceededError: If a shard does not start in time; names it.
+        shards; the text names shard, table and field.
+      FailedPreconditionError: If there is a group of this name, if a shard cannot start (the text
+        names it), or if the checkpoint was saved by another number of shards.
+      DataLossError: If a part of the checkpoint is missing; the text names shard and path.
+      ResourceExhaustedError: If the nodes have no room for so many shards; for resources that
+        others use, it waits ten seconds first. The text says what is missing on which node.
+      DeadlineExceededError: If a shard does not start in time; the text names it.
     """
     check_initialized()
     check_group_name(name)
@@ -242,7 +242,7 @@ def start(
         if num_shards is None:
             raise InvalidArgumentError(
                 f"num_shards must be given with placement={placement!r}; only 'per_node' and a "
-                "list of nodes have a number of their own"
+                "list of nodes define the number of shards"
             )
     num_shards = operator.index(num_shards)
     _check_at_least_one("num_shards", num_shards)
@@ -322,13 +322,13 @@ def _create_directory(settings: GroupSettings, head: str) -> Any:
         max_restarts=-1,
         max_concurrency=64,
         num_cpus=0,
-        # When the head ends, the cluster does.
+        # If the head node ends, so does the cluster.
         scheduling_strategy=affinity(head, soft=True),
         runtime_env=settings.runtime_env,
     )
     try:
         return actor.remote(settings)
-    except ValueError:  # Somebody was faster.
+    except ValueError:  # Another program was faster.
         raise _second(settings.name) from None
 
 
@@ -348,7 +348,7 @@ def _second(name: str) -> FailedPreconditionError:
 
 
 def _end(name: str) -> None:
-    """Ends a group, whatever state it is in. The directory first: it starts nothing then."""
+    """Ends a group in any state; the directory first, so that it starts no more shards."""
     try:
         directory = ray.get_actor(directory_name(name), namespace=NAMESPACE)
         ray.kill(directory, no_restart=True)

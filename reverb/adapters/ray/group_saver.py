@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saves a group, and finds what it starts with."""
+"""Saves a group, and finds the checkpoint with which it starts."""
 
 import contextlib
 import logging
@@ -29,8 +29,8 @@ class GroupSaver:
     """The checkpoints of a group.
 
     Attributes:
-      latest: Directory of the last one; `None`: there is none.
-      latest_error: Why the last save failed; `None`: it did not.
+      latest: Directory of the last checkpoint; `None` if there is none.
+      latest_error: Error of the last save; `None` if it succeeded.
     """
 
     def __init__(self, settings: GroupSettings) -> None:
@@ -42,12 +42,12 @@ class GroupSaver:
     def start_points(
         self,
     ) -> tuple[group_checkpoint.GroupCheckpoint | None, Mapping[int, pathlib.Path]]:
-        """Prepares the directory; returns the latest checkpoint, and what each shard starts with.
+        """Prepares the directory; returns the latest checkpoint, and the part for each shard.
 
         Raises:
           FailedPreconditionError: If the checkpoint was saved by another number of shards, or by
             another group.
-          DataLossError: If a part of it is missing; names shard and path.
+          DataLossError: If a part of it is missing; the text names shard and path.
         """
         settings = self._settings
         if not settings.checkpoint_directory:
@@ -71,15 +71,15 @@ class GroupSaver:
         alone = group_checkpoint.shards_alone(root)
         if alone:
             _logger.warning(
-                "%s has no complete checkpoint of the group '%s': each shard starts with the last "
-                "one that it saved itself, which are of different moments",
+                "%s has no complete checkpoint of the group '%s': each shard starts with its own "
+                "last checkpoint, and these were saved at different times",
                 root,
                 settings.name,
             )
         return None, {it: path for it, path in alone.items() if it < settings.num_shards}
 
     def find_latest(self) -> None:
-        """Looks for the last checkpoint, when an earlier life of the directory saved it."""
+        """Looks for the last checkpoint, after a restart of the directory."""
         root = self._settings.checkpoint_directory
         if root:
             with contextlib.suppress(ReverbError):
@@ -93,11 +93,11 @@ class GroupSaver:
 
         Args:
           proto: The map of the group.
-          shards: The shards, by index, as `group_checkpoint.save` wants them.
-          coordinator: Of the rate limiters; it does not move anything meanwhile.
+          shards: The shards, by index, for `group_checkpoint.save`.
+          coordinator: Coordinator of the rate limiters, which is frozen meanwhile.
 
         Raises:
-          FailedPreconditionError: If it cannot be saved; names the shard.
+          FailedPreconditionError: If it cannot be saved; the text names the shard.
         """
         root = self._settings.checkpoint_directory
         if not root:
@@ -125,7 +125,7 @@ class GroupSaver:
 
 
 class SavingActor:
-    """A shard as `group_checkpoint.save` wants it, by calls of its actor."""
+    """A shard for `group_checkpoint.save`, which calls the shard's actor."""
 
     def __init__(self, index: int, handle: Any) -> None:
         self._name = f"shard {index}"

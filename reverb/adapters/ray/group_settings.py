@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a group was started with. Ray keeps it, and gives it to actors that it starts again."""
+"""Settings of a group. Ray keeps them, and passes them to actors that it restarts."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -14,17 +14,17 @@ class GroupSettings:
 
     Attributes:
       name: Name of the group.
-      run: Tells this life of the group from others of the same name.
+      run: Id that distinguishes this group from earlier ones of the same name.
       pickled_tables: The pickled function that makes the tables; only shards unpickle it.
       num_shards: Number of shards at the start.
       placement: As in `start`.
-      resources: What a shard takes on its node.
-      checkpoint_directory: Where checkpoints lie; empty if nothing is saved.
+      resources: Resources of a shard on its node.
+      checkpoint_directory: Directory of checkpoints; empty if nothing is saved.
       checkpoint_interval_s: Time between saves of the group; `None`: only on request.
       keep_latest: Number of checkpoints of the group to keep.
       base_port: Shard `i` listens on `base_port + i`; `None`: any free port.
       server_options: More arguments of each `reverb.Server`.
-      scheme: In front of the addresses of clients.
+      scheme: Prefix of the group's address for clients.
       runtime_env: Ray's runtime environment of the actors.
     """
 
@@ -43,7 +43,7 @@ class GroupSettings:
     runtime_env: Mapping[str, Any] | None
 
     def make_tables(self) -> list[Any]:
-        """Makes the tables as the program gave them: with sizes and limiters of the group."""
+        """Makes the program's tables, with sizes and limiters of the whole group."""
         return list(ray.cloudpickle.loads(self.pickled_tables)())
 
     @staticmethod
@@ -54,14 +54,14 @@ class GroupSettings:
 
 @dataclasses.dataclass(frozen=True)
 class ShardSettings:
-    """What one shard was started with.
+    """Settings of one shard.
 
     Attributes:
-      group: Of the whole group.
-      index: Number of the shard.
-      num_shards: How many parts the tables have, this one included.
-      checkpoint_name: Under which it saves; a new shard of an old number has a new one.
-      start_from: The checkpoint that it starts with, if it has saved none itself.
+      group: Settings of the whole group.
+      index: Index of the shard.
+      num_shards: Number of shards when this one started, itself included.
+      checkpoint_name: Name under which it saves; a new shard with an old index has a new name.
+      start_from: The checkpoint to load if the shard itself has saved none.
     """
 
     group: GroupSettings

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a group tells of itself."""
+"""The status of a group."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,22 +10,22 @@ class ShardStatus:
     """One shard of a group.
 
     Attributes:
-      index: Its number.
-      state: "serving"; "starting" while it loads; "failed", see `error`; "lost" if it is not heard
-        of, and Ray starts it again.
-      address: Where clients reach it.
+      index: Index of the shard.
+      state: "serving"; "starting" while it loads; "failed", see `error`; "lost" if it is silent,
+        and Ray restarts it.
+      address: Address of the shard for clients.
       node_id: Ray's id of its node.
-      pid: Its process there.
-      num_starts: How often it has come up; less if the directory died with it.
-      epoch: Of the map that it has.
+      pid: Id of its process on that node.
+      num_starts: How often it has started; too small if the directory died at the same time.
+      epoch: Epoch of its map.
       num_slots: How many of the 4,096 slots it owns.
       is_draining: Whether it is about to leave.
-      last_seen_s: Seconds since it was heard of.
+      last_seen_s: Seconds since its last message.
       sizes: Number of items of each table.
-      restored_from: The checkpoint that it started with; `None`: it started empty.
-      sees_directory: Whether it sees the checkpoint directory of the group; `False`: its disk is
-        its own, so that a group cannot be saved.
-      is_actor: Whether Ray starts it again; a shard of `serve_here` ends with its process.
+      restored_from: The checkpoint that it loaded; `None`: it started empty.
+      sees_directory: Whether it sees the checkpoint directory of the group; `False`: it has its own
+        disk, so the group cannot be saved.
+      is_actor: Whether Ray restarts it; a shard of `serve_here` ends with its process.
       error: Why it could not start.
     """
 
@@ -51,13 +51,13 @@ class GroupStatus:
     """A whole group.
 
     Attributes:
-      name: Its name.
-      epoch: Of its map.
-      address: What clients connect to.
-      shards: Its shards, by number.
+      name: Name of the group.
+      epoch: Epoch of its map.
+      address: Address for clients.
+      shards: The shards, by index.
       sizes: Number of items of each table in all shards that answer.
-      latest_checkpoint: The last checkpoint of the group; `None`: there is none.
-      latest_error: Why the last save of the group failed; `None`: it did not.
+      latest_checkpoint: The last checkpoint of the group; `None` if there is none.
+      latest_error: Error of the last save of the group; `None` if it succeeded.
     """
 
     name: str

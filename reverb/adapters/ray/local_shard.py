@@ -23,7 +23,7 @@ class LocalShard:
     """A shard of a group that lives in this process, and ends with it.
 
     Attributes:
-      index: Its number in the group.
+      index: Index of the shard in the group.
     """
 
     def __init__(self, life: ShardLife) -> None:
@@ -36,7 +36,7 @@ class LocalShard:
 
     @property
     def server(self) -> reverb.Server:
-        """Its server."""
+        """The server of the shard."""
         return self._life.server
 
     def client(self) -> reverb.Client:
@@ -44,15 +44,16 @@ class LocalShard:
         return self.server.localhost_client()
 
     def stop(self, *, move_items: bool = False) -> None:
-        """Takes the shard out of the group, and ends it.
+        """Removes the shard from the group, and ends it.
 
         Does nothing if it has been stopped before.
 
         Args:
-          move_items: Whether its items go to the other shards first; otherwise they are gone.
+          move_items: Whether its items are moved to the other shards first; otherwise they are
+            lost.
 
         Raises:
-          ReverbError: If its items could not be moved; the shard goes on then.
+          ReverbError: If its items could not be moved; the shard is not stopped then.
         """
         if self._life.is_stopped:
             return
@@ -61,7 +62,7 @@ class LocalShard:
             self._give_items(name)
         self._life.end_beats()
         self._thread.join()
-        # A group that does not answer takes it out by itself when it is not heard of.
+        # If the group does not answer now, it removes the silent shard later.
         with contextlib.suppress(ReverbError):
             call = find_directory(name).leave.remote(self.index)
             result_of(call, _LEAVE_TIMEOUT_S, f"the directory of group '{name}'")
@@ -82,17 +83,16 @@ class LocalShard:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Ends the shard."""
         self.stop()
 
 
 def serve_here(name: str, make_tables: Callable[[], Sequence[reverb.Table]]) -> LocalShard:
     """Makes this process a shard of a group.
 
-    A learner that samples from it needs no socket, and copies nothing. Blocks until the group has
-    it in its map: from then on writers insert into it, too.
+    A learner that samples from it needs no socket and copies nothing. Blocks until the shard is in
+    the map of the group; from then on writers insert into it too.
 
-    Ray does not start it again. If its process ends, its items are gone; the group takes it out of
+    Ray does not restart it. If its process ends, its items are lost, and the group removes it from
     the map after a minute.
 
     Args:
@@ -102,7 +102,8 @@ def serve_here(name: str, make_tables: Callable[[], Sequence[reverb.Table]]) -> 
     Raises:
       FailedPreconditionError: If there is no such group, or if this process is not connected to a
         Ray cluster.
-      InvalidArgumentError: If the tables are not those of the group; names table and field.
+      InvalidArgumentError: If the tables are not those of the group; the text names table and
+        field.
     """
     directory = find_directory(name)
     what = f"the directory of group '{name}'"

@@ -16,7 +16,7 @@ NAMESPACE = "reverb"
 """Ray's namespace of all groups, so that every program of the cluster finds them."""
 
 DESCRIBE_TIMEOUT_S = 5.0
-"""How long a shard may take to say how it is."""
+"""How long a shard may take to report its status."""
 
 POLL_S = 0.05
 
@@ -47,7 +47,7 @@ def shard_name(group: str, index: int) -> str:
 
 
 def shard_indices(group: str) -> list[int]:
-    """Returns the numbers of a group's shards that are actors, as Ray knows them."""
+    """Returns the indices of a group's shards that are actors of Ray."""
     prefix = f"reverb:{group}:shard-"
     return sorted(
         int(actor["name"].removeprefix(prefix))
@@ -81,7 +81,7 @@ def find_directory(group: str) -> Any:
     """Returns the handle of a group's directory actor.
 
     Raises:
-      FailedPreconditionError: If there is no such group; names those that there are.
+      FailedPreconditionError: If there is no such group; the text names the existing ones.
     """
     check_initialized()
     check_group_name(group)
@@ -94,7 +94,7 @@ def find_directory(group: str) -> Any:
 
 
 def result_of(reference: Any, timeout_s: float | None, what: str) -> Any:
-    """Waits for what an actor returns; its errors come as they were raised there.
+    """Waits for the result of an actor's method; raises its errors unchanged.
 
     Raises:
       DeadlineExceededError: If it does not answer in time.

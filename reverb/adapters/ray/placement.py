@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which node of a Ray cluster gets which shard."""
+"""Chooses nodes of a Ray cluster for shards."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -7,11 +7,11 @@ from typing import Any
 
 from reverb.errors import InvalidArgumentError, ResourceExhaustedError
 
-# The least that Ray takes: a shard only has to be on a node that has the resource.
+# The smallest amount that Ray accepts; it only ties a shard to nodes that have the resource.
 _TRACE = 0.001
 _WITH = "with:"
 _GIB = 2**30
-# Nodes that an error names.
+# Maximum number of nodes in an error.
 _MAX_SHOWN = 8
 
 
@@ -21,8 +21,8 @@ class Node:
 
     Attributes:
       node_id: Ray's id of the node.
-      resources: All that it has, also what is in use.
-      free: What nobody uses now.
+      resources: All its resources, including those in use.
+      free: Its free resources.
       is_head: Whether it is the head of the cluster.
     """
 
@@ -33,12 +33,12 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Where a shard belongs, and what it takes there.
+class ShardNode:
+    """The node of a shard, and the resources that it takes there.
 
     Attributes:
       node_id: The node, as long as it is alive; otherwise the shard goes to another one.
-      options: `num_cpus`, `memory`, `resources` and so on, as actors take them.
+      options: Options of the actor: `num_cpus`, `memory`, `resources` and so on.
     """
 
     node_id: str
@@ -48,11 +48,11 @@ class Place:
 def nodes_of(
     entries: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[str, float]]
 ) -> list[Node]:
-    """Returns the nodes that are alive, in an order that stays the same.
+    """Returns the nodes that are alive, in a stable order.
 
     Args:
-      entries: What `ray.nodes()` says.
-      free: What nobody uses now, by the id of the node; one that is missing is taken for idle.
+      entries: Result of `ray.nodes()`.
+      free: Free resources by the id of the node; a missing node counts as idle.
     """
     return sorted(
         (
@@ -73,7 +73,7 @@ def check_placement(placement: str | Sequence[str]) -> None:
     """Checks the argument `placement` of `start`.
 
     Raises:
-      InvalidArgumentError: If it is none of the known ones.
+      InvalidArgumentError: If it is unknown.
     """
     if isinstance(placement, str):
         if placement in ("spread", "per_node") or (
@@ -89,7 +89,7 @@ def check_placement(placement: str | Sequence[str]) -> None:
 
 
 def default_num_shards(placement: str | Sequence[str], nodes: Sequence[Node]) -> int | None:
-    """Returns how many shards a placement has if the program does not say it; `None`: unknown."""
+    """Returns the number of shards that a placement defines; `None`: it defines none."""
     if placement == "per_node":
         return len(nodes)
     return len(placement) if not isinstance(placement, str) else None
@@ -101,23 +101,23 @@ def place(
     resources: Mapping[str, Any],
     nodes: Sequence[Node],
     taken: Sequence[str] = (),
-) -> list[Place]:
+) -> list[ShardNode]:
     """Chooses a node for each of `count` shards, among those with room for it now.
 
-    The node with the fewest shards of the group gets the next one; of several, the one with the
-    most room.
+    The node with the fewest shards of the group gets the next one; among several, the node with the
+    most free resources.
 
     Args:
       count: Number of shards to place.
       placement: As in `start`.
-      resources: What a shard takes: `num_cpus`, `memory` in bytes, `resources`.
+      resources: Resources of a shard: `num_cpus`, `memory` in bytes, `resources`.
       nodes: All nodes that are alive.
-      taken: Nodes of the shards that there are already, once for each.
+      taken: Nodes of the existing shards, once for each shard.
 
     Raises:
       InvalidArgumentError: If a node of the list is not alive, or if `per_node` has fewer nodes
         than shards.
-      ResourceExhaustedError: If the nodes lack room, now or at any time; says for each node what a
+      ResourceExhaustedError: If the nodes lack room; the text says for each node which resources a
         shard lacks there.
     """
     options = dict(resources)
@@ -134,7 +134,7 @@ def place(
         )
     wanted = _wanted(options)
     free = {node.node_id: dict(node.free) for node in candidates}
-    places: list[Place] = []
+    places: list[ShardNode] = []
     for _ in range(count):
         room = {node_id: _num_that_fit(left, wanted) for node_id, left in free.items()}
         open_nodes = [
@@ -147,7 +147,7 @@ def place(
         load[node.node_id] += 1
         for name, amount in wanted.items():
             free[node.node_id][name] -= amount
-        places.append(Place(node.node_id, options))
+        places.append(ShardNode(node.node_id, options))
     return places
 
 
@@ -157,7 +157,7 @@ def has_room_when_idle(
     resources: Mapping[str, Any],
     nodes: Sequence[Node],
 ) -> bool:
-    """Whether `count` shards can be placed once others give back what they use."""
+    """Whether `count` shards could be placed if all resources were free."""
     idle = [dataclasses.replace(node, free=node.resources) for node in nodes]
     try:
         place(count, placement, resources, idle)
@@ -186,14 +186,14 @@ def _candidates(placement: str | Sequence[str], nodes: Sequence[Node]) -> list[N
 
 
 def _wanted(options: Mapping[str, Any]) -> dict[str, float]:
-    """What a shard takes, by Ray's names of resources."""
+    """Resources of a shard, by Ray's names."""
     named = {"CPU": options.get("num_cpus"), "GPU": options.get("num_gpus")}
     named |= {"memory": options.get("memory")} | dict(options.get("resources", {}))
     return {name: amount for name, amount in named.items() if amount}
 
 
 def _num_that_fit(there: Mapping[str, float], wanted: Mapping[str, float]) -> float:
-    """How many shards fit into these resources."""
+    """Number of shards that fit into these resources."""
     return min(
         (there.get(name, 0) // amount for name, amount in wanted.items()), default=float("inf")
     )
@@ -206,7 +206,7 @@ def _no_room(
     nodes: Sequence[Node],
     free: Mapping[str, Mapping[str, float]],
 ) -> str:
-    """One sentence: which resources are missing where."""
+    """A sentence about the missing resources of each node."""
     lacks = []
     for node in nodes[:_MAX_SHOWN]:
         left = free[node.node_id]

@@ -12,9 +12,10 @@ from reverb.server_status import CheckpointStatus
 
 
 class ShardActor:
-    """Runs the server of a shard. Ray starts it again, with the same arguments, when it dies.
+    """Runs the server of a shard. Ray restarts it, with the same arguments, when it dies.
 
-    The constructor returns at once and does not fail: Ray gives up an actor whose constructor does.
+    The constructor returns at once and never fails, because Ray gives up an actor whose constructor
+    does.
     """
 
     def __init__(self, settings: ShardSettings) -> None:
@@ -22,11 +23,11 @@ class ShardActor:
         threading.Thread(target=self._life.run, name="shard-life", daemon=True).start()
 
     def describe(self) -> ShardFacts:
-        """Returns what the directory needs to know, with sizes of tables."""
+        """Returns the facts of the shard for the directory, with sizes of tables."""
         return dataclasses.replace(self._life.facts(), sizes=self._life.sizes())
 
     def set_map(self, serialized: bytes) -> int:
-        """Takes a newer map; returns the epoch that the shard has then."""
+        """Accepts a newer map; returns the epoch of the shard's map after that."""
         return self._life.set_map(serialized)
 
     def checkpoint(self) -> str:
@@ -46,11 +47,11 @@ class ShardActor:
         return self._life.insert_streams()
 
     def give_items(self, heirs: Mapping[int, tuple[str, list[int]]], last: bool) -> int:
-        """Adds the items of the shard to the others; returns how many were added."""
+        """Copies the items of the shard to the others; returns how many were added."""
         return self._life.give_items(heirs, last=last)
 
     def take_inserts_again(self) -> None:
-        """The shard stays after all."""
+        """Accepts inserts again, if the shard stays after all."""
         self._life.take_inserts_again()
 
     def stop(self, drain_s: float) -> None:

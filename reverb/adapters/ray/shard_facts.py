@@ -17,13 +17,13 @@ BEAT_S = 1.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShardFacts:
-    """A shard as it describes itself.
+    """The description of a shard by itself.
 
     Attributes:
       tables: Its tables, as serialized `TableInfo` messages of the whole group.
-      map: The map that it has, serialized; `None`: none yet.
-      slots: Its slots in that map; only of use if it has no place in a newer one.
-      sizes: Number of items of each table; empty where nobody has asked.
+      map: Its serialized map; `None`: none yet.
+      slots: Its slots in that map; needed only if a newer map lacks the shard.
+      sizes: Number of items of each table; empty if they were not requested.
 
     The other attributes are those of `ShardStatus`.
     """
@@ -54,8 +54,8 @@ class Answer:
     Attributes:
       action: "go_on"; "wait" and ask again; "register" anew; "stop", see `reason`.
       map: A newer map, serialized.
-      tables: The tables of the whole group, and in how many parts they are.
-      num_starts: How often the shard has come up.
+      tables: The tables of the whole group, and the number of their parts.
+      num_starts: How often the shard has started.
       reason: Why it has to stop.
     """
 
@@ -68,7 +68,7 @@ class Answer:
 
 @dataclasses.dataclass
 class Member:
-    """A shard that has registered, as the directory knows it."""
+    """A registered shard in the directory."""
 
     facts: ShardFacts
     last_seen: float
@@ -82,10 +82,10 @@ def status_of(
     """Returns the status of a shard of the map.
 
     Args:
-      index: Its number.
+      index: Index of the shard.
       directory: The map.
-      member: What it said when it registered; `None`: it has not.
-      answer: What it says now; `None`: it does not answer.
+      member: Facts of its registration; `None`: it has not registered.
+      answer: Its present facts; `None`: it does not answer.
     """
     facts = answer or (member.facts if member else None)
     last_seen_s = time.monotonic() - member.last_seen if member else float("inf")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life of one shard: it loads, serves, registers, and tells the directory that it lives."""
+"""The life of one shard: it loads, serves, registers, and sends beats to the directory."""
 
 import logging
 import os
@@ -24,13 +24,13 @@ from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbE
 __all__ = ["MARKER", "ShardLife"]
 
 MARKER = ".reverb-group-{name}-{run}"
-"""A file in the checkpoint directory; a shard that sees it shares the disk with the directory."""
+"""A file in the checkpoint directory; a shard that sees it shares the disk with the group."""
 
 _CALL_TIMEOUT_S = 10.0
 # How long a shard that cannot start waits before it tries again, for example because another
 # process still holds its checkpoint.
 _RETRY_S = 2.0
-# Longer paths of sockets are refused by Linux.
+# Linux refuses longer paths of sockets.
 _MAX_UNIX_PATH = 107
 
 _logger = logging.getLogger("reverb.ray")
@@ -40,15 +40,15 @@ class ShardLife:
     """A server, and the thread that keeps it in the map of its group.
 
     Attributes:
-      settings: What the shard was started with.
-      is_actor: Whether Ray starts it again when it dies.
+      settings: Settings of the shard.
+      is_actor: Whether Ray restarts it when it dies.
     """
 
     def __init__(self, settings: ShardSettings, *, is_actor: bool) -> None:
-        """Remembers its settings; `run` or `start` begins."""
+        """Stores the settings; call `run` or `start` next."""
         self.settings = settings
         self.is_actor = is_actor
-        # Where the shard was in its last life; empty in the first.
+        # Address of the shard before its restart; empty at the first start.
         self._last_address = ""
         self._lock = threading.Lock()
         self._maps = threading.Lock()
@@ -59,14 +59,15 @@ class ShardLife:
         self._address = ""
         self._socket = ""
         self._tables: list[bytes] = []
-        # Numbers of the group's rate limiters, by table.
+        # Numbers of the group's rate limiter for each table.
         self._limits: dict[str, tuple[float, ...]] = {}
         self._map: bytes | None = None
         self._epoch = 0
         self._restored_from: str | None = None
         self._stopped = threading.Event()
         context = ray.get_runtime_context()
-        # The directory counts, and tells it: a later life of the directory asks the shards.
+        # The directory counts the starts and sends the number, because a restarted directory has to
+        # ask the shards for it.
         self._num_starts = 2 if is_actor and context.was_current_actor_reconstructed else 1
         self._node_id = context.get_node_id()
         self._host = _as_host(ray.util.get_node_ip_address())
@@ -122,7 +123,7 @@ class ShardLife:
             try:
                 self.start()
             except Exception as error:
-                # An actor whose constructor fails is never started again, so this one goes on.
+                # Ray never restarts an actor whose constructor fails, so this one keeps running.
                 self._state, self._error = "failed", f"{type(error).__name__}: {error}"
                 _logger.warning("shard %d cannot start: %s", self.settings.index, self._error)
                 self._tell_failure()
@@ -130,18 +131,18 @@ class ShardLife:
         self.beat_until_stopped()
 
     def beat_until_stopped(self) -> None:
-        """Tells the directory once a second that the shard lives, and takes what it answers."""
+        """Sends a beat to the directory every second, and acts on its answers."""
         is_registered = False
         while not self._stopped.is_set():
             try:
                 is_registered = self._beat(is_registered)
             except ReverbError as error:
-                # The directory is being started again; the shard has its map meanwhile.
+                # Ray restarts the directory; the shard keeps its map meanwhile.
                 _logger.info("shard %d: %s", self.settings.index, error)
             self._stopped.wait(BEAT_S)
 
     def facts(self) -> ShardFacts:
-        """What the directory needs to know of the shard."""
+        """Facts about the shard for the directory."""
         with self._lock:
             return ShardFacts(
                 index=self.settings.index,
@@ -163,7 +164,7 @@ class ShardLife:
             )
 
     def _own_slots(self) -> list[int]:
-        """The slots of the map that it has; only of use if it has no place in a newer one."""
+        """The shard's slots in its map; needed only if a newer map lacks the shard."""
         if self.is_actor or self._map is None:
             return []
         return [
@@ -186,14 +187,14 @@ class ShardLife:
         return sorted((it.client, it.peer, it.items) for it in streams if it.kind == "insert")
 
     def give_items(self, heirs: Mapping[int, tuple[str, list[int]]], *, last: bool) -> int:
-        """Adds the items of the shard to the others; blocks until they have them.
+        """Copies the items of the shard to the others; blocks until they have them.
 
         Args:
           heirs: Address and slots of each of the others.
-          last: Whether nothing may be added any more: inserts wait from now on.
+          last: Whether to pause inserts from now on, so that no more items arrive.
 
         Returns:
-          How many items were added to others.
+          Number of items that were added to others.
         """
         client = self.server.localhost_client()
         num_added = 0
@@ -206,17 +207,17 @@ class ShardLife:
         return num_added
 
     def take_inserts_again(self) -> None:
-        """Ends what `give_items` has begun, if the shard stays after all."""
+        """Undoes the pause of `give_items`, if the shard stays after all."""
         client = self.server.localhost_client()
         for table in self.server.server_info():
             client.resume_table(table, samples=False)
 
     def set_map(self, serialized: bytes) -> int:
-        """Takes a map if it is newer than the one it has; returns the epoch that it has then."""
+        """Accepts a map that is newer than its own; returns the epoch of its map after that."""
         epoch = parse_map(serialized).epoch
         server = self.server
         self._look_at_map()
-        with self._maps:  # One after another: a newer one must not be overtaken.
+        with self._maps:  # One at a time, so that an older map cannot replace a newer one.
             if epoch > self._epoch:
                 set_map(server.localhost_client(), serialized, self.settings.index)
                 with self._lock:
@@ -224,22 +225,21 @@ class ShardLife:
             return self._epoch
 
     def set_tables(self, tables: Sequence[bytes], num_shards: int) -> None:
-        """Changes its parts of the tables to those of the group, where they differ.
+        """Changes the shard's parts of the tables to those of the group, where they differ.
 
         Args:
           tables: The tables of the whole group, as serialized `TableInfo` messages.
-          num_shards: In how many parts they are.
+          num_shards: Number of parts.
         """
         changes = {}
         for table in tables:
             name, part = part_settings(table, self.settings.index, num_shards)
             changes[name] = part.change_from(self._limits[name])
             self._limits[name] = part.limits
-        # What is the same is no change.
         self.server.configure_tables(changes)
 
     def end_beats(self) -> None:
-        """Ends `run` and `beat_until_stopped`; the server goes on."""
+        """Ends `run` and `beat_until_stopped`, but not the server."""
         self._stopped.set()
 
     @property
@@ -248,7 +248,7 @@ class ShardLife:
         return self._stopped.is_set()
 
     def stop(self, drain_s: float = 0.0) -> None:
-        """Ends the thread and the server, after `drain_s` at most for the ends of its streams."""
+        """Ends the thread and the server; waits at most `drain_s` until its streams have ended."""
         self._stopped.set()
         with self._lock:
             server, self._server = self._server, None
@@ -279,7 +279,7 @@ class ShardLife:
                 fallback_checkpoint_path=start_from,
                 name=settings.checkpoint_name,
             )
-        # Which part of the tables it has; numbers of shards that have left leave gaps.
+        # The remainder, because the indices of shards that have left are missing.
         shard = cluster.Shard(
             settings.index % settings.num_shards,
             settings.num_shards,
@@ -287,11 +287,11 @@ class ShardLife:
             is_coordinated=True,
         )
         port, unix_path = self._wanted_port(), self._unix_path()
-        places = [(port, unix_path), (port, None)]
+        attempts = [(port, unix_path), (port, None)]
         if settings.group.base_port is None and port is not None:
-            # Another process may have taken the port of its last life.
-            places += [(None, unix_path), (None, None)]
-        for port, unix_path in places:
+            # Another process may have taken the port that the shard had before its restart.
+            attempts += [(None, unix_path), (None, None)]
+        for port, unix_path in attempts:
             try:
                 server = reverb.Server(
                     tables,
@@ -302,24 +302,24 @@ class ShardLife:
                     **settings.group.server_options,
                 )
             except InvalidArgumentError as error:
-                if (port, unix_path) == places[-1]:
+                if (port, unix_path) == attempts[-1]:
                     raise
                 _logger.info("shard %d: %s", settings.index, error)
                 tables = settings.group.make_tables()
             else:
                 self._socket = unix_path or ""
                 return server
-        raise AssertionError("the last place returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def _unix_path(self) -> str | None:
-        """The socket for clients on the same node, the same in each life of the shard."""
+        """The socket for clients on the same node; a restarted shard has the same."""
         group = self.settings.group
         directory = pathlib.Path(tempfile.gettempdir(), f"reverb-{os.getuid()}")
         path = str(directory / f"{group.name}.{group.run}.{self.settings.index}")
         return path if len(os.fsencode(path)) <= _MAX_UNIX_PATH else None
 
     def _wanted_port(self) -> int | None:
-        """The port that the program gave, or that of its last life: clients know that one."""
+        """The port that the program gave, or the one before the restart, which clients know."""
         if self.settings.group.base_port is not None:
             return self.settings.group.base_port + self.settings.index
         host, _, port = self._last_address.rpartition(":")
@@ -329,7 +329,7 @@ class ShardLife:
         try:
             return self._ask("address_of", self.settings.index)
         except ReverbError:
-            return ""  # The directory is being started again; it will be told the new one.
+            return ""  # Ray restarts the directory, which will learn the new address.
 
     def _beat(self, is_registered: bool) -> bool:
         """Returns whether the directory knows the shard."""
@@ -357,11 +357,11 @@ class ShardLife:
         return answer.action == "go_on"
 
     def _look_at_map(self) -> None:
-        """Tells the directory of a map that a client gave to the server: it has changed tables."""
+        """Sends the server's map to the directory if a client has changed tables in it."""
         with self._maps:
             found = map_of(self.server.localhost_client())
             epoch = 0 if found is None else parse_map(found).epoch
-            # A server begins with a map of its own, which is of no account.
+            # The first map, which the server made itself, does not count.
             is_foreign = self._epoch > 0 and epoch > self._epoch
             if is_foreign:
                 with self._lock:

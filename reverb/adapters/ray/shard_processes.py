@@ -11,7 +11,7 @@ from typing import Any
 from reverb.adapters.ray.engine import free_resources, ray
 from reverb.adapters.ray.group_settings import GroupSettings, ShardSettings
 from reverb.adapters.ray.names import NAMESPACE, result_of, shard_indices, shard_name
-from reverb.adapters.ray.placement import Place, has_room_when_idle, nodes_of, place
+from reverb.adapters.ray.placement import ShardNode, has_room_when_idle, nodes_of, place
 from reverb.adapters.ray.shard_actor import ShardActor
 from reverb.adapters.ray.shard_facts import ShardFacts
 from reverb.errors import ResourceExhaustedError, ReverbError
@@ -19,7 +19,7 @@ from reverb.errors import ResourceExhaustedError, ReverbError
 __all__ = ["ShardProcesses"]
 
 _BORN_CHARACTERS = 12
-# How long nodes that are full have to become free: actors that have just ended still count.
+# How long to wait for room on full nodes, where actors that have just ended still count.
 _ROOM_WAIT_S = 10.0
 _ROOM_POLL_S = 0.25
 
@@ -31,19 +31,21 @@ class ShardProcesses:
         self._settings = settings
         self._handles: dict[int, Any] = {}
 
-    def find_places(self, count: int, timeout_s: float, taken: Sequence[str] = ()) -> list[Place]:
+    def find_nodes(
+        self, count: int, timeout_s: float, taken: Sequence[str] = ()
+    ) -> list[ShardNode]:
         """Chooses nodes that have room now for `count` more shards.
 
         Waits for room for some seconds, if there would be any on an idle cluster.
 
         Args:
-          count: How many.
+          count: Number of shards to add.
           timeout_s: How long to wait at most, in seconds.
-          taken: Nodes of the shards that there are already, once for each.
+          taken: Nodes of the existing shards, once for each shard.
 
         Raises:
           InvalidArgumentError: As `place`.
-          ResourceExhaustedError: If there is no room; says what is missing where.
+          ResourceExhaustedError: If there is no room; the text says what is missing on which node.
         """
         settings = self._settings
         wanted = count, settings.placement, settings.resources
@@ -58,12 +60,12 @@ class ShardProcesses:
             time.sleep(_ROOM_POLL_S)
 
     def start(
-        self, index: int, num_shards: int, where: Place, start_from: pathlib.Path | None
+        self, index: int, num_shards: int, where: ShardNode, start_from: pathlib.Path | None
     ) -> None:
         """Starts the actor of a shard; does not wait for it."""
         name = self._settings.name
-        # A number is one of a kind, and so is this life: whatever else lies in the directory of
-        # the shard, it loads only what this shard has saved.
+        # A unique name, so that the shard loads only its own checkpoints, whatever else is in its
+        # directory.
         born = uuid.uuid4().hex[:_BORN_CHARACTERS]
         settings = ShardSettings(
             group=self._settings,
@@ -89,7 +91,7 @@ class ShardProcesses:
         )
 
     def find(self) -> list[int]:
-        """Finds the actors that an earlier life of the directory has started."""
+        """Finds the actors that the directory had started before its restart."""
         for index in shard_indices(self._settings.name):
             try:
                 name = shard_name(self._settings.name, index)
@@ -99,15 +101,15 @@ class ShardProcesses:
         return sorted(self._handles)
 
     def get(self, index: int) -> Any:
-        """Returns the handle of an actor; `None`: the shard is none."""
+        """Returns the handle of an actor; `None` if the shard is not an actor."""
         return self._handles.get(index)
 
     def among(self, indices: Iterable[int]) -> dict[int, Any]:
-        """Returns the handles of those of these shards that are actors."""
+        """Returns the handles of the shards that are actors."""
         return {it: self._handles[it] for it in indices if it in self._handles}
 
     def describe(self, indices: Iterable[int], timeout_s: float) -> dict[int, ShardFacts]:
-        """Asks those of these shards that are actors; returns the answers within `timeout_s`."""
+        """Asks the shards that are actors; returns the answers within `timeout_s`."""
         handles = self.among(indices)
         calls = {index: handle.describe.remote() for index, handle in handles.items()}
         if not calls:

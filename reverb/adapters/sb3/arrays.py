@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arrays of Stable-Baselines3's buffers, read from a table.
 
-Its buffers keep step `t` of an environment in row `t % buffer_size`. Here every item has the number
-of its step and environment, its *place*, and an array is made of the items when a program asks.
+Its buffers keep step `t` of an environment in row `t % buffer_size`. Here the column `place` of
+every item has the numbers of its step and environment, and an array is built from the items when a
+program asks for it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +22,7 @@ ARRAYS = ("observations", "next_observations", "actions", "rewards", "dones", "t
 NUMBERS = ("action", "reward", "done", "discount", "place", "end")
 _ACTION, _REWARD, _, _, _PLACE, _END = range(-len(NUMBERS), 0)
 
-# Bits of the column `end`: what was said of the last step of a transition.
+# Bits of the column `end`: why the last step of a transition ended its episode.
 DONE = 1
 TIMEOUT = 2
 
@@ -29,12 +30,12 @@ Columns = list[np.ndarray[Any, Any]]
 
 
 class StoredTransitions(NamedTuple):
-    """Reads the transitions of a table by their places; each call reads the whole table.
+    """Reads the transitions of a table by step and environment; each call reads the whole table.
 
     Attributes:
-      client: Of the server.
-      table: Its name.
-      leaves: Those of an observation, in the order of the columns.
+      client: Client of the server.
+      table: Name of the table.
+      leaves: Leaves of an observation, in the order of the columns.
       shape: `(buffer_size, n_envs)`.
       num_added: Number of steps of each environment so far.
     """
@@ -46,7 +47,7 @@ class StoredTransitions(NamedTuple):
     num_added: int
 
     def observations(self, at: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        """Returns an array of column `at`, which is of a leaf of an observation."""
+        """Returns the array of column `at`, a leaf of an observation."""
         leaf = self.leaves[at % len(self.leaves)]
         return self._filled(shape, dtype, lambda columns: leaf.restored(columns[at][None])[0])
 
@@ -67,7 +68,7 @@ class StoredTransitions(NamedTuple):
         """Returns the columns `[B, ...]` of the transitions in these rows.
 
         Raises:
-          IndexError: If there is none in one of them.
+          IndexError: If a row has no transition.
         """
         places = [(step, env) for step, env in zip(steps, envs, strict=True)]
         wanted = set(places)
@@ -85,7 +86,7 @@ class StoredTransitions(NamedTuple):
         array = np.zeros((*self.shape, *shape), dtype)
         for place, columns in self._items():
             array[place] = value(columns)
-        # It is a copy: what a program wrote into it would be lost.
+        # A copy: changes by the program would be lost.
         array.flags.writeable = False
         return array
 
@@ -94,7 +95,7 @@ class StoredTransitions(NamedTuple):
         buffer_size, num_envs = self.shape
         for item in self.client.scan(self.table):
             step, env = divmod(int(item.data[_PLACE]), num_envs)
-            # The row of an older one belongs to a newer step, which may be no item yet.
+            # Rows of older transitions belong to newer steps, which may not be items yet.
             if step >= self.num_added - buffer_size:
                 yield (step % buffer_size, env), item.data
 
@@ -103,7 +104,7 @@ class Dones(np.lib.mixins.NDArrayOperatorsMixin):
     """The array `dones`, which Stable-Baselines3 also sets, to end the newest episodes."""
 
     def __init__(self, read: Callable[[], Any], end_episodes: Callable[[], None]) -> None:
-        """Makes one.
+        """Makes a view of the array.
 
         Args:
           read: Returns the array.
@@ -119,20 +120,17 @@ class Dones(np.lib.mixins.NDArrayOperatorsMixin):
             self._end_episodes()
 
     def __getitem__(self, places: Any) -> Any:
-        """Reads some of the array."""
         return self._read()[places]
 
     def __len__(self) -> int:
-        """The number of rows."""
         return len(self._read())
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         """The array, float32 `[buffer_size, n_envs]`."""
-        del copy  # It is one.
+        del copy  # Each read makes a copy.
         return np.asarray(self._read(), dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        """Operators and functions of NumPy take the array."""
         arrays = [self._read() if it is self else it for it in inputs]
         return getattr(ufunc, method)(*arrays, **options)
 
@@ -143,10 +141,10 @@ class Dones(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def no_attribute(owner: str, name: str, reason: str = "") -> str:
-    """Returns what the error says if `owner` is asked for an attribute that it does not have."""
+    """Returns the text of the error about a missing attribute of `owner`."""
     if name not in ARRAYS:
         return f"{owner} has no attribute {name}"
     return (
-        f"{owner} has no array {name}: {reason}. sample() returns some of its transitions, and "
-        "reverb.Client.scan reads all items of a table"
+        f"{owner} has no array {name}: {reason}. Call sample() for some of its transitions, or "
+        "reverb.Client.scan for all items of a table"
     )

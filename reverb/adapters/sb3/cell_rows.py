@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rows of a history have the frames of observations, where a stack did not go on.
+"""Finds the rows of observations' frames after a stack that did not continue the last one.
 
-As long as all stacks go on, a step is one row, and it is known where everything is. Frames that are
-written again are rows between.
+As long as every stack continues the last one, a step is one row, and all rows are known. Otherwise
+frames are written again, in additional rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,25 +24,25 @@ class CellRows:
     """
 
     def __init__(self, num_frames: Sequence[int], num_envs: int, num_steps: int) -> None:
-        """Makes one.
+        """Starts without steps.
 
         Args:
           num_frames: Number of frames of each leaf.
           num_envs: Number of environments.
-          num_steps: Number of the latest steps that are known.
+          num_steps: Number of latest steps whose rows are kept.
         """
         ends = np.cumsum(num_frames).tolist()
         self._cells = [slice(end - num, end) for num, end in zip(num_frames, ends, strict=True)]
         self.regular = np.concatenate([np.arange(-num, 0) for num in num_frames])
         self._envs = np.arange(num_envs)
-        # Number of rows; rows are counted from any beginning.
+        # Number of rows so far; only differences between such numbers matter.
         self._num_rows = np.zeros(num_envs, np.int64)
         self._newest = np.zeros((num_envs, ends[-1]), np.int64)
         self._starts = np.zeros((num_steps, num_envs, ends[-1]), np.int64)
         self._actions = np.zeros((num_steps, num_envs), np.int64)
 
     def begin(self, num_steps: int) -> None:
-        """Says that all stacks went on up to now.
+        """Starts after steps in which every stack continued the last one.
 
         Args:
           num_steps: Number of steps before the next one.
@@ -54,18 +54,18 @@ class CellRows:
             self._starts[at], self._actions[at] = self.regular - back, -back
 
     def begin_step(self, at: int) -> None:
-        """Says that a step is made from the newest observations."""
+        """Records that a step starts from the newest observations."""
         self._starts[at] = self._newest
 
     def append_action(self, at: int) -> None:
-        """Says that the next row has the action of this step."""
+        """Records that the next row has the action of this step."""
         self._actions[at] = self._num_rows
 
     def append(self, leaves: Iterable[int], where: Array | None) -> None:
-        """Says that a row was appended.
+        """Records that a row was appended.
 
         Args:
-          leaves: The leaves of which it has a frame.
+          leaves: The leaves with a frame in this row.
           where: The environments; `None`: all.
         """
         selected = slice(None) if where is None else where
@@ -79,23 +79,23 @@ class CellRows:
         """Returns the rows of transitions to the newest observations, counted from the newest row.
 
         Args:
-          first: Where the first step of each environment is, `[N]`.
+          first: Position of the first step of each environment, `[N]`.
           where: The environments, booleans `[N]`.
 
         Returns:
-          int64 `[M, K + K + 1]`: of the observation, of the next one and of the action.
+          int64 `[M, K + K + 1]`: rows of the observation, of the next one and of the action.
         """
         starts, actions = self._starts[first, self._envs], self._actions[first, self._envs]
         rows = np.concatenate((starts, self._newest, actions[:, None]), axis=1)
         return (rows - self._num_rows[:, None])[where]
 
     def are_regular(self, num_steps: int, age: Array, is_start: Array) -> bool:
-        """Whether all that is needed is where it would be if a step were one row.
+        """Whether all needed rows are the same as if each step were one row.
 
         Args:
           num_steps: Number of steps.
-          age: How many of the latest steps are needed, `[N]`.
-          is_start: Where nothing is needed, `[N]`.
+          age: Number of latest steps that are needed, `[N]`.
+          is_start: Environments in which no step is needed, `[N]`.
         """
         num_rows = self._num_rows[:, None]
         if not ((self._newest - num_rows == self.regular).all(axis=1) | is_start).all():

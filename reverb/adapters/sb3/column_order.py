@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The order in which a table's signature has the columns of transitions."""
+"""The order of the columns of transitions in a table's signature."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,12 +12,12 @@ __all__ = ["order_in"]
 
 
 def order_in(table: str, signature: Any, names: Sequence[str]) -> list[int] | None:
-    """Returns where the columns of a signature are among those of transitions.
+    """Returns the position of each column of a signature among those of transitions.
 
     Args:
       table: Name of the table.
-      signature: Its nest of specs, or `None`.
-      names: Those of the columns of transitions.
+      signature: Nest of specs, or `None`.
+      names: Names of the columns of transitions.
 
     Returns:
       For each column of the signature its number; `None`: the signature names no columns.
@@ -32,6 +32,6 @@ def order_in(table: str, signature: Any, names: Sequence[str]) -> list[int] | No
     if sorted(theirs) != sorted(names):
         raise errors.SignatureMismatchError(
             f"table {table} has the columns {theirs}, and the transitions of this buffer "
-            f"{list(names)}; leave the signature of the table out"
+            f"{list(names)}; make the table without a signature"
         )
     return [names.index(name) for name in theirs]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How one leaf of an observation is kept and written: as a whole, or frame by frame."""
+"""A leaf of an observation, which is stored as a whole or frame by frame."""
 
 from typing import Any
 
@@ -11,19 +11,19 @@ __all__ = ["Leaf", "Values", "make_leaf"]
 
 Array = np.ndarray[Any, Any]
 
-# More frames than this in an observation are no stack.
+# An observation with more channels than this is no stack of frames.
 _MAX_FRAMES = 16
 
 
 class Values:
-    """A leaf of the observations of all environments, which can be compared quickly.
+    """A leaf of the observations of all environments, in a form that is quick to compare.
 
     Attributes:
-      memory: The bytes of all arrays; two of them are compared by one `memcmp`.
+      memory: The bytes of all arrays, which one `memcmp` compares.
       frames: `[N, k, ...]` of the space's dtype, the oldest frame first.
-      array: The same with the axes of the space, `[N, ...]`.
-      newest: The newest frame of each, `[N, ...]`.
-      words: The same bits as unsigned integers, `[N, k, ...]`.
+      array: The same memory with the axes of the space, `[N, ...]`.
+      newest: The newest frame of each environment, `[N, ...]`.
+      words: The same memory as unsigned integers, `[N, k, ...]`.
     """
 
     __slots__ = ("array", "frames", "memory", "newest", "words")
@@ -32,8 +32,8 @@ class Values:
         """Makes zeros.
 
         Args:
-          shape: `[N, k, ...]`, of `frames`.
-          dtype: Of the space.
+          shape: Shape `[N, k, ...]` of `frames`.
+          dtype: Dtype of the space.
           axis: Axis of `array` that has the frames.
         """
         frame_bytes = int(np.prod(shape[2:], dtype=np.int64)) * np.dtype(dtype).itemsize
@@ -49,57 +49,57 @@ class Values:
 class Leaf:
     """A leaf of the observation, `k` cells of a column.
 
-    Most stacks of frames are the last one with a new frame instead of the oldest. That is found by
-    comparing them, so it needs no word from the environment. A leaf that is no stack has one frame,
-    which is the whole of it.
+    Most stacks are the last one with a new frame instead of the oldest. This is detected by
+    comparison, without help from the environment. A leaf that is no stack has one frame: the whole
+    observation.
 
     Attributes:
-      name: Of the column.
-      shape: `[...]` in the arrays of Stable-Baselines3.
-      dtype: Of the space.
+      name: Name of the column.
+      shape: Shape `[...]` in the arrays of Stable-Baselines3.
+      dtype: Dtype of the space.
       num_frames: Number of frames, `k`.
     """
 
     def __init__(
         self, name: str, space: Any, shape: tuple[int, ...], num_frames: int, axis: int
     ) -> None:
-        """Makes one.
+        """Makes a leaf.
 
         Args:
-          name: Of the column.
-          space: Of the leaf.
-          shape: `[...]` in the arrays of Stable-Baselines3.
+          name: Name of the column.
+          space: Space of the leaf.
+          shape: Shape `[...]` in the arrays of Stable-Baselines3.
           num_frames: Number of frames; 1: it is no stack.
-          axis: Of `shape`, which has the frames if there are several.
+          axis: Axis of the frames in `shape`, if there are several.
         """
         self.name = name
         self.shape, self.dtype = shape, np.dtype(space.dtype)
         self.num_frames = num_frames
         self._axis = axis
-        # They come as [n_envs], and have the shape [1] in arrays.
+        # Discrete observations are passed as [n_envs], and have the shape [1] in arrays.
         self._is_discrete = isinstance(space, spaces.Discrete)
 
     def values(self, num_envs: int) -> Values:
-        """Returns room for the observations of all environments."""
+        """Allocates memory for the observations of all environments."""
         if self.num_frames == 1:
             return Values((num_envs, 1, *self.shape), self.dtype, 1)
         rest = self.shape[: self._axis] + self.shape[self._axis + 1 :]
         return Values((num_envs, self.num_frames, *rest), self.dtype, 1 + self._axis)
 
     def store(self, values: Values, observation: Any) -> None:
-        """Casts observations into `values`, as Stable-Baselines3 assigns them to its arrays.
+        """Casts observations into `values`, like assignments to arrays of Stable-Baselines3.
 
         Raises:
-          ValueError: If the shape is another one.
+          ValueError: If the shape differs.
         """
         observation = np.asarray(observation)
         if self._is_discrete:
             observation = observation.reshape(values.array.shape)
         values.array[...] = observation
 
-    def column(self, history: Any, places: list[int]) -> Any:
-        """The observation whose frames are in these rows, counted from the newest one."""
-        return history[self.name][places if self.num_frames > 1 else places[0]]
+    def column(self, history: Any, rows: list[int]) -> Any:
+        """The observation with the frames of these rows, which count from the newest one."""
+        return history[self.name][rows if self.num_frames > 1 else rows[0]]
 
     def restored(self, column: Array) -> Array:
         """Observations `[B, ...]` of the column of a batch, whose frames are `[B, k, ...]`."""
@@ -114,9 +114,9 @@ def make_leaf(name: str, space: Any, shape: tuple[int, ...]) -> Leaf:
     """Returns a leaf; stacks of frames are images of bytes with some channels.
 
     Args:
-      name: Of the column.
-      space: Of the leaf.
-      shape: What Stable-Baselines3 makes of it.
+      name: Name of the column.
+      space: Space of the leaf.
+      shape: Shape of the space in Stable-Baselines3.
     """
     if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(shape) == 3:
         axis = 0 if shape[0] == min(shape) else 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that imports Stable-Baselines3."""
+"""The only module that imports Stable-Baselines3."""
 
 import importlib
 from typing import Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replay buffer of Stable-Baselines3 whose data is in a table."""
+"""A replay buffer for Stable-Baselines3 whose data is in a table."""
 
 import contextlib
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from reverb.errors import InvalidArgumentError, UnimplementedError
 
 __all__ = ["ReverbReplayBuffer"]
 
-# Made anew when a buffer is loaded.
+# Attributes that are made again when a buffer is loaded.
 _NOT_PICKLED = (
     *("_own", "_client", "_steps"),
     *("_leaves", "_order", "info"),
@@ -32,14 +32,14 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         DQN("CnnPolicy", env, replay_buffer_class=ReverbReplayBuffer)
 
     Nothing is stored twice: the next observation of a transition is the observation of the next
-    one, and stacks of frames share their frames. Time limits are told from failures in any case.
+    one, and stacks of frames share their frames. Time limits are never taken for terminations.
     With `server` the transitions are in a table of another process, and several programs may write
-    into it. Dict observations, `VecNormalize` and n-step returns work as with the buffers of
+    to it. Dict observations, `VecNormalize` and n-step returns work as with the buffers of
     Stable-Baselines3.
 
-    Without `server`, the seed of an algorithm (which is that of NumPy) makes samples reproducible.
+    Without `server`, the seed of an algorithm (which also seeds NumPy) makes samples reproducible.
 
-    Not thread-safe. `HerReplayBuffer` is a class of its own, which this one does not replace.
+    Not thread-safe. It does not replace `HerReplayBuffer`.
     """
 
     def __init__(
@@ -61,16 +61,16 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         """Makes a buffer.
 
         Args:
-          buffer_size: Maximum number of transitions of all environments. With `server` the table
-            has its own.
+          buffer_size: Maximum number of transitions of all environments. Ignored with `server`,
+            where the table has its own size.
           observation_space: As in `ReplayBuffer`; may be a `Dict`.
           action_space: As in `ReplayBuffer`.
-          device: Of the tensors that `sample` returns.
+          device: Device of the tensors that `sample` returns.
           n_envs: Number of environments.
-          optimize_memory_usage: Of no effect: memory is always used as with `True`, and time
-            limits are handled all the same.
-          handle_timeout_termination: Whether the end of an episode by a time limit counts as none.
-            `False`: nobody looks at `infos`.
+          optimize_memory_usage: Ignored: memory use is always that of `True`, together with the
+            handling of time limits.
+          handle_timeout_termination: Whether an episode that ends by a time limit does not count as
+            terminated. `False`: `infos` is not read.
           server: Address of a server with the table; `None`: a server in this process.
           table: Name of the table.
           n_steps: Number of steps of a transition. Near the end of an episode it has fewer.
@@ -93,8 +93,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             raise InvalidArgumentError(f"gamma must be from 0 to 1, got {gamma}")
         if server is not None and priority_exponent is not None:
             raise InvalidArgumentError(
-                f"priority_exponent={priority_exponent} is a setting of the table, which server "
-                f"{server} has; leave it out"
+                f"priority_exponent={priority_exponent} is a setting of the table, which is on "
+                f"server {server}; leave it out"
             )
         self.buffer_size = max(buffer_size // n_envs, 1)
         self.optimize_memory_usage = False
@@ -106,11 +106,11 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self._table = table
         self._priority_exponent = priority_exponent
         self._is_dict = isinstance(observation_space, spaces.Dict)
-        # Discrete and continuous ones; float64 is stored as float32.
+        # Discrete and continuous actions; float64 is stored as float32.
         self._action_dtype = np.dtype(self._maybe_cast_dtype(action_space.dtype))
         self._open()
 
-    # ---- What Stable-Baselines3 calls ------------------------------------------------------------
+    # ---- Calls of Stable-Baselines3 --------------------------------------------------------------
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: Any) -> None:
         """Adds a transition of each environment; see `ReplayBuffer.add`.
@@ -119,8 +119,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         transitions are not confirmed.
 
         Raises:
-          InvalidArgumentError: If `infos` is one dict and time limits are to be found in it.
-          ValueError: If a shape is another one. Nothing was added.
+          InvalidArgumentError: If `infos` is one dict, and time limits must be read from it.
+          ValueError: If a shape differs. Nothing was added.
         """
         timeout = None
         if self.handle_timeout_termination:
@@ -139,11 +139,11 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Samples transitions; see `ReplayBuffer.sample`.
 
-        `info` has keys and probabilities of the batch afterwards. All transitions that this buffer
-        has added may be sampled. With `server`, blocks until there is a transition.
+        Afterwards, the attribute `info` has keys and probabilities of the batch. All transitions
+        that this buffer has added may be sampled. With `server`, blocks while there is none.
 
         Raises:
-          InvalidArgumentError: If there is no transition yet. Only without `server`.
+          InvalidArgumentError: Without `server`, if there is no transition yet.
         """
         if self._own is not None and not self._steps.has_items:
             return self._unwritten(batch_size, env)
@@ -154,8 +154,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         columns = batch.data if self._order is None else tree.flatten(batch.data)
         if len(columns) != num_columns:
             raise InvalidArgumentError(
-                f"table {self._table} has {len(columns)} columns, where this buffer needs "
-                f"{num_columns}: another program writes into it"
+                f"table {self._table} has {len(columns)} columns, but this buffer needs "
+                f"{num_columns}: another program writes other data to it"
             )
         if self._order is not None:
             columns = [columns[at] for at in np.argsort(self._order)]
@@ -185,7 +185,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         """Returns the importance weights of the last batch, a tensor `[B, 1]` of float32.
 
         Args:
-          beta: How much is made up for: 0 nothing, 1 everything.
+          beta: How much of the bias to correct, from 0 (none) to 1 (all).
           normalize: See `reverb.importance_weights`.
         """
         weights = reverb.importance_weights(self.info, beta, normalize)
@@ -213,15 +213,15 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
 
     @property
     def dones(self) -> arrays.Dones:
-        """As `observations` and the other arrays; Stable-Baselines3 also sets it."""
+        """An array like `observations` and the others, which Stable-Baselines3 also sets."""
         return arrays.Dones(lambda: self._array("dones"), self._steps.end_episodes)
 
     def __getattr__(self, name: str) -> Any:
         """Reads one of the arrays of other buffers from the table.
 
         `observations`, `next_observations`, `actions`, `rewards`, `dones` and `timeouts` have the
-        shapes `[buffer_size, n_envs, ...]`. Each time the whole table is read, and what is returned
-        is a read-only copy.
+        shapes `[buffer_size, n_envs, ...]`. Each access reads the whole table and returns a
+        read-only copy.
 
         Raises:
           AttributeError: With `server` or `n_steps` above 1, and for all other names.
@@ -231,7 +231,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         raise AttributeError(arrays.no_attribute(type(self).__name__, name))
 
     def close(self) -> None:
-        """Ends the writer and the server, if it is this buffer's own."""
+        """Ends the writer, and the server if it belongs to this buffer."""
         self._steps.close()
         if self._own is not None:
             self._own.stop()
@@ -242,8 +242,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         """Starts or finds the server.
 
         Args:
-          checkpoint: Its transitions; `None`: none.
-          num_steps: Number of calls of `add` before.
+          checkpoint: Packed transitions to start with; `None`: no transitions.
+          num_steps: Number of earlier calls of `add`.
         """
         self._own: OwnServer | None = None
         signature = None
@@ -260,7 +260,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
                 )
             has_priorities = tables[self._table].sampler_options.HasField("prioritized")
             signature = tables[self._table].signature
-        # A table of dm-reverb whose sampler takes no priorities does as well.
+        # Without priorities, a table of dm-reverb works as well.
         self._priority = reverb.MAX_PRIORITY if has_priorities else 1.0
         self._make_leaves()
         names = [leaf.name for leaf in self._leaves]
@@ -280,7 +280,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             remover=reverb.selectors.Fifo(),
             max_size=self.buffer_size * self.n_envs,
             rate_limiter=reverb.rate_limiters.MinSize(1),
-            # The generator that algorithms seed.
+            # From the generator that algorithms seed.
             seed=int(np.random.randint(2**31)),
         )
 
@@ -308,22 +308,23 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             self.n_steps,
             self.gamma,
             num_steps,
-            # Others see a table with a server; the own one is seen after `flush` alone.
+            # Other programs read a table with a server at any time; this buffer's own table is read
+            # only after `flush`.
             MAX_TOGETHER if self._address is None else 1,
         )
         self.info: Any = None
 
     def _unwritten(self, batch_size: int, env: Any) -> Any:
-        """Samples of a table of this process that has no transition, so that none can come.
+        """Returns samples while the table of this process has no transition, and none can arrive.
 
         Raises:
           InvalidArgumentError: Unless the program has set `full`: then all rows are zeros.
         """
         if not self.full or self._steps.num_steps:
             raise InvalidArgumentError(
-                f"the buffer has no transition yet, after {self._steps.num_steps} steps, where one "
-                f"is of n_steps={self.n_steps} or of an episode that ended; add steps before "
-                "sample(), as with larger learning_starts"
+                f"the buffer has no transition yet, after {self._steps.num_steps} steps: one needs "
+                f"n_steps={self.n_steps} steps, or the end of an episode. Add more steps before "
+                "sample(), for example with a larger learning_starts"
             )
         observations = [
             leaf.stored(np.zeros((batch_size, *leaf.shape), leaf.dtype)) for leaf in self._leaves
@@ -334,9 +335,9 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         return self._as_samples([*observations, *observations, action, rewards, none, none], env)
 
     def _get_samples(self, batch_inds: Any, env: Any = None) -> Any:
-        """As in `ReplayBuffer`: the transitions of these rows, each of some environment.
+        """Returns the transitions of these rows, each of a random environment, as `ReplayBuffer`.
 
-        Reads the whole table, where `sample` lets the server draw.
+        Unlike `sample`, reads the whole table.
 
         Raises:
           IndexError: If there is no transition in a row, or not yet.
@@ -344,8 +345,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         """
         if self._own is None:
             raise UnimplementedError(
-                "transitions of a table of several programs have no positions; the server draws "
-                "them in sample()"
+                "transitions of a table of several programs have no positions; call sample(), for "
+                "which the server draws"
             )
         envs = np.random.randint(self.n_envs, size=len(batch_inds))
         columns = self._stored().columns(np.asarray(batch_inds).tolist(), envs.tolist())
@@ -359,10 +360,10 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         )
 
     def _array(self, name: str) -> Any:
-        """Returns an array, or a dict of them if observations are."""
+        """Returns an array, or a dict of arrays for dict observations."""
         owner = type(self).__name__
         if self._own is None:
-            reason = f"other programs may write into table {self._table} of {self._address}, too"
+            reason = f"other programs may also write to table {self._table} of {self._address}"
             raise AttributeError(arrays.no_attribute(owner, name, reason))
         if self.n_steps > 1:
             reason = f"its transitions are of n_steps={self.n_steps}, not of single steps"
@@ -382,12 +383,12 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         return dict(zip(self._names, found, strict=True))
 
     def _timeouts_in(self, infos: Any) -> Any:
-        """Which environments met their time limits, `[N]`; `None`: none did."""
+        """The environments that reached their time limits, booleans `[N]`; `None`: none."""
         if not isinstance(infos, list) and isinstance(infos, Mapping):
             raise InvalidArgumentError(
-                "infos must be a list with a dict for each environment, got one dict, as vector "
-                "environments of Gymnasium give it; with handle_timeout_termination=False, infos "
-                "are not looked at, and done must then be the terminations alone"
+                "infos must be a list with a dict for each environment, got one dict, as from "
+                "vector environments of Gymnasium; with handle_timeout_termination=False, infos "
+                "are not read, and done must then be the terminations only"
             )
         found = [info.get("TimeLimit.truncated", False) for info in infos]
         return found if any(found) or len(found) != self.n_envs else None
@@ -400,18 +401,18 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         return {name: self._to_torch(value) for name, value in normal.items()}
 
     def _returns(self, rewards: np.ndarray[Any, Any], env: Any) -> np.ndarray[Any, Any]:
-        """The discounted sums `[B, 1]` of rewards `[B, n_steps]`; what is no step is 0."""
+        """The discounted sums `[B, 1]` of rewards `[B, n_steps]`, which are 0 after an end."""
         rewards = self._normalize_reward(rewards, env).astype(np.float32, copy=False)
         return rewards @ self._discounts
 
     def _to_torch(self, array: np.ndarray[Any, Any]) -> Any:
-        # The memory is the batch's own, so that nothing is copied on the CPU.
+        # No other batch uses this memory, so it need not be copied on the CPU.
         return self.to_torch(np.ascontiguousarray(array), copy=False)
 
     # ---- Files -----------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without a server's address, the state has all transitions; else the address."""
+        """Returns the state: with `server` its address, otherwise all transitions."""
         self._steps.flush()
         kept = {name: it for name, it in self.__dict__.items() if name not in _NOT_PICKLED}
         kept["_num_steps"] = self._steps.num_steps
@@ -423,7 +424,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         state = dict(state)
         checkpoint, num_steps = state.pop("_checkpoint", None), state.pop("_num_steps")
-        # Those of earlier releases are lost.
+        # States of earlier releases do not have these steps.
         open_steps = state.pop("_open_steps", None)
         self.__dict__.update(state)
         self._open(checkpoint, num_steps)

@@ -14,11 +14,11 @@ Array = np.ndarray[Any, Any]
 
 
 class Step:
-    """Room for one step of `N` environments, which is used again and again.
+    """Memory for one step of `N` environments, which is reused.
 
     Attributes:
-      starts: For each leaf its observation.
-      ends: For each leaf what the step led to.
+      starts: The observation before the step, for each leaf.
+      ends: The observation after the step, for each leaf.
       action: `[N, action_dim]`.
       reward: float32 `[N]`.
       done: Whether the episode ended, float32 `[N]`.
@@ -35,9 +35,9 @@ class Step:
         """Makes zeros.
 
         Args:
-          leaves: Those of an observation.
+          leaves: Leaves of an observation.
           action: Number of dimensions of an action, and its dtype.
-          reward: As the attribute.
+          reward: Array for the attribute.
           numbers: The other columns of `row`.
         """
         num_envs, (action_dim, action_dtype) = len(reward), action
@@ -58,50 +58,50 @@ class Step:
         reward: Any,
         done: Any,
     ) -> None:
-        """Casts a step as Stable-Baselines3 does when it assigns to the arrays of its buffers.
+        """Casts a step like Stable-Baselines3, which assigns it to the arrays of its buffers.
 
         Args:
-          leaves: Those of an observation.
-          observations: For each of them `[N, ...]`, or what can be assigned to that.
-          next_observations: The same.
-          action: `[N, ...]`, and so are the others `[N]`.
-          reward: As the attribute.
-          done: As the attribute.
+          leaves: Leaves of an observation.
+          observations: `[N, ...]` for each leaf, or values that can be assigned to such an array.
+          next_observations: Like `observations`.
+          action: `[N, ...]`.
+          reward: `[N]`.
+          done: `[N]`.
 
         Raises:
-          ValueError: If a shape is another one.
+          ValueError: If a shape differs.
         """
         for leaf, values, observation in zip(leaves, self.starts, observations, strict=True):
             leaf.store(values, observation)
         for leaf, values, observation in zip(leaves, self.ends, next_observations, strict=True):
             leaf.store(values, observation)
-        # Lists become arrays first: a number in a list would have to fit, one in an array is cast.
+        # Lists become arrays first: NumPy casts numbers of arrays, but refuses those of lists.
         self.action[...] = np.asarray(action).reshape(self.action.shape)
         self.reward[...] = np.asarray(reward)
         self.done[...] = np.asarray(done)
 
     def goes_on(self, last: "Step") -> bool:
-        """Whether all observations are, bit by bit, what the last step led to."""
+        """Whether all observations equal, bit by bit, those after the last step."""
         for start, end in zip(self.starts, last.ends, strict=True):
             if start.memory != end.memory:
                 return False
         return True
 
     def where_it_goes_on(self, last: "Step") -> Array:
-        """The same of each environment, `[N]`."""
+        """Does the same for each environment, booleans `[N]`."""
         found: Array = np.ones(len(self.action), np.bool_)
         for start, end in zip(self.starts, last.ends, strict=True):
             found &= (start.words == end.words).all(axis=(1, 2))
         return found
 
     def state(self) -> tuple[Any, ...]:
-        """Copies of what a transition is made of; see `set_state`."""
+        """Returns copies of the arrays for transitions; see `set_state`."""
         starts = [values.array.copy() for values in self.starts]
         ends = [values.array.copy() for values in self.ends]
         return starts, ends, self.action.copy(), self.reward.copy()
 
     def set_state(self, state: tuple[Any, ...]) -> None:
-        """Takes what `state` has returned. No episode ends with it."""
+        """Restores the result of `state`. No episode ends with this step."""
         starts, ends, action, reward = state
         stored = zip([*self.starts, *self.ends], [*starts, *ends], strict=True)
         for values, array in stored:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the steps of several environments as rows, and makes transitions of them.
 
-A row has what one step led to: the observation (of a stack of frames the newest one), the action,
-and the numbers of the transition that the step completes. Before the first step of an episode come
-rows with its first observation. So an observation is one cell, whichever transitions it is in, and
-a transition says in which rows its columns are, counted from the newest one.
+A row has one step: the observation after it (only the newest frame of a stack), the action, and the
+numbers of the transition that the step completes. Before the first step of an episode come rows
+with its first observation. So each observation is one cell, no matter how many transitions refer to
+it, and the columns of a transition are indices of rows, counted from the newest one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,11 +22,11 @@ __all__ = ["MAX_TOGETHER", "TransitionWriter"]
 
 Array = np.ndarray[Any, Any]
 
-# How far the program may be ahead of the table, in transitions.
+# Maximum number of unconfirmed transitions.
 _MAX_UNCONFIRMED = 1_000
-# Steps whose transitions are made together, if nobody else looks at the table.
+# Number of steps whose transitions are made together, if no other program reads the table.
 MAX_TOGETHER = 16
-# Of stacks of frames that do not go on there are patterns without end.
+# Limit of cached columns: stacks of frames that do not continue have too many patterns.
 _MAX_PATTERNS = 1_000
 
 
@@ -34,7 +34,7 @@ class TransitionWriter:
     """Makes transitions of `n_steps` steps, or fewer at the end of an episode.
 
     Attributes:
-      num_steps: Number of calls of `add`. It tells the places of transitions, see `arrays`.
+      num_steps: Number of calls of `add`, for the column `place`, see `arrays`.
       has_items: Whether a transition was made.
     """
 
@@ -52,21 +52,22 @@ class TransitionWriter:
         num_steps: int,
         max_together: int,
     ) -> None:
-        """Makes one.
+        """Makes a writer.
 
         Args:
-          client: Of the server.
-          table: Its name.
-          priority: Of new transitions.
-          leaves: Those of an observation.
+          client: Client of the server.
+          table: Name of the table.
+          priority: Priority of new transitions.
+          leaves: Leaves of an observation.
           order: Numbers of the columns of a transition in the order of the table; `None`: the
             observations, the next ones, and `arrays.NUMBERS`.
           action: Number of dimensions of an action, and its dtype.
           num_envs: Number of environments, `N`.
           n_steps: Number of steps of a transition.
           gamma: Discount of the rewards of several steps.
-          num_steps: As the attribute.
-          max_together: Of so many steps transitions are made together. All are there after `flush`.
+          num_steps: Initial value of the attribute.
+          max_together: Number of steps whose transitions are made together. After `flush`, all are
+            in the table.
         """
         self.num_steps = num_steps
         self.has_items = False
@@ -75,20 +76,20 @@ class TransitionWriter:
         num_frames = [leaf.num_frames for leaf in leaves]
         self._all_leaves = range(len(leaves))
         self._stacks = [i for i, num in enumerate(num_frames) if num > 1]
-        # The rows of all steps of a transition: its frames, what it led to, and its numbers.
+        # The rows of all steps of a transition, with the frames of both observations.
         num_rows = (2 + sum(num_frames)) * (n_steps + 2) + max_together
         self._writer = client.batched_trajectory_writer(num_envs, num_rows)
-        # How many of the newest steps have completed transitions that are not made yet; each was
-        # one row of all environments. To make them takes longer than the row, and wakes a thread.
+        # Number of newest steps whose completed transitions were postponed; each was one row of all
+        # environments. Making transitions takes longer than a row, and wakes a thread.
         self._num_postponed, self._max_together = 0, max_together
         # An upper bound. The exact number would take a call.
         self._num_unconfirmed = 0
-        self._envs, self._window = np.arange(num_envs), np.arange(n_steps)
+        self._envs, self._offsets = np.arange(num_envs), np.arange(n_steps)
         self._all = np.ones(num_envs, np.bool_)
         self._priorities = np.full(num_envs, priority, np.float64)
         self._discounts = (gamma ** np.arange(n_steps + 1)).astype(np.float32)
-        # The columns of the next row whose values are those of a transition; all but `done` and
-        # `end`, which are 0 between two calls, are set for each row.
+        # The numbers of a transition in the next row. `done` and `end` are 0 between two calls; the
+        # others are set for each row.
         self._numbers: dict[str, Array] = {
             "reward": np.zeros((num_envs, n_steps), np.float32),
             "done": np.zeros(num_envs, np.float32),
@@ -96,23 +97,23 @@ class TransitionWriter:
             "place": np.zeros(num_envs, np.int64),
             "end": np.zeros(num_envs, np.uint8),
         }
-        # The latest steps in turn: those that are no transition yet, the last one, with which the
+        # A ring of the latest steps: those without a transition yet, the last one, with which the
         # next is compared, and the next, which may be refused.
         self._rewards = np.zeros((n_steps + 1, num_envs), np.float32)
         self._steps = [Step(leaves, action, rewards, self._numbers) for rewards in self._rewards]
-        # Where the next step begins an episode, and whether it does anywhere.
+        # The environments in which the next step begins an episode, and whether there is one.
         self._is_start = np.ones(num_envs, np.bool_)
         self._has_starts = True
-        # How many of the newest steps are no transition yet; always 0 with `n_steps` of 1. The
-        # other is what it is, as bytes, where all environments complete one.
+        # Number of newest steps without a transition yet; always 0 with `n_steps` of 1. The second
+        # one is its value, as bytes, when all environments complete a transition.
         self._age = np.zeros(num_envs, np.int64)
         self._complete_age = np.full(num_envs, n_steps, np.int64).tobytes()
         self._cell_rows = CellRows(num_frames, num_envs, n_steps + 1)
         self._is_regular = True
-        # The columns of transitions, by the rows of their cells.
+        # Cached columns of transitions, by the rows of their cells.
         self._columns: dict[Any, list[Any]] = {}
 
-    # ---- What a buffer calls ---------------------------------------------------------------------
+    # ---- Calls of the buffer ---------------------------------------------------------------------
 
     def add(
         self,
@@ -128,15 +129,15 @@ class TransitionWriter:
         Blocks while 1,000 transitions are not confirmed.
 
         Args:
-          observations: As in `Step.store`, and so are the others.
-          next_observations: For each leaf `[N, ...]`.
+          observations: `[N, ...]` for each leaf.
+          next_observations: `[N, ...]` for each leaf.
           action: `[N, ...]`.
           reward: `[N]`.
           done: `[N]`.
-          timeout: Whether a time limit ended the episodes, `[N]`; `None`: nowhere.
+          timeout: Whether a time limit ended the episodes, `[N]`; `None`: in no environment.
 
         Raises:
-          ValueError: If a shape is another one. Nothing was added.
+          ValueError: If a shape differs. Nothing was added.
         """
         at = self.num_steps % len(self._steps)
         step, last = self._steps[at], self._steps[at - 1]
@@ -146,7 +147,7 @@ class TransitionWriter:
         if self._has_starts or not step.goes_on(last):
             self._create_postponed()
             begins = self._is_start | ~step.where_it_goes_on(last)
-            # Another episode may have begun without a word.
+            # A new episode may have begun without `done`.
             self._end(begins & ~self._is_start)
         if ended is not None:
             self._numbers["end"][...] = arrays.DONE * ended[0] + arrays.TIMEOUT * ended[1]
@@ -170,7 +171,7 @@ class TransitionWriter:
             self._flush(_MAX_UNCONFIRMED // 2)
 
     def end_episodes(self) -> None:
-        """Says that the next step begins other episodes."""
+        """Ends all episodes: the next step begins new ones."""
         self._end(~self._is_start)
 
     def flush(self) -> None:
@@ -180,17 +181,17 @@ class TransitionWriter:
             self._flush(0)
 
     def close(self) -> None:
-        """Closes; what is not confirmed is lost."""
+        """Closes the writer; unconfirmed transitions are lost."""
         self._writer.close()
 
     def open_steps(self) -> tuple[Any, ...]:
-        """Returns the steps that are no transition yet, as `restore` takes them."""
+        """Returns the steps without a transition yet, for `restore`."""
         oldest = self.num_steps - int(self._age.max())
         steps = [self._steps[at % len(self._steps)] for at in range(oldest, self.num_steps)]
         return self._age.copy(), [step.state() for step in steps]
 
     def restore(self, open_steps: tuple[Any, ...]) -> None:
-        """Goes on where another writer was when it returned these steps."""
+        """Continues with the steps that another writer returned from `open_steps`."""
         ages, states = open_steps
         self.num_steps -= len(states)
         for age, state in zip(range(len(states), 0, -1), states, strict=True):
@@ -202,7 +203,7 @@ class TransitionWriter:
     # ---- Episodes --------------------------------------------------------------------------------
 
     def _ends(self, step: Step, timeout: Any) -> tuple[Array, Array] | None:
-        """Which episodes end with a step, and which of them by a time limit; `None`: none."""
+        """The episodes that end with a step, and those that a time limit ends; `None`: none."""
         if timeout is None and not np.count_nonzero(step.done):  # Faster than `any()`.
             return None
         is_timeout = np.zeros(len(self._envs), np.bool_)
@@ -211,7 +212,7 @@ class TransitionWriter:
         return step.done != 0, is_timeout
 
     def _end(self, where: Array) -> None:
-        """Makes transitions of all steps that are none yet, and ends the episodes.
+        """Makes the transitions of all pending steps, and ends the episodes.
 
         Args:
           where: The environments, booleans `[N]`.
@@ -237,9 +238,9 @@ class TransitionWriter:
 
         Args:
           step: The step.
-          at: Its place among the latest ones.
+          at: Position of the step in the ring.
           begins: The environments in which it begins an episode; `None`: none.
-          where: The environments that make it; `None`: all.
+          where: The environments that make the step; `None`: all.
         """
         if begins is not None:
             self._append_first(step, begins)
@@ -261,7 +262,7 @@ class TransitionWriter:
             self._append_row(row, chosen, where)
 
     def _append_other_frames(self, step: Step, at: int, where: Array | None) -> None:
-        """Appends all frames but the newest one, where they are not those of the last stack."""
+        """Appends all frames but the newest, where a stack does not continue the last one."""
         differs = {}
         for i in self._stacks:
             differs[i] = (step.starts[i].words[:, 1:] != step.ends[i].words[:, :-1]).any(
@@ -288,10 +289,10 @@ class TransitionWriter:
             self._cell_rows.append(leaves, where)
 
     def _set_numbers(self) -> None:
-        """Sets the numbers of transitions of the oldest steps that are none yet."""
+        """Sets the numbers of the transitions of the oldest pending steps."""
         numbers = self._numbers
         if self._is_complete():
-            # Nearly always all are of as many steps, and this takes a third of the time.
+            # Nearly always all have the same number of steps, which takes a third of the time.
             oldest = self.num_steps - self._n_steps
             for i in range(self._n_steps):
                 numbers["reward"][:, i] = self._rewards[(oldest + i) % len(self._steps)]
@@ -300,7 +301,7 @@ class TransitionWriter:
                 numbers["discount"][...] = self._discounts[-1]
             return
         first = self.num_steps - self._age
-        steps = first[:, None] + self._window
+        steps = first[:, None] + self._offsets
         numbers["reward"][...] = self._rewards[steps % len(self._steps), self._envs[:, None]]
         numbers["reward"][steps >= self.num_steps] = 0
         numbers["discount"][...] = self._discounts[self._age]
@@ -313,7 +314,7 @@ class TransitionWriter:
         return self._n_steps == 1 or self._age.tobytes() == self._complete_age
 
     def _postpone(self) -> None:
-        """Makes the transitions that the newest step completes later, or now with others."""
+        """Postpones the transitions that the newest step completes, or makes all postponed ones."""
         self.has_items = True
         self._num_postponed += 1
         if self._n_steps > 1:
@@ -325,7 +326,7 @@ class TransitionWriter:
         """Makes the transitions that were postponed, the oldest ones first.
 
         Args:
-          rows_after: Number of rows after that of the newest of these steps.
+          rows_after: Number of rows after the row of the newest of these steps.
         """
         if not self._num_postponed:
             return
@@ -338,11 +339,11 @@ class TransitionWriter:
         self._num_unconfirmed += self._writer._create_all_items(self._table, items)
 
     def _create(self, where: Array, rows_after: int = 0) -> None:
-        """Makes transitions of the oldest steps that are none yet; the newest row has the numbers.
+        """Makes the transitions of the oldest pending steps; the newest row has their numbers.
 
         Args:
           where: The environments, booleans `[N]`.
-          rows_after: Number of rows after that of the newest step. 0: the transitions are of
+          rows_after: Number of rows after the row of the newest step. 0: the transitions have
             `n_steps` steps.
         """
         if not np.count_nonzero(where):
@@ -354,7 +355,7 @@ class TransitionWriter:
             self._age -= where
 
     def _items(self, where: Array, rows_after: int) -> Iterable[tuple[list[Any], Array]]:
-        """Yields columns, each with the environments whose transitions have their cells there."""
+        """Yields the columns of transitions, with the environments that use these columns."""
         if not self._is_regular:
             age: Any = 1 if self._n_steps == 1 else self._age
             first = (self.num_steps - age) % len(self._steps)
@@ -378,8 +379,8 @@ class TransitionWriter:
 
         Args:
           age: Number of its steps.
-          rows_after: Number of rows after that of its newest step.
-          numbers_after: Number of rows after that of its numbers.
+          rows_after: Number of rows after the row of its newest step.
+          numbers_after: Number of rows after the row of its numbers.
         """
         key = ("regular", age, rows_after, numbers_after)
         if key not in self._columns:
@@ -392,8 +393,8 @@ class TransitionWriter:
         """The columns of a transition.
 
         Args:
-          rows: Of its cells: the observation, the next one and the action.
-          numbers_after: Number of rows after that of its numbers.
+          rows: Rows of its cells: the observation, the next one and the action.
+          numbers_after: Number of rows after the row of its numbers.
         """
         key = (rows, numbers_after)
         if key not in self._columns:

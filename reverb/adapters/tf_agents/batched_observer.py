@@ -22,7 +22,7 @@ BatchPriority = float | Sequence[float] | np.ndarray | Callable[[Any], Any]
 
 
 class ReverbBatchedTrajectoryObserver(Observer):
-    """Writes windows, or whole episodes, of `B` environments, without a loop in Python.
+    """Writes sequences, or whole episodes, of `B` environments, without a loop in Python.
 
     Called with a frame of all environments, a nest of arrays `[B, ...]`. Row `i` belongs to
     environment `i`, which has its own episodes; they end where its `step_type` is LAST. The items
@@ -66,16 +66,16 @@ class ReverbBatchedTrajectoryObserver(Observer):
         Args:
           py_client: The client to write through.
           table_name: The table or tables to write each item to.
-          sequence_length: Number of frames of a window; `None`: items are whole episodes.
+          sequence_length: Number of frames of an item; `None`: items are whole episodes.
           batch_size: Number of environments, `B`.
-          stride_length: Number of frames from the start of a window to that of the next.
+          stride_length: Number of frames from the start of an item to that of the next.
           priority: Priority of the items: a number, numbers `[B]`, or a function that returns
             numbers `[B]` for the frame that completes the items, a nest of arrays `[B, ...]`.
           max_sequence_length: Number of frames of the longest episode; for episodes only.
           bypass_partial_episodes: Skips longer episodes with a message in the log instead of
             raising an error; for episodes only.
-          cuts_at_boundaries: Whether a boundary ends its episode. If False, windows span the ends
-            of episodes, as in `ReverbTrajectorySequenceObserver`.
+          cuts_at_boundaries: Whether a boundary ends its episode. If False, items span the ends of
+            episodes, as in `ReverbTrajectorySequenceObserver`.
           max_in_flight_items: Maximum number of unconfirmed items; `None`: 1000, or ten per
             environment if that is more.
 
@@ -210,7 +210,7 @@ class ReverbBatchedTrajectoryObserver(Observer):
             lost = steps > 0
         else:
             beyond = steps - self._sequence_length
-            # Frames since the last window. A stride longer than the window skips some of them.
+            # Frames since the last item. A stride longer than the item skips some of them.
             new = np.where(beyond < 0, steps, beyond % self._stride_length)
             gap = max(0, self._stride_length - self._sequence_length)
             lost = np.where(beyond < 0, new > 0, new > gap)
@@ -230,7 +230,7 @@ class ReverbBatchedTrajectoryObserver(Observer):
         self._num_dropped = num_dropped
 
     def _numbers(self, value: Any) -> Any:
-        """Priorities as the writer takes them: a float, or float64 `[B]`."""
+        """Returns priorities for the writer: a float, or float64 `[B]`."""
         if value is reverb.MAX_PRIORITY:
             return value
         array = specs.as_array("priority", value)

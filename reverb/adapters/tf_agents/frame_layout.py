@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The structure of an observer's frames: taken from the first frame, and checked in the others.
+"""The structure of an observer's frames, which the first frame defines.
 
 A frame is one step of an environment, without a batch dimension: usually a `Trajectory` of
 TF-Agents, or any nest whose outermost container has an attribute `step_type`. Its leaves are values
@@ -48,7 +48,7 @@ class FrameLayout:
         self._zeros = tree.map_structure_with_path(_padding_leaf, frame)
 
     def check(self, frame: Any) -> None:
-        """Raises unless a frame has exactly the fields of the first one.
+        """Raises an error unless a frame has exactly the fields of the first one.
 
         The writer checks dtypes and shapes.
 
@@ -145,7 +145,6 @@ def _all_match(inner: list[tuple[Any, Callable[[Any], bool]]], nest: Any) -> boo
 
 
 def _paths(frame: Any) -> list[tuple[Any, ...]]:
-    """Returns the paths of all leaves that have a value."""
     return [path for path, leaf in tree.flatten_with_path(frame) if leaf is not None]
 
 

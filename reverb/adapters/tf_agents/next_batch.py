@@ -96,7 +96,7 @@ def sampled_in_graph(
         batch_size=batch_size if num_steps is None else None,
     )
     if num_steps is not None:
-        dataset = inline_map(dataset, functools.partial(_window, num_steps))
+        dataset = inline_map(dataset, functools.partial(_random_steps, num_steps))
         if batch_size is not None:
             dataset = dataset.batch(batch_size, drop_remainder=True)
     return dataset.get_single_element()
@@ -131,7 +131,7 @@ def _random_start(length: Any, num_steps: int) -> Any:
     return tf.random.uniform([], maxval=length - num_steps + 1, dtype=tf.int32)
 
 
-def _window(num_steps: int, pair: Any) -> Any:
+def _random_steps(num_steps: int, pair: Any) -> Any:
     """Takes consecutive steps, from a random start, of an item and its info, `[T, ...]`."""
     start = _random_start(tf.shape(tf.nest.flatten(pair)[0])[0], num_steps)
 

@@ -22,7 +22,7 @@ class ObserverClosedError(errors.FailedPreconditionError, ValueError):
 
 
 class UnknownTableError(errors.TableNotFoundError, KeyError):
-    """The server has no table of that name; the text lists the tables there are."""
+    """The server has no table of that name; the text lists its tables."""
 
     __str__ = Exception.__str__  # `KeyError` would quote the text.
 
@@ -31,7 +31,7 @@ class Observer(abc.ABC):
     """The base of the observers.
 
     Not thread-safe. A `with` block closes the observer. A failed connection closes it too:
-    confirmed items stay in the tables, and `open` starts anew.
+    confirmed items stay in the tables, and `open` starts again.
     """
 
     def __init__(self, py_client: reverb.Client, table_name: str | Sequence[str]) -> None:
@@ -85,7 +85,7 @@ class Observer(abc.ABC):
     def open(self) -> None:
         """Opens the observer; does nothing if it is open.
 
-        It starts anew: frames from before it was closed are dropped.
+        Frames from before it was closed are dropped.
 
         Raises:
           UnavailableError: If no server answers.
@@ -152,7 +152,6 @@ class Observer(abc.ABC):
         self._writer.end_episode()
 
     def _abandon(self) -> None:
-        """Closes without waiting."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()

@@ -247,7 +247,7 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
             self._writer.close()
 
     def _num_frames(self) -> Any:
-        """Number of items, that is, of sequences and not of frames, as in TF-Agents' own buffer.
+        """Number of items (sequences, not frames), as in TF-Agents' own buffer.
 
         Waits a second at most until items of `add_batch` are confirmed and counted.
         """
@@ -267,7 +267,7 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
 
         def clear() -> None:
             self._writer.forget_episodes()
-            self._wait_for_own_frames()  # Or they would arrive after the reset.
+            self._wait_for_own_frames()  # Otherwise they would arrive after the reset.
             self._table.client.reset(self._table.name)
 
         return clear() if tf.executing_eagerly() else tf.numpy_function(clear, [], [])
@@ -275,10 +275,10 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
     def _add_batch(self, items: Any) -> Any:
         """Adds a frame of each environment, `[B, ...]`; an observer of a driver.
 
-        Every window of `sequence_length` frames of an episode becomes an item, or the whole episode
-        if that is `None`. Episodes end with the frame whose `step_type` is LAST; frames without a
-        `step_type` are one endless episode. Never blocks for a rate limiter. Works eagerly and in
-        graphs.
+        Every `sequence_length` consecutive frames of an episode become an item, or the whole
+        episode if that is `None`. Episodes end with the frame whose `step_type` is LAST; frames
+        without a `step_type` are one endless episode. Never blocks for a rate limiter. Works
+        eagerly and in graphs.
         """
         return self._writer.append(items)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observers that write windows of a fixed number of frames."""
+"""Observers that write sequences of a fixed number of frames."""
 
 from collections.abc import Sequence
 
@@ -12,28 +12,27 @@ __all__ = ["ReverbAddTrajectoryObserver", "ReverbTrajectorySequenceObserver"]
 
 
 class ReverbAddTrajectoryObserver(FrameObserver):
-    """Writes a window of `sequence_length` frames every `stride_length` frames.
+    """Writes the last `sequence_length` frames as an item, every `stride_length` frames.
 
-    Called with each frame of one environment, without a batch dimension. Windows do not span two
-    episodes: the frame whose `step_type` is LAST ends an episode, and the next window begins with
-    the frame after it. The call with that frame blocks until the items of the episode are
-    confirmed.
+    Called with each frame of one environment, without a batch dimension. Items do not span two
+    episodes: the frame whose `step_type` is LAST ends an episode, and the next item begins with the
+    frame after it. The call with that frame blocks until the items of the episode are confirmed.
 
-    Window `k` of an episode holds the frames `[k * stride_length, k * stride_length +
-    sequence_length)`. At the end of an episode, windows that would extend beyond it are
+    Item `k` of an episode holds the frames `[k * stride_length, k * stride_length +
+    sequence_length)`. At the end of an episode, items that would extend beyond it are
 
     * dropped by default;
     * with `pad_end_of_episodes`: the first of them is padded, if it has a frame that is in no other
-      window, so that no frame is lost;
+      item, so that no frame is lost;
     * with `tile_end_of_episodes` too: all of them that begin with a frame of the episode are
       padded.
 
     A padding frame has step_type LAST, next_step_type FIRST and zeros everywhere else.
 
-    `reset` ends an episode in the same way. Without padding it writes frames that are in no window
-    as one more window of the newest `sequence_length` frames, whatever the stride; if the episode
+    `reset` ends an episode in the same way. Without padding it writes frames that are in no item as
+    one more item of the newest `sequence_length` frames, regardless of the stride; if the episode
     is shorter, it raises an `InvalidArgumentError`. Frames that are skipped because the stride
-    exceeds `sequence_length` are not written, and no window is written twice.
+    exceeds `sequence_length` are not written, and no item is written twice.
 
     Example:
       >>> import collections
@@ -65,13 +64,13 @@ class ReverbAddTrajectoryObserver(FrameObserver):
 
         Args:
           py_client: The client to write through.
-          table_name: The table or tables to write each window to.
-          sequence_length: Number of frames of a window.
-          stride_length: Number of frames from the start of a window to that of the next. If it
-            equals `sequence_length`, windows do not overlap; if it is greater, the frames between
+          table_name: The table or tables to write each item to.
+          sequence_length: Number of frames of an item.
+          stride_length: Number of frames from the start of an item to that of the next. If it
+            equals `sequence_length`, items do not overlap; if it is greater, the frames between
             them are skipped.
-          priority: Priority of the items: a number, or a function of the window, a nest of arrays
-            `[sequence_length, ...]`. A function requires that the window is decoded.
+          priority: Priority of the items: a number, or a function of the item, a nest of arrays
+            `[sequence_length, ...]`. A function requires that the item is decoded.
           pad_end_of_episodes: See the class.
           tile_end_of_episodes: See the class.
 
@@ -94,7 +93,7 @@ class ReverbAddTrajectoryObserver(FrameObserver):
     def _start_episode(self) -> None:
         # Number of frames of the episode so far, padding included.
         self._cached_steps = 0
-        # Their number when the next window is complete.
+        # Number of frames at which the next item is complete.
         self._next_end = self._sequence_length
 
     def _takes(self, is_last: bool) -> bool:
@@ -126,10 +125,10 @@ class ReverbAddTrajectoryObserver(FrameObserver):
             self._write(self._sequence_length)
 
     def _has_tail(self) -> bool:
-        """Whether the next window has begun with a frame that is in no window yet."""
+        """Whether the next item has begun with a frame that is in no item yet."""
         if self._next_end == self._sequence_length:
             return self._cached_steps > 0
-        # A stride longer than the window skips the frames in between.
+        # A stride longer than the item skips the frames in between.
         return self._cached_steps > self._next_end - min(self._stride_length, self._sequence_length)
 
     def _end_episode(self, *, pads: bool) -> None:
@@ -148,12 +147,12 @@ class ReverbAddTrajectoryObserver(FrameObserver):
 
 
 class ReverbTrajectorySequenceObserver(ReverbAddTrajectoryObserver):
-    """Like `ReverbAddTrajectoryObserver`, but windows span the ends of episodes.
+    """Like `ReverbAddTrajectoryObserver`, but items span the ends of episodes.
 
     The frames are one endless sequence: only `flush`, `reset` and `close` block, and only `reset`
     pads. If a rate limiter delays inserts, the queue of items grows without limit, unless one of
     these methods is called from time to time. A driver does not count boundary frames as steps: to
-    get one window per `n` steps of a driver, add them to the stride.
+    get one item per `n` steps of a driver, add them to the stride.
     """
 
     _cuts_at_boundaries = False

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that imports PyTorch."""
+"""The only module that imports PyTorch."""
 
 import importlib
 from typing import Any
@@ -19,7 +19,7 @@ def _import(module: str, name: str, requirement: str) -> Any:
     )
 
 
-# Type checkers would take the package that this file is in for PyTorch.
+# Type checkers would confuse this package with PyTorch.
 torch: Any = _import("torch", "PyTorch", "reverb-replay[torch]")
 
 
@@ -27,6 +27,6 @@ def import_tensordict() -> Any:
     """Returns the module `tensordict`.
 
     Raises:
-      ModuleNotFoundError: If it is not installed; says what to install.
+      ModuleNotFoundError: If it is not installed; the text says what to install.
     """
     return _import("tensordict", "TensorDict for output='tensordict'", "tensordict")

@@ -17,16 +17,16 @@ __all__ = ["Loader"]
 
 
 class Loader:
-    """An iterator over batches of tensors, without end, some batches ahead of the program.
+    """An endless iterator over batches of tensors, which fetches some batches ahead.
 
-    It begins to fetch with the first `next`. Elements are a `ReplayBatch`: `data` is nested like
+    It begins to fetch with the first `next`. Each element is a `ReplayBatch`: `data` is nested like
     the table's signature with tensors `[B, ...]`, on `device`; `info` is a `BatchInfo` of tensors
-    `[B]` on the CPU, `lengths` too. Its `key` is int64 with the bits of the key. What a tensor
-    cannot hold, as strings, stays a NumPy array. On the CPU tensors are the memory that the batch
-    was decoded into; nothing is copied.
+    `[B]` on the CPU, `lengths` too. Its `key` is int64 with the bits of the key. Values that a
+    tensor cannot hold, such as strings, stay NumPy arrays. On the CPU, tensors share the memory
+    that the batch was decoded into.
 
     Batches that are fetched ahead count as sampled, see `reverb.batches`. Close it, or use it in a
-    `with` block. Not thread-safe, but for `update_priorities`.
+    `with` block. Not thread-safe, except for `update_priorities`.
     """
 
     def __init__(
@@ -48,16 +48,18 @@ class Loader:
 
         Args:
           client: A client, or the address of a server.
-          table: Name of a table; or several with weights, see `reverb.batches`.
+          table: Name of a table, or weights by name, see `reverb.batches`.
           batch_size: Number of items in a batch, `B`.
-          device: Where the data goes. Batches for a CUDA device are decoded into pinned memory that
-            is used again, and copied on a stream of their own; the stream that is current in `next`
-            waits for the copy.
-          pin_memory: For a CUDA device, whether to pin; `None`: if a batch has 256 KiB or more.
+          device: Device of the data. Batches for a CUDA device are decoded into reused pinned
+            memory, and copied on a separate stream; the stream that is current in `next` waits for
+            the copy.
+          pin_memory: Whether to use pinned memory for a CUDA device; `None`: for batches of 256 KiB
+            or more.
           prefetch: Number of batches to fetch ahead, at least 1.
           output: "nest", or "tensordict" for a `TensorDict`: with the nests of the data as nested
             keys, and the fields of the info below "reverb", as `batch["reverb", "key"]`.
-          batch_dims: Of the `TensorDict`: 1, or 2 for sequences `[B, T]`.
+          batch_dims: Number of batch dimensions of the `TensorDict`: 1, or 2 for sequences
+            `[B, T]`.
           transform: Called with every batch of tensors in the background thread; its results are
             returned.
           partial: As in `reverb.batches`.
@@ -79,7 +81,7 @@ class Loader:
         if output == "tensordict":
             import_tensordict()
         if not isinstance(client, Client):
-            Client(client)  # Checks the address; one that is used is made where batches are.
+            Client(client)  # Checks the address; `batches` makes the client that is used.
         BatchIterator.check_arguments(
             table, batch_size, prefetch=prefetch, transform=transform, partial=partial, **options
         )
@@ -91,7 +93,7 @@ class Loader:
         self._options = dict(options, prefetch=prefetch, partial=partial)
         self._ring: PinnedRing | None = None
         if self._device.type == "cuda":
-            # One that is decoded into, those in the queue, and one that the program has.
+            # One batch that is decoded, those in the queue, and one that the program uses.
             self._ring = PinnedRing(self._device, prefetch + 2, pin_memory=pin_memory)
             self._options["out"] = self._ring.out
         self._iterator: BatchIterator | None = None
@@ -105,9 +107,10 @@ class Loader:
 
         Raises:
           StopIteration: If the loader was closed, or after `rate_limiter_timeout_ms`.
-          DeadlineExceededError: After `timeout_s`; the text says what it waited for. May be called
-            again, and nothing is lost.
-          ReverbError: If fetching, or an update of priorities, failed; names table and address.
+          DeadlineExceededError: After `timeout_s`; the text says what it waited for. Nothing is
+            lost: call again.
+          ReverbError: If fetching or an update of priorities failed; the text names table and
+            address.
         """
         if self._is_closed:
             raise StopIteration
@@ -121,8 +124,8 @@ class Loader:
     def update_priorities(self, keys: Any, priorities: Any) -> None:
         """Updates priorities in the background, in the order of the calls.
 
-        Blocks only while 16 updates wait; does not wait for the device. An error is raised by the
-        next `next`.
+        Blocks only while 16 updates are queued; does not wait for the device. Errors are raised by
+        the next `next`.
 
         Args:
           keys: Tensor or array `[B]` of integers: `batch.info.key`.
@@ -137,18 +140,18 @@ class Loader:
         self._started().update_priorities(on_cpu(keys), on_cpu(priorities))
 
     def flush(self) -> None:
-        """Waits until the server has taken all updates of priorities; raises their error."""
+        """Waits until the server has applied all updates of priorities; raises their error."""
         if self._iterator is not None:
             self._iterator.flush()
 
     def stats(self) -> PrefetchStats:
-        """Returns how far it is ahead, and how old the last batch was; does not block."""
+        """Returns the number of ready batches, and the age of the last one; does not block."""
         if self._iterator is None:
             return PrefetchStats(0, 0, 0.0, 0.0)
         return self._iterator.stats()
 
     def close(self) -> None:
-        """Ends the background threads, after the updates of priorities that wait."""
+        """Ends the background threads, after the queued updates of priorities."""
         self._is_closed = True
         if self._iterator is not None:
             self._iterator.close()
@@ -164,7 +167,7 @@ class Loader:
             raise FailedPreconditionError("the loader is closed")
         if self._iterator is None:
             convert = self._copied if self._ring is not None else self._converted
-            # What the program gave may be slow.
+            # The program's transform may be slow, so it is called in the background thread.
             argument = "convert" if self._transform is None else "transform"
             options: dict[str, Any] = {**self._options, argument: convert}
             self._iterator = reverb.batches(*self._arguments, **options)
@@ -195,7 +198,7 @@ class Loader:
         return as_tensordict(sample, self._batch_dims)
 
     def _wait_for(self, batch: Any, event: Any) -> None:
-        """Lets the current stream wait for the copy, and the memory for the current stream."""
+        """Makes the current stream wait for the copy; the memory stays while the stream uses it."""
         stream = torch.cuda.current_stream(self._device)
         stream.wait_event(event)
         for tensor in leaves(batch):

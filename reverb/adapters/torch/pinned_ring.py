@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pinned memory that batches are decoded into, and their way to a CUDA device."""
+"""Pinned memory that batches are decoded into, and their copy to a CUDA device."""
 
 import logging
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _MIN_PINNED_BYTES = 256 * 1024
 _logger = logging.getLogger("reverb")
 
 
-class _Slot:
+class _Buffer:
     """Memory for one batch."""
 
     def __init__(self) -> None:
@@ -29,15 +29,15 @@ class _Slot:
 
 
 class PinnedRing:
-    """Slots of pinned memory in turn: a batch is decoded into one, and copied to the device.
+    """A ring of pinned buffers: a batch is decoded into one, and copied to the device.
 
-    The copy runs on a stream of its own, beside the program's kernels. Used by one thread.
+    The copy runs on a separate stream, in parallel with the program's kernels. Used by one thread.
     """
 
     def __init__(
         self,
         device: Any,
-        num_slots: int,
+        num_buffers: int,
         *,
         pin_memory: bool | None = None,
         cuda: Any = torch.cuda,
@@ -47,7 +47,7 @@ class PinnedRing:
 
         Args:
           device: A CUDA device.
-          num_slots: Number of batches that may be on their way or in the queue.
+          num_buffers: Number of batches that may be in transit or in the queue.
           pin_memory: Whether to pin; `None`: if a batch has 256 KiB or more.
           cuda: `torch.cuda`, or a stand-in for tests.
           allocate: `torch.empty`, or a stand-in for tests.
@@ -56,38 +56,39 @@ class PinnedRing:
         self._pin_memory = pin_memory
         self._cuda = cuda
         self._allocate = allocate
-        self._slots = [_Slot() for _ in range(num_slots)]
+        self._buffers = [_Buffer() for _ in range(num_buffers)]
         self._turn = 0
         self._stream: Any = None
 
     def out(self) -> list[np.ndarray[Any, Any]] | None:
-        """Returns the columns that the next batch may be decoded into; `None`: not known yet.
+        """Returns the columns to decode the next batch into; `None`: unknown yet.
 
-        Waits until the copy of the batch that was there is complete.
+        Waits until the copy of the earlier batch in this buffer is complete.
         """
-        slot = self._slots[self._turn]
-        if slot.event is not None:
-            slot.event.synchronize()
-            slot.event = None
-        return slot.arrays
+        buffer = self._buffers[self._turn]
+        if buffer.event is not None:
+            buffer.event.synchronize()
+            buffer.event = None
+        return buffer.arrays
 
     def move(self, data: Any) -> tuple[Any, Any]:
-        """Starts the copy of a batch to the device, and goes on to the next slot.
+        """Starts the copy of a batch to the device, and advances to the next buffer.
 
         Args:
-          data: Nest of arrays: those of `out`, or others, which are copied into the slot first.
+          data: Nest of arrays: those of `out`, or others, which are copied into the buffer first.
 
         Returns:
           The nest with tensors on the device, and an event that is reached when they are complete.
         """
-        slot = self._slots[self._turn]
-        self._turn = (self._turn + 1) % len(self._slots)
+        buffer = self._buffers[self._turn]
+        self._turn = (self._turn + 1) % len(self._buffers)
         columns = tree.flatten(data)
-        if slot.arrays is None and self._is_worth_it(columns):
-            slot.arrays = self._pinned(columns)
-        if slot.arrays is not None:
+        if buffer.arrays is None and self._is_worth_it(columns):
+            buffer.arrays = self._pinned(columns)
+        if buffer.arrays is not None:
             columns = [
-                _filled(place, column) for place, column in zip(slot.arrays, columns, strict=True)
+                _filled(pinned, column)
+                for pinned, column in zip(buffer.arrays, columns, strict=True)
             ]
         if self._stream is None:
             self._stream = self._cuda.Stream(self._device)
@@ -95,7 +96,7 @@ class PinnedRing:
             tensors = [self._on_device(as_tensor(column)) for column in columns]
             event = self._cuda.Event()
             event.record(self._stream)
-        slot.event = event
+        buffer.event = event
         return tree.unflatten_as(data, tensors), event
 
     def _on_device(self, tensor: Any) -> Any:
@@ -130,13 +131,13 @@ class PinnedRing:
             return None
 
 
-def _filled(place: np.ndarray[Any, Any], column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Returns the part of the slot that has the values of the column."""
-    if place.dtype != column.dtype or place.shape[1:] != column.shape[1:]:
-        return column  # The items have another shape now.
-    if len(column) > len(place):
+def _filled(pinned: np.ndarray[Any, Any], column: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Returns the part of the pinned array that has the values of the column."""
+    if pinned.dtype != column.dtype or pinned.shape[1:] != column.shape[1:]:
+        return column  # The shape of the items has changed.
+    if len(column) > len(pinned):
         return column
-    part = place[: len(column)]
+    part = pinned[: len(column)]
     if not np.may_share_memory(part, column):
         np.copyto(part, column)
     return part

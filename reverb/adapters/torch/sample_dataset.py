@@ -19,9 +19,9 @@ _logger = logging.getLogger("reverb")
 class SampleDataset(torch.utils.data.IterableDataset):
     """Batches of a table: `DataLoader(dataset, batch_size=None, collate_fn=as_is)`.
 
-    Elements are those of a `Loader` on the CPU. The dataset holds the address only and makes
-    everything else when it is iterated, so it may be pickled and forked. Each worker samples
-    independently; threads fetch ahead in any case, so `num_workers=0` is usually faster.
+    Elements are those of a `Loader` on the CPU. The dataset holds only the address, and connects
+    when it is iterated, so it may be pickled and forked. Each worker samples independently; threads
+    fetch ahead in any case, so `num_workers=0` is usually faster.
     """
 
     def __init__(
@@ -34,8 +34,8 @@ class SampleDataset(torch.utils.data.IterableDataset):
         """Makes a dataset; does not connect.
 
         Args:
-          address: Address of the server; a client stands for its address.
-          table: Name of a table; or several with weights, see `reverb.batches`.
+          address: Address of the server, or a client, whose address is used.
+          table: Name of a table, or weights by name, see `reverb.batches`.
           batch_size: Number of items in a batch, `B`.
           **options: Other arguments of `Loader`, without `device`.
 
@@ -80,9 +80,9 @@ class SampleDataset(torch.utils.data.IterableDataset):
 
 
 def _check_collate(frame: Any) -> None:
-    """Checks the `collate_fn` of the `DataLoader` that iterates a dataset, where that is seen.
+    """Checks the `collate_fn` of the `DataLoader` that iterates a dataset, if it can be found.
 
-    The frame is that of the caller. In every release so far, and in workers too, it is a
+    The Python frame is that of the caller. In every release so far, and in workers too, it is a
     constructor with the function as an argument.
     """
     collate_fn = frame.f_locals.get("collate_fn")

@@ -25,14 +25,14 @@ _SAME = (
     "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 "
     "float16 float32 float64 complex64 complex128"
 )
-# Dtypes that NumPy itself does not have.
+# Dtypes that NumPy itself lacks.
 _EXTENSIONS = "bfloat16 float8_e4m3fn float8_e5m2"
 
 _DTYPES = {name: getattr(torch, name, None) for name in f"{_SAME} {_EXTENSIONS}".split()}
 
 
 def as_is(batch: Any) -> Any:
-    """Returns a batch as it is: the `collate_fn` of a `DataLoader` over a `SampleDataset`.
+    """Returns a batch unchanged: the `collate_fn` of a `DataLoader` over a `SampleDataset`.
 
     The `DataLoader`'s own function makes lists of tuples in the data, and fails for a `TensorDict`.
     """
@@ -40,15 +40,16 @@ def as_is(batch: Any) -> Any:
 
 
 def dtype_of(dtype: np.dtype[Any]) -> Any:
-    """The torch dtype of a NumPy dtype, or `None`: tensors have no such values.
+    """The torch dtype of a NumPy dtype; `None` if tensors have no such dtype.
 
-    Raw bytes that stand for numbers without the package `ml_dtypes` have the dtype of the numbers.
+    For raw bytes that represent numbers, without the package `ml_dtypes`, it is the dtype of the
+    numbers.
     """
     return _DTYPES.get(specs.dtype_name(dtype))
 
 
 def as_tensor(array: Any) -> Any:
-    """Makes a tensor of the same memory; what tensors cannot hold, as strings, stays an array.
+    """Makes a tensor of the same memory; values that tensors cannot hold, as strings, stay arrays.
 
     Items of different lengths become a nested tensor. `None`, a column that was left out, stays.
     """
@@ -81,7 +82,7 @@ def leaves(batch: Any) -> list[Any]:
 
 
 def on_cpu(values: Any) -> Any:
-    """Returns a tensor in CPU memory; what is no tensor is returned as it is."""
+    """Returns a tensor in CPU memory; other values are returned unchanged."""
     return values.detach().cpu() if isinstance(values, torch.Tensor) else values
 
 
@@ -106,8 +107,8 @@ def as_tensordict(sample: ReplayBatch, batch_dims: int) -> Any:
     """Makes a `TensorDict` of a sample of tensors.
 
     Dicts and named tuples in the data become nested dicts with their keys and fields, lists and
-    tuples such with the keys "0", "1", and so on; data that is one tensor has the key "data". What
-    is in the info is below "reverb", with lengths only if there are any.
+    tuples nested dicts with the keys "0", "1", and so on; data that is one tensor has the key
+    "data". The fields of the info are below "reverb", with lengths only if there are any.
     """
     TensorDict = import_tensordict().TensorDict
     data = _as_dict(sample.data)

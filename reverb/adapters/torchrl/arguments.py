@@ -19,7 +19,8 @@ _OF_SEQUENCES: dict[str, Any] = {
     "truncated_key": TRUNCATED_KEY,
     "init_key": INIT_KEY,
 }
-# What others' buffers are made of, with the values that do no harm and what to say of others.
+# Arguments of TorchRL's buffers that this one does not use: harmless values, and the reason for the
+# error about other values.
 _TABLE = "a Reverb table takes its place"
 _PARTS: dict[str, tuple[tuple[Any, ...], str]] = {
     "storage": ((None,), f"{_TABLE}, and max_size is its size"),
@@ -34,15 +35,15 @@ _PARTS: dict[str, tuple[tuple[Any, ...], str]] = {
     "transport": ((None, "auto", "direct"), "the address of the server decides"),
     "transport_options": ((None,), "the address of the server decides"),
 }
-# They are about memory in this process.
+# Arguments without effect, because they are about memory in this process.
 _OF_NO_EFFECT = ("compilable", "delayed_init")
 
 
 def check_parts(owner: str, parts: dict[str, Any]) -> None:
-    """Checks arguments of TorchRL's buffers that this one has no use for.
+    """Checks arguments of TorchRL's buffers that this one does not use.
 
     Raises:
-      InvalidArgumentError: If one asks for something; says what to do instead.
+      InvalidArgumentError: If one is not its default; the text says what to do instead.
       TypeError: If there is no such argument.
     """
     for name, value in parts.items():
@@ -59,12 +60,12 @@ def check_parts(owner: str, parts: dict[str, Any]) -> None:
 def check_settings(
     settings: dict[str, Any], server: Any, max_size: Any, batch_size: Any, generator: Any
 ) -> None:
-    """Checks what can be checked without the table.
+    """Checks arguments as far as possible without the table.
 
     Raises:
       InvalidArgumentError: If a number is out of its range, or if an argument is for buffers of
         another kind.
-      ValueError: If `prefetch` does not go with the others.
+      ValueError: If `prefetch` cannot be combined with the others.
     """
     for name, value in (
         ("max_size", max_size),
@@ -76,12 +77,12 @@ def check_settings(
     if server is not None and max_size is not None:
         address = server if isinstance(server, str) else server.server_address
         raise InvalidArgumentError(
-            f"max_size={max_size} is a setting of the table, which server {address} has; leave it "
-            "out"
+            f"max_size={max_size} is a setting of the table, which is on server {address}; leave "
+            "it out"
         )
     if server is not None and generator is not None:
         raise InvalidArgumentError(
-            "generator must be None with a server: its table draws, and has a seed of its own"
+            "generator must be None with a server: its table draws the samples, with its own seed"
         )
     for name, default in _OF_SEQUENCES.items():
         if settings["sequence_length"] is None and settings[name] != default:
@@ -104,15 +105,15 @@ def check_table(
     beta: float | None,
     consume_after_n_samples: int | None,
 ) -> None:
-    """Compares what was asked for with the table.
+    """Compares the arguments with the settings of the table.
 
     Raises:
-      InvalidArgumentError: If they differ; names both.
+      InvalidArgumentError: If they differ; the text has both values.
     """
     place = f"table {access.table} of server {access.address}"
     if alpha is not None and access.alpha is None:
         raise InvalidArgumentError(
-            f"alpha={alpha}, but {place} has the sampler {access.sampler_name}, which knows no "
+            f"alpha={alpha}, but {place} has the sampler {access.sampler_name}, which does not use "
             "priorities; leave alpha out"
         )
     if alpha is not None and not math.isclose(alpha, access.alpha or 0.0, rel_tol=1e-6):
@@ -126,6 +127,6 @@ def check_table(
         )
     if (consume_after_n_samples or 0) != access.max_times_sampled:
         raise InvalidArgumentError(
-            f"consume_after_n_samples={consume_after_n_samples} must be what {place} has, which is "
+            f"consume_after_n_samples={consume_after_n_samples} must be that of {place}, which is "
             f"{access.max_times_sampled or None}"
         )

@@ -19,7 +19,7 @@ __all__ = ["BufferState"]
 
 _ITEMS, _TRANSFORMS, _NUMBERS = "checkpoint.tar", "transform.t", "buffer_metadata.json"
 _MAX_NUMBERS_BYTES = 1024 * 1024
-# What each of the numbers may be, besides `None`.
+# Types of the numbers in a state; each may also be `None`.
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "batch_size": int,
     "sequence_length": int,
@@ -30,7 +30,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 
 
 class BufferState:
-    """Saves and loads transforms, numbers, and the items of a server of the buffer's own."""
+    """Saves and loads transforms, numbers, and the items of the buffer's own server."""
 
     def __init__(self, buffer: Any, access: TableAccess) -> None:
         self._buffer = buffer
@@ -45,11 +45,11 @@ class BufferState:
         return state
 
     def take(self, state: dict[str, Any]) -> None:
-        """Takes over what `as_dict` returned; after an error the buffer is as it was.
+        """Takes over a result of `as_dict`; an error leaves the buffer unchanged.
 
         Raises:
-          InvalidArgumentError: If it is no such state, if it is of another kind of buffer, or if it
-            has items and this buffer's are on a server, or has none and they are not.
+          InvalidArgumentError: If it is no such state, if it is of another kind of buffer, if it
+            has items and this buffer's are on a server, or if it has none and they are not.
           DataLossError: If the items are damaged.
         """
         if not isinstance(state, dict):
@@ -66,9 +66,9 @@ class BufferState:
         self._replace("state_dict", items, state["_transforms"], state)
 
     def write(self, path: pathlib.Path) -> None:
-        """Saves the state in a directory, which is made if it is not there."""
+        """Saves the state in a directory, which is created if it is missing."""
         path.mkdir(parents=True, exist_ok=True)
-        # Without its numbers, a state that was not written to the end is refused.
+        # The numbers are written last; an incomplete state without them is refused.
         path.joinpath(_NUMBERS).unlink(missing_ok=True)
         path.joinpath(_ITEMS).unlink(missing_ok=True)
         if self._access.own is not None:
@@ -77,7 +77,7 @@ class BufferState:
         path.joinpath(_NUMBERS).write_text(json.dumps(self._numbers()))
 
     def read(self, path: pathlib.Path) -> None:
-        """Loads what `write` saved; after an error the buffer is as it was.
+        """Loads a state that `write` saved; an error leaves the buffer unchanged.
 
         Raises:
           InvalidArgumentError: As `take`.
@@ -96,7 +96,7 @@ class BufferState:
         with open_file(path / _TRANSFORMS) as file:
             try:
                 transforms = torch.load(file, weights_only=True)
-            # Damaged files raise whatever the reader of archives and pickles meets.
+            # Damaged files may raise any error in the readers of archives and pickles.
             except Exception as error:
                 raise DataLossError(f"{path / _TRANSFORMS} is damaged: {error}") from error
         items = path / _ITEMS if _ITEMS in there else None
@@ -152,7 +152,7 @@ class BufferState:
         transforms: Any,
         numbers: dict[str, Any],
     ) -> None:
-        """Checks everything, then takes it over."""
+        """Checks the whole state, then takes it over."""
         self._check_numbers(name, numbers)
         with contextlib.ExitStack() as stack:
             stored = None
@@ -193,7 +193,7 @@ class BufferState:
 
     @contextlib.contextmanager
     def _with_transforms(self, name: str, state: Any) -> Iterator[None]:
-        """Loads the state of transforms; if that or the body fails, the one before comes back."""
+        """Loads the state of transforms; restores the earlier one if that or the body fails."""
         transform = self._buffer.transform
         before = copy.deepcopy(transform.state_dict())
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields of the TensorDicts in a table, and their way to columns and back."""
+"""The fields of the TensorDicts in a table, and conversions to columns and back."""
 
 import functools
 import json
@@ -12,18 +12,18 @@ from reverb.errors import InvalidArgumentError, SignatureMismatchError
 
 __all__ = ["Fields", "columns_of"]
 
-# A field with this name tells in a sample which item it is.
+# The field of a sample with the index of its item.
 INDEX = "index"
 _DTYPES = {
     str(dtype).partition(".")[2]: dtype
     for dtype in vars(torch).values()
     if isinstance(dtype, torch.dtype)
 }
-# Dtypes that NumPy itself does not have, with one of the same size that it has.
+# Dtypes that NumPy itself lacks, with a dtype of NumPy of the same size.
 _BITS = {torch.bfloat16: np.int16, torch.float8_e4m3fn: np.uint8, torch.float8_e5m2: np.uint8}
 
 _CPU = torch.device("cpu")
-# Without checks of the shapes, which are right, if this release can do that.
+# Skips checks of the shapes, which are right, if this release allows it.
 _make = getattr(tensordict.TensorDict, "_new_unsafe", tensordict.TensorDict)
 
 Path = tuple[str, ...]
@@ -33,11 +33,11 @@ class Fields:
     """Paths, dtypes and shapes of the tensors of an item, in the order of the columns.
 
     Attributes:
-      paths: Of the tensors, as ("next", "reward").
+      paths: Paths of the tensors, as ("next", "reward").
       batch_dims: Number of dimensions of an item's own batch: 1 for trajectories `[T, ...]`.
       dim_names: Names of these dimensions, or `None` if they have none.
-      signature_shapes: If only the signature of the table has told the fields: the shapes in it, of
-        which each may be open, `None`, and may have the time or not. There are no dtypes then.
+      signature_shapes: If the fields come only from the table's signature: its shapes, each with or
+        without the time, or `None` if unknown. There are no dtypes then.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Fields:
         """Reads the fields from a signature that is a nest of dicts and named tuples.
 
         Raises:
-          InvalidArgumentError: If it is none.
+          InvalidArgumentError: If it is another one.
         """
         found: list[tuple[Path, Any]] = []
 
@@ -99,7 +99,7 @@ class Fields:
 
     @classmethod
     def of_json(cls, text: str) -> "Fields":
-        """Reads what `to_json` wrote."""
+        """Reads the result of `to_json`."""
         value = json.loads(text)
         paths, dtypes, shapes = zip(*value["fields"], strict=True)
         return cls(
@@ -121,22 +121,22 @@ class Fields:
         )
 
     def of_steps(self) -> "Fields":
-        """Returns the fields of one step, if these are those of `[T, N]` data."""
+        """Returns the fields of one step, from those of `[T, N]` data."""
         shapes = [shape[1:] for shape in self._shapes]
         return Fields(self.paths, self._dtypes, shapes, 0)
 
     def without_dim_names(self) -> "Fields":
-        """Returns the fields with dimensions that have no names."""
+        """Returns the fields without names of dimensions."""
         return Fields(self.paths, self._dtypes, self._shapes, self.batch_dims)
 
     def have_time(self, num_dims: list[int]) -> list[bool]:
-        """Whether columns are sequences, so that their first dimension is the time.
+        """Whether each column is a sequence, whose first dimension is the time.
 
-        A column of a table with nothing but a signature is one if it has a dimension more than the
-        signature says, or if its length is open there.
+        If only a signature is known, a column is a sequence if it has one dimension more than in
+        the signature, or if its length is unknown there.
 
         Args:
-          num_dims: Of an item's columns, `[T, ...]` or `[...]`.
+          num_dims: Number of dimensions of an item's columns, `[T, ...]` or `[...]`.
         """
         if self.signature_shapes is None:
             return [dims > len(own) for dims, own in zip(num_dims, self._shapes, strict=True)]
@@ -149,10 +149,10 @@ class Fields:
         """Compares fields with these by their names.
 
         Returns:
-          For each of these fields, its place among the others; `None` if all are at their places.
+          The position of each of these fields among the others; `None` if the order is the same.
 
         Raises:
-          SignatureMismatchError: If the names differ; has both lists.
+          SignatureMismatchError: If the names differ; the text has both lists.
         """
         if self.paths == other.paths:
             return None
@@ -176,10 +176,10 @@ class Fields:
         return Fields(paths, dtypes, shapes, self.batch_dims, self.dim_names)
 
     def check(self, other: "Fields", table: str) -> None:
-        """Compares dtypes and shapes of fields of the same names in the same order with these.
+        """Compares dtypes and shapes with those of fields of the same names and order.
 
         Raises:
-          SignatureMismatchError: If they differ; names the field.
+          SignatureMismatchError: If they differ; the text names the field.
         """
         if self.batch_dims != other.batch_dims:
             raise SignatureMismatchError(
@@ -199,12 +199,12 @@ class Fields:
                 )
 
     def to_tensordict(self, columns: list[Any], batch_size: Any, device: Any) -> Any:
-        """Makes a TensorDict of the columns; on the CPU nothing is copied.
+        """Makes a TensorDict of the columns, on the CPU without a copy.
 
         Args:
           columns: Arrays `[N, ...]`, one for each field.
           batch_size: `[N, ...]`.
-          device: Where the tensors go.
+          device: Device of the tensors.
         """
         tensors = [
             _tensor(column, dtype) for column, dtype in zip(columns, self._dtypes, strict=True)
@@ -216,12 +216,12 @@ class Fields:
 
 
 def columns_of(data: Any) -> tuple[Fields, list[Any]]:
-    """Returns the fields of a TensorDict `[B, ...]`, and what writers take for each of them.
+    """Returns the fields of a TensorDict `[B, ...]`, and their columns for writers.
 
-    That is an array of the same memory, if NumPy has the dtype, else a tensor.
+    A column is an array of the same memory, if NumPy has the dtype, else a tensor.
 
     Raises:
-      InvalidArgumentError: If something in it is no tensor, or if there is no tensor.
+      InvalidArgumentError: If a value is no tensor, or if there is no tensor.
     """
     found: list[tuple[Path, Any]] = []
     _collect(data, (), found)
@@ -255,7 +255,7 @@ def _collect(data: Any, path: Path, found: list[tuple[Path, Any]]) -> None:
 
 
 def _shape_of(spec: Any) -> Any:
-    """The shape of a spec of ours or of TensorFlow's, as a tuple; `None` if its rank is open."""
+    """The shape of a spec of this package or of TensorFlow; `None` if its rank is unknown."""
     shape = spec.shape
     return None if shape is None or getattr(shape, "rank", 0) is None else tuple(shape)
 

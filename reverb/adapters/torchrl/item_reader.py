@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Items of a table as TensorDicts: of a batch, one by one, or all."""
+"""Converts items of a table to TensorDicts: batches, single items, or all."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,15 +30,15 @@ class ItemReader:
         self._device = device
 
     def of_batch(self, batch: Any, beta: float | None) -> tuple[Any, dict[Any, Any]]:
-        """The data of a batch, `[B, ...]`, or `[B * T]` of sequences; and what goes into it later.
+        """The data of a batch, `[B, ...]`, or `[B * T]` of sequences; and fields to add later.
 
         Args:
-          batch: As the table gave it.
+          batch: The sampled batch.
           beta: Exponent of the importance weights, or `None`.
 
         Raises:
-          InvalidArgumentError: If the items have other columns than the fields tell, or if their
-            lengths differ from each other or from `sequence_length`.
+          InvalidArgumentError: If the items have other columns than the fields, or if their lengths
+            differ from each other or from `sequence_length`.
         """
         data = batch.data
         if self._access.fields.lack_time:
@@ -50,7 +50,7 @@ class ItemReader:
             info["priority_weight"] = self.weights(batch, beta)
         if self._length is not None:
             info = {name: it.repeat_interleave(self._length) for name, it in info.items()}
-            # As that of `SliceSampler`.
+            # The same shape as with `SliceSampler`.
             info["index"] = info["index"].unsqueeze(-1)
             info |= self._keys.marks(made, self._length)
         if self._device.type != "cpu":
@@ -61,7 +61,7 @@ class ItemReader:
         """The importance weights of a batch, float32 `[B]`; the largest of the table is 1."""
         probability = torch.from_numpy(batch.info.probability)
         smallest = torch.from_numpy(batch.min_probability)
-        if not bool((smallest > 0).all()):  # The server does not tell it.
+        if not bool((smallest > 0).all()):  # The server does not report it.
             smallest = probability.min()
         return (probability / smallest).pow_(-beta).float()
 
@@ -72,7 +72,7 @@ class ItemReader:
             fields = fields or self._access.fields.of_items()
             yield self._of_columns([it[None] for it in columns], fields)[0]
 
-    def read(self, places: slice) -> Any:
+    def read(self, chosen: slice) -> Any:
         """Reads items `[N, ...]`, or `[N, T]`, counted from the oldest one.
 
         Raises:
@@ -83,18 +83,18 @@ class ItemReader:
             raise FailedPreconditionError(
                 f"table {self._access.table} of server {self._access.address} has no items to read"
             )
-        count = len(rows[places])
-        # One row tells the shapes if there are none in the slice.
-        chosen = rows[places] or rows[:1]
-        columns = [np.stack(it)[:count] for it in zip(*chosen, strict=True)]
+        count = len(rows[chosen])
+        # For an empty slice, one row gives the shapes.
+        read = rows[chosen] or rows[:1]
+        columns = [np.stack(it)[:count] for it in zip(*read, strict=True)]
         return self._of_columns(columns, self._access.fields.of_items())
 
     def _of_columns(self, columns: list[Any], fields: Any, *, is_flat: bool = False) -> Any:
         """A TensorDict `[N, ...]` of columns; of sequences `[N, T]`, or `[N * T]`."""
         if len(columns) != len(fields.paths):
             raise InvalidArgumentError(
-                f"table {self._access.table} has {len(columns)} columns, where its fields are "
-                f"{['.'.join(path) for path in fields.paths]}: another program writes into it"
+                f"table {self._access.table} has {len(columns)} columns, but its fields are "
+                f"{['.'.join(path) for path in fields.paths]}: another program writes to it"
             )
         have_time = self._access.fields.have_time(fields, [it.ndim - 1 for it in columns])
         described = zip(columns, have_time, fields.paths, strict=True)
@@ -114,7 +114,7 @@ class ItemReader:
         return fields.to_tensordict(columns, size, self._device)
 
     def _step(self, column: Any, path: tuple[str, ...], fields: Any) -> Any:
-        """A column `[N, ...]` of one step; if only a signature tells its fields, also of more."""
+        """A column `[N, ...]` of one step, or of more if only a signature has its fields."""
         if column.shape[1] == 1:
             return column.reshape(len(column), *column.shape[2:])
         if fields.signature_shapes is None:
@@ -125,7 +125,7 @@ class ItemReader:
         return column
 
     def _steps(self, length: int, column: Any, has_time: bool, path: tuple[str, ...]) -> Any:
-        """A column `[N, T, ...]` of sequences; what an item has once, each of its steps has."""
+        """A column `[N, T, ...]` of sequences; single values of an item are repeated."""
         if not has_time:
             shape = (len(column), length, *column.shape[1:])
             return np.ascontiguousarray(np.broadcast_to(column[:, None], shape))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of TensorDicts as items."""
+"""Writes rows of TensorDicts as items."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class ItemWriter:
     Args:
       access: The table.
       priorities: Reduces several priorities of an item to one.
-      priority: Of items that have none.
+      priority: Priority of items without one.
     """
 
     def __init__(self, access: TableAccess, priorities: Priorities, priority: Any) -> None:
@@ -32,10 +32,10 @@ class ItemWriter:
 
         Args:
           rows: TensorDict.
-          values: Their priorities, `[B, ...]`; `None`: they have none.
+          values: Priorities of the rows, `[B, ...]`; `None`: they have none.
 
         Returns:
-          Their indices, int64 `[B]`; `None` in a group of servers.
+          Indices of the items, int64 `[B]`; `None` in a group of servers.
 
         Raises:
           SignatureMismatchError: If the fields are not those of the table.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that imports TorchRL, TensorDict and PyTorch."""
+"""The only module that imports TorchRL, TensorDict and PyTorch."""
 
 import importlib
 from typing import Any
@@ -27,6 +27,6 @@ storages: Any = _import("torchrl.data.replay_buffers.storages")
 writers: Any = _import("torchrl.data.replay_buffers.writers")
 tensordict: Any = _import("tensordict")
 torch: Any = _import("torch")
-# A call that `torch.compile` leaves as it is: there is nothing to compile in calls of a server, and
-# whatever changes on the way would be compiled anew.
+# Excludes a call from `torch.compile`: calls of a server have nothing to compile, and changing
+# values in them would cause recompilations.
 as_one_step: Any = torch.compiler.disable

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Priorities of items, from values that TorchRL has for their steps."""
+"""Computes priorities of items from TorchRL's values for their steps."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ class Priorities:
     """Makes one priority for each item.
 
     Args:
-      reduction: How several values of an item become one.
-      eps: Is added to every priority.
+      reduction: Reduction of several values of an item to one.
+      eps: Number that is added to every priority.
       sequence_length: Number of steps of an item whose index is given for each step, or `None`.
     """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A replay buffer of TorchRL whose data is in a table."""
+"""A replay buffer for TorchRL whose data is in a table."""
 
 import contextlib
 import pathlib
@@ -35,12 +35,12 @@ class ReverbReplayBuffer(UnusedCalls):
 
         buffer = ReverbReplayBuffer("localhost:8000", table="replay", batch_size=256, prefetch=2)
 
-    A pickle of it is the address of the table, so that collectors in other processes and on other
-    machines write into the same table, and learners read from it, by priority too. An index is the
-    key of an item, int64 with its bits: it is never used again for another one.
+    A pickled buffer holds the address of the table, so that collectors in other processes and on
+    other machines write to the same table, and learners read from it, also by priority. An index is
+    the key of an item, int64 with its bits: it is never used again for another item.
 
-    Samples are drawn on the server. An empty table raises `RuntimeError`, as in TorchRL; a closed
-    rate limiter lets `sample` wait. Batches that `prefetch` fetches ahead count as sampled.
+    The server draws the samples. An empty table raises `RuntimeError`, as in TorchRL; if the rate
+    limiter is closed, `sample` waits. Batches that `prefetch` fetches ahead count as sampled.
 
     Items do not change and have no positions: `buffer[a:b]` and `buffer["name"]` read items, the
     oldest one first; calls that read or write by index raise `UnimplementedError`.
@@ -79,36 +79,36 @@ class ReverbReplayBuffer(UnusedCalls):
 
         Args:
           server: Address of a server with the table, or a client; `None`: a server in this process,
-            which other processes find by a pickle of the buffer while it lives.
+            to which pickles of the buffer connect as long as it lives.
           table: Name of the table; see `tables`.
-          batch_size: Of samples; may be given to `sample` instead.
+          batch_size: Number of items in a sample; may be given to `sample` instead.
           max_size: Maximum number of items; `None`: 1,000,000. Only without `server`.
-          alpha: Exponent of the priorities. With `server` it must be the one of the table; `None`
-            takes what the table has. Without `server`, `None` samples uniformly.
+          alpha: Exponent of the priorities. With `server` it must be that of the table, or `None`
+            for that of the table. Without `server`, `None` samples uniformly.
           beta: Exponent of the importance weights, `priority_weight` in samples; `None`: 0.4. May
             be changed as `buffer.sampler.beta`.
-          eps: Is added to every priority.
-          priority_key: Where priorities are in data and samples.
-          reduction: How several priorities of an item become one.
+          eps: Number that is added to every priority.
+          priority_key: Key of priorities in data and samples.
+          reduction: Reduction of several priorities of an item to one.
           sequence_length: Items are this many consecutive steps of an episode; see `extend`.
-          end_key: A flag in the data that ends an episode; `None`: ("next", "done"). This one and
-            the next four go with `sequence_length`, and are those of TorchRL's `SliceSampler`.
+          end_key: A flag in the data that ends an episode; `None`: ("next", "done"). This argument
+            and the next four require `sequence_length`, and are those of TorchRL's `SliceSampler`.
           end_keys: Several such flags, of which the data may lack some; instead of `end_key`.
-          traj_key: A field whose change begins another episode. If the data has it, flags of ends
-            do not count. `None`: without `end_key` and `end_keys`, ("collector", "traj_ids") or
+          traj_key: A field whose change begins another episode. If the data has it, `end_key` and
+            `end_keys` are ignored. `None`: without these two, ("collector", "traj_ids") or
             "episode" if the data has it.
-          truncated_key: Where samples have a flag, bool `[B, 1]`, at the last step of each
-            sequence. "done" beside it is set there, too. `None`: no flags.
-          init_key: A flag, if the data has it, that samples have also at the first step of each
-            sequence, so that recurrent modules begin anew; `None`: it stays as it was written.
+          truncated_key: Key of a flag in samples, bool `[B, 1]`, that is set at the last step of
+            each sequence, as is "done" beside it. `None`: no flags.
+          init_key: Key of a flag that is also set at the first step of each sampled sequence, if
+            the data has it, so that recurrent modules start again; `None`: it is not changed.
           consume_after_n_samples: An item is removed after it was sampled this often. With `server`
-            it must be what the table has.
+            it must be that of the table.
           prefetch: Number of batches that threads fetch ahead.
           transform: As in `TensorDictReplayBuffer`; applied in this process.
-          transform_factory: As there; called at once.
-          pin_memory: Whether samples are pinned.
-          device: Where samples are.
-          shared: Of no effect: a table may always be shared.
+          transform_factory: As in `TensorDictReplayBuffer`; called at once.
+          pin_memory: Whether samples are in pinned memory.
+          device: Device of samples.
+          shared: Ignored: a table may always be shared.
           timeout_ms: How long `sample` waits for the rate limiter, in milliseconds; `None`: no
             limit.
           generator: A `torch.Generator` that draws the seed of the table; `None`: PyTorch's own, so
@@ -117,10 +117,11 @@ class ReverbReplayBuffer(UnusedCalls):
             must have their default.
 
         Raises:
-          InvalidArgumentError: If a number is out of its range, if the table differs from what was
-            asked for, or if keys exclude each other.
+          InvalidArgumentError: If a number is out of its range, if the table differs from the
+            arguments, or if keys exclude each other.
           UnavailableError: If no server answers.
-          ValueError: If `prefetch` has no `batch_size`, or `consume_after_n_samples` beside it.
+          ValueError: If `prefetch` is given without `batch_size`, or with
+            `consume_after_n_samples`.
         """
         check_parts(type(self).__name__, parts)
         self._settings: dict[str, Any] = {
@@ -220,7 +221,7 @@ class ReverbReplayBuffer(UnusedCalls):
             With `sequence_length`, one step, `[]`, or `[N]` of `N` environments.
 
         Returns:
-          The index; -1 if it is not known, as in `extend`.
+          The index; -1 if it is unknown, as in `extend`.
 
         Raises:
           SignatureMismatchError: As `extend`.
@@ -241,24 +242,24 @@ class ReverbReplayBuffer(UnusedCalls):
 
         Without `sequence_length`, each row of `[B, ...]` is an item. With it, data is `[T]` or
         `[N, T]`, steps of one or of `N` environments, and every `sequence_length` consecutive steps
-        of an episode are an item; steps are stored once. `traj_key`, `end_key` and `end_keys` tell
-        where an episode ends; else it goes on with the next call.
+        of an episode are an item; steps are stored once. `traj_key`, `end_key` and `end_keys` mark
+        the ends of episodes; an episode without an end continues with the next call.
 
         Args:
           tensordicts: TensorDict. Each leaf must be a tensor; "index" is not stored.
           update_priority: Whether values at `priority_key` are the priorities of the new items;
-            `None`: yes. Those of the steps of a sequence are reduced to one. Other new items have
-            the largest priority so far.
+            `None`: yes. Those of the steps of a sequence are reduced to one. New items without such
+            values get the largest priority so far.
 
         Returns:
-          The indices of the items, int64 `[B]`, which are in the data as "index" too. -1 where they
-          are not known: with `sequence_length`, and in a group of servers.
+          The indices of the items, int64 `[B]`, which are also stored in the data as "index". -1
+          where they are unknown: with `sequence_length`, and in a group of servers.
 
         Raises:
           SignatureMismatchError: If the fields are not those of the table; they are compared by
             their names.
-          InvalidArgumentError: If a value is no tensor, or with `sequence_length` if nothing in the
-            data tells where episodes end.
+          InvalidArgumentError: If a value is no tensor, or with `sequence_length` if the data has
+            no field that marks the ends of episodes.
           ValueError: If it is no TensorDict.
         """
         if not isinstance(tensordicts, tensordict.TensorDictBase):
@@ -274,7 +275,7 @@ class ReverbReplayBuffer(UnusedCalls):
         return self._insert(data, data, update_priority is not False)
 
     def _insert(self, rows: Any, data: Any, takes_priority: bool) -> Any:
-        """Inserts rows `[B, ...]`, and tells the user's data where they are."""
+        """Inserts rows `[B, ...]`, and stores their indices in the user's data."""
         if not len(rows):
             return torch.zeros(0, dtype=torch.long)
         index = self._items.write(rows, self._priorities_in(rows, takes_priority))
@@ -285,7 +286,6 @@ class ReverbReplayBuffer(UnusedCalls):
         return index
 
     def _priorities_in(self, data: Any, takes_priority: bool) -> Any:
-        """The priorities that new data brings with it, or `None`."""
         if not takes_priority or self.alpha is None:
             return None
         return data.get(self.priority_key, None)
@@ -333,7 +333,7 @@ class ReverbReplayBuffer(UnusedCalls):
         """Reads items as one TensorDict `[N, ...]`, the oldest one first; does not sample.
 
         `buffer[places]` does the same, and applies transforms. Reads the whole table. With
-        `sequence_length` they are `[N, T]`.
+        `sequence_length` the result is `[N, T]`.
 
         Raises:
           FailedPreconditionError: If the table is empty.
@@ -344,10 +344,10 @@ class ReverbReplayBuffer(UnusedCalls):
 
     @as_one_step
     def update_priority(self, index: Any, priority: Any) -> None:
-        """Updates priorities; indices of items that are gone are ignored.
+        """Updates priorities; indices of items that have left the table are ignored.
 
         Args:
-          index: int64 `[B]`, or one: "index" of a sample.
+          index: int64 `[B]`, or a single index: "index" of a sample.
           priority: `[B]`, or `[B, ...]` to be reduced; or one for all. `eps` is added.
 
         Raises:
@@ -355,7 +355,7 @@ class ReverbReplayBuffer(UnusedCalls):
             no number, or with `sequence_length` if the sequences are not complete.
         """
         if self.alpha is None:
-            # Which warns.
+            # Raises the warning of TorchRL.
             self._sampler.update_priority(index, priority)
             return
         keys, priorities = self._priorities.updates(index, priority)
@@ -364,7 +364,7 @@ class ReverbReplayBuffer(UnusedCalls):
 
     @as_one_step
     def update_tensordict_priority(self, data: Any) -> None:
-        """Updates priorities by a sample with values at `priority_key`.
+        """Updates priorities from a sample with values at `priority_key`.
 
         Without such values, the items get the priority 1. Does nothing if the table does not sample
         by priority.
@@ -376,12 +376,12 @@ class ReverbReplayBuffer(UnusedCalls):
             return
         index = data.get("index")
         if self._sequence_length is None and data.ndim:
-            # One for each item, and not one for each step of it.
+            # One index for each item, not one for each of its steps.
             index = index.reshape(len(data), -1)[:, 0]
         self.update_priority(index, data.get(self.priority_key, torch.ones(())))
 
     def set_alpha(self, alpha: float) -> None:
-        """Changes the exponent of the table, for all who sample from it."""
+        """Changes the exponent of the table, for all programs that sample from it."""
         self._access.set_alpha(alpha)
 
     # ---- Sizes -----------------------------------------------------------------------------------
@@ -401,11 +401,11 @@ class ReverbReplayBuffer(UnusedCalls):
         return {**self._access.sizes(), "prefetch_queue_size": ahead, "initialized": True}
 
     def empty(self, empty_write_count: bool = True) -> None:
-        """Removes all items, of all processes; what was fetched ahead is dropped.
+        """Removes all items, of all processes, and drops batches that were fetched ahead.
 
         Args:
-          empty_write_count: Whether the counters of the table begin again. If not, items are
-            removed one by one, which takes longer.
+          empty_write_count: Whether to reset the counters of the table. If not, items are removed
+            one by one, which takes longer.
         """
         with self._futures_lock:
             self._clear_prefetch_queue_locked()
@@ -413,7 +413,7 @@ class ReverbReplayBuffer(UnusedCalls):
         self._access.remove_all(keep_counters=not empty_write_count)
 
     def drop_sequences(self) -> None:
-        """Lets steps that come next begin episodes, because those before them are gone."""
+        """Makes the next steps begin new episodes, because the steps before them are gone."""
         if self._sequences is not None:
             self._sequences.drop()
 
@@ -422,21 +422,21 @@ class ReverbReplayBuffer(UnusedCalls):
     def state_dict(self) -> dict[str, Any]:
         """Returns the state.
 
-        Without `server` it has all items, as a checkpoint. With it they stay on the server.
+        Without `server` it contains all items, as a checkpoint; with `server` it contains none.
         """
         return self._state.as_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes over the state of `state_dict`; what was fetched ahead is dropped.
+        """Takes over a state of `state_dict`, and drops batches that were fetched ahead.
 
-        Items take the place of those that are there, and the table gets the `alpha` of the state.
-        After an error the buffer is as it was. Calls of forked copies of the buffer raise
+        Its items replace the present ones, and the table gets the `alpha` of the state. An error
+        leaves the buffer unchanged. Calls of forked copies of the buffer raise
         `FailedPreconditionError` from then on; pickles stay valid.
 
         Raises:
-          InvalidArgumentError: If it is not the state of a `ReverbReplayBuffer`, if that was of
-            another kind, if it has items and this buffer's are on a server, or if it has none and
-            this buffer's server is its own.
+          InvalidArgumentError: If it is not the state of a `ReverbReplayBuffer` of the same kind,
+            if it has items and this buffer has a `server`, or if it has none and this buffer has
+            no `server`.
           DataLossError: If the items are damaged.
         """
         with self._futures_lock:
@@ -444,30 +444,30 @@ class ReverbReplayBuffer(UnusedCalls):
             self._state.take(state_dict)
 
     def dumps(self, path: Any) -> None:
-        """Saves the state in a directory, which is made if it is not there."""
+        """Saves the state in a directory, which is created if it is missing."""
         self._state.write(pathlib.Path(path).absolute())
 
     def loads(self, path: Any) -> None:
-        """Loads what `dumps` saved, as `load_state_dict`.
+        """Loads a state that `dumps` saved, like `load_state_dict`.
 
         Raises:
           InvalidArgumentError: As `load_state_dict`.
           DataLossError: If a file is damaged.
-          OSError: If a file cannot be read, or is none.
+          OSError: If a file cannot be read, or is not a plain file.
         """
         with self._futures_lock:
             self._clear_prefetch_queue_locked()
             self._state.read(pathlib.Path(path).absolute())
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """Waits for what is fetched ahead, then closes the buffer."""
+        """Waits until running fetches have ended, then closes the buffer."""
         try:
             super().shutdown(timeout)
         finally:
             self.close()
 
     def close(self) -> None:
-        """Ends the writer, and the server if it is this process's own."""
+        """Ends the writer, and the server if it runs in this process."""
         if self._sequences is not None:
             self._sequences.close()
         self._access.close()
@@ -475,7 +475,7 @@ class ReverbReplayBuffer(UnusedCalls):
     # ---- Other processes -------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """The address of the table, which knows its `alpha`, and how it is used."""
+        """Returns the address of the table and the arguments; the table itself has `alpha`."""
         return {
             **self._settings,
             "server": self._access.for_others(),
@@ -488,7 +488,7 @@ class ReverbReplayBuffer(UnusedCalls):
     def __setstate__(self, state: dict[str, Any]) -> None:
         arguments = dict(state)
         fields = arguments.pop("_fields")
-        # Of a pickle within this process, too: whose server it is, is the other's business.
+        # Even within this process, the copy does not own the server.
         self.__init__(arguments.pop("server"), **arguments)  # pyright: ignore
         self._access.fields.remember(fields)
 

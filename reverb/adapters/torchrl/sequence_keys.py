@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields that tell of episodes, and the flags at both ends of sampled sequences."""
+"""Fields that mark episodes, and the flags at both ends of sampled sequences."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,27 +13,27 @@ TRUNCATED_KEY = ("next", "truncated")
 INIT_KEY = "is_init"
 _TRAJECTORIES = (("collector", "traj_ids"), ("episode",))
 _DONE = ("next", "done")
-# Data without the key of before has one of these at least.
+# Data without the default key has at least one of these.
 _OTHER_ENDS = (("next", "terminated"), ("next", "truncated"))
 
 Path = tuple[str, ...]
 
 
 class SequenceKeys:
-    """Keys with the meaning, and the defaults, that TorchRL's `SliceSampler` gives them.
+    """Keys with the meaning and the defaults of TorchRL's `SliceSampler`.
 
-    Where both are in the data, a trajectory key decides, and flags of ends do not count. A key that
-    was named and is not in the data is replaced by what is there.
+    If the data has both, the trajectory key decides, and the flags of ends are ignored. A given key
+    that the data lacks is replaced by one that it has.
 
     Args:
       end_key: A flag that ends an episode.
-      end_keys: Several of them, of which the data may lack some.
+      end_keys: Several such flags, of which the data may lack some.
       traj_key: A field whose change begins another episode.
-      truncated_key: Where samples have a flag at the last step of a sequence, or `None`.
-      init_key: Where samples have one at the first step, if the data has the field; or `None`.
+      truncated_key: Key of a flag of samples at the last step of a sequence, or `None`.
+      init_key: Key of a flag of samples at the first step, if the data has the field; or `None`.
 
     Raises:
-      InvalidArgumentError: If both `end_key` and `end_keys` are given, or if something is no key.
+      InvalidArgumentError: If both `end_key` and `end_keys` are given, or if a value is no key.
     """
 
     def __init__(
@@ -54,14 +54,14 @@ class SequenceKeys:
         self._init = _path("init_key", init_key)
 
     def find(self, data: Any) -> tuple[Any, Any]:
-        """Finds what tells of the episodes of steps `[T, N]`.
+        """Finds the fields that mark the episodes of steps `[T, N]`.
 
         Returns:
           The numbers of trajectories `[T, N, ...]` and `None`, or `None` and whether an episode
           ends with a step, bool `[T, N]`.
 
         Raises:
-          InvalidArgumentError: If nothing does.
+          InvalidArgumentError: If there is no such field.
         """
         looked_for = []
         for is_trajectory, paths in self._candidates():
@@ -75,15 +75,16 @@ class SequenceKeys:
                 return None, ends
             looked_for += paths
         raise InvalidArgumentError(
-            "data must tell where episodes end, or sequences would cross them, and has none of "
-            f"{['.'.join(path) for path in looked_for]}; name its field with end_key or traj_key"
+            "data must mark the ends of episodes, so that sequences do not cross them, and has "
+            f"none of {['.'.join(path) for path in looked_for]}; name its field with end_key or "
+            "traj_key"
         )
 
     def marks(self, data: Any, length: int) -> dict[Any, Any]:
-        """Fields that samples of sequences get, beside those that the data `[B * length]` has.
+        """Fields that are added to samples of sequences, `[B * length]`.
 
         Args:
-          data: As it was written.
+          data: The sampled data.
           length: Number of steps of each sequence.
         """
         marks = {}
@@ -108,7 +109,7 @@ class SequenceKeys:
         return marks
 
     def _candidates(self) -> list[tuple[bool, Sequence[Path]]]:
-        """Kinds of fields to look for, the first one that is there decides."""
+        """Kinds of fields to look for; the first one in the data decides."""
         known = [(True, [path]) for path in _TRAJECTORIES]
         ends = [(False, [_DONE]), (False, _OTHER_ENDS)]
         if self._trajectory is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sequences of consecutive steps as items, whose steps are stored once."""
+"""Writes sequences of consecutive steps as items, whose steps are stored once."""
 
 import collections
 import os
@@ -20,14 +20,14 @@ __all__ = ["SequenceWriter"]
 class SequenceWriter:
     """Makes an item of every `length` consecutive steps of an episode.
 
-    Row `i` of `[N, T]` data goes on with row `i` of the data before, until its episode ends.
+    Row `i` of `[N, T]` data continues row `i` of the data before, until its episode ends.
 
     Args:
       access: The table.
       length: Number of steps of an item.
-      keys: Tells where episodes end.
+      keys: Finds the ends of episodes.
       priorities: Reduces the priorities of steps to one for an item.
-      priority: Of items whose steps have none.
+      priority: Priority of items whose steps have none.
     """
 
     def __init__(
@@ -45,22 +45,22 @@ class SequenceWriter:
         self._priority = priority
         self._pid, self._lock = os.getpid(), threading.Lock()
         self._writer: Any = None
-        # Writers are of one process and of one number of lanes.
+        # The process and the number of environments of the writer.
         self._made_for: tuple[int, int] | None = None
         # Trajectories of the last step `[N, ...]`, priorities of each of the last `length` steps.
         self._last_ids: Any = None
         self._last_values: collections.deque[Any] = collections.deque(maxlen=length)
 
     def write(self, data: Any, values: Any = None) -> None:
-        """Writes a TensorDict `[T]`, or `[..., T]` with that many lanes, and waits for the server.
+        """Writes a TensorDict `[T]`, or `[..., T]` of several environments; waits for the server.
 
         Args:
           data: The steps.
           values: Priorities of the steps, `[..., T, ...]`; `None`: they have none.
 
         Raises:
-          InvalidArgumentError: If the fields are not those of the table, or if nothing in the data
-            tells where episodes end.
+          InvalidArgumentError: If the fields are not those of the table, or if the data has no
+            field that marks the ends of episodes.
         """
         if 0 in data.shape:
             return
@@ -77,15 +77,15 @@ class SequenceWriter:
             try:
                 self._write(boundaries, columns, values)
             except BaseException:
-                # Nobody knows which steps were written: what comes next does not go on with them.
+                # It is unknown which steps were written, so the next ones do not continue them.
                 self._writer, self._made_for = None, None
                 raise
         self._access.fields.confirm()
 
     def _write(self, boundaries: tuple[Any, Any], columns: list[Any], values: Any) -> None:
         """Writes steps `[T, N]`."""
-        num_steps, num_lanes = columns[0].shape[:2]
-        writer = self._writer_of(num_lanes)
+        num_steps, num_envs = columns[0].shape[:2]
+        writer = self._writer_of(num_envs)
         begins, ends = self._moves(*boundaries)
         priority = self._priority
         if values is None:
@@ -97,7 +97,7 @@ class SequenceWriter:
             if values is not None:
                 self._last_values.append(values[step])
                 window = torch.stack(tuple(self._last_values)).transpose(0, 1)
-                priority = self._priorities.of_items(window, num_lanes)
+                priority = self._priorities.of_items(window, num_envs)
             items = [column[-self._length :] for column in writer.history]
             writer.create_items(self._access.table, priority, items)
             if ends[step].any():
@@ -105,7 +105,7 @@ class SequenceWriter:
         writer.flush()
 
     def drop(self) -> None:
-        """Forgets the episodes so far; what comes next does not go on with them."""
+        """Drops the episodes so far; the next steps do not continue them."""
         with self._lock_of_process():
             self.close()
 
@@ -115,13 +115,13 @@ class SequenceWriter:
             self._writer.close()
         self._writer, self._made_for = None, None
 
-    def _writer_of(self, num_lanes: int) -> Any:
-        # Which refuses a closed buffer, and one that has other items.
+    def _writer_of(self, num_envs: int) -> Any:
+        # Raises an error for a closed buffer, and for a forked one whose items were replaced.
         client = self._access.client
-        if self._made_for != (os.getpid(), num_lanes):
+        if self._made_for != (os.getpid(), num_envs):
             self.close()
-            self._writer = client.batched_trajectory_writer(num_lanes, self._length)
-            self._made_for = (os.getpid(), num_lanes)
+            self._writer = client.batched_trajectory_writer(num_envs, self._length)
+            self._made_for = (os.getpid(), num_envs)
             self._last_ids = None
             self._last_values.clear()
         return self._writer
@@ -137,7 +137,7 @@ class SequenceWriter:
         return begins, np.zeros_like(begins)
 
     def _lock_of_process(self) -> threading.Lock:
-        """A lock, so that threads write one after another; a forked process gets a free one."""
+        """A lock, so that threads write one after another; a forked process gets a new one."""
         if self._pid != os.getpid():
             self._pid, self._lock = os.getpid(), threading.Lock()
         return self._lock

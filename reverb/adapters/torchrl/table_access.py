@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of a buffer: on a server that is there, or on one of the buffer's own."""
+"""The table of a buffer: on a running server, or on the buffer's own server."""
 
 import contextlib
 import math
@@ -21,7 +21,7 @@ from reverb.errors import (
 
 __all__ = ["TableAccess", "alpha_of", "tables"]
 
-# How long one that removes what it samples waits before it looks again what is left.
+# Interval at which a buffer that removes sampled items checks how many are left.
 _CONSUMER_WAIT_MS = 50
 
 
@@ -35,18 +35,18 @@ def tables(
     max_bytes: int | str | None = None,
     seed: int | None = None,
 ) -> list[reverb.Table]:
-    """Makes the tables that a `ReverbReplayBuffer` works with, for a server of their own.
+    """Makes the tables of a `ReverbReplayBuffer`, for a separate server.
 
         server = reverb.Server(reverb.adapters.torchrl.tables("replay", alpha=0.6), port=8000)
 
-    The second one, `name + ".fields"`, has the names of the fields for those who only sample. A
-    buffer takes a table without it if its signature is a dict.
+    The second one, `name + ".fields"`, has the names of the fields, for programs that only sample.
+    It is not needed if the signature of the table is a dict.
 
     Args:
-      name: Of the table with the data.
+      name: Name of the table with the data.
       max_size: Maximum number of items; the oldest ones are evicted.
       alpha: The exponent of priorities; `None`: the table samples uniformly.
-      rate_limiter: Of the table with the data; `None`: `MinSize(1)`.
+      rate_limiter: Rate limiter of the table with the data; `None`: `MinSize(1)`.
       consume_after_n_samples: An item is removed after it was sampled this often; `None`: never.
       max_bytes: As in `reverb.Table`.
       seed: Makes the samples of the table reproducible.
@@ -94,15 +94,15 @@ class TableAccess:
 
     Attributes:
       table: Name of the table.
-      max_size: Of the table.
+      max_size: Maximum number of items of the table.
       alpha: The exponent of its sampler, or `None` if it does not sample by priority.
-      max_times_sampled: Of the table; 0: no limit.
-      own: The server, if it is the buffer's own.
-      fields: What the table's processes know of its fields.
+      max_times_sampled: Number of samples after which an item is removed; 0: no limit.
+      own: The buffer's own server, or `None`.
+      fields: The fields of the table, shared between its processes.
     """
 
     def __init__(self, server: Any, table: str, settings: dict[str, Any]) -> None:
-        """Starts a server, or asks the one that is there.
+        """Starts a server, or asks a running one.
 
         Args:
           server: Address or client; `None`: a server in this process.
@@ -145,20 +145,20 @@ class TableAccess:
 
     @property
     def is_own(self) -> bool:
-        """Whether the server is the buffer's."""
+        """Whether the buffer has its own server."""
         return self.own is not None
 
     @property
     def address(self) -> str:
-        """Where other processes find the table."""
+        """The address of the table for other processes."""
         return self._client.server_address
 
     @contextlib.contextmanager
     def telling_table(self) -> Iterator[None]:
-        """Makes an error for want of a server name the table, too.
+        """Adds the name of the table to errors about an unavailable server.
 
         Raises:
-          UnavailableError: If the body does.
+          UnavailableError: If the body raises one.
         """
         try:
             yield
@@ -171,7 +171,7 @@ class TableAccess:
             raise told from error
 
     def for_others(self) -> Any:
-        """What a pickle has: the address, or the client of the user."""
+        """Content of a pickle: the address, or the user's client."""
         return self.address if self.is_own else self._client
 
     def info(self) -> Any:
@@ -209,7 +209,7 @@ class TableAccess:
     def sample(self, batch_size: int, timeout_ms: int | None) -> Any:
         """Samples a batch; waits for the rate limiter, but not for an empty table.
 
-        As long as `fields.lack_time`, columns that are sequences are `reverb.Ragged`.
+        While `fields.lack_time` is true, columns that are sequences are `reverb.Ragged`.
 
         Raises:
           RuntimeError: If the table is empty.
@@ -233,7 +233,7 @@ class TableAccess:
         """Inserts items `[B, ...]`, and waits for the server.
 
         Returns:
-          Their keys, uint64 `[B]`; `None` in a group of servers.
+          Keys of the items, uint64 `[B]`; `None` in a group of servers.
         """
         with self.telling_table():
             keys = self.client.insert_batch(columns, {self.table: priorities})
@@ -253,13 +253,13 @@ class TableAccess:
     def _sample_what_is_left(
         self, batch_size: int, timeout_ms: int | None, options: dict[str, Any]
     ) -> Any:
-        """Samples items that leave, so the last batch may be smaller."""
+        """Samples from a table that removes sampled items, so the last batch may be smaller."""
         deadline = math.inf if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         wait_ms = 0
         while True:
             left = self._check_not_empty()
             try:
-                # An item that leaves with its first sample cannot be there twice.
+                # An item that is removed by its first sample cannot be in a batch twice.
                 return self.client.sample_batch(
                     self.table,
                     min(batch_size, left),
@@ -268,11 +268,11 @@ class TableAccess:
                     **options,
                 )
             except InvalidArgumentError:
-                # Somebody else has taken some of them meanwhile.
+                # Another program has taken some of them meanwhile.
                 if self.info().current_size >= left:
                     raise
             except DeadlineExceededError as error:
-                # As above; or the limiter is closed, or of a group a shard was asked that had none.
+                # Items were taken by others; or the limiter is closed, or a shard had no items.
                 if error.samples or time.monotonic() > deadline:
                     raise
                 wait_ms = _CONSUMER_WAIT_MS
@@ -280,7 +280,7 @@ class TableAccess:
     def _check_not_empty(self) -> int:
         size = self.info().current_size
         if size == 0:
-            # TorchRL's words, which programs look for.
+            # The words of TorchRL, which programs match.
             raise RuntimeError(
                 f"Cannot sample from an empty storage. Table {self.table} of server "
                 f"{self.address} has no items."
@@ -317,7 +317,7 @@ class TableAccess:
         self.fields.remember(None)
 
     def close(self) -> None:
-        """Stops the server, if it is this process's own."""
+        """Stops the server, if it runs in this process."""
         is_first = not self._is_closed
         self._is_closed = True
         if is_first and self.own is not None:

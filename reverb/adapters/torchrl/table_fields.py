@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The fields of the items in a table, which its processes tell each other."""
+"""The fields of the items in a table, shared between its processes."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ def fields_table(name: str) -> str:
 
 
 class TableFields:
-    """What this process knows of the fields, and what it tells others.
+    """The fields as far as this process knows them; exchanges them with other processes.
 
-    The first writer tells the fields to a table of their own. Without that table, or before, the
+    The first writer inserts the fields into a separate table. Without that table, or before, the
     names are those of the signature.
 
     Args:
@@ -30,26 +30,26 @@ class TableFields:
         self._access = access
         self._known: Fields | None = None
         self._unconfirmed: Fields | None = None
-        # Which columns have a time axis, where only a signature tells the fields.
+        # Whether each column has a time axis, if only a signature gives the fields.
         self._have_time: list[bool] | None = None
 
     def known(self) -> Fields | None:
-        """The fields, as far as this process has learned them."""
+        """The fields, if this process has learned them."""
         return self._known
 
     def remember(self, fields: Fields | None) -> None:
-        """Takes over what another process has learned."""
+        """Takes over the fields that another process has learned."""
         self._known, self._unconfirmed, self._have_time = fields, None, None
 
     def in_order(self, fields: Fields, columns: list[Any]) -> list[Any]:
-        """Compares fields of new items with those of the items, or makes them known to everybody.
+        """Compares fields of new items with those of the table, or publishes the first ones.
 
         Args:
-          fields: Of the new items.
-          columns: One for each of the fields.
+          fields: Fields of the new items.
+          columns: One column for each field.
 
         Returns:
-          The columns in the order that they have in the table.
+          The columns in the order of the table.
 
         Raises:
           SignatureMismatchError: If the items have other fields.
@@ -63,7 +63,7 @@ class TableFields:
             self._tell(fields)
             known = fields
         elif known.signature_shapes is not None:
-            # The server may refuse them yet.
+            # The server may still refuse the items.
             self._unconfirmed = fields
             known = fields
         known.check(fields, self._access.table)
@@ -75,7 +75,7 @@ class TableFields:
         return columns if order is None else [columns[at] for at in order]
 
     def confirm(self) -> None:
-        """Tells fields that only a signature knew: the server has taken items with them."""
+        """Publishes fields that came only from a signature, after the server has accepted items."""
         fields, self._unconfirmed = self._unconfirmed, None
         if fields is not None:
             self._tell(fields)
@@ -85,17 +85,17 @@ class TableFields:
         """Returns the fields of the items.
 
         Raises:
-          InvalidArgumentError: If nobody has told them.
+          InvalidArgumentError: If no process has published them.
         """
         if self._known is None or self._known.dim_names is not None:
-            # Another writer may have told meanwhile that it has other names for the dimensions.
+            # Another writer may have published other names of dimensions meanwhile.
             self._known = self._told() or self._known
         if self._known is None:
             access = self._access
             raise InvalidArgumentError(
-                f"the names of the fields of table {access.table} are not known: it has no "
+                f"the names of the fields of table {access.table} are unknown: it has no "
                 f"signature, and server {access.address} has no table "
-                f"{fields_table(access.table)} that tells them. Make both with "
+                f"{fields_table(access.table)} with the names. Make both with "
                 "reverb.adapters.torchrl.tables, or give the table a dict as its signature"
             )
         return self._known
@@ -104,14 +104,14 @@ class TableFields:
 
     @property
     def lack_time(self) -> bool:
-        """Whether a batch should tell which columns are sequences: a signature does not."""
+        """Whether a batch must show which columns are sequences, because a signature does not."""
         if self._known is None:
             self._known = self._told()
         is_signature = self._known is not None and self._known.signature_shapes is not None
         return is_signature and self._have_time is None
 
     def learn_time(self, have_time: list[bool]) -> None:
-        """Remembers which columns are sequences."""
+        """Stores which columns are sequences."""
         self._have_time = have_time
 
     def have_time(self, fields: Fields, num_dims: list[int]) -> list[bool]:
@@ -134,7 +134,7 @@ class TableFields:
         return None if signature is None else Fields.of_signature(signature)
 
     def _tell(self, fields: Fields) -> None:
-        """Replaces what the table of the fields has, if there is one."""
+        """Replaces the content of the table of fields, if there is one."""
         access, name = self._access, fields_table(self._access.table)
         with access.telling_table():
             if name in access.client.server_info():

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What TorchRL expects a buffer to have: a storage, a sampler and a writer.
+"""The storage, the sampler and the writer that TorchRL expects in a buffer.
 
-They only tell what the table is like. An index and its data come together, so neither of them has
-a call of its own, but for reading slices of the items.
+They only describe the table. Samples contain the index together with the data, so these parts have
+no calls of their own, except to read slices of the items.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def _refusal(text: str) -> Any:
-    """Makes a method that says what to do instead."""
+    """Makes a method whose error says what to do instead."""
 
     def refuse(*arguments: Any, **options: Any) -> NoReturn:
         del arguments, options
@@ -44,7 +44,7 @@ refuse_part = _refusal(
     "a Reverb table is the storage, the sampler and the writer of a buffer; make another buffer"
 )
 _refuse_draw = _refusal(
-    "the server of a Reverb table draws, and sends items with their index; call buffer.sample()"
+    "the server of a Reverb table draws and sends items with their index; call buffer.sample()"
 )
 _refuse_state = _refusal(
     "a Reverb table is saved as a whole; call buffer.state_dict() or buffer.dumps()"
@@ -59,7 +59,7 @@ class TableStorage(storages.Storage):
     """The table as a storage: its sizes, and an iterator over its items.
 
     Attributes:
-      device: Where the samples of the buffer are.
+      device: Device of the buffer's samples.
       initialized: Always true: workers need no example of the data.
     """
 
@@ -74,7 +74,6 @@ class TableStorage(storages.Storage):
         return len(self._buffer)
 
     def __iter__(self) -> Iterator[Any]:
-        """Reads all items, the oldest one first, as TensorDicts; does not sample."""
         return self._buffer.scan()
 
     @shown
@@ -97,29 +96,29 @@ class TableStorage(storages.Storage):
 
 
 class _TableSampler:
-    """The parts that are the same for each kind of sampler."""
+    """The common part of both samplers."""
 
     sample = _refuse_draw
     state_dict = load_state_dict = dumps = loads = _refuse_state
     _empty = _refuse_empty
 
     def mark_update(self, index: Any, *, storage: Any = None) -> None:
-        """Does nothing: a table takes new items with their priorities."""
+        """Does nothing: new items already have priorities."""
 
     add = extend = mark_update
 
 
 class TableSampler(_TableSampler, samplers.Sampler):
-    """Stands for a table that does not sample by priority."""
+    """The sampler of a table that does not sample by priority."""
 
 
 class PrioritizedTableSampler(_TableSampler, samplers.PrioritizedSampler):
-    """Stands for a table that samples by priority, for those who ask what kind the sampler is."""
+    """The sampler of a table that samples by priority; TorchRL checks for this base class."""
 
     def __init__(
         self, buffer: Any, max_capacity: int, beta: float, eps: float, reduction: str
     ) -> None:
-        # Without the trees of the library's own class.
+        # Skips the base class, which would allocate its trees.
         self._buffer = buffer
         self._max_capacity = max_capacity
         self._beta = beta
@@ -138,27 +137,27 @@ class PrioritizedTableSampler(_TableSampler, samplers.PrioritizedSampler):
 
     @property
     def _alpha(self) -> float:
-        """Where the library's own methods look for it."""
+        """The name under which TorchRL's own methods read the exponent."""
         return self._buffer.alpha
 
     @property
     def device(self) -> Any:
-        """Where the weights are computed."""
+        """The device on which weights are computed."""
         return torch.device("cpu")
 
     @property
     def default_priority(self) -> float:
-        """Not a number that this process has: new items get `reverb.MAX_PRIORITY`."""
+        """Unknown to this process: new items get `reverb.MAX_PRIORITY`."""
         return _refuse_default()
 
     def update_priority(self, index: Any, priority: Any, *, storage: Any = None) -> None:
-        """As `ReverbReplayBuffer.update_priority`."""
+        """Does the same as `ReverbReplayBuffer.update_priority`."""
         del storage
         self._buffer.update_priority(index, priority)
 
 
 class TableWriter(writers.Writer):
-    """The table as a writer: how much was written."""
+    """The table as a writer: the number of written items."""
 
     def __init__(self, buffer: Any) -> None:
         super().__init__(compilable=True)

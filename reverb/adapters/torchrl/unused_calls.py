@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of TorchRL's buffers that make no sense for a table, or that it has no use for."""
+"""Calls of TorchRL's buffers that make no sense for a table, or that it does not need."""
 
 import contextlib
 from typing import Any
@@ -11,7 +11,7 @@ __all__ = ["UnusedCalls"]
 
 
 class UnusedCalls(torchrl_data.TensorDictReplayBuffer):
-    """A `TensorDictReplayBuffer` that refuses such calls, or ignores them."""
+    """A `TensorDictReplayBuffer` that refuses or ignores such calls."""
 
     __setitem__ = set_ = set_at_ = update_ = write_all = refuse_write
     set_storage = set_sampler = set_writer = refuse_part
@@ -25,8 +25,8 @@ class UnusedCalls(torchrl_data.TensorDictReplayBuffer):
         return self
 
     def set_rng(self, generator: Any) -> None:
-        """Of no effect: the server draws; see `generator` of the constructor."""
+        """Ignored: the server draws; see `generator` of the constructor."""
         self._rng = generator
 
     def _initialize_prioritized_sampler(self) -> None:
-        """Nothing: the items of a table have their priorities."""
+        """Does nothing: the items of a table have their priorities."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reverb top`: what a running server does, in a terminal, and once as text.
+"""`reverb top`: shows the state of a running server in a terminal, or once as text.
 
-Only `app` and what it draws with need Textual; they are imported when a terminal is to be filled.
+Only `app` and the widgets of its screen need Textual; they are imported for a terminal alone.
 """
 
 import argparse
@@ -34,8 +34,8 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "top",
         help="watch a running server in the terminal",
-        description="Shows what a running server does, all the time: what each table does or waits "
-        "for, its rates and limits, who is connected, and what takes the memory.",
+        description="Shows the state of a running server and refreshes it: for each table its "
+        "state, rates and limits; connected clients; and the use of memory.",
         epilog="Without --once it needs Textual: pip install 'reverb-replay[top]'.",
     )
     add_address(parser, shows_several=True)
@@ -46,13 +46,13 @@ def add_parser(commands: Commands) -> None:
         type=_interval,
         default=_INTERVAL_S,
         metavar="SECONDS",
-        help="from one look at the server to the next (default: %(default)g)",
+        help="time between two queries of the server (default: %(default)g)",
     )
     parser.add_argument("--once", action="store_true", help="print everything as text, and end")
     parser.add_argument(
         "--json",
         action="store_true",
-        help="with --once: print JSON, for programs; it is what /api/status of the page answers",
+        help="with --once: print JSON, for programs, equal to /api/status of the page",
     )
     parser.set_defaults(run=_run, parser=parser)
 
@@ -87,7 +87,7 @@ def _source(arguments: argparse.Namespace, address: str) -> StatusSource:
 
 
 def _run_several(arguments: argparse.Namespace, addresses: Sequence[str]) -> int:
-    """Prints what each server does, under its name."""
+    """Prints the state of each server, under its name."""
 
     def ask(address: str) -> str:
         asked = _source(arguments, address)
@@ -114,7 +114,7 @@ def _run_several(arguments: argparse.Namespace, addresses: Sequence[str]) -> int
 
 
 def as_text(source: StatusSource) -> str:
-    """Asks a server and returns everything as text, as wide as the terminal.
+    """Returns the state of a server as text, as wide as the terminal.
 
     Raises:
       ReverbError: If the server does not answer.
@@ -126,18 +126,18 @@ def as_text(source: StatusSource) -> str:
 
 
 def run(sources: Sequence[StatusSource], interval_s: float) -> int:
-    """Fills the terminal with what servers do, until the user quits.
+    """Shows the state of servers in the terminal until the user quits.
 
     Args:
       sources: The servers, at least one.
-      interval_s: From one question to the next, in seconds.
+      interval_s: Time between two queries, in seconds.
 
     Returns:
       An exit code: 0, or 128 and the number of the signal that ended it.
 
     Raises:
       FailedPreconditionError: If Textual is not installed, or there is no terminal.
-      ReverbError: If no server answers the first question.
+      ReverbError: If no server answers the first query.
     """
     try:
         from reverb.command.top import app

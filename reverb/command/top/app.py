@@ -27,37 +27,37 @@ from reverb.command.top.watched import Watched, watch
 from reverb.errors import ReverbError, UnavailableError
 from reverb.server_status import ServerStatus
 
-# Exit codes of shells for programs that a signal ended.
+# Added to the number of a signal, this is the exit code of a program that the signal ended.
 _OF_SIGNAL = 128
 
-# An answer that is this much older than the interval is missed.
+# If the last answer is older than the interval and this, the server does not answer.
 _LATE_S = 2.0
 _BLOCK_WIDTH = 36
-# From this height on, streams have a place below the tables.
+# From this height on, streams are shown below the tables.
 _TALL = 40
 _VERY_TALL = 50
 
 _HELP = """\
-The tables that need help come first. Charts go back 5 minutes, or to the
+The most serious states come first. Charts go back 5 minutes, or to the
 start of reverb top: inserts above, samples below, at one scale.
 
-  up, down, k, j    choose a table; Home: always the one that needs help most
+  up, down, k, j    choose a table; Home: always the one with the worst state
   Enter             the chosen table alone, on the whole screen
-  s                 who is connected, and waits for what
+  s                 the connected clients, and why they wait
   n                 the next of several servers
-  p                 pause: ask the server no more, until p is pressed again
+  p                 stop refreshing until p is pressed again
   d, q, Ctrl-C      dark or light; quit
   Tab, Esc          the keys go to the next part of the screen; back
 
-  never, stuck      it cannot go on by itself: its settings have to change
+  never, stuck      it cannot continue until its settings change
   shard down        a server of the group does not answer
-  starved           samples wait, and nobody inserts
+  starved           samples wait, and there are no inserts
   full              inserts wait for memory
-  paused, draining  somebody has paused it, or ends the server's streams
-  slow readers      samples are ready, and are not taken
+  paused, draining  a client has paused the table, or drains the server
+  slow readers      samples are ready, and clients do not read them
   behind, ahead     actors wait for learners; learners wait for actors
   filling           samples wait for the first items
-  flowing, idle     all is well; nobody asks
+  flowing, idle     all is well; there are no requests
 """
 
 
@@ -71,11 +71,11 @@ class Scroller(VerticalScroll, can_focus=True):
 
 
 class TopApp(App[None]):
-    """Shows servers until the user quits: each in a line, and one of them as a whole.
+    """Shows servers until the user quits: each in a line, and one of them in full.
 
     Args:
-      servers: At least one, and one at least has answered.
-      interval_s: From one question to the next.
+      servers: At least one server, of which at least one has answered.
+      interval_s: Time between two queries, in seconds.
     """
 
     TITLE = "reverb top"
@@ -145,7 +145,7 @@ class TopApp(App[None]):
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
-        """Begins to ask."""
+        """Starts to query the servers."""
         for theme in (DARK, LIGHT):
             self.register_theme(theme)
         self.theme = theme_of_terminal().name
@@ -160,24 +160,24 @@ class TopApp(App[None]):
             poller.start()
 
     def on_unmount(self) -> None:
-        """Asks no more."""
+        """Stops the queries."""
         for poller in self._pollers:
             poller.stop()
 
     def on_resize(self, event: Resize) -> None:
-        """Lays everything out anew."""
+        """Draws everything again in the new size."""
         self.screen.set_class(event.size.height >= _TALL, "tall")
         self.call_after_refresh(self._show)
 
     def on_top_app_answered(self, message: Answered) -> None:
-        """Shows what a server says."""
-        # What is seen stays, also if an answer comes late after a pause.
+        """Shows the answer of a server."""
+        # During a pause the screen stays, also if a late answer arrives.
         message.server.takes(message.status, is_shown=not self._is_paused)
         if message.server is self._server:
             self._show()
 
     def on_top_app_failed(self, message: Failed) -> None:
-        """Says why there is no answer."""
+        """Shows why a server does not answer."""
         message.server.error = message.error
         self._tell()
 
@@ -195,7 +195,7 @@ class TopApp(App[None]):
         self.call_after_refresh(self._show)
 
     def action_pause(self) -> None:
-        """Asks no more, or goes on."""
+        """Pauses or resumes the queries."""
         was_paused = self._is_paused
         for poller, server in zip(self._pollers, self._servers, strict=True):
             if was_paused:
@@ -206,13 +206,13 @@ class TopApp(App[None]):
         self._tell()
 
     def action_server(self) -> None:
-        """Shows the next server as a whole."""
+        """Shows the next server in full."""
         at = self._servers.index(self._server)
         self._server = self._servers[(at + 1) % len(self._servers)]
         self._show()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Whether there is something to do for a key; else the footer does not show it."""
+        """Whether a key has an effect now; the footer shows only such keys."""
         del parameters
         return action != "server" or len(self._servers) > 1
 
@@ -221,7 +221,7 @@ class TopApp(App[None]):
         self.theme = LIGHT.name if self.current_theme.dark else DARK.name
 
     def action_interrupt(self) -> None:
-        """Quits as a program that Ctrl-C ended."""
+        """Quits with the exit code of a program that Ctrl-C ended."""
         self._end_by(signal.SIGINT)
 
     def _end_by(self, number: signal.Signals) -> None:
@@ -281,12 +281,12 @@ class TopApp(App[None]):
         count = max(width // _BLOCK_WIDTH, 1)
         each = column_width(width, count)
         height = 4 if self.size.height >= _VERY_TALL else 2
-        blocks = table_facts.blocks(name, table, self._server.history, BLOCKS, each, height)
+        blocks = table_facts.blocks(name, table, self._server.past, BLOCKS, each, height)
         lines = table_facts.diagnosis(name, table, width)
         self._put("#table", [*lines, line(), *columns(blocks, width, count)])
 
     def _tell(self) -> None:
-        """Says in words what is the matter, if the status is not that of now."""
+        """Says why the shown status is not current, if it is not."""
         if not self.is_running:
             return
         server, age = self._server, self._server.age_s
@@ -299,8 +299,7 @@ class TopApp(App[None]):
             told = text.plain(" ".join(in_options(str(server.error)).split()))
         elif self._is_late(server):
             told = (
-                "The server does not answer. What you see is what it said "
-                f"{text.interval(age)} ago."
+                f"The server does not answer. Its last answer, {text.interval(age)} ago, is shown."
             )
         alert = self.query_one("#alert", Static)
         alert.display = bool(told)
@@ -315,7 +314,7 @@ class TopApp(App[None]):
         return server.error is not None or server.age_s > self._interval_s + _LATE_S
 
     def _server_lines(self) -> list[Line]:
-        """A line for each of several servers; the one that is shown as a whole is marked."""
+        """A line for each of several servers; the one that is shown in full is marked."""
         return [
             line("▌" if server is self._server else " ")
             + server_facts.server_line(
@@ -339,13 +338,13 @@ def run(sources: Sequence[StatusSource], interval_s: float) -> int:
 
     Args:
       sources: The servers, at least one.
-      interval_s: From one question to the next, in seconds.
+      interval_s: Time between two queries, in seconds.
 
     Returns:
       An exit code: 0, or 128 and the number of the signal that ended it.
 
     Raises:
-      ReverbError: If no server answers the first question.
+      ReverbError: If no server answers the first query.
     """
     app = TopApp(watch(sources), interval_s)
     with screen_alone():

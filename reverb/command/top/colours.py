@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The colours of `reverb top`, those of the server's page; states are words, too."""
+"""The colours of `reverb top`, equal to those of the server's page."""
 
 import os
 
@@ -50,16 +50,16 @@ LIGHT = Theme(
 
 
 def theme_of_terminal() -> Theme:
-    """Returns the light theme for a terminal that says that it is light, and else the dark one.
+    """Returns the light theme for a terminal that reports a light background, else the dark one.
 
-    Some terminals tell their colours in `COLORFGBG`, for example `0;15`.
+    Some terminals report their colours in `COLORFGBG`, for example `0;15`.
     """
     background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
     return LIGHT if background in ("7", "15") else DARK
 
 
 def styled(line: Line, *, is_dark: bool) -> Text:
-    """Gives each part of a line the colour of its role. Nothing in it is taken for markup."""
+    """Gives each part of a line the colour of its role; markup in the text is not interpreted."""
     colours = (_DARK if is_dark else _LIGHT) | {"bold": _BOLD, "": ""}
     made = Text(no_wrap=True, overflow="ellipsis", end="")
     for part, role in line.parts:

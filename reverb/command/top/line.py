@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from reverb.command import text
 
-# Roles: "" for usual text, "bold", "soft" for what matters less, "one" and "two" for the two sides
-# of a picture, and these for states.
+# Roles: "" for normal text, "bold", "soft" for less important text, "one" and "two" for the two
+# sides of a picture, and these for states.
 ROLE_OF_STATE = {
     "shard down": "bad",
     "never": "bad",
@@ -29,7 +29,7 @@ ROLE_OF_STATE = {
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A line of text; what it says is plain, see `text.plain`.
+    """A line of escaped text, see `text.plain`.
 
     Attributes:
       parts: Texts, each with its role.
@@ -44,7 +44,7 @@ class Line:
 
     @property
     def width(self) -> int:
-        """How many columns it takes."""
+        """Width in columns of a terminal."""
         return sum(text.cells(part) for part, _ in self.parts)
 
     def fit(self, width: int) -> "Line":
@@ -66,7 +66,7 @@ class Block:
     """Lines under a title.
 
     Attributes:
-      title: What they are about.
+      title: Title of the block.
       lines: The lines.
     """
 
@@ -95,12 +95,12 @@ def facts(pairs: Iterable[tuple[str, str]], width: int) -> list[Line]:
 
 
 def columns(blocks: Sequence[Block], width: int, count: int, gap: int = 3) -> list[Line]:
-    """Puts blocks beside each other: each goes below those that take the fewest lines.
+    """Puts blocks into columns: each goes into the column that has the fewest lines so far.
 
     Args:
       blocks: Blocks whose lines fit into `column_width(width, count, gap)`.
       width: Columns of the terminal for all of them.
-      count: How many blocks are beside each other.
+      count: Number of columns of blocks.
       gap: Columns between them.
     """
     each = column_width(width, count, gap)
@@ -121,5 +121,5 @@ def columns(blocks: Sequence[Block], width: int, count: int, gap: int = 3) -> li
 
 
 def column_width(width: int, count: int, gap: int = 3) -> int:
-    """Returns how wide each of some blocks beside each other may be."""
+    """Returns the maximum width of a block in one of `count` columns."""
     return max((width - gap * (count - 1)) // count, 1)

@@ -26,11 +26,11 @@ class Pictures:
     steps: str
 
     def words(self, value: str) -> str:
-        """Writes a text with characters that can be shown where the pictures can."""
+        """Replaces characters that a terminal with these pictures cannot show."""
         return value.translate(str.maketrans(_IN_ASCII)) if self.rest.isascii() else value
 
     def bar(self, shares: Sequence[float], width: int) -> Line:
-        """Draws shares of a whole, beside each other; what is more than nothing is seen."""
+        """Draws shares of a whole, beside each other; each one above 0 is visible."""
         made, room = line(), width
         for i, share in enumerate(shares):
             share = min(max(share, 0.0), 1.0)
@@ -39,17 +39,17 @@ class Pictures:
             room -= count
         return made + line((self.rest * room, "soft"))
 
-    def gauge(self, place: float, width: int) -> Line:
-        """Draws a scale with a cursor at a place from 0 to 1."""
+    def gauge(self, position: float, width: int) -> Line:
+        """Draws a scale with a cursor at a position from 0 to 1."""
         left, middle, right, cursor = self.scale
-        at = 1 + round(min(max(place, 0.0), 1.0) * (width - 3))
+        at = 1 + round(min(max(position, 0.0), 1.0) * (width - 3))
         before, after = left + middle * (at - 1), middle * (width - 2 - at) + right
         return line((before, "soft"), (cursor, "one"), (after, "soft"))
 
     def chart(self, values: Sequence[float], top: float, height: int, role: str) -> list[Line]:
         """Draws a column for each value, with lines of full height `top`; NaN stays empty."""
         steps = len(self.steps) - 1
-        # What is more than nothing is seen, as one step.
+        # A small value that is not 0 is drawn as one step.
         heights = [
             0
             if math.isnan(it) or it <= 0 or top <= 0
@@ -66,12 +66,12 @@ BLOCKS = Pictures("█▓", "░", "├─┤●", " ▁▂▃▄▅▆▇█")
 ASCII = Pictures("#=", ".", "|-|O", " .:|")
 
 
-# What stands in texts beside pictures, where there is nothing but ASCII.
+# Replacements of characters in texts for a terminal that shows only ASCII.
 _IN_ASCII = {text.ELLIPSIS: "~", text.NOTHING: "-", "\u221e": "inf", "\u00b5": "u"}
 
 
 def pictures_for(encoding: str) -> Pictures:
-    """Returns what a terminal of an encoding can show."""
+    """Returns the pictures that a terminal with an encoding can show."""
     try:
         "".join((BLOCKS.parts, BLOCKS.rest, BLOCKS.scale, BLOCKS.steps)).encode(encoding)
     except (UnicodeEncodeError, LookupError):

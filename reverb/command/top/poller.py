@@ -11,16 +11,16 @@ from reverb.server_status import ServerStatus
 
 
 class Poller:
-    """Asks in a thread, so that nobody else waits for the server.
+    """Queries a server in a thread, so that the screen never waits for it.
 
-    The thread does not keep the process alive: a question that the server never answers ends with
-    the program.
+    The thread does not keep the process alive: a query that the server never answers ends with the
+    program.
 
     Args:
       source: The server.
-      interval_s: From one question to the next; a late answer is waited for.
+      interval_s: Time between two queries; the next one waits for a late answer.
       on_status: Called in the thread with each answer.
-      on_error: Called in the thread when there is none.
+      on_error: Called in the thread with the error if there is no answer.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class Poller:
         self._thread = threading.Thread(target=self._run, name="reverb top", daemon=True)
 
     def start(self) -> None:
-        """Begins to ask."""
+        """Starts the queries."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread after the present question, for which this does not wait."""
+        """Ends the thread after the running query; does not wait for it."""
         self._stopped.set()
         self._going_on.set()
 
@@ -54,11 +54,11 @@ class Poller:
         return not self._going_on.is_set()
 
     def pause(self) -> None:
-        """Asks no more until `go_on`."""
+        """Stops the queries until `go_on`."""
         self._going_on.clear()
 
     def go_on(self) -> None:
-        """Asks again."""
+        """Resumes the queries."""
         self._going_on.set()
 
     def _run(self) -> None:

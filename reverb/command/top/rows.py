@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A list of lines, one of which is chosen. Only what is seen is drawn, however many there are."""
+"""A list of lines, one of which is chosen. Only the visible lines are drawn."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -22,7 +22,7 @@ _CHOSEN, _OTHER = "▌", " "
 class Rows(ScrollView, can_focus=True):
     """Lines with keys. The chosen one stays chosen when lines change their order.
 
-    Until somebody chooses, it is the first line.
+    Until the user chooses one, it is the first line.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -69,7 +69,7 @@ class Rows(ScrollView, can_focus=True):
         self._choose(self._index + pages * max(self.size.height - 1, 1))
 
     def action_choose_first(self) -> None:
-        """Chooses the first line, whatever it will be."""
+        """Chooses the first line, also after the order has changed."""
         self._choose(0)
         self._key = None
 
@@ -89,7 +89,7 @@ class Rows(ScrollView, can_focus=True):
             return Strip.blank(width, style)
         is_chosen = index == self._index
         told = line(_CHOSEN if is_chosen else _OTHER) + self._rows[index][1]
-        # The sentence of a chosen line stands out without colours, too.
+        # The sentence of a chosen line must also stand out without colours.
         if is_chosen:
             style += Style(bold=True)
             style += Style(bgcolor=self._colour_of_choice())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `reverb top` says of a server: itself, its memory, its tables, streams and checkpoints."""
+"""Texts of `reverb top` about a server: its memory, tables, streams, checkpoints and shards."""
 
 from collections.abc import Sequence
 
@@ -9,12 +9,12 @@ from reverb.command.top.line import ROLE_OF_STATE, Line, line, wrapped
 from reverb.command.top.picture import Pictures
 from reverb.server_status import ServerStatus, StreamStatus, TableStatus
 
-# Waits of less than this come and go; the order of streams does not depend on them.
+# Shorter waits come and go, so the order of streams ignores them.
 _LONG_WAIT_S = 1.0
 
 _NOTHING = text.NOTHING
 
-# From here on there is room for numbers beside sentences, and for addresses.
+# From this width on, tables have numbers beside sentences, and streams have addresses.
 _WIDE = 120
 
 _TITLES = ("kind", "client", "address", "table", "items", "open for", "waits for", "since")
@@ -33,11 +33,11 @@ def summary(status: ServerStatus) -> str:
 
 
 def server_line(address: str, status: ServerStatus | None) -> Line:
-    """One of several servers: its name, the table that needs help most, and its rates.
+    """A line for one of several servers: address, table with the worst state, and rates.
 
     Args:
-      address: Its address.
-      status: What it said last; `None` if it does not answer.
+      address: Address of the server.
+      status: Last status of the server; `None` if it does not answer.
     """
     name = line((text.plain(address), "bold"), "  ")
     if status is None:
@@ -55,7 +55,7 @@ def server_line(address: str, status: ServerStatus | None) -> Line:
 
 
 def memory(status: ServerStatus, pictures: Pictures, width: int) -> list[Line]:
-    """The memory of a server as numbers, and as a bar if there is a limit that it could fill."""
+    """The memory of a server as numbers, and as a bar if it has a limit."""
     used = status.memory
     of_limit = ", no limit" if used.limit is None else f" of {text.bytes_(used.limit)} (max_bytes)"
     total = line(("Memory ", "bold"))
@@ -75,7 +75,7 @@ def memory(status: ServerStatus, pictures: Pictures, width: int) -> list[Line]:
 
 
 def shards(status: ServerStatus) -> list[str]:
-    """A line for each shard of a group: where it is, its state, items and bytes, or its error."""
+    """A line for each shard of a group: address, state, items and bytes, or error."""
     lines = []
     for shard in status.shards:
         head = f"{shard.index}  {text.plain(shard.address)}  {shard.state}"
@@ -109,11 +109,11 @@ def checkpoints(status: ServerStatus) -> str:
 
 
 def tables(status: ServerStatus, width: int) -> tuple[Line, list[tuple[str, Line]]]:
-    """A line for each table: what it does or waits for, those that need help first.
+    """A line for each table with its state, the most serious first.
 
     Args:
       status: Status of the server.
-      width: Columns of the terminal; a wide one has numbers, too.
+      width: Columns of the terminal; with many columns, there are numbers beside sentences.
 
     Returns:
       The head, and the lines with the names of their tables.
@@ -144,15 +144,14 @@ def tables(status: ServerStatus, width: int) -> tuple[Line, list[tuple[str, Line
 
 
 def streams(status: ServerStatus, width: int) -> tuple[Line, list[tuple[str, Line]]]:
-    """A line for each stream: whose it is and what it waits for, those that wait long first.
+    """A line for each stream with its client and the reason of its wait, long waits first.
 
     Args:
       status: Status of the server.
-      width: Columns of the terminal. Without room for it, there is no address of clients that say
-        who they are.
+      width: Columns of the terminal. With few columns, a client that has a name has no address.
 
     Returns:
-      The head, and the lines with a number each.
+      The head, and pairs of a number and a line.
     """
     ordered = sorted(status.streams, key=_by_wait)
     titles: tuple[str, ...] = _TITLES

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reverb top --once`: everything as text, once."""
+"""`reverb top --once`: the state of a server as text."""
 
 from reverb.command import text
 from reverb.command.status_source import worst_first
@@ -19,7 +19,7 @@ def as_text(status: ServerStatus, address: str, pictures: Pictures, width: int) 
     Args:
       status: Status of the server, with its streams.
       address: Address of the server.
-      pictures: How to draw.
+      pictures: Draws the bars.
       width: Columns of the terminal. Sentences and streams may be longer.
     """
     lines = [f"{text.plain(address)}  {server_facts.summary(status)}"]
@@ -41,7 +41,7 @@ def as_text(status: ServerStatus, address: str, pictures: Pictures, width: int) 
 def _states(status: ServerStatus) -> list[str]:
     if not status.tables:
         return ["It has no tables."]
-    # Narrow, so that it is the line of `reverb why`; sentences are not clipped.
+    # With this width, the lines equal those of `reverb why`; sentences are not cut.
     return _plain([row for _, row in server_facts.tables(status, 80)[1]])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps warnings of the core off a screen: it writes them to the terminal itself."""
+"""Keeps the screen free of the core's warnings, which the core writes to the terminal."""
 
 import contextlib
 import os
@@ -11,15 +11,15 @@ _STANDARD_ERROR = 2
 
 @contextlib.contextmanager
 def screen_alone() -> Iterator[None]:
-    """Drops what is written to file descriptor 2, and leaves the terminal to `sys.__stderr__`.
+    """Drops output to file descriptor 2, and leaves the terminal to `sys.__stderr__`.
 
-    Textual draws on `sys.__stderr__`. The core's client warns of a server that does not answer,
-    which the app says, too.
+    Textual draws on `sys.__stderr__`. The core's client warns of a server that does not answer;
+    the app shows that itself.
     """
     terminal = os.dup(_STANDARD_ERROR)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     usual = sys.__stderr__
-    # Nobody owns the stream: the descriptor is closed below.
+    # The stream does not own its descriptor, which is closed below.
     sys.__stderr__ = os.fdopen(  # pyright: ignore[reportAttributeAccessIssue]
         terminal, "w", encoding=sys.stderr.encoding, errors="backslashreplace", closefd=False
     )

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `reverb top` says of one table, in the words and the order of the server's page."""
+"""Texts of `reverb top` about one table, in the words and the order of the server's page."""
 
 import math
 
 from reverb.command import text
-from reverb.command.top.history import SPAN_S, History
 from reverb.command.top.line import ROLE_OF_STATE, Block, Line, facts, line, wrapped
+from reverb.command.top.past_counters import SPAN_S, PastCounters
 from reverb.command.top.picture import Pictures
 from reverb.server_status import TableStatus
 
@@ -21,32 +21,32 @@ def diagnosis(name: str, table: TableStatus, width: int) -> list[Line]:
 def blocks(
     name: str,
     table: TableStatus,
-    history: History | None,
+    past: PastCounters | None,
     pictures: Pictures,
     width: int,
     height: int = 2,
 ) -> list[Block]:
-    """Everything that a server counts of a table.
+    """All that a server counts for a table.
 
     Args:
-      name: Its name.
-      table: Its status.
-      history: What it did in the last minutes; `None` draws no charts.
-      pictures: How to draw.
+      name: Name of the table.
+      table: Status of the table.
+      past: Counters of the last minutes; `None` draws no charts.
+      pictures: Draws the bars and charts.
       width: Columns for each block.
       height: Lines for each of the two rows of a chart.
     """
     made = [_limiter(table, pictures, width)]
-    if history is None:
+    if past is None:
         made.append(Block("The last seconds", facts(_rates(table), width)))
     else:
         made += [
-            _chart("A second", name, ("inserts", "samples"), history, pictures, width, height),
+            _chart("A second", name, ("inserts", "samples"), past, pictures, width, height),
             _chart(
                 "Share of time that somebody waited",
                 name,
                 ("insert_blocked_s", "sample_blocked_s"),
-                history,
+                past,
                 pictures,
                 width,
                 height,
@@ -63,12 +63,12 @@ def blocks(
 
 
 def _limiter(table: TableStatus, pictures: Pictures, width: int) -> Block:
-    """Where the cursor of the rate limiter is between its bounds."""
+    """The cursor of the rate limiter between its bounds."""
     low, high, cursor = table.limiter.min_diff, table.limiter.max_diff, table.cursor
-    # An end that does not exist is put a little beyond the cursor.
+    # A missing bound is drawn a little beyond the cursor.
     start = low if math.isfinite(low) else min(cursor, 0.0) - 1
     end = high if math.isfinite(high) else max(cursor, start + 1) * 1.25 + 1
-    # Between two ends that do not exist is the middle.
+    # Without both bounds, the cursor is in the middle.
     has_end = math.isfinite(low) or math.isfinite(high)
     place = (cursor - start) / (end - start) if has_end and end > start else 0.5
     left = f"{text.short(low)}: samples wait" if math.isfinite(low) else "samples never wait"
@@ -97,14 +97,14 @@ def _chart(
     title: str,
     name: str,
     counters: tuple[str, str],
-    history: History,
+    past: PastCounters,
     pictures: Pictures,
     width: int,
     height: int,
 ) -> Block:
-    """Two rows of columns over the last minutes, inserts above samples, with a scale in common."""
+    """Two charts of the last minutes with the same scale, inserts above samples."""
     shown = text.short if counters[0] == "inserts" else _percent
-    rates = [history.rates(name, counter, width) for counter in counters]
+    rates = [past.rates(name, counter, width) for counter in counters]
     known = [[rate for rate in row if not math.isnan(rate)] for row in rates]
     top = max((rate for row in known for rate in row), default=0.0)
     lines: list[Line] = []

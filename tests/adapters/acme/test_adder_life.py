@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all adders have in common: wrong use, resets, tables, servers that go, the end."""
+"""The life of all adders: wrong use, resets, tables, lost servers, the end."""
 
 import contextlib
 import gc

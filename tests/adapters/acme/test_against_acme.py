@@ -35,7 +35,7 @@ EXTRAS_SPEC = {"e": specs.Array((2,), np.int64)}
 
 @pytest.fixture
 def written(play):
-    """What an adder writes: dtype, shape and values of every column of every item."""
+    """The items of an adder: dtype, shape and values of every column."""
 
     def written(make, *episodes):
         with testing.server([testing.table(TABLE, max_times_sampled=1)]) as client:

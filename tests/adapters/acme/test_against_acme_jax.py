@@ -92,7 +92,7 @@ def test_transitions_of_sequences_inside_jit():
     jax.tree_util.tree_map(np.testing.assert_array_equal, jax.jit(convert)(steps), convert(steps))
 
 
-@pytest.mark.filterwarnings("ignore")  # Of Acme and of what it imports.
+@pytest.mark.filterwarnings("ignore")  # Warnings of Acme and of its imports.
 def test_the_dqn_learner_of_acme(replay, until):
     learning = pytest.importorskip(
         "acme.agents.jax.dqn.learning", reason="needs -p jax_compat", exc_type=Exception

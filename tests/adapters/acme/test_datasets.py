@@ -49,7 +49,7 @@ def fill(play, episode):
 
 @pytest.fixture
 def client(serve_tables, fill):
-    """Of a table that hands 20 transitions out in order, each of them once."""
+    """A client of a table that returns 20 transitions in order, each of them once."""
     client = serve_tables(replay_table(max_times_sampled=1))
     fill(client, 20)
     return client
@@ -117,7 +117,7 @@ def test_single_items_end_with_the_timeout_of_the_rate_limiter(client):
 
 def test_a_batch_that_comes_bit_by_bit(client, fill):
     with make(client, batch_size=30, timeout_s=20).as_numpy_iterator() as iterator:
-        # What is there has been asked for, long before the rest is written.
+        # The existing items were requested long before the rest is written.
         while client.server_info()[TABLE].current_size:
             pass
         fill(client, 10)

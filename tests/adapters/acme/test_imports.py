@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the adapters import, and what they leave alone."""
+"""Imports of the adapters, and modules that they must not import."""
 
 import json
 import pathlib

@@ -23,7 +23,7 @@ TABLE = "priority_table"
 
 @pytest.fixture
 def dataset(client):
-    """Of a table that hands out 1.0, 2.0, ... once; nothing is there yet."""
+    """A dataset of an empty table that will return 1.0, 2.0, ... once."""
     return datasets.make_reverb_dataset(client, batch_size=1, prefetch_size=2)
 
 

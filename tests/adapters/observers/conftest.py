@@ -93,7 +93,7 @@ def priorities():
 
 @pytest.fixture
 def client():
-    """Of a server with tables that hand out every item once."""
+    """A client of a server with tables that return every item once."""
     once = {"max_times_sampled": 1}
     tables = [
         testing.table("table", **once),

@@ -126,7 +126,7 @@ def test_a_flush_with_a_timeout_leaves_the_items_queued(frame):
 
 @pytest.fixture
 def heeds_ctrl_c():
-    """Whoever started the tests may have told them to ignore Ctrl-C."""
+    """The parent of the tests may have made them ignore Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

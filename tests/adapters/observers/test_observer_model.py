@@ -11,7 +11,7 @@ st = hypothesis.strategies
 
 MID, LAST = 1, 2
 
-# What happens next: a frame, a boundary frame, or a reset that writes or drops what is left.
+# Next event: a frame, a boundary frame, or a reset that writes or drops the remaining frames.
 events = st.lists(
     st.sampled_from(["frame"] * 6 + ["boundary", "reset", "drop"]), min_size=1, max_size=30
 )

@@ -59,7 +59,7 @@ class TestWindows:
             (3, 3, "pad", [[10, 11, 12], [13, 14, 0]]),
             (2, 2, "pad", [[10, 11], [12, 13], [14, 0]]),
             (2, 4, "pad", [[10, 11], [14, 0]]),
-            # What a stride beyond the length leaves out is no tail.
+            # Frames that a stride beyond the length skips are no tail.
             (2, 5, "pad", [[10, 11]]),
             (1, 1, "pad tile", [[10], [11], [12], [13], [14]]),
         ],

@@ -133,7 +133,7 @@ def test_a_step_driver_writes_every_window_of_its_episodes(
         assert item == [[number, episode, first + step] for step in range(length)]
     for number, num_steps in ((0, 3), (1, 5)):
         firsts = [item[0][1:] for item in items if item[0][0] == number]
-        # Of an episode of `num_steps` steps there is one frame more.
+        # An episode of `num_steps` steps has one frame more.
         starts = range(max(0, num_steps + 2 - length))
         episodes = range(1, 2 + len(firsts) // max(1, len(starts)))
         expected = [[episode, start] for episode in episodes for start in starts]

@@ -13,9 +13,9 @@ class Difference:
 
     Attributes:
       step: The step's position in the program.
-      kind: What differs, the same for differences of the same kind: `dataset eager: elements`.
-      theirs: What dm-reverb gave there.
-      ours: What this package gave.
+      kind: The kind of the difference, such as `dataset eager: elements`.
+      theirs: The result of dm-reverb.
+      ours: The result of this package.
     """
 
     step: int

@@ -53,7 +53,7 @@ def search(
             continue
         counts[difference.kind] = counts.get(difference.kind, 0) + 1
         if difference.kind not in descriptions:
-            # What shrinking runs is not counted.
+            # Runs for shrinking are not counted.
             runner.counts, kept = Counts(), runner.counts
             program, difference = shrink(runner, program, difference)
             runner.counts = kept

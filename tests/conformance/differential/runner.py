@@ -24,7 +24,7 @@ class Discarded(Exception):
 
 @dataclasses.dataclass
 class Counts:
-    """What was run.
+    """Counters of a run.
 
     Attributes:
       programs: Programs that both packages ran to the end.
@@ -43,7 +43,7 @@ class Runner:
     """Two processes and what they ran.
 
     Attributes:
-      counts: Of all programs so far.
+      counts: Totals of all programs so far.
     """
 
     def __init__(self, ours: str, peer: str) -> None:

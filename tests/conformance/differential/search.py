@@ -17,7 +17,7 @@ from strategies import programs
 
 # Making a program smaller ends after this long, with the smallest one so far.
 _SHRINK_SECONDS = 60
-# What a program is made of; a long one needs a few thousand bytes.
+# Number of bytes from which a program is generated; a long one needs a few thousand.
 _RANDOM_BYTES = 16_384
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts as a difference, and how a program that differs is made small. Needs no peer."""
+"""The definition of a difference, and the shrinking of programs that differ. Needs no peer."""
 
 from __future__ import annotations
 

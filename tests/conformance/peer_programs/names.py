@@ -33,7 +33,7 @@ def is_its_own(name: str, value: Any) -> bool:
 
 
 def members(value: type) -> list[str]:
-    """What programs use of a class; of a message, its fields and the messages in it."""
+    """The public attributes of a class; for a message, its fields and nested messages."""
     descriptor = getattr(value, "DESCRIPTOR", None)
     if descriptor is not None:
         return [*descriptor.fields_by_name, *descriptor.nested_types_by_name]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written, and what has to come back.
+"""Scenarios: the written data, and the data that must come back.
 
 A scenario uses only the public interface of dm-reverb, so that either package can write it to
 either server. Items come back in the order in which they were written.
@@ -254,7 +254,7 @@ def _structured_items() -> Items:
     def generated() -> Iterator[list[np.ndarray]]:
         for i in range(6):
             if i >= 3:
-                # Of the open step it needs only `a`, so it is there before the step is closed.
+                # It needs only `a` of the open step, so it arrives before the step is closed.
                 window = np.repeat(np.arange(i - 3, i, dtype=np.float32)[:, None], 3, axis=1)
                 yield [np.arange(i - 2, i + 1), window]
             yield [np.asarray([i]), np.full((1, 3), i, np.float32)]

@@ -11,7 +11,7 @@ import tree
 
 import reverb
 
-# What `TableInfo` says, but for the signature and how busy a table's worker was.
+# The fields of `TableInfo` except for the signature and the worker's times.
 INFO_FIELDS = (
     "name",
     "max_size",

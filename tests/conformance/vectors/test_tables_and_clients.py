@@ -72,7 +72,7 @@ def append_items(writer: reverb.TrajectoryWriter, *values: int) -> None:
 
 def checkpointer(path: pathlib.Path) -> Any:
     """Returns a checkpointer with its root at `path`, which restores settings."""
-    # What the peer always does has to be asked for in this package.
+    # The peer always does this; in this package it is an option.
     options = {} if PEER else {"restore_settings": True}
     return reverb.checkpointers.DefaultCheckpointer(str(path), **options)
 

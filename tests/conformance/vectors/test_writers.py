@@ -96,7 +96,7 @@ def test_vector_9_flush_arithmetic() -> None:
             writer.flush(timeout_ms=100)
         with pytest.raises(reverb.DeadlineExceededError):
             writer.end_episode(timeout_ms=0)
-        # What timed out changed nothing.
+        # A call that timed out has changed nothing.
         assert writer.episode_steps == 6
         assert len(writer.history[0]) == 6
         assert [int(step.data[0]) for (step,) in client.sample("table", 6)] == list(range(6))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is promised of samples and scans holds over a Unix socket: the same tests."""
+"""The tests of samples and scans, over a Unix socket."""
 
 from support.other_rooms import room_tests
 

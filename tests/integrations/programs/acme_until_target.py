@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the pole-balancing programs of Acme share: options, and learning until it is enough."""
+"""The common part of Acme's pole-balancing programs: options, and learning until the target."""
 
 import argparse
 import json

@@ -142,7 +142,7 @@ def make_uniform(data_spec):
 
     @tf.function
     def add(items):
-        replay.add_batch(items)  # What it returns in a graph is an operation, not a tensor.
+        replay.add_batch(items)  # In a graph it returns an operation, not a tensor.
 
     def observer(trajectory):
         add(tf.nest.map_structure(lambda leaf: tf.convert_to_tensor(leaf)[None], trajectory))

@@ -18,7 +18,7 @@ from jax._src import core
 
 
 class JaxTestCase(parameterized.TestCase):
-    """Of the class that JAX had for its own tests, what Acme's tests use."""
+    """The methods that Acme's tests use of a class that JAX had for its own tests."""
 
     def assertArraysEqual(self, x, y):
         np.testing.assert_array_equal(x, y)

@@ -27,7 +27,7 @@ FILES = (TABLES, ITEMS, CHUNKS)
 
 @dataclasses.dataclass
 class Stored:
-    """What a checkpoint holds.
+    """The content of a checkpoint.
 
     Attributes:
       tables: Messages `PriorityTableCheckpoint`.
@@ -97,9 +97,9 @@ def write(
 
     Args:
       path: Its directory, which is made.
-      stored: What it holds.
+      stored: Content of the checkpoint.
       compressed: Zips each file as a whole, as every recent release does.
-      done: What `DONE` holds; `None`: there is none.
+      done: Content of `DONE`; `None`: no such file.
       signed: Writes into `DONE` what this package writes.
     """
     path = pathlib.Path(path)

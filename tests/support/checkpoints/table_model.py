@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclasses.dataclass
 class Model:
-    """What one thread does to a table that samples and removes the oldest item.
+    """A model of one thread's operations on a table that samples and removes the oldest item.
 
     Attributes:
-      max_size: Of the table.
-      max_times_sampled: Of the table.
+      max_size: Maximum number of items.
+      max_times_sampled: Number of samples after which an item is removed.
       items: Priority and number of samples of each key, in the order of insertion.
       inserts: Counter of the rate limiter.
       samples: Counter of the rate limiter.
@@ -107,7 +107,7 @@ def moments(model: Model, log: list[tuple[Any, ...]], states: list[Any]) -> list
     Args:
       model: The table before the first operation.
       log: All operations, in order.
-      states: What to look for.
+      states: The states to look for.
 
     Returns:
       For each state the numbers of operations after which the table was in it.

@@ -16,7 +16,7 @@ _CASTAGNOLI = 0x82F63B78
 _MASK_DELTA = 0xA282EAD8
 _WORD = 0xFFFFFFFF
 
-# What a record needs beside its data: length, checksum of the length, checksum of the data.
+# Bytes of a record besides its data: length, checksum of the length, checksum of the data.
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
 
@@ -70,7 +70,7 @@ class Record:
     Attributes:
       start: Where it begins, in bytes.
       end: Where the next one begins.
-      data: What it holds.
+      data: Content of the record.
     """
 
     start: int

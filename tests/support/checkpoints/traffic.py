@@ -40,7 +40,7 @@ class Driver:
     """Does random operations on every table in turn, and writes them down.
 
     Attributes:
-      log: What was done to each table, in order.
+      log: The operations on each table, in order.
       begun: How many operations have begun on the first table.
       done: How many have been done on all.
     """

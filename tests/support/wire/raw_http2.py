@@ -38,7 +38,7 @@ class Http2:
     """A connection that never reads anything unless it is told to.
 
     Args:
-      port: Of the server, on this machine.
+      port: Port of the server, on this machine.
       window: How many bytes the server may send on a stream, and on the connection.
     """
 

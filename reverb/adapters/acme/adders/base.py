@@ -33,8 +33,8 @@ __all__ = [
 
 DEFAULT_PRIORITY_TABLE = "priority_table"
 
-# A writer this old is not used for another episode, so that actors behind an address of several
-# servers are distributed over all of them again.
+# An older writer is not used for another episode, so that actors spread over all servers of an
+# address again.
 _MAX_WRITER_AGE_S = 60.0
 
 # How long an adder that is deleted waits for its last items.
@@ -77,7 +77,7 @@ class PriorityFnInput(NamedTuple):
     extras: Any
 
 
-# Returns the priority of an item. The argument is the item with NumPy arrays as leaves: a `Step`
+# Computes the priority of an item. The argument is the item with NumPy arrays as leaves: a `Step`
 # with a time axis, or a `Transition`.
 PriorityFn = Callable[[Any], float]
 PriorityFnMapping = Mapping[str, PriorityFn | None]
@@ -274,7 +274,7 @@ class ReverbAdder:
                 self._num_keep_alive_refs(), validate_items=self._validate_items
             )
             self._writer_made_at = time.monotonic()
-            # Also runs at the exit of the program, when it is too late for `__del__` to wait.
+            # Unlike `__del__`, this also waits at the exit of the program.
             self._at_drop = weakref.finalize(self, send_last_items, self._open_writer)
         return self._open_writer
 
@@ -331,7 +331,7 @@ class ReverbAdder:
         raise NotImplementedError(f"{type(self).__name__} must implement _write_last")
 
     def _create_items(self, structure: Any, columns: list[TrajectoryColumn]) -> None:
-        """Queues one item for each table; blocks as defined by `max_in_flight_items`.
+        """Queues one item for each table; blocks because of `max_in_flight_items`.
 
         Args:
           structure: Nest like the item.

@@ -164,7 +164,6 @@ def create_step_spec(environment_spec: Any, extras_spec: Any = ()) -> base.Step:
 
 
 def _last_n(step_spec: Any, n: int) -> Any:
-    """Returns the pattern of the last `n` steps."""
     step = sw.create_reference_step(step_spec)
     return tree.map_structure(lambda column: column[-n:], step)
 

@@ -85,7 +85,7 @@ class NStepTransitionAdder(base.ReverbAdder):
         )
         self.n_step = n_step
         self._transition_type = transition_type
-        self._window = n_step_returns.ReturnWindow(n_step, tree.map_structure(np.float32, discount))
+        self._steps = n_step_returns.LastSteps(n_step, tree.map_structure(np.float32, discount))
         self._history: Any = None
 
     @classmethod
@@ -117,14 +117,14 @@ class NStepTransitionAdder(base.ReverbAdder):
 
     def _forget_steps(self) -> None:
         super()._forget_steps()
-        self._window.clear()
+        self._steps.clear()
 
     def _begin(self, observation: Any) -> None:
         self._writer.append({"observation": observation})
 
     def _add(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
-        self._window.append(next_timestep.reward, next_timestep.discount)
-        returns, total_discounts = self._window.returns()
+        self._steps.append(next_timestep.reward, next_timestep.discount)
+        returns, total_discounts = self._steps.returns()
         # Items consist of written data, so returns are written beside the steps.
         row = {
             "observation": next_timestep.observation,
@@ -135,15 +135,16 @@ class NStepTransitionAdder(base.ReverbAdder):
         if not base.is_empty(extras):
             row["extras"] = extras
         self._writer.append(row)
-        self._create_transition(len(self._window), next_observation=-1)
+        self._create_transition(len(self._steps), next_observation=-1)
 
     def _finish(self, action: Any, next_timestep: "dm_env.TimeStep", extras: Any) -> None:
-        # Each row has only a return. It shifts the steps by one row, and the next window begins one
-        # step later, so the first step of every window has the same distance to the newest row.
-        num_steps = len(self._window)
+        # Each row has only a return. It shifts the steps by one row, and the next transition begins
+        # one step later, so the first step of every transition has the same distance to the newest
+        # row.
+        num_steps = len(self._steps)
         for num_dropped in range(1, num_steps):
-            self._window.drop_oldest()
-            returns, total_discounts = self._window.returns()
+            self._steps.drop_oldest()
+            returns, total_discounts = self._steps.returns()
             self._writer.append({"n_step_return": returns, "total_discount": total_discounts})
             self._create_transition(num_steps, next_observation=-1 - num_dropped)
 

@@ -44,7 +44,7 @@ def _dataset(world: World, step: dict[str, Any]) -> Any:
     elif not step["unordered"]:
         seen["elements"] = [_element(world, table, element) for element in seen["elements"]]
     else:
-        # What came before an error depends on the workers.
+        # The elements before an error depend on the workers.
         seen["elements"] = [] if "raised" in seen else _items(seen["elements"])
     return seen
 

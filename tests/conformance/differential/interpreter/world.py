@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a running program has: servers, a client, and the items that it has seen."""
+"""The state of a running program: servers, a client, and the items that it has seen."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from servers import LocalServers, RemoteServers
 
 import reverb
 
-# What a step answers that would have blocked, or whose result no document promises.
+# The answer of a step that would have blocked, or whose result no document promises.
 SKIPPED = "skipped"
 
 

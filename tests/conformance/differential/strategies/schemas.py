@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step looks like: a nest of dtypes and shapes."""
+"""The schema of a step: a nest of dtypes and shapes."""
 
 from __future__ import annotations
 

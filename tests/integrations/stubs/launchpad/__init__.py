@@ -72,7 +72,7 @@ class Node:
     def _main(self):
         try:
             self._object = self._build()
-        except BaseException as error:  # Whoever waits for the object raises it again.
+        except BaseException as error:  # The thread that waits for the object raises it again.
             self._error = error
             raise
         finally:

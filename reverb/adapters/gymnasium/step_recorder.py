@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of `B` environments, and the items that they complete: what both recorders share."""
+"""The common part of both recorders: the steps of `B` environments, and their items."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,27 +14,27 @@ from reverb.adapters.gymnasium.item_columns import COLUMNS, ItemColumns
 from reverb.adapters.gymnasium.items import Items
 from reverb.adapters.gymnasium.step_writer import Priority, StepWriter
 
-__all__ = ["History"]
+__all__ = ["StepRecorder"]
 
 
-class History:
+class StepRecorder:
     """Records steps as rows, and makes items.
 
-    A row has what one step led to. Where an episode begins, a row has its first observation and
+    A row has a step's action and outcome. The first row of an episode has its first observation and
     zeros. See `ItemColumns`.
 
     Args:
       client: The client to write through.
-      tables: As in `Recorder`, and so are the other arguments.
-      items: What the items are.
+      tables: As in `Recorder`, like the other arguments.
+      items: `Transitions`, `Sequences` or `Episodes`.
       num_envs: Number of environments, `B`.
       observation_space: The space of an observation of one environment.
       action_space: The space of its action.
       frame_stack: Number of frames of an observation.
       priority: The priorities of the items.
       keep_infos: The infos that become columns.
-      extras: Names of the values that the program gives with every step; `None`: those that it
-        gives with the first one.
+      extras: Names of the values that the program gives with every step; `None`: the names that it
+        gives with the first step.
       max_unconfirmed_items: Calls wait while more items are unconfirmed.
     """
 
@@ -77,7 +77,7 @@ class History:
         }
         self._row: dict[str, Any] = {}
         self._item_columns: ItemColumns | None = None
-        # Number of steps in each episode; -1: it has not begun.
+        # Number of steps in each episode; -1: no episode has begun.
         self._steps = np.full(num_envs, -1)
         self._all_begun = False
 
@@ -99,7 +99,7 @@ class History:
                 "after the first step"
             )
         _check_names("extras", [*values, *self._infos.keys])
-        # The program may use its arrays again.
+        # A copy, because the program may reuse its arrays.
         given = nests.map_nest(lambda leaf: np.array(leaf), dict(values))
         for name, value in given.items():
             nests.map_nest(lambda leaf, name=name: self._check_rows(name, leaf), value)
@@ -108,11 +108,12 @@ class History:
     def begin(self, observation: Any, where: np.ndarray) -> None:
         """Begins episodes with these observations, `[B, ...]`, of the selected environments.
 
-        An episode that has not ended is interrupted. It ends with its last step, which is neither
+        An episode that has not ended is interrupted: it ends with its last step, which is neither
         a termination nor a truncation.
 
         Raises:
-          InvalidArgumentError: If an observation is none of the space. No episode has begun then.
+          InvalidArgumentError: If an observation does not match the space. No episode has begun
+            then.
         """
         interrupted = where & (self._steps > 0)
         if interrupted.any():
@@ -129,11 +130,11 @@ class History:
         self._steps[where] = 0
 
     def check_next_step(self) -> None:
-        """Checks that the environments may make a step, before they do.
+        """Checks that the environments may make a step.
 
         Raises:
           FailedPreconditionError: If one has no episode, or the recorder is closed.
-          InvalidArgumentError: If extras are missing, or an episode would be too long.
+          InvalidArgumentError: If extras are missing, or if an episode would be too long.
         """
         if self._writer.closed:
             raise errors.FailedPreconditionError("the recorder is closed: it records no more steps")
@@ -167,18 +168,19 @@ class History:
         """Records one step of all environments.
 
         Args:
-          observation: What the step led to, a nest of arrays `[B, ...]`. It is copied.
+          observation: Observation after the step, a nest of arrays `[B, ...]`. It is copied.
           actions: The actions.
           rewards: The rewards, `[B]`.
           terminated: Booleans `[B]`.
           truncated: Booleans `[B]`.
-          ended: Which of them are terminated or truncated.
+          ended: Booleans `[B]`, terminated or truncated.
           infos: The infos.
-          begins: Which environments began an episode instead of making a step; `None`: none.
-          final_infos: Which environments have their infos in `final_info`; `None`: none.
+          begins: Booleans `[B]`, the environments that began an episode instead of making a step;
+            `None`: none.
+          final_infos: Booleans `[B]`, the environments with infos in `final_info`; `None`: none.
 
         Raises:
-          InvalidArgumentError: If an observation or an action is none of its space. Nothing was
+          InvalidArgumentError: If an observation or an action does not match its space. Nothing was
             recorded.
         """
         observation = space_values.of_dtypes(self._observation_dtypes, observation, "observation")
@@ -206,7 +208,7 @@ class History:
             self._end(ended, interrupted=False)
 
     def lose_step(self) -> None:
-        """Says that a step is missing. No item may span it, so `reset` has to come next."""
+        """Marks that a step is missing. No item may span it, so the next call must be `reset`."""
         self._steps[:] = -1
         self._all_begun = False
 
@@ -226,13 +228,13 @@ class History:
             self._writer.close()
 
     def _end(self, where: np.ndarray, interrupted: bool) -> None:
-        """Ends episodes; the next rows of these environments begin others."""
+        """Ends episodes; the next rows of these environments begin new ones."""
         self._maker.at_end(self._row, self._steps, where, interrupted)
         self._writer.end_episode(where)
         self._steps[where] = 0
 
     def _taken_extras(self) -> dict[str, Any]:
-        """The extras of a step, which the next step has no more."""
+        """Returns the extras of this step, and clears them for the next one."""
         given, self._given = self._given, {}
         for name in given.keys() - self._first_row.keys():
             self._first_row[name] = nests.map_nest(np.zeros_like, given[name])
@@ -246,7 +248,7 @@ class History:
             )
 
     def _columns(self) -> ItemColumns:
-        """The columns of items. There are all of them after the first step."""
+        """The columns of items, which are known after the first step."""
         if self._item_columns is None:
             extras = sorted(self._extras or ())
             columns = ItemColumns(self._writer.history, self._frame_stack, extras, self._infos.keys)
@@ -266,5 +268,5 @@ def _check_names(argument: str, names: Iterable[str]) -> None:
     for name in names:
         if name in COLUMNS or names.count(name) > 1:
             raise errors.InvalidArgumentError(
-                f"{argument} has the name {name!r}, which another column has already"
+                f"{argument} has the name {name!r}, which another column already has"
             )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tables did in the last minutes, as counters that were asked for again and again."""
+"""Counters of tables over the last minutes, from repeated queries of a server."""
 
 import bisect
 import collections
@@ -8,14 +8,14 @@ import math
 
 from reverb.server_status import ServerStatus, TableStatus
 
-# How far back pictures go, and how many answers are kept for that.
+# Time span of the charts, and number of answers that are kept for it.
 SPAN_S = 300.0
 _MAX_ANSWERS = 600
 
 COUNTERS = ("inserts", "samples", "insert_blocked_s", "sample_blocked_s")
 
 
-class History:
+class PastCounters:
     """The counters of each table in the last answers of a server."""
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class History:
         self._started_at: float | None = None
 
     def add(self, status: ServerStatus) -> None:
-        """Adds an answer. One of a server that was started anew begins a new history."""
+        """Adds an answer; drops earlier ones if the server has restarted since."""
         if status.started_at != self._started_at:
             self._tables.clear()
             self._started_at = status.started_at
@@ -37,7 +37,7 @@ class History:
                 answers.append((status.now, _counters(table)))
 
     def rates(self, table: str, counter: str, count: int) -> list[float]:
-        """Returns how fast a counter grew, in equal parts of the last minutes, oldest first.
+        """Returns the growth rates of a counter in equal parts of the last minutes, oldest first.
 
         Args:
           table: Name of the table.
@@ -45,7 +45,7 @@ class History:
           count: Number of parts.
 
         Returns:
-          A rate a second for each part; NaN before the first answer.
+          A rate per second for each part; NaN before the first answer.
         """
         answers = self._tables.get(table, ())
         if len(answers) < 2:
@@ -75,7 +75,7 @@ def _rate(times: list[float], values: list[float], first: float, last: float) ->
 
 
 def _at(times: list[float], values: list[float], time: float) -> float:
-    """The value of a counter at a time, between those of the answers around it."""
+    """The value of a counter at a time, interpolated between two answers."""
     after = bisect.bisect_left(times, time)
     if after == 0:
         return values[0]
