@@ -7,9 +7,11 @@ import enum
 import importlib.metadata
 import pathlib
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from reverb.server_executable import server_log
+from reverb.server_executable.config_spellings import selector_spellings
 from reverb.server_executable.environment import (
     CONFIG_FILE_VARIABLE,
     CONFIG_VARIABLE,
@@ -32,16 +34,17 @@ Everything else goes to standard error. The server also offers gRPC's health ser
 
 _EPILOG = """\
 config:
-  A ReverbServerConfig message in protobuf's text form. A table needs a name, a sampler, a remover
-  (fifo: true, lifo: true, uniform: true, shuffle: true, min_heap: true, max_heap: true,
-  recent { expected_age: 1000 } or prioritized { priority_exponent: 0.8 }), a size and a rate
-  limiter (min_size: 1000, queue: 100, stack: 100, sample_to_insert_ratio { samples_per_insert: 4
-  min_size_to_sample: 1000 error_buffer: 400 }, or the four numbers of dm-reverb); queue: true or
-  stack: true gives all of them but the size. max_times_sampled 0 means no limit. max_bytes of a
-  table limits its memory (when_full: REMOVE or WAIT). max_priority says which items count for
-  MAX_PRIORITY (PRESENT or EVER). The options of this command have fields too, most of them in a
-  message server { ... }; --print-config shows all. With the rate limiter below, samples wait for
-  the first item and nothing else waits:
+  A ReverbServerConfig message in protobuf's text form. A table needs a name, a sampler, a remover,
+  a size and a rate limiter (min_size: 1000, queue: 100, stack: 100, sample_to_insert_ratio {
+  samples_per_insert: 4 min_size_to_sample: 1000 error_buffer: 400 }, or the four numbers of
+  dm-reverb); queue: true or stack: true gives all of them but the size. max_times_sampled 0 means
+  no limit. max_bytes of a table limits its memory (when_full: REMOVE or WAIT). max_priority says
+  which items count for MAX_PRIORITY (PRESENT or EVER). The options of this command have fields too,
+  most of them in a message server { ... }; --print-config shows all.
+
+  SELECTORS
+
+  With this rate limiter, samples wait for the first item, and nothing else waits:
 
   port: 8000
   tables: {
@@ -173,7 +176,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = server_log.Parser(
         prog="reverb_server",
         description=_DESCRIPTION,
-        epilog=_EPILOG,
+        epilog=_epilog(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -213,6 +216,11 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     actions.add_argument("--version", action="version", version=version_text())
     return parser
+
+
+def _epilog() -> str:
+    selectors = textwrap.wrap(f"A sampler or remover is {selector_spellings()}.", 98)
+    return _EPILOG.replace("SELECTORS", "\n  ".join(selectors))
 
 
 def _add_option(group: argparse._ActionsContainer, option: Option) -> None:

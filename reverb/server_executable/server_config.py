@@ -17,17 +17,13 @@ from google.protobuf import text_format
 from reverb.core import native, protos
 from reverb.errors import ReverbError
 from reverb.server_executable import server_from_proto
-from reverb.server_executable.config_spellings import parse_written
+from reverb.server_executable.config_spellings import parse_written, selector_spellings
 from reverb.server_executable.field_positions import FieldPosition, find_field_positions
 from reverb.server_executable.options import OPTIONS
 
 __all__ = ["ConfigNote", "ParsedConfig", "read_config"]
 
 _MAX_TABLE_SIZE = 2**31 - 1
-_SELECTORS = (
-    "fifo: true, lifo: true, uniform: true, shuffle: true, min_heap: true, max_heap: true, "
-    "heap { ... }, recent { ... } or prioritized { ... }"
-)
 _LIMITERS = (
     "samples_per_insert, min_size_to_sample, min_diff, max_diff, or one of min_size, "
     "sample_to_insert_ratio, queue, stack"
@@ -170,7 +166,7 @@ def _table_problems(table: Any) -> Iterator[tuple[str, str]]:
 def _selector_problems(options: Any) -> Iterator[tuple[str, str]]:
     kind = options.WhichOneof("distribution")
     if kind is None:
-        yield "", f"must be {_SELECTORS}"
+        yield "", f"must be {selector_spellings()}"
     elif getattr(options, kind) is False:
         yield f".{kind}", "must be true, got false"
     else:

@@ -23,8 +23,9 @@ tables: {{
 }}
 """
 SELECTORS = (
-    "fifo: true, lifo: true, uniform: true, shuffle: true, min_heap: true, max_heap: true, "
-    "heap { ... }, recent { ... } or prioritized { ... }"
+    "fifo: true, uniform: true, lifo: true, max_heap: true, min_heap: true, shuffle: true, "
+    "prioritized { priority_exponent: ... draw: ... }, heap { min_heap: ... } or "
+    "recent { expected_age: ... }"
 )
 HUGE = "1.7976931348623157e308"
 

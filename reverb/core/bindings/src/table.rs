@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selectors, rate limiters and tables as Python sees them.
+//! Rate limiters and tables as Python sees them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -8,168 +8,15 @@ use parking_lot::Mutex;
 use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use reverb_data::{
-    Draw, Error, MaxPriority, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig,
-    WhenFull,
-};
+use reverb_data::{Error, MaxPriority, MemoryConfig, RateLimiterConfig, TableConfig, WhenFull};
 use reverb_engine::Table as Engine;
-use reverb_wire::convert::table_config::{from_selector, to_signature};
+use reverb_wire::convert::table_config::to_signature;
 use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::tensorflow::StructuredValue;
 
 use crate::error::OrRaise;
 use crate::process::Origin;
-
-/// How a table selects items. Each object serves one purpose in one table.
-#[pyclass(frozen, subclass, module = "reverb.core._native")]
-pub(crate) struct ItemSelector {
-    config: SelectorConfig,
-    taken: AtomicBool,
-}
-
-impl ItemSelector {
-    fn new(config: SelectorConfig) -> Self {
-        Self { config, taken: AtomicBool::new(false) }
-    }
-
-    fn take(&self, purpose: &str) -> PyResult<SelectorConfig> {
-        if self.taken.swap(true, Ordering::AcqRel) {
-            return Err(Error::invalid_argument(format!(
-                "{purpose} is a selector object that is already in use; every table needs its own for sampling and for \
-                 removing. Make a new one: {}",
-                self.__repr__()
-            )))
-            .or_raise();
-        }
-        Ok(self.config)
-    }
-}
-
-#[pymethods]
-impl ItemSelector {
-    fn __repr__(&self) -> String {
-        selector_text(self.config)
-    }
-
-    /// A serialized `KeyDistributionOptions`.
-    fn to_options<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &from_selector(self.config).encode_to_vec())
-    }
-}
-
-macro_rules! selector_without_arguments {
-    ($(#[$doc:meta])* $name:ident, $config:expr) => {
-        $(#[$doc])*
-        #[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
-        pub(crate) struct $name;
-
-        #[pymethods]
-        impl $name {
-            #[new]
-            fn new() -> PyClassInitializer<Self> {
-                PyClassInitializer::from(ItemSelector::new($config)).add_subclass(Self)
-            }
-        }
-    };
-}
-
-selector_without_arguments!(
-    /// Selects the item that was inserted first.
-    FifoSelector,
-    SelectorConfig::Fifo
-);
-selector_without_arguments!(
-    /// Selects the item that was inserted last.
-    LifoSelector,
-    SelectorConfig::Lifo
-);
-selector_without_arguments!(
-    /// Selects any item with equal probability.
-    UniformSelector,
-    SelectorConfig::Uniform
-);
-
-/// Selects item i with probability `p_i^e / sum_k p_k^e`.
-#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
-pub(crate) struct PrioritizedSelector;
-
-#[pymethods]
-impl PrioritizedSelector {
-    #[new]
-    #[pyo3(signature = (priority_exponent, *, draw = "independent"))]
-    fn new(priority_exponent: f64, draw: &str) -> PyResult<PyClassInitializer<Self>> {
-        let draw = Draw::from_name(draw).or_raise()?;
-        let config = SelectorConfig::Prioritized { priority_exponent, draw };
-        config.validate().or_raise()?;
-        Ok(PyClassInitializer::from(ItemSelector::new(config)).add_subclass(Self))
-    }
-}
-
-/// Selects the item with the lowest or the highest priority.
-#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
-pub(crate) struct HeapSelector;
-
-#[pymethods]
-impl HeapSelector {
-    #[new]
-    #[pyo3(signature = (min_heap))]
-    fn new(min_heap: bool) -> PyClassInitializer<Self> {
-        PyClassInitializer::from(ItemSelector::new(SelectorConfig::Heap { min_heap }))
-            .add_subclass(Self)
-    }
-}
-
-/// Selects every item once before any item again.
-#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
-pub(crate) struct ShuffleSelector;
-
-#[pymethods]
-impl ShuffleSelector {
-    #[new]
-    #[pyo3(signature = (seed = None))]
-    fn new(seed: Option<u64>) -> PyClassInitializer<Self> {
-        PyClassInitializer::from(ItemSelector::new(SelectorConfig::Shuffle { seed }))
-            .add_subclass(Self)
-    }
-}
-
-/// Selects newer items more often.
-#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
-pub(crate) struct RecentSelector;
-
-#[pymethods]
-impl RecentSelector {
-    #[new]
-    #[pyo3(signature = (expected_age))]
-    fn new(expected_age: f64) -> PyResult<PyClassInitializer<Self>> {
-        let config = SelectorConfig::Recent { expected_age };
-        config.validate().or_raise()?;
-        Ok(PyClassInitializer::from(ItemSelector::new(config)).add_subclass(Self))
-    }
-}
-
-fn selector_text(config: SelectorConfig) -> String {
-    match config {
-        SelectorConfig::Fifo => "FifoSelector".to_owned(),
-        SelectorConfig::Lifo => "LifoSelector".to_owned(),
-        SelectorConfig::Uniform => "UniformSelector".to_owned(),
-        SelectorConfig::Prioritized { priority_exponent, draw: Draw::Independent } => {
-            format!("PrioritizedSelector(priority_exponent={priority_exponent})")
-        }
-        SelectorConfig::Prioritized { priority_exponent, draw } => {
-            let draw = draw.name();
-            format!("PrioritizedSelector(priority_exponent={priority_exponent}, draw='{draw}')")
-        }
-        SelectorConfig::Shuffle { seed: None } => "ShuffleSelector()".to_owned(),
-        SelectorConfig::Shuffle { seed: Some(seed) } => format!("ShuffleSelector(seed={seed})"),
-        SelectorConfig::Recent { expected_age } => {
-            format!("RecentSelector(expected_age={expected_age})")
-        }
-        SelectorConfig::Heap { min_heap } => {
-            format!("HeapSelector(sign={})", if min_heap { 1 } else { -1 })
-        }
-    }
-}
+use crate::selectors::{ItemSelector, selector_text};
 
 fn rate_limiter_text(config: &RateLimiterConfig) -> String {
     format!(
@@ -360,6 +207,12 @@ impl Table {
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let info = from_table_info(&self.engine()?.info());
         Ok(PyBytes::new(py, &info.encode_to_vec()))
+    }
+
+    /// Checks that a group of servers can have its sampler.
+    fn check_in_group(&self) -> PyResult<()> {
+        let engine = self.current();
+        engine.config().sampler.in_group(engine.name()).map(drop).or_raise()
     }
 
     /// Why samples can never begin, or why it can come to a stop for good.

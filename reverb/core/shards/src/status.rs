@@ -3,6 +3,7 @@
 
 mod diagnosis;
 
+use reverb_wire::convert::table_config::to_selector;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCheckpoint, TableInfo};
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, Diagnosis, Histogram, MemoryStatus, ProcessStatus, RatesStatus,
@@ -298,10 +299,8 @@ pub(crate) fn checkpoints_together<'a>(
 /// The change that takes `change` back at a table that was like this.
 pub(crate) fn old_settings(change: &TableChange, table: &TableInfo) -> TableChange {
     let limiter = table.rate_limiter_info.unwrap_or_default();
-    let exponent = match crate::tables::sampling(table) {
-        crate::facts::Sampling::Prioritized { exponent } => Some(exponent),
-        _ => None,
-    };
+    let sampler = to_selector(table.sampler_options.as_ref());
+    let exponent = sampler.and_then(|it| it.exponent());
     TableChange {
         table: change.table.clone(),
         max_size: change.max_size.map(|_| table.max_size),

@@ -5,14 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use reverb_data::{
-    Chunk, Draw, MAX_PRIORITY, MaxPriority, MemoryConfig, NewItem, RateLimiterConfig,
-    SampleOptions, SelectorConfig, SequenceRange, ServerAccount, TableChange, TableConfig,
-    TrajectoryBuilder, is_max_priority,
+    Chunk, MAX_PRIORITY, MaxPriority, MemoryConfig, NewItem, RateLimiterConfig, SampleOptions,
+    SelectorConfig, SequenceRange, ServerAccount, TableChange, TableConfig, TrajectoryBuilder,
+    is_max_priority,
 };
 
 use super::state::{Batch, REMOVAL_BYTES, TableState};
 use super::statistics::Removal;
-use super::testing::config;
+use super::testing::{config, selectors};
 use crate::selector::NewWeights;
 
 /// Chunk `n` is of episode `n % NUM_EPISODES`. Items share chunks.
@@ -459,22 +459,6 @@ impl Pair {
         assert_eq!(statistics.inserts, left + model.items.len() as u64);
         assert_eq!(left, statistics.removed.unsampled() + statistics.removed.sampled().count());
     }
-}
-
-fn selectors() -> impl Strategy<Value = SelectorConfig> {
-    prop_oneof![
-        Just(SelectorConfig::Fifo),
-        Just(SelectorConfig::Lifo),
-        Just(SelectorConfig::Uniform),
-        Just(SelectorConfig::prioritized(0.7)),
-        Just(SelectorConfig::prioritized(0.0)),
-        Just(SelectorConfig::Heap { min_heap: true }),
-        Just(SelectorConfig::Heap { min_heap: false }),
-        Just(SelectorConfig::Shuffle { seed: None }),
-        Just(SelectorConfig::Recent { expected_age: 2.5 }),
-        Just(SelectorConfig::Prioritized { priority_exponent: 0.7, draw: Draw::Stratified }),
-        Just(SelectorConfig::Prioritized { priority_exponent: -1.0, draw: Draw::Systematic }),
-    ]
 }
 
 fn limiters() -> impl Strategy<Value = RateLimiterConfig> {
