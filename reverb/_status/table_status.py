@@ -7,23 +7,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from reverb.core import native
+
 # What a table does or waits for, those that need help first. See `Diagnosis`.
-STATES = (
-    "shard down",
-    "never",
-    "stuck",
-    "paused",
-    "draining",
-    "starved",
-    "full",
-    "slow readers",
-    "behind",
-    "ahead",
-    "filling",
-    "flowing",
-    "idle",
-    "unknown",
-)
+STATES = ("shard down", *reversed(native.TABLE_STATES), "unknown")
 
 # By the number of `PriorityTableCheckpoint.WhenFull`.
 _WHEN_FULL = ("remove", "wait")

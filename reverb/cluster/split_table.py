@@ -102,7 +102,7 @@ def _numbers_of(table: Table) -> TableNumbers:
     return TableNumbers(
         name=table.name,
         max_size=info.max_size,
-        max_bytes=table.internal_table.max_bytes(),
+        max_bytes=table.internal_settings.max_bytes or None,
         max_times_sampled=info.max_times_sampled,
         samples_per_insert=limiter.samples_per_insert,
         min_size_to_sample=limiter.min_size_to_sample,

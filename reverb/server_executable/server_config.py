@@ -21,7 +21,7 @@ from reverb.server_executable.config_spellings import parse_written, selector_sp
 from reverb.server_executable.field_positions import FieldPosition, find_field_positions
 from reverb.server_executable.options import OPTIONS
 
-__all__ = ["ConfigNote", "ParsedConfig", "read_config"]
+__all__ = ["UNUSED_TABLE_FIELDS", "ConfigNote", "ParsedConfig", "read_config"]
 
 _MAX_TABLE_SIZE = 2**31 - 1
 _LIMITERS = (
@@ -31,8 +31,9 @@ _LIMITERS = (
 _TABLES = "tables"
 
 # Fields that only checkpoints use; a config shares their messages.
-_UNUSED_TABLE_FIELDS = (
+UNUSED_TABLE_FIELDS = (
     "deprecated_items",
+    "largest_priority",
     "num_deleted_episodes",
     "num_unique_samples",
     "signature",
@@ -189,7 +190,7 @@ def _unused(config: Any) -> Iterator[str]:
     for number, table in enumerate(config.tables):
         path = f"{_TABLES}[{number}]"
         for field, _ in table.ListFields():
-            if field.name in _UNUSED_TABLE_FIELDS:
+            if field.name in UNUSED_TABLE_FIELDS:
                 yield f"{path}.{field.name}"
         for field, _ in table.rate_limiter.ListFields():
             if field.name in _UNUSED_LIMITER_FIELDS:

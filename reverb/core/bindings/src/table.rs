@@ -8,10 +8,12 @@ use parking_lot::Mutex;
 use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use reverb_data::{Error, MaxPriority, MemoryConfig, RateLimiterConfig, TableConfig, WhenFull};
+use reverb_checkpoint::{to_config, to_message};
+use reverb_data::{Error, RateLimiterConfig, TableConfig};
 use reverb_engine::Table as Engine;
-use reverb_wire::convert::table_config::to_signature;
+use reverb_wire::convert::table_config::{from_limiter, from_selector, to_signature};
 use reverb_wire::convert::table_info::from_table_info;
+use reverb_wire::generated::PriorityTableCheckpoint;
 use reverb_wire::generated::tensorflow::StructuredValue;
 
 use crate::error::OrRaise;
@@ -26,28 +28,6 @@ fn rate_limiter_text(config: &RateLimiterConfig) -> String {
         short(config.max_diff),
         config.min_size_to_sample,
     )
-}
-
-fn parse_when_full(word: &str) -> PyResult<WhenFull> {
-    match word {
-        "remove" => Ok(WhenFull::Remove),
-        "wait" => Ok(WhenFull::Wait),
-        other => Err(Error::invalid_argument(format!(
-            "when_full must be \"remove\" or \"wait\", got \"{other}\""
-        )))
-        .or_raise(),
-    }
-}
-
-fn parse_max_priority(word: &str) -> PyResult<MaxPriority> {
-    match word {
-        "present" => Ok(MaxPriority::Present),
-        "ever" => Ok(MaxPriority::Ever),
-        other => Err(Error::invalid_argument(format!(
-            "max_priority must be \"present\" or \"ever\", got \"{other}\""
-        )))
-        .or_raise(),
-    }
 }
 
 /// A number in few digits: "no limit" is the largest double, which has 309 digits.
@@ -135,8 +115,7 @@ impl Table {
 impl Table {
     #[new]
     #[pyo3(signature = (
-        name, *, sampler, remover, max_size, max_times_sampled, rate_limiter, signature, seed,
-        max_bytes, when_full, max_priority
+        name, *, sampler, remover, max_size, max_times_sampled, rate_limiter, signature, seed, options
     ))]
     #[allow(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
@@ -148,9 +127,7 @@ impl Table {
         rate_limiter: &Bound<'_, RateLimiter>,
         signature: Option<&[u8]>,
         seed: Option<u64>,
-        max_bytes: Option<u64>,
-        when_full: &str,
-        max_priority: &str,
+        options: &[u8],
     ) -> PyResult<Self> {
         let limiter = rate_limiter.get();
         let mut owner = limiter.table.lock();
@@ -161,6 +138,10 @@ impl Table {
             )))
             .or_raise();
         }
+        let options = PriorityTableCheckpoint::decode(options).map_err(|error| {
+            Error::invalid_argument(format!("options are no PriorityTableCheckpoint: {error}"))
+        });
+        let options = options.or_raise()?;
         let signature = match signature {
             None => None,
             Some(encoded) => {
@@ -172,18 +153,19 @@ impl Table {
                 Some(to_signature(&value.or_raise()?).or_raise()?)
             }
         };
-        let config = TableConfig {
-            name,
-            sampler: sampler.get().take("sampler")?,
-            remover: remover.get().take("remover")?,
+        let (sampler, remover) = (sampler.get().take("sampler")?, remover.get().take("remover")?);
+        let message = PriorityTableCheckpoint {
+            table_name: name,
+            sampler: Some(from_selector(sampler)),
+            remover: Some(from_selector(remover)),
             max_size,
             max_times_sampled,
-            rate_limiter: limiter.config,
-            signature,
-            seed,
-            memory: MemoryConfig { max_bytes, when_full: parse_when_full(when_full)? },
-            max_priority: parse_max_priority(max_priority)?,
+            rate_limiter: Some(from_limiter(&limiter.config)),
+            ..options
         };
+        // The message of a selector is without its seed.
+        let config =
+            TableConfig { sampler, remover, signature, seed, ..to_config(&message).or_raise()? };
         let engine = Engine::new(config).or_raise()?;
         *owner = Arc::downgrade(&engine);
         let engine = Mutex::new(engine);
@@ -220,22 +202,10 @@ impl Table {
         self.current().config().why_never()
     }
 
-    fn max_bytes(&self) -> Option<u64> {
-        self.current().config().memory.max_bytes
-    }
-
-    fn max_priority(&self) -> &'static str {
-        match self.current().config().max_priority {
-            MaxPriority::Present => "present",
-            MaxPriority::Ever => "ever",
-        }
-    }
-
-    fn when_full(&self) -> &'static str {
-        match self.current().config().memory.when_full {
-            WhenFull::Remove => "remove",
-            WhenFull::Wait => "wait",
-        }
+    /// A serialized `PriorityTableCheckpoint` without items.
+    fn settings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let message = to_message(&self.engine()?.info());
+        Ok(PyBytes::new(py, &message.encode_to_vec()))
     }
 
     fn __repr__(&self) -> String {

@@ -38,6 +38,27 @@ pub struct TableConfig {
 }
 
 impl TableConfig {
+    /// A table that samples and evicts its oldest item, with no limit but its size.
+    pub fn fifo(name: impl Into<String>, max_size: i64) -> Self {
+        Self {
+            name: name.into(),
+            sampler: SelectorConfig::Fifo,
+            remover: SelectorConfig::Fifo,
+            max_size,
+            max_times_sampled: 0,
+            rate_limiter: RateLimiterConfig {
+                samples_per_insert: 1.0,
+                min_size_to_sample: 1,
+                min_diff: -f64::MAX,
+                max_diff: f64::MAX,
+            },
+            signature: None,
+            seed: None,
+            memory: MemoryConfig::default(),
+            max_priority: MaxPriority::default(),
+        }
+    }
+
     /// The settings that can change while the table runs, as text: name and value. They are the
     /// same ones in the same order for every table.
     pub fn settings(&self) -> [(&'static str, String); 10] {

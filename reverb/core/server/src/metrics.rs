@@ -448,3 +448,80 @@ fn limit(bytes: i64) -> f64 {
 fn bound(number: f64) -> f64 {
     if number.abs() >= f64::MAX { f64::INFINITY.copysign(number) } else { number }
 }
+
+#[cfg(test)]
+mod tests {
+    use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, Value};
+
+    use super::*;
+    use crate::status::json::DESCRIPTOR;
+
+    /// Numbers without a series of their own, by the last parts of their paths.
+    const NO_SERIES: [&str; 0] = [];
+
+    /// A message with all messages below it, each list with one.
+    fn filled(of: &MessageDescriptor) -> DynamicMessage {
+        let mut message = DynamicMessage::new(of.clone());
+        for field in of.fields() {
+            if field.name() == "num_bounds" {
+                message.set_field(&field, Value::I32(3));
+            }
+            let Kind::Message(kind) = field.kind() else { continue };
+            if field.name() != "shards" {
+                let value = Value::Message(filled(&kind));
+                let value = if field.is_list() { Value::List(vec![value]) } else { value };
+                message.set_field(&field, value);
+            }
+        }
+        message
+    }
+
+    /// Sets a number below a message to 5.
+    fn set(message: &mut DynamicMessage, path: &[FieldDescriptor]) {
+        let (field, rest) = path.split_first().expect("a field");
+        if rest.is_empty() {
+            let value = match field.kind() {
+                Kind::Double => Value::F64(5.0),
+                Kind::Int32 => Value::I32(5),
+                Kind::Bool => Value::Bool(true),
+                _ => Value::I64(5),
+            };
+            let value = if field.is_list() { Value::List(vec![value]) } else { value };
+            return message.set_field(field, value);
+        }
+        match message.get_field_mut(field) {
+            Value::List(values) => set(values[0].as_message_mut().expect("it is filled"), rest),
+            value => set(value.as_message_mut().expect("it is filled"), rest),
+        }
+    }
+
+    /// The paths of all numbers below a message.
+    fn numbers(of: &MessageDescriptor, path: &[FieldDescriptor]) -> Vec<Vec<FieldDescriptor>> {
+        let below = |field: FieldDescriptor| {
+            let path = [path, &[field.clone()]].concat();
+            match field.kind() {
+                Kind::Message(_) if field.name() == "shards" => vec![],
+                Kind::Message(kind) => numbers(&kind, &path),
+                Kind::String | Kind::Enum(_) => vec![],
+                _ => vec![path],
+            }
+        };
+        of.fields().flat_map(below).collect()
+    }
+
+    #[test]
+    fn every_number_of_a_status_has_a_series() {
+        let text = |message: &DynamicMessage| {
+            metrics(&message.transcode_to::<StatusResponse>().unwrap(), Format::Prometheus)
+        };
+        let before = filled(&DESCRIPTOR);
+        for path in numbers(&DESCRIPTOR, &[]) {
+            let mut after = before.clone();
+            set(&mut after, &path);
+            let names: Vec<&str> = path.iter().map(FieldDescriptor::name).collect();
+            let name = names.join(".");
+            let has_none = NO_SERIES.iter().any(|it| name.ends_with(it));
+            assert_eq!(text(&before) == text(&after), has_none, "{name}");
+        }
+    }
+}

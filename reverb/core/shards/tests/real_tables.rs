@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use reverb_data::{
-    Chunk, Error, GroupSampling, MemoryConfig, NewItem, RateLimiterConfig, Sampled, SelectorConfig,
+    Chunk, Error, GroupSampling, NewItem, RateLimiterConfig, Sampled, SelectorConfig,
     SequenceRange, TableConfig, TrajectoryBuilder,
 };
 use reverb_engine::{Confirm, Table};
@@ -30,16 +30,10 @@ impl Confirm for Ignored {
 
 fn table(max_size: i64, rate_limiter: RateLimiterConfig) -> Arc<Table> {
     Table::new(TableConfig {
-        name: "t".into(),
         sampler: SelectorConfig::prioritized(EXPONENT),
-        remover: SelectorConfig::Fifo,
-        max_size,
-        max_times_sampled: 0,
         rate_limiter,
-        signature: None,
         seed: Some(7),
-        memory: MemoryConfig::default(),
-        max_priority: reverb_data::MaxPriority::default(),
+        ..TableConfig::fifo("t", max_size)
     })
     .unwrap()
 }

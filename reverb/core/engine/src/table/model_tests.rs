@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use reverb_data::{
-    Chunk, MAX_PRIORITY, MaxPriority, MemoryConfig, NewItem, RateLimiterConfig, SampleOptions,
-    SelectorConfig, SequenceRange, ServerAccount, TableChange, TableConfig, TrajectoryBuilder,
-    is_max_priority,
+    Chunk, MAX_PRIORITY, MemoryConfig, NewItem, RateLimiterConfig, SampleOptions, SelectorConfig,
+    SequenceRange, ServerAccount, TableChange, TableConfig, TrajectoryBuilder, is_max_priority,
 };
 
 use super::state::{Batch, REMOVAL_BYTES, TableState};
@@ -541,18 +540,7 @@ proptest! {
         seed in any::<u64>(),
         operations in prop::collection::vec(operations(), 1..120),
     ) {
-        let mut pair = Pair::new(TableConfig {
-            name: "t".into(),
-            sampler,
-            remover,
-            max_size,
-            max_times_sampled,
-            rate_limiter,
-            signature: None,
-            seed: Some(seed),
-            memory: MemoryConfig { max_bytes, ..MemoryConfig::default() },
-            max_priority: MaxPriority::Present,
-        });
+        let mut pair = Pair::new(TableConfig { sampler, remover, max_times_sampled, rate_limiter, seed: Some(seed), memory: MemoryConfig { max_bytes, ..MemoryConfig::default() }, ..TableConfig::fifo("t", max_size) });
         let mut chunks = Chunks::default();
         for operation in &operations {
             pair.apply(operation, &mut chunks);
@@ -598,21 +586,9 @@ proptest! {
 
 fn prioritized(exponent: f64, priorities: &[f64], seed: u64) -> TableState {
     let mut state = TableState::new(&TableConfig {
-        name: "t".into(),
         sampler: SelectorConfig::prioritized(exponent),
-        remover: SelectorConfig::Fifo,
-        max_size: 100_000,
-        max_times_sampled: 0,
-        rate_limiter: RateLimiterConfig {
-            samples_per_insert: 1.0,
-            min_size_to_sample: 1,
-            min_diff: -f64::MAX,
-            max_diff: f64::MAX,
-        },
-        signature: None,
         seed: Some(seed),
-        memory: MemoryConfig::default(),
-        max_priority: MaxPriority::default(),
+        ..TableConfig::fifo("t", 100_000)
     });
     let mut chunks = Chunks::default();
     for (key, &priority) in priorities.iter().enumerate() {

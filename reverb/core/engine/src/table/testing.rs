@@ -5,31 +5,15 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, Draw, Error, NewItem, RateLimiterConfig, SelectorConfig,
-    SequenceRange, Shape, TableConfig, Tensor, TensorData, TrajectoryBuilder,
+    Chunk, ChunkBuilder, DType, Draw, Error, NewItem, SelectorConfig, SequenceRange, Shape,
+    TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
 
 use super::{Confirm, Table};
 
 /// A FIFO table `t` whose rate limiter allows everything.
 pub(in crate::table) fn config(max_size: i64) -> TableConfig {
-    TableConfig {
-        name: "t".to_owned(),
-        sampler: SelectorConfig::Fifo,
-        remover: SelectorConfig::Fifo,
-        max_size,
-        max_times_sampled: 0,
-        rate_limiter: RateLimiterConfig {
-            samples_per_insert: 1.0,
-            min_size_to_sample: 1,
-            min_diff: f64::MIN,
-            max_diff: f64::MAX,
-        },
-        signature: None,
-        seed: Some(1),
-        memory: reverb_data::MemoryConfig::default(),
-        max_priority: reverb_data::MaxPriority::default(),
-    }
+    TableConfig { seed: Some(1), ..TableConfig::fifo("t", max_size) }
 }
 
 pub(super) fn table(max_size: i64) -> Arc<Table> {
