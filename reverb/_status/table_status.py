@@ -243,6 +243,7 @@ class Rates:
 class Diagnosis:
     """What a table does or waits for.
 
+    * `shard down`: a shard of the group does not answer; the others are told.
     * `never`: it can never hold the items that sampling needs, because it is too small, or never
       allow as many samples at once as the first request in its queue asks for.
     * `stuck`: inserts and samples wait, and neither can go on.
