@@ -23,6 +23,7 @@ _Path = tuple[str | int, ...]
 MAX_PRIORITY: float
 NUM_SLOTS: int
 TABLE_STATES: list[str]
+DTYPES: list[tuple[int, str, str, int, bool]]
 
 class ItemSelector:
     def to_options(self) -> bytes:

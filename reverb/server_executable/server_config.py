@@ -138,9 +138,15 @@ def _problems(config: Any, positions: dict[str, FieldPosition]) -> Iterator[tupl
     first: dict[str, int] = {}
     for number, table in enumerate(config.tables):
         path = f"{_TABLES}[{number}]"
-        for field, text in _table_problems(table):
+        found = list(_table_problems(table))
+        for field, text in found:
             is_missing = f"{path}.{field}" not in positions
             yield f"{path}.{field}", f"is missing: it {text}" if is_missing else text
+        if not found:
+            try:
+                server_from_proto.tables_from_proto([table])
+            except ReverbError as error:
+                yield path, f"cannot be made: {error}"
         other = first.setdefault(table.table_name, number)
         if table.table_name and other != number:
             text = f"must differ from that of tables[{other}], got {table.table_name!r}"

@@ -14,6 +14,7 @@ import pytest
 
 import reverb
 from reverb import errors, testing
+from reverb.core import protos
 from support.hosts import on_both_hosts
 from support.waiting import Background, wait_until
 
@@ -52,6 +53,10 @@ CHANGES = {
     "sampler": lambda: reverb.selectors.Prioritized(0.5),
 }
 SETTINGS = [field.name for field in dataclasses.fields(reverb.TableChange)]
+
+
+def test_the_message_has_no_other_settings():
+    assert {"table", *SETTINGS} == {it.name for it in protos.TableChange.DESCRIPTOR.fields}
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

@@ -63,6 +63,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     selectors::add_classes(module)?;
     module.add("MAX_PRIORITY", reverb_data::MAX_PRIORITY)?;
     module.add("NUM_SLOTS", reverb_data::NUM_SLOTS)?;
+    module.add("DTYPES", dtype::all())?;
     module.add("TABLE_STATES", State::ALL.map(|(_, name)| name))?;
     module.add_class::<table::RateLimiter>()?;
     module.add_class::<table::Table>()?;

@@ -456,8 +456,8 @@ mod tests {
     use super::*;
     use crate::status::json::DESCRIPTOR;
 
-    /// Numbers without a series: sums and rates, which Prometheus makes itself, moments of a change,
-    /// counts that a reset takes back, and what is of one stream or one save.
+    /// Numbers without a series: sums and rates, which Prometheus makes itself, moments of a
+    /// change, counts that a reset takes back, and what is of one stream or one save.
     const NO_SERIES: [&str; 21] = [
         "memory.total",
         "tables.limiter.sample_count",
@@ -521,7 +521,7 @@ mod tests {
     /// The paths of all numbers below a message.
     fn numbers(of: &MessageDescriptor, path: &[FieldDescriptor]) -> Vec<Vec<FieldDescriptor>> {
         let below = |field: FieldDescriptor| {
-            let path = [path, &[field.clone()]].concat();
+            let path = [path, std::slice::from_ref(&field)].concat();
             match field.kind() {
                 Kind::Message(_) if field.name() == "shards" => vec![],
                 Kind::Message(kind) => numbers(&kind, &path),

@@ -496,7 +496,7 @@ fn changes() -> impl Strategy<Value = TableChange> {
                     max_times_sampled,
                     rate_limiter,
                     priority_exponent,
-                    sampler: None,
+                    ..TableChange::default()
                 }
             },
         )
