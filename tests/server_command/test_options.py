@@ -414,10 +414,3 @@ def test_a_server_is_started_by_its_environment_alone(tmp_path):
             "WARN server: REVERB_SERVER_NOTHING has no effect: there is no option of this name"
         )
     assert len(list(tmp_path.glob("saved/*/DONE"))) == 1
-
-
-@pytest.mark.parametrize("option", OPTIONS, ids=by_name)
-def test_the_command_reads_every_option(option):
-    folder = pathlib.Path(server_main.__file__).parent
-    texts = [path.read_text() for path in folder.glob("*.py") if path.name != "options.py"]
-    assert any(re.search(rf'(settings|after|before)\["{option.name}"\]', text) for text in texts)
