@@ -13,6 +13,15 @@ use reverb_data::DType;
 pub(crate) const EXTENSIONS: [DType; 5] =
     [DType::BFloat16, DType::Float8E5M2, DType::Float8E4M3FN, DType::Int4, DType::UInt4];
 
+/// All types: number and name of TensorFlow, name of NumPy, width in bytes, and whether `ml_dtypes`
+/// adds it.
+pub(crate) fn all() -> Vec<(i32, &'static str, &'static str, usize, bool)> {
+    let row = |&it: &DType| {
+        (it.number(), it.name(), it.numpy_name(), it.size(), EXTENSIONS.contains(&it))
+    };
+    DType::ALL.iter().map(row).collect()
+}
+
 /// Their classes in `ml_dtypes`, once the program has imported it.
 static EXTENSION_TYPES: PyOnceLock<Vec<(Py<PyAny>, DType)>> = PyOnceLock::new();
 

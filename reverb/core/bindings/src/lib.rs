@@ -17,6 +17,7 @@
 )]
 
 use pyo3::prelude::*;
+use reverb_data::diagnosis::State;
 
 mod aio;
 mod array;
@@ -43,6 +44,7 @@ mod nest;
 mod process;
 mod sampler;
 mod security;
+mod selectors;
 mod sequence_writer;
 mod server;
 mod shard_row;
@@ -58,16 +60,11 @@ mod wait;
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     reverb_allocator::set_up();
     reverb_log::install();
-    module.add_class::<table::ItemSelector>()?;
-    module.add_class::<table::FifoSelector>()?;
-    module.add_class::<table::LifoSelector>()?;
-    module.add_class::<table::UniformSelector>()?;
-    module.add_class::<table::PrioritizedSelector>()?;
-    module.add_class::<table::ShuffleSelector>()?;
-    module.add_class::<table::RecentSelector>()?;
+    selectors::add_classes(module)?;
     module.add("MAX_PRIORITY", reverb_data::MAX_PRIORITY)?;
     module.add("NUM_SLOTS", reverb_data::NUM_SLOTS)?;
-    module.add_class::<table::HeapSelector>()?;
+    module.add("DTYPES", dtype::all())?;
+    module.add("TABLE_STATES", State::ALL.map(|(_, name)| name))?;
     module.add_class::<table::RateLimiter>()?;
     module.add_class::<table::Table>()?;
     module.add_class::<server::Server>()?;

@@ -43,5 +43,6 @@ pub use place::GroupPlace;
 pub use progress::Progress;
 pub use record::masked_crc;
 pub use save::{SaveOptions, Saved, save};
+pub use settings::{to_config, to_message};
 pub use statistics::TableStatistics;
 pub use stored::{Stored, StoredTable};

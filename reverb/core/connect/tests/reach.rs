@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use reverb_client::Connector;
 use reverb_connect::{Options, Reach, group_of, target_of};
-use reverb_data::{
-    ErrorKind, MaxPriority, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig,
-};
+use reverb_data::{ErrorKind, TableConfig};
 use reverb_engine::Table;
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment};
@@ -31,23 +29,7 @@ fn options() -> Options {
 }
 
 fn serve(port: u16, unix_path: Option<&Path>) -> Server {
-    let table = Table::new(TableConfig {
-        name: "a".into(),
-        sampler: SelectorConfig::Fifo,
-        remover: SelectorConfig::Fifo,
-        max_size: 10,
-        max_times_sampled: 0,
-        rate_limiter: RateLimiterConfig {
-            samples_per_insert: 1.0,
-            min_size_to_sample: 1,
-            min_diff: f64::MIN,
-            max_diff: f64::MAX,
-        },
-        signature: None,
-        seed: Some(1),
-        memory: MemoryConfig::default(),
-        max_priority: MaxPriority::default(),
-    });
+    let table = Table::new(TableConfig { seed: Some(1), ..TableConfig::fifo("a", 10) });
     let unix_path = unix_path.map(Path::to_owned);
     let options = ServerOptions { port, unix_path, ..ServerOptions::default() };
     Server::start(vec![table.unwrap()], &options, &Handle::current()).unwrap()

@@ -38,7 +38,7 @@ pub enum State {
 
 impl State {
     /// All states in order, with their names.
-    pub const ALL: [(Self, &str); 12] = [
+    pub const ALL: [(Self, &str); Self::Never as usize + 1] = [
         (Self::Idle, "idle"),
         (Self::Flowing, "flowing"),
         (Self::Filling, "filling"),

@@ -44,6 +44,26 @@ pub enum ErrorKind {
     Internal,
 }
 
+impl ErrorKind {
+    /// All kinds, in order.
+    pub const ALL: [Self; Self::Internal as usize + 1] = [
+        Self::InvalidArgument,
+        Self::SignatureMismatch,
+        Self::TableNotFound,
+        Self::DeadlineExceeded,
+        Self::RateLimiterTimeout,
+        Self::FailedPrecondition,
+        Self::PermissionDenied,
+        Self::Unauthenticated,
+        Self::ResourceExhausted,
+        Self::Unimplemented,
+        Self::Unavailable,
+        Self::Cancelled,
+        Self::DataLoss,
+        Self::Internal,
+    ];
+}
+
 /// An error: its kind, and a message that names the argument, its value and what to do.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error(Box<Inner>);

@@ -29,6 +29,7 @@ mod prospects;
 pub mod proto_bytes;
 mod right;
 pub mod sample_options;
+mod selector_config;
 pub mod signature;
 mod spare_lists;
 pub mod stacking;
@@ -51,13 +52,12 @@ pub use key::{KeyGenerator, KeySlots, NUM_SLOTS, slot_of};
 pub use max_priority::{ItemPriority, MAX_PRIORITY, MaxPriority, is_max_priority, is_priority};
 pub use right::Right;
 pub use sample_options::SampleOptions;
+pub use selector_config::{Draw, GroupSampling, SelectorConfig};
 pub use signature::{Signature, TensorSpec};
 pub use spare_lists::{SpareLists, keep_samples, spare_samples};
 pub use stacking::{Layout, Stacking};
 pub use table_change::TableChange;
-pub use table_config::{
-    Draw, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, TableSignature, WhenFull,
-};
+pub use table_config::{MemoryConfig, RateLimiterConfig, TableConfig, TableSignature, WhenFull};
 pub use table_info::{Counters, TableInfo, WorkerTime};
 pub use templates::byte_mask::ByteMask;
 pub use templates::chunk_layout::ChunkLayout;

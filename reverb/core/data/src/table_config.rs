@@ -4,6 +4,7 @@
 use bytes::Bytes;
 
 use crate::max_priority::MaxPriority;
+use crate::selector_config::SelectorConfig;
 use crate::{Error, Result, Signature};
 
 /// Largest `max_size`: sizes are 32 bits wide in the protocol.
@@ -37,6 +38,27 @@ pub struct TableConfig {
 }
 
 impl TableConfig {
+    /// A table that samples and evicts its oldest item, with no limit but its size.
+    pub fn fifo(name: impl Into<String>, max_size: i64) -> Self {
+        Self {
+            name: name.into(),
+            sampler: SelectorConfig::Fifo,
+            remover: SelectorConfig::Fifo,
+            max_size,
+            max_times_sampled: 0,
+            rate_limiter: RateLimiterConfig {
+                samples_per_insert: 1.0,
+                min_size_to_sample: 1,
+                min_diff: -f64::MAX,
+                max_diff: f64::MAX,
+            },
+            signature: None,
+            seed: None,
+            memory: MemoryConfig::default(),
+            max_priority: MaxPriority::default(),
+        }
+    }
+
     /// The settings that can change while the table runs, as text: name and value. They are the
     /// same ones in the same order for every table.
     pub fn settings(&self) -> [(&'static str, String); 10] {
@@ -140,166 +162,6 @@ pub struct TableSignature {
     pub flat: Signature,
     /// The nest of specs, a serialized `tensorflow.StructuredValue`. The core never parses it.
     pub encoded: Bytes,
-}
-
-/// A selector and its parameters.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum SelectorConfig {
-    /// The item that was inserted first.
-    Fifo,
-    /// The item that was inserted last.
-    Lifo,
-    /// Every item with the same probability.
-    Uniform,
-    /// Items in proportion to `priority ^ priority_exponent`; priority 0 weighs nothing.
-    Prioritized {
-        /// The exponent; 0 makes all items with a priority above 0 equally likely.
-        priority_exponent: f64,
-        /// How the items of a request depend on each other.
-        draw: Draw,
-    },
-    /// The item of highest priority, or of lowest; ties go to the one inserted or updated first.
-    Heap {
-        /// Whether the lowest priority is chosen.
-        min_heap: bool,
-    },
-    /// Every item once before any item again, in random order.
-    Shuffle {
-        /// Makes the order reproducible. If absent, it depends on the seed of the table.
-        seed: Option<u64>,
-    },
-    /// The newest item, or one that was inserted before it: the k-th newest, from 0 on, in
-    /// proportion to `(expected_age / (expected_age + 1)) ^ k`.
-    Recent {
-        /// The mean of `k` in a large table; finite and above 0.
-        expected_age: f64,
-    },
-}
-
-/// How the items of a request to a prioritized sampler depend on each other. Each of them has the
-/// same probability in all cases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Draw {
-    /// Not at all.
-    #[default]
-    Independent,
-    /// One from each of as many strata of equal weight as items are asked for.
-    Stratified,
-    /// At equal distances of weight, with one random offset.
-    Systematic,
-}
-
-impl Draw {
-    /// Its name: `stratified`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Independent => "independent",
-            Self::Stratified => "stratified",
-            Self::Systematic => "systematic",
-        }
-    }
-
-    /// The one of a name.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` if there is none.
-    pub fn from_name(name: &str) -> Result<Self> {
-        let all = [Self::Independent, Self::Stratified, Self::Systematic];
-        all.into_iter().find(|draw| draw.name() == name).ok_or_else(|| {
-            Error::invalid_argument(format!(
-                "draw must be \"independent\", \"stratified\" or \"systematic\", got \"{name}\"."
-            ))
-        })
-    }
-}
-
-impl SelectorConfig {
-    /// A prioritized selector that draws independently.
-    pub const fn prioritized(priority_exponent: f64) -> Self {
-        Self::Prioritized { priority_exponent, draw: Draw::Independent }
-    }
-
-    /// The exponent of a prioritized selector.
-    pub fn exponent(&self) -> Option<f64> {
-        match *self {
-            Self::Prioritized { priority_exponent, .. } => Some(priority_exponent),
-            _ => None,
-        }
-    }
-
-    /// Its parameters that can change: `priority_exponent`, `draw` and `expected_age`.
-    fn parameters(&self) -> [Option<String>; 3] {
-        match *self {
-            Self::Prioritized { priority_exponent, draw } => {
-                [Some(priority_exponent.to_string()), Some(draw.name().to_owned()), None]
-            }
-            Self::Recent { expected_age } => [None, None, Some(expected_age.to_string())],
-            Self::Fifo | Self::Lifo | Self::Uniform | Self::Heap { .. } | Self::Shuffle { .. } => {
-                [None, None, None]
-            }
-        }
-    }
-
-    /// Whether both differ in their parameters alone.
-    pub fn is_of_kind(&self, other: &Self) -> bool {
-        self.name() == other.name()
-    }
-
-    /// The selector as checkpoints have it: without its seed.
-    #[must_use]
-    pub fn without_seed(self) -> Self {
-        match self {
-            Self::Shuffle { .. } => Self::Shuffle { seed: None },
-            other => other,
-        }
-    }
-
-    /// Its name in texts: `min-heap`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Fifo => "fifo",
-            Self::Lifo => "lifo",
-            Self::Uniform => "uniform",
-            Self::Prioritized { .. } => "prioritized",
-            Self::Heap { min_heap: true } => "min-heap",
-            Self::Heap { min_heap: false } => "max-heap",
-            Self::Shuffle { .. } => "shuffle",
-            Self::Recent { .. } => "recent",
-        }
-    }
-
-    /// Whether the choice depends on the items alone, and not on chance.
-    pub fn is_deterministic(&self) -> bool {
-        match self {
-            Self::Fifo | Self::Lifo | Self::Heap { .. } => true,
-            Self::Uniform
-            | Self::Prioritized { .. }
-            | Self::Shuffle { .. }
-            | Self::Recent { .. } => false,
-        }
-    }
-
-    /// Checks the parameters.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` that names the argument, its value and its limit.
-    pub fn validate(&self) -> Result<()> {
-        match *self {
-            Self::Prioritized { priority_exponent, .. } if !priority_exponent.is_finite() => {
-                Err(Error::invalid_argument(format!(
-                    "priority_exponent must be finite, got {priority_exponent}."
-                )))
-            }
-            Self::Recent { expected_age } if !(expected_age > 0.0 && expected_age.is_finite()) => {
-                Err(Error::invalid_argument(format!(
-                    "expected_age must be finite and above 0, got {expected_age}."
-                )))
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 /// The four numbers of a rate limiter.

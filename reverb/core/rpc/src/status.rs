@@ -237,20 +237,11 @@ mod tests {
 
     #[test]
     fn every_kind_survives_a_round_trip() {
-        for kind in [
-            ErrorKind::InvalidArgument,
-            ErrorKind::TableNotFound,
-            ErrorKind::DeadlineExceeded,
-            ErrorKind::FailedPrecondition,
-            ErrorKind::PermissionDenied,
-            ErrorKind::Unauthenticated,
-            ErrorKind::ResourceExhausted,
-            ErrorKind::Unimplemented,
-            ErrorKind::Unavailable,
-            ErrorKind::Cancelled,
-            ErrorKind::DataLoss,
-            ErrorKind::Internal,
-        ] {
+        for kind in ErrorKind::ALL {
+            // They are told from others of their code by their text, or in this process alone.
+            if matches!(kind, ErrorKind::SignatureMismatch | ErrorKind::RateLimiterTimeout) {
+                continue;
+            }
             let error = Error::new(kind, "100 % of größe\nfailed");
             assert_eq!(round_trip(&Status::from_error(&error)).into_error(), Some(error));
         }

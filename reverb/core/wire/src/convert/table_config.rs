@@ -146,15 +146,22 @@ pub fn to_max_priority(message: &PriorityTableCheckpoint) -> MaxPriority {
 
 /// The message for the rate limiter of a table, with its counters.
 pub fn from_rate_limiter(info: &TableInfo) -> RateLimiterCheckpoint {
-    let config = &info.config.rate_limiter;
+    RateLimiterCheckpoint {
+        sample_count: info.num_samples,
+        insert_count: info.num_inserts,
+        delete_count: info.num_deletes,
+        ..from_limiter(&info.config.rate_limiter)
+    }
+}
+
+/// The message for a rate limiter without counters.
+pub fn from_limiter(config: &RateLimiterConfig) -> RateLimiterCheckpoint {
     RateLimiterCheckpoint {
         samples_per_insert: config.samples_per_insert,
         min_diff: config.min_diff,
         max_diff: config.max_diff,
         min_size_to_sample: config.min_size_to_sample,
-        sample_count: info.num_samples,
-        insert_count: info.num_inserts,
-        delete_count: info.num_deletes,
+        ..RateLimiterCheckpoint::default()
     }
 }
 
