@@ -10,7 +10,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
 
 pub mod client;
-pub mod frames;
+pub mod framing;
 pub mod keepalive;
 pub mod message;
 pub mod server;

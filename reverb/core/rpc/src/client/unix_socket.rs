@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connecting to a Unix socket, and what went wrong, in words.
+//! Connecting to a Unix socket, and explaining failures.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use reverb_tls::Socket;
 
 use crate::socket_path::SocketPath;
 
-/// An error that another attempt meets, too, unless somebody does something.
+/// Error that persists until somebody fixes its cause.
 fn lasting(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
@@ -25,10 +25,11 @@ mod on_unix {
 
     use super::{Socket, SocketPath, io, lasting};
 
-    /// How long to wait for room in the queue of a server that many connect to.
+    /// Pause before another attempt when the server's queue of new connections is full.
     const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(10);
 
-    /// Connects to who listens there; with a token, only to a process of the same user or of root.
+    /// Connects to a Unix socket; with a token, only if the listening process runs as the same user
+    /// or as root.
     pub(in crate::client) async fn connect(
         path: &SocketPath,
         has_token: bool,
@@ -36,7 +37,7 @@ mod on_unix {
         let socket = loop {
             match UnixStream::connect(path.as_path()).await {
                 Ok(socket) => break socket,
-                // Where TCP waits, a Unix socket says that its queue is full.
+                // TCP would wait here; a Unix socket reports that its queue is full.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     tokio::time::sleep(FULL_QUEUE_PAUSE).await;
                 }
@@ -49,7 +50,8 @@ mod on_unix {
         Ok(Socket::Unix(socket))
     }
 
-    /// The system knows the user of the process that listens, whoever may write where.
+    /// Checks the user of the listening process. The system reports it, so write access to the
+    /// directory cannot fake it.
     fn check_listener(listener: u32, own: u32) -> io::Result<()> {
         if listener == own || listener == 0 {
             return Ok(());
@@ -106,7 +108,7 @@ mod on_unix {
     }
 }
 
-/// There are no paths of sockets on such a system, so this is not called.
+/// Unix sockets do not exist on this system, so this is never called.
 #[cfg(not(unix))]
 #[allow(clippy::unused_async, reason = "it waits elsewhere")]
 pub(super) async fn connect(path: &SocketPath, _has_token: bool) -> io::Result<Socket> {

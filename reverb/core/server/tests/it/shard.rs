@@ -589,7 +589,7 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
             self: &Arc<Self>,
             _: &str,
             (): (),
-            _: reverb_rpc::frames::MessageReader,
+            _: reverb_rpc::framing::MessageReader,
             _: &mut reverb_rpc::server::Responder,
         ) -> reverb_data::Result<reverb_rpc::status::Status> {
             Err(reverb_data::Error::unimplemented(""))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connection whose peer has begun HTTP/2.
+//! The client preface of HTTP/2: read first, and then read once more by h2.
 
 use std::io;
 use std::pin::Pin;
@@ -9,21 +9,21 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::authority::PlainAuthority;
 
-/// What a client of HTTP/2 says first (RFC 9113, section 3.4).
+/// First bytes of every HTTP/2 client (RFC 9113, section 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A socket from which the first words of its peer are read once more.
+/// A socket whose first bytes, which were already read, are read once more.
 #[derive(Debug)]
-pub(super) struct Begun<S> {
+pub(super) struct WithPreface<S> {
     socket: S,
     first_words: Vec<u8>,
     num_read: usize,
-    /// Absent where no address is a path.
+    /// Present for Unix sockets, whose clients may send a path as `:authority`.
     authority: Option<Box<PlainAuthority>>,
 }
 
-/// Reads the preface of HTTP/2, or as much as there is of it. What is wrong with it is told later.
-/// Cancel safe: what was read is in `words`.
+/// Reads the client preface of HTTP/2, or as much of it as matches; h2 reports anything else.
+/// Cancel safe: bytes that were read are in `words`.
 pub(super) async fn read_preface<S: AsyncRead + Unpin>(
     socket: &mut S,
     words: &mut Vec<u8>,
@@ -37,15 +37,15 @@ pub(super) async fn read_preface<S: AsyncRead + Unpin>(
     Ok(())
 }
 
-impl<S> Begun<S> {
-    /// `is_unix` says whether the socket is a Unix socket.
+impl<S> WithPreface<S> {
+    /// `is_unix` is true for a Unix socket.
     pub(super) fn new(socket: S, first_words: Vec<u8>, is_unix: bool) -> Self {
         let authority = is_unix.then(|| Box::new(PlainAuthority::new()));
         Self { socket, first_words, num_read: 0, authority }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WithPreface<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -69,7 +69,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Begun<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WithPreface<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -116,7 +116,7 @@ mod tests {
             read_preface(&mut far, &mut words).await.unwrap();
             assert_eq!(words, PREFACE);
             let mut heard = Vec::new();
-            Begun::new(far, words, true).read_to_end(&mut heard).await.unwrap();
+            WithPreface::new(far, words, true).read_to_end(&mut heard).await.unwrap();
             assert_eq!(heard, said);
             say.await.unwrap();
         }
