@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The writer for environments that are stepped together, as Python sees it.
+//! The writer for environments that are stepped together, for Python.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -157,8 +157,7 @@ fn step_index(index: &Bound<'_, PyAny>) -> PyResult<StepIndex> {
     }
 }
 
-/// The steps of a list of ints, or of an array of integers `[K]`; `None` for an index of another
-/// kind.
+/// Steps of a list of ints, or of an array of integers `[K]`; `None` for other indices.
 fn step_list(index: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
     let array = index.cast::<PyUntypedArray>().ok();
     let list = match array {
@@ -280,7 +279,7 @@ impl BatchedTrajectoryWriter {
         self.core.queue().limit_pending(max_pending_bytes);
     }
 
-    /// Whether an event loop should let the writer wait; see `AsyncClient.throttle`.
+    /// Returns true if an event loop should make the writer wait; see `AsyncClient.throttle`.
     #[getter]
     fn is_over_limit(&self) -> bool {
         self.core.queue().is_over_limit()

@@ -174,7 +174,7 @@ impl Structure {
     }
 }
 
-/// The structures that a writer has seen, each with its meaning.
+/// Known structures of a writer, each with a value.
 pub(crate) struct Known<T> {
     structures: Vec<(Structure, T)>,
     /// Position of the last match.
@@ -198,7 +198,7 @@ impl<T> Known<T> {
         self.last = self.structures.len() - 1;
     }
 
-    /// The leaves of a nest whose structure is known, and the meaning of the structure.
+    /// Leaves of a nest whose structure is known, and the value of the structure.
     pub(crate) fn flatten<'py>(
         &mut self,
         value: &Bound<'py, PyAny>,

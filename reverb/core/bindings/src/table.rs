@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selectors, rate limiters and tables as Python sees them.
+//! Selectors, rate limiters and tables, for Python.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ use reverb_wire::generated::tensorflow::StructuredValue;
 use crate::error::OrRaise;
 use crate::process::Origin;
 
-/// How a table selects items. Each object serves one purpose in one table.
+/// A selector of items. Each object serves one purpose in one table.
 #[pyclass(frozen, subclass, module = "reverb.core._native")]
 pub(crate) struct ItemSelector {
     config: SelectorConfig,
@@ -208,7 +208,7 @@ fn short(value: f64) -> String {
     if value.abs() < 1e15 { value.to_string() } else { format!("{value:.5e}") }
 }
 
-/// When a table allows inserts and samples.
+/// Conditions under which a table allows inserts and samples.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct RateLimiter {
     config: RateLimiterConfig,
@@ -241,7 +241,7 @@ impl RateLimiter {
 pub(crate) struct Table {
     /// Replaced when a checkpoint is restored with its settings.
     engine: Mutex<Arc<Engine>>,
-    /// Set for good by the server that claims the table: a closed table cannot be reopened.
+    /// Set permanently by the server that claims the table: a closed table cannot be reopened.
     served: AtomicBool,
     origin: Origin,
 }
@@ -362,7 +362,7 @@ impl Table {
         Ok(PyBytes::new(py, &info.encode_to_vec()))
     }
 
-    /// Why samples can never begin, or why it can come to a stop for good.
+    /// Reason why samples can never begin, or why the table can stop for good.
     fn why_never(&self) -> Option<String> {
         self.current().config().why_never()
     }

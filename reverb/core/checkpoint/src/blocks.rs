@@ -20,10 +20,10 @@ use crate::record::{FOOTER_BYTES, HEADER_BYTES, masked_crc, parse_header, record
 /// Number of bytes read from the file at once.
 const INPUT_BYTES: usize = 256 * 1024;
 
-/// A block ends with the record that makes it at least this long.
+/// Minimum size of a block, which ends with the record that reaches it.
 const BLOCK_BYTES: usize = 512 * 1024;
 
-/// Memory for a record is at most twice of what the file has of it, beyond this much, because a
+/// Memory for a record beyond which at most twice its bytes in the file are allocated, because a
 /// damaged length may claim any size.
 const MIN_GROWTH_BYTES: usize = 64 << 20;
 
@@ -32,7 +32,7 @@ const MIN_GROWTH_BYTES: usize = 64 << 20;
 pub(crate) struct Block {
     path: Arc<Path>,
     bytes: Bytes,
-    /// Its offset in the uncompressed file.
+    /// Offset in the uncompressed file.
     offset: u64,
     first_record: u64,
 }
@@ -47,13 +47,13 @@ pub(crate) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// An error about this record.
+    /// Error for this record.
     pub(crate) fn damaged(&self, what: &str) -> Error {
-        damaged(&self.block.path, &place(self.number, self.offset), what)
+        damaged(&self.block.path, &position(self.number, self.offset), what)
     }
 }
 
-fn place(record: u64, offset: u64) -> String {
+fn position(record: u64, offset: u64) -> String {
     format!("in record {record}, at byte {offset} of its uncompressed content")
 }
 
@@ -91,7 +91,7 @@ pub(crate) struct Blocks {
     path: Arc<Path>,
     input: Input,
     max_record_bytes: u64,
-    /// The beginning of an incomplete record.
+    /// Beginning of an incomplete record.
     carry: Vec<u8>,
     /// The offset of `carry` in the uncompressed file.
     offset: u64,
@@ -99,7 +99,7 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// A reader that starts at the beginning of a file.
+    /// Creates a reader at the beginning of a file.
     pub(crate) fn new(
         path: PathBuf,
         file: &Arc<File>,
@@ -187,12 +187,12 @@ impl Blocks {
     }
 
     fn damaged(&self, record: u64, at: usize, what: &str) -> Error {
-        let at = place(self.num_records + record, self.offset + at as u64);
+        let at = position(self.num_records + record, self.offset + at as u64);
         damaged(&self.path, &at, what)
     }
 }
 
-/// How the records of a checkpoint are stored.
+/// Storage of the records of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encoding {
     /// One zlib stream per file.
@@ -300,13 +300,13 @@ impl Input {
     }
 }
 
-/// Reads from a place of a file, whatever others read from it.
+/// Reads at an offset, independently of other readers of the file.
 #[cfg(unix)]
 fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     std::os::unix::fs::FileExt::read_at(file, buffer, offset)
 }
 
-/// Reads from a place of a file, whatever others read from it.
+/// Reads at an offset, independently of other readers of the file.
 #[cfg(windows)]
 fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     std::os::windows::fs::FileExt::seek_read(file, buffer, offset)

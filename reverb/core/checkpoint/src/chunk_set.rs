@@ -55,7 +55,7 @@ impl ChunkSet {
     }
 }
 
-/// Whether both chunks are the same for a reader.
+/// Returns true if both chunks are the same for a reader.
 fn is_equal(a: &Chunk, b: &Chunk) -> bool {
     a.range() == b.range() && a.is_delta_encoded() == b.is_delta_encoded() && a.has_payload_of(b)
 }

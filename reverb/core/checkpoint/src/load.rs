@@ -19,23 +19,23 @@ use crate::progress::Progress;
 use crate::settings::differences;
 use crate::stored::{ATTEMPTS, Stored, StoredTable, is_gone};
 
-/// What to load.
+/// Options of a load.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    /// The directory of checkpoints.
+    /// Directory of checkpoints.
     pub root: PathBuf,
-    /// The checkpoint to load if `root` has none.
+    /// Checkpoint to load if `root` has none.
     pub fallback: Option<PathBuf>,
-    /// The name of the server: only checkpoints of that name are loaded. Without one, the last is.
+    /// Name of the server: only checkpoints of that name are loaded. `None` loads the last one.
     pub name: Option<ServerName>,
-    /// Whether tables get the stored settings. Otherwise they keep their own.
+    /// True if tables get the stored settings. Otherwise they keep their own.
     pub restore_settings: bool,
 }
 
-/// What was loaded.
+/// Result of a load.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Its directory.
+    /// Directory of the checkpoint.
     pub path: PathBuf,
     /// Number of items in it.
     pub num_items: u64,
@@ -191,7 +191,7 @@ fn unknown_table(stored: &Stored, name: &str, tables: &[Arc<Table>]) -> Error {
     ))
 }
 
-/// The settings that a table gets. Logs every difference between the stored ones and those in code.
+/// Settings for a table. Logs every difference between the stored ones and those in code.
 fn settings_for(
     stored: &StoredTable,
     code: &TableConfig,
@@ -221,7 +221,7 @@ fn settings_for(
     Ok(code.clone())
 }
 
-/// What bounds a table, as text.
+/// Limits of a table, as text.
 fn limits(config: &TableConfig) -> String {
     let TableConfig { max_size, memory, .. } = config;
     match memory {

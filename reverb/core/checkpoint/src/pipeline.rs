@@ -11,7 +11,8 @@ use reverb_data::{Error, Result};
 /// Number of results per thread that may wait for an earlier result.
 const AHEAD: usize = 4;
 
-/// No further input is made while those before have this many bytes together: one may have two GiB.
+/// No further input is made while unfinished ones have this many bytes together: one may have two
+/// GiB.
 const AHEAD_BYTES: usize = 64 << 20;
 
 /// The producer of inputs, and the progress of all threads.
@@ -63,7 +64,7 @@ impl<P, B> Shared<P, B> {
         input.map(|input| input.map(|input| (number, input)))
     }
 
-    /// All results before `next` were consumed.
+    /// Records that all results before `next` were consumed.
     fn advance(&self, next: usize) {
         let mut source = self.source.lock();
         while source.consumed < next {
@@ -92,7 +93,7 @@ impl<P, B> Drop for EndOnPanic<'_, P, B> {
 }
 
 /// Applies `work` to all inputs of `produce` in `threads` threads, and passes the results in order
-/// to `consume` in the calling thread. `bytes_of` says how much an input holds, and `prepare` makes
+/// to `consume` in the calling thread. `bytes_of` returns the size of an input, and `prepare` makes
 /// the state of each thread.
 ///
 /// # Errors
@@ -178,7 +179,7 @@ pub(crate) fn lower_priority() {
     }
 }
 
-/// How much the niceness is raised. The normal one is 0, the highest 19.
+/// Increase of the niceness. The normal one is 0, the highest 19.
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 

@@ -11,7 +11,7 @@ use reverb_wire::convert::table_config::{
 };
 use reverb_wire::generated as proto;
 
-/// The message for a table in a checkpoint, without its items.
+/// Message for a table in a checkpoint, without its items.
 pub(crate) fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
     proto::PriorityTableCheckpoint {
         table_name: info.config.name.clone(),
@@ -31,7 +31,7 @@ pub(crate) fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
     }
 }
 
-/// The settings in such a message.
+/// Settings in such a message.
 ///
 /// # Errors
 ///
@@ -53,7 +53,7 @@ pub(crate) fn to_config(message: &proto::PriorityTableCheckpoint) -> Result<Tabl
     Ok(config)
 }
 
-/// The counters in such a message.
+/// Counters in such a message.
 pub(crate) fn to_counters(message: &proto::PriorityTableCheckpoint) -> Counters {
     let rate_limiter = message.rate_limiter.unwrap_or_default();
     Counters {

@@ -27,16 +27,16 @@ use crate::legacy;
 use crate::manifest::Manifest;
 use crate::name::ServerName;
 use crate::pipeline::{in_order, num_threads};
-use crate::place::GroupPlace;
 use crate::progress::Progress;
 use crate::record::{MAX_CHUNK_RECORD_BYTES, MAX_RECORD_BYTES};
 use crate::settings;
+use crate::shard_identity::ShardIdentity;
 use crate::table_record::read_table;
 
 /// Number of attempts to open the latest checkpoint while servers replace it by newer ones.
 pub(crate) const ATTEMPTS: usize = 5;
 
-/// More tables are no checkpoint of a server.
+/// Maximum number of tables of a checkpoint.
 const MAX_TABLES: usize = 65_536;
 
 /// A stored table.
@@ -51,7 +51,7 @@ impl StoredTable {
         &self.message.table_name
     }
 
-    /// Its settings and counters as the checkpoint has them.
+    /// Settings and counters, as stored in the checkpoint.
     pub fn message(&self) -> &PriorityTableCheckpoint {
         &self.message
     }
@@ -88,7 +88,7 @@ pub struct Stored {
     manifest: Option<Manifest>,
     /// Items inside the records of tables, a layout of early releases.
     items_in_tables: Vec<(u32, Bytes)>,
-    /// Number of items that were left out, as often as they were read.
+    /// Number of items that were left out, summed over all reads.
     num_left_out: AtomicU64,
 }
 
@@ -143,22 +143,22 @@ impl Stored {
         Ok(stored)
     }
 
-    /// Its directory.
+    /// Directory of the checkpoint.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The name of the server that saved it, if it had one.
+    /// Name of the server that saved it, if it had one.
     pub fn server_name(&self) -> Option<&ServerName> {
         self.manifest.as_ref()?.name.as_ref()
     }
 
-    /// The place of the server that saved it in its group, if it had one.
-    pub fn place(&self) -> Option<&GroupPlace> {
-        self.manifest.as_ref()?.place.as_ref()
+    /// Shard that saved it, if the server was in a group.
+    pub fn shard(&self) -> Option<&ShardIdentity> {
+        self.manifest.as_ref()?.shard.as_ref()
     }
 
-    /// The time of its snapshot. Earlier releases and dm-reverb did not write it.
+    /// Time of its snapshot. Earlier releases and dm-reverb did not write it.
     pub fn taken_at(&self) -> Option<SystemTime> {
         self.manifest.as_ref()?.taken_at
     }
@@ -207,7 +207,7 @@ impl Stored {
         Ok(())
     }
 
-    /// Whether the manifest has the number of records, so that it was checked.
+    /// Returns true if the manifest has the number of records, so that it was checked.
     pub(crate) fn is_counted(&self) -> bool {
         self.manifest.is_some()
     }
@@ -359,7 +359,7 @@ impl Stored {
     }
 
     /// Reads an item; `None`, and a warning in the log, if it has a slice without steps. Releases
-    /// before this check could save such items; no server takes them any more.
+    /// before this check could save such items; no server accepts them any more.
     fn item_with_steps(
         &self,
         raw: &RawItem<'_>,
@@ -447,7 +447,7 @@ fn to_item(
 }
 
 thread_local! {
-    /// Nearly all chunks of a checkpoint are alike.
+    /// Nearly all chunks of a checkpoint have the same layout.
     static CHUNK_MAKER: RefCell<ChunkMaker> = RefCell::default();
 }
 
@@ -482,7 +482,7 @@ fn missing(path: &Path) -> Error {
     damaged(path, "as a whole", "it is not there.")
 }
 
-/// Whether a read failed because the checkpoint was deleted meanwhile.
+/// Returns true if a read failed because the checkpoint was deleted meanwhile.
 pub(crate) fn is_gone(path: &Path) -> bool {
     matches!(is_complete(path), Ok(false))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The open connections of a port: a few, and those that do nothing make room for new ones.
+//! Open connections of a port: a limited number, and idle ones are closed for new ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// The open connections, those without a request for the longest time first.
+/// Open connections, those without a request for the longest time first.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    /// Room for more, the ended ones counted until they have closed.
+    /// Limit on connections; ended ones count until they have closed.
     room: Arc<Semaphore>,
     open: Mutex<VecDeque<Arc<Connection>>>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct Connection {
 }
 
 impl Connections {
-    /// At most so many.
+    /// Limits the number of connections.
     pub(crate) fn new(max_connections: usize) -> Self {
         Self { room: Arc::new(Semaphore::new(max_connections.max(1))), open: Mutex::default() }
     }
@@ -59,7 +59,7 @@ impl Connections {
 }
 
 impl Connection {
-    /// Resolves when the connection has to make room.
+    /// Resolves when the connection must close to make room.
     pub(crate) async fn ended(&self) {
         self.ended.notified().await;
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a tokens file means, and what is said about a bad one.
+//! Meaning of a tokens file, and messages about a bad one.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -216,7 +216,7 @@ fn a_line_that_cannot_be_written_is_refused() {
         assert!(error.message().starts_with("new token: "), "{error}");
     }
     hash_line("a", [].into_iter().collect(), &TableSet::All, "token").unwrap_err();
-    hash_line("a", rights(), &TableSet::Of(names(&[""]).into_iter().collect()), "token")
+    hash_line("a", rights(), &TableSet::Named(names(&[""]).into_iter().collect()), "token")
         .unwrap_err();
 }
 
@@ -230,7 +230,7 @@ proptest! {
         let set: crate::Rights =
             Right::ALL.into_iter().filter(|&right| rights & 1 << right as u8 != 0).collect();
         let token = new_token().unwrap();
-        let line = hash_line("learner", set, &TableSet::Of(tables.clone()), &token).unwrap();
+        let line = hash_line("learner", set, &TableSet::Named(tables.clone()), &token).unwrap();
         let list = AccessList::parse(&line).unwrap();
         let access = list.authenticate(Some(&token), &[], NOW).unwrap();
         for right in Right::ALL {

@@ -8,7 +8,7 @@ use reverb_data::{Error, Result};
 
 use crate::process::Local;
 
-/// An insert that has begun; used once.
+/// An insert that was begun; used once.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Insertion(Mutex<Option<Local<Core>>>);
 
