@@ -155,7 +155,6 @@ mod tests {
     use super::*;
     use crate::{Right, TableSet, hash_line, new_token};
 
-    /// A file of the test, which is removed at its end.
     struct TestFile(PathBuf);
 
     impl TestFile {

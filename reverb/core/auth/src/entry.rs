@@ -203,8 +203,8 @@ fn parse_key(text: &str) -> std::result::Result<Key, String> {
     }
     if text.contains(PREFIX) {
         return Err(format!(
-            "{}; write sha256: and the output of: printf %s TOKEN | sha256sum. Who could read \
-             this file knows the token now: better make a new one (reverb token new)",
+            "{}; write sha256: and the output of: printf %s TOKEN | sha256sum. Anyone who could \
+             read this file knows the token now: better make a new one (reverb token new)",
             token_in("fourth", "its hash")
         ));
     }
@@ -220,7 +220,7 @@ fn parse_key(text: &str) -> std::result::Result<Key, String> {
         format!("sha256: must be followed by 64 hexadecimal digits, got {got} characters")
     })?;
     if hash == TokenHash::of("") {
-        return Err("this is the hash of no token at all: of an empty text".to_owned());
+        return Err("this is the hash of an empty text, not of a token".to_owned());
     }
     Ok(Key::Token(hash))
 }

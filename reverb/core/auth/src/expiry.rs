@@ -40,7 +40,6 @@ impl Expiry {
         is_real.then(|| Self { text: text.to_owned(), at })
     }
 
-    /// Returns true if it is in the past.
     pub(crate) fn is_past(&self, now: SystemTime) -> bool {
         now >= self.at
     }

@@ -39,9 +39,9 @@ impl Reason {
         match self {
             Self::Missing => "it has no token",
             Self::Unknown => "its token or certificate is not known",
-            Self::Expired => "the time of its token or certificate is over",
+            Self::Expired => "its token or certificate has expired",
             Self::Cleartext => "it has sent its token in cleartext",
-            Self::Denied => "it has not the right",
+            Self::Denied => "it lacks the right",
         }
     }
 }
@@ -81,7 +81,7 @@ impl Refusal {
 
     /// The caller's entry has expired; `caller` is [`crate::Access::name`].
     pub(crate) fn expired(caller: &str, until: &impl std::fmt::Display) -> Self {
-        let message = format!("The time of {caller} was over at {until}: ask for a new one.");
+        let message = format!("The access of {caller} expired at {until}: ask for a new one.");
         Self { reason: Reason::Expired, message }
     }
 

@@ -10,7 +10,6 @@ use ring::rand::{SecureRandom, SystemRandom};
 /// Beginning of every token, so that scanners for secrets find it.
 pub(crate) const PREFIX: &str = "rvb_";
 
-/// Random bytes of a token.
 const RANDOM_BYTES: usize = 32;
 
 /// Length of a token in characters: the prefix, and the bytes in base64.
@@ -47,7 +46,6 @@ impl TokenHash {
         Self(hash.as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 
-    /// Parses 64 hexadecimal digits.
     pub(crate) fn from_hex(text: &str) -> Option<Self> {
         let digits: Option<Vec<u8>> =
             text.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
@@ -66,7 +64,6 @@ impl TokenHash {
     }
 }
 
-/// Returns true if a text has the form of a token.
 pub(crate) fn is_token(text: &str) -> bool {
     let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     text.len() == LENGTH && text.starts_with(PREFIX) && text.bytes().all(is_base64)

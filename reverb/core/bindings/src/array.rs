@@ -28,7 +28,6 @@ const LARGE_BYTES: usize = 32 * 1024;
 pub(crate) enum Leaf<'py> {
     /// `None`: the column has no value in this step.
     Absent,
-    /// A Python number.
     Scalar(DType, [u8; 8]),
     /// A C-contiguous array in native byte order.
     Array(DType, Bound<'py, PyUntypedArray>),

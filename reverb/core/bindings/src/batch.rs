@@ -80,7 +80,6 @@ impl Numbers for SampledNumbers {
     }
 }
 
-/// Writes a field of all samples.
 fn put_info(field: usize, samples: &[impl Numbers], out: &mut [u8]) {
     match field {
         0 => put_numbers(samples, out, |it| it.key.to_le_bytes()),
@@ -398,7 +397,6 @@ impl Outputs {
         Ok(outputs)
     }
 
-    /// Arrays of the columns.
     fn arrays<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyUntypedArray>> {
         self.columns.iter().map(|it| it.array.bind(py).clone()).collect()
     }

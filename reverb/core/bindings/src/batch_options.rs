@@ -23,7 +23,6 @@ pub(crate) struct BatchOptions {
     pub(crate) form: BatchForm,
 }
 
-/// Form of a batch.
 pub(crate) struct BatchForm {
     pub(crate) ragged: RaggedForm,
     /// Indices of the chosen columns; empty for all.
@@ -78,7 +77,6 @@ impl BatchForm {
 }
 
 impl BatchOptions {
-    /// The request to the core.
     pub(crate) fn request(&self) -> BatchRequest<'_> {
         BatchRequest {
             table: &self.table,

@@ -63,8 +63,9 @@ impl BatchedTrajectoryColumn {
             let expected = *num_steps.get_or_insert(row.len());
             if row.len() != expected {
                 return Err(Error::invalid_argument(format!(
-                    "The environments have different numbers of the requested steps: environment 0 has {expected}, \
-                     environment {i} has {}. Use an index that means as many steps in each.",
+                    "The environments have different numbers of the requested steps: environment 0 \
+                     has {expected}, environment {i} has {}. Use an index that selects the same \
+                     number of steps in each.",
                     row.len()
                 )))
                 .or_raise();

@@ -19,7 +19,6 @@ use crate::sampler::{Cursor, Sampler};
 use crate::server;
 use crate::wait::wait;
 
-/// Interval of progress reports to Python.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Cancels the work when its caller stops waiting.

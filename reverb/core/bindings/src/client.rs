@@ -54,7 +54,6 @@ pub(crate) struct Client {
     core: Mutex<Local<Parts>>,
 }
 
-/// Parts of a client in one process.
 #[derive(Clone)]
 struct Parts {
     core: Arc<Core>,
@@ -85,7 +84,7 @@ impl Client {
         match self.parts().connector {
             AddressConnector::Group(transport, _) => Ok(Arc::clone(transport.group())),
             AddressConnector::Servers(_) => Err(Error::invalid_argument(format!(
-                "{what} is asked of a group of shards (shards:///...), and the address is {}.",
+                "{what} needs the address of a group of shards (shards:///...), got {}.",
                 self.address
             ))),
         }
@@ -96,7 +95,7 @@ impl Client {
         match self.parts().connector {
             AddressConnector::Servers(servers) if !servers.has_several_servers() => servers.shard(),
             _ => Err(Error::invalid_argument(format!(
-                "{} leads to several servers, and {what} is asked of one of them: make a client of \
+                "{} has several servers, and {what} is a call to one of them: make a client of \
                  that server.",
                 self.address
             ))),
@@ -399,7 +398,6 @@ pub(crate) fn seconds(argument: &str, value: f64) -> PyResult<Duration> {
     seconds.or_raise()
 }
 
-/// The message that Python has serialized.
 pub(crate) fn decoded<M: Message + Default>(message: &[u8]) -> PyResult<M> {
     // Decoding code is generated for each type of buffer; this one is used everywhere.
     let decoded = M::decode(Bytes::copy_from_slice(message));
@@ -484,7 +482,6 @@ pub(crate) fn parse_mutation(
     Ok((updates, deletes))
 }
 
-/// Updates from arrays.
 pub(crate) fn parse_row_updates(
     keys: &PyReadonlyArray1<'_, u64>,
     priorities: &PyReadonlyArray1<'_, f64>,

@@ -242,8 +242,8 @@ fn bad_index(index: &Bound<'_, PyAny>) -> PyErr {
 
 fn holds_none(label: &str) -> PyErr {
     to_python(&Error::invalid_argument(format!(
-        "TrajectoryColumns cannot contain any None data references, but column {label} has no value at a requested \
-         step, or only values that have expired (see num_keep_alive_refs)."
+        "Column {label} has no value at a requested step, or its value has left the history \
+         (num_keep_alive_refs). TrajectoryColumns cannot contain any None data references."
     )))
 }
 

@@ -23,7 +23,6 @@ mod classes {
     import_exception!(reverb.errors, UnimplementedError);
 }
 
-/// Exception for an error.
 pub(crate) fn to_python(error: &Error) -> PyErr {
     let text = error.message().to_owned();
     match error.kind() {
@@ -68,7 +67,6 @@ pub(crate) fn of_value(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
 
 /// Lets `?` carry the core's errors out of a binding.
 pub(crate) trait OrRaise<T> {
-    /// The value, or the exception.
     fn or_raise(self) -> PyResult<T>;
 }
 

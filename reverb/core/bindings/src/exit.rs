@@ -38,7 +38,6 @@ static STATE: Mutex<State> =
     Mutex::new(State { finalizer: None, progress: None, blocked: BTreeSet::new() });
 
 struct State {
-    /// The thread that finalizes the interpreter.
     finalizer: Option<ThreadId>,
     /// Time of the last successful call on a thread that the interpreter joins.
     progress: Option<Instant>,

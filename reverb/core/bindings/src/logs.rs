@@ -136,8 +136,10 @@ impl FieldValue {
 }
 
 fn parse_level(text: &str) -> Result<Level> {
-    text.parse()
-        .map_err(|_| Error::invalid_argument(format!("level must be a level, got {text:?}")))
+    text.parse().map_err(|_| {
+        let levels = "error, warn, info, debug or trace";
+        Error::invalid_argument(format!("level must be {levels}, got {text:?}"))
+    })
 }
 
 fn parse_format(text: &str) -> Result<Format> {

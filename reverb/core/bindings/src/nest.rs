@@ -177,11 +177,9 @@ impl Structure {
 /// Known structures of a writer, each with a value.
 pub(crate) struct Known<T> {
     structures: Vec<(Structure, T)>,
-    /// Position of the last match.
     last: usize,
 }
 
-/// Maximum number of remembered structures.
 const MAX_STRUCTURES: usize = 32;
 
 impl<T> Known<T> {
@@ -189,7 +187,6 @@ impl<T> Known<T> {
         Self { structures: Vec::new(), last: 0 }
     }
 
-    /// Remembers a structure.
     pub(crate) fn remember(&mut self, structure: Structure, meaning: T) {
         if self.structures.len() == MAX_STRUCTURES {
             self.structures.clear();

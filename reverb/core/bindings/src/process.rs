@@ -68,7 +68,6 @@ async fn keep_house() {
 pub(crate) struct Origin(usize);
 
 impl Origin {
-    /// The current process.
     pub(crate) fn here() -> Self {
         Self(GENERATION.load(Ordering::Acquire))
     }
@@ -106,7 +105,6 @@ impl<T> Local<T> {
         Self { value: Some(value), origin: Origin::here() }
     }
 
-    /// Process that created it.
     pub(crate) fn origin(&self) -> Origin {
         self.origin
     }

@@ -20,7 +20,6 @@ use crate::error::OrRaise;
 use crate::process::Local;
 use crate::wait::wait;
 
-/// Source of the items.
 pub(crate) enum Cursor {
     Sample(SampleCursor),
     Scan(ScanCursor),
@@ -36,7 +35,6 @@ impl Cursor {
         }
     }
 
-    /// Name in error texts.
     fn name(&self) -> &'static str {
         match self {
             Self::Sample(_) => "sample generator",
@@ -74,7 +72,6 @@ impl Lease {
         self.cursor.as_mut()?.take_ready()
     }
 
-    /// The next item, or `None` after the last.
     pub(crate) async fn next(&mut self) -> reverb_data::Result<Option<Sampled>> {
         let Some(cursor) = &mut self.cursor else { return Ok(None) };
         self.is_waiting = true;
@@ -137,7 +134,6 @@ impl Sampler {
         Ok(Lease { cursor, owner: Arc::clone(&self.cursor), is_waiting: false })
     }
 
-    /// Converts an item for Python.
     pub(crate) fn converted<'py>(
         &self,
         py: Python<'py>,
@@ -227,7 +223,6 @@ fn sample_info<'py>(py: Python<'py>, sampled: &Sampled) -> PyResult<Bound<'py, P
     CLASS.import(py, "reverb.replay_sample", "SampleInfo")?.call1(info(sampled))
 }
 
-/// A `reverb.ReplaySample` of info and data.
 fn replay_sample<'py>(
     py: Python<'py>,
     info_and_data: impl PyCallArgs<'py>,

@@ -46,7 +46,6 @@ pub(crate) struct ServerSecurity {
 }
 
 impl ServerSecurity {
-    /// TLS of the port; `None` without certificate.
     pub(crate) fn tls(&self) -> Result<Option<PortTls>> {
         let (Some(cert), Some(key)) = (&self.cert, &self.key) else { return Ok(None) };
         let client_ca = self.client_ca.clone();

@@ -49,7 +49,6 @@ impl From<SequenceArguments> for SequenceOptions {
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct SequenceWriter {
     core: Local<Arc<Core>>,
-    /// Structures of accepted steps.
     steps: Mutex<Known<()>>,
     /// Handle in TensorFlow's ops, if they use it.
     handle: OnceLock<i64>,

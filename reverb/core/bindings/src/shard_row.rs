@@ -16,7 +16,6 @@ pub(crate) struct ShardRow {
     error: String,
     /// Seconds since its last message.
     last_seen_s: Option<f64>,
-    /// A serialized `WatchResponse`.
     tables: Py<PyBytes>,
 }
 

@@ -17,7 +17,6 @@ use crate::failure::{damaged, from_io};
 use crate::progress::Progress;
 use crate::record::{FOOTER_BYTES, HEADER_BYTES, masked_crc, parse_header, record_bytes};
 
-/// Number of bytes read from the file at once.
 const INPUT_BYTES: usize = 256 * 1024;
 
 /// Minimum size of a block, which ends with the record that reaches it.
@@ -37,7 +36,6 @@ pub(crate) struct Block {
     first_record: u64,
 }
 
-/// One record of a block.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     block: &'a Block,
@@ -47,7 +45,6 @@ pub(crate) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Error for this record.
     pub(crate) fn damaged(&self, what: &str) -> Error {
         damaged(&self.block.path, &position(self.number, self.offset), what)
     }
@@ -58,7 +55,6 @@ fn position(record: u64, offset: u64) -> String {
 }
 
 impl Block {
-    /// The buffer that contains all records.
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
@@ -85,7 +81,6 @@ impl Block {
     }
 }
 
-/// Reads the blocks of one file.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     path: Arc<Path>,
@@ -99,7 +94,6 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// Creates a reader at the beginning of a file.
     pub(crate) fn new(
         path: PathBuf,
         file: &Arc<File>,
@@ -123,7 +117,6 @@ impl Blocks {
         Self { path, input, max_record_bytes, carry: Vec::new(), offset: 0, num_records: 0 }
     }
 
-    /// Number of records in the blocks so far.
     pub(crate) fn num_records(&self) -> u64 {
         self.num_records
     }
@@ -192,7 +185,6 @@ impl Blocks {
     }
 }
 
-/// Storage of the records of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encoding {
     /// One zlib stream per file.
@@ -213,7 +205,6 @@ impl Encoding {
     }
 }
 
-/// The uncompressed bytes of a file.
 #[derive(Debug)]
 struct Input {
     path: Arc<Path>,
@@ -280,7 +271,7 @@ impl Input {
         let status = inflate.decompress_vec(input, out, FlushDecompress::None);
         let consumed = (inflate.total_in() - before_in) as usize;
         let status = status.map_err(|error| {
-            let what = format!("it is not what a zlib stream can be ({error}).");
+            let what = format!("it is not a valid zlib stream ({error}).");
             damaged(&self.path, &at(self.used + consumed), &what)
         })?;
         self.used += consumed;

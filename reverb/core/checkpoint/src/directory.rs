@@ -108,7 +108,6 @@ impl PartialDirectory {
     }
 }
 
-/// A new name for a partial checkpoint.
 fn new_partial(root: &Path) -> PathBuf {
     root.join(format!("{PARTIAL}{:016x}", rand::random::<u64>()))
 }

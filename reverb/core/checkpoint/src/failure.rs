@@ -26,7 +26,6 @@ pub(crate) fn from_io(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(kind, format!("Checkpoint: cannot {what} {}: {error}.{advice}", path.display()))
 }
 
-/// Error for a file that cannot be read.
 pub(crate) fn unreadable(path: &Path, why: &Unreadable) -> Error {
     match why {
         Unreadable::Refused(error) => from_io("read", path, error),

@@ -30,7 +30,6 @@ const MAX_NAME_FILE_BYTES: u64 = 4096;
 /// was interrupted, releases its locks soon.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Interval between two attempts.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The name and the checkpoints that a server holds. Dropping it releases them.

@@ -138,8 +138,8 @@ fn find(options: &LoadOptions, progress: &Progress, held: &mut Held) -> Result<O
 fn warn_of_name(stored: &Stored, options: &LoadOptions) {
     if let (None, Some(name)) = (&options.name, stored.server_name()) {
         tracing::warn!(
-            "checkpoint {}: a server named {name} saved it, and is loaded by this one, which has no \
-             name, because it is the last in its directory",
+            "checkpoint {}: it was saved by a server named {name}, and is loaded because this \
+             server has no name and it is the last one in its directory",
             stored.path().display()
         );
     }
@@ -221,7 +221,6 @@ fn settings_for(
     Ok(code.clone())
 }
 
-/// Limits of a table, as text.
 fn limits(config: &TableConfig) -> String {
     let TableConfig { max_size, memory, .. } = config;
     match memory {
@@ -237,7 +236,7 @@ fn warn_of_changes(restored: &mut Restored, path: &Path) {
     if restored.num_removed() > 0 {
         tracing::warn!(
             table = %name,
-            "checkpoint {}: its remover removed {} item(s), for {} now",
+            "checkpoint {}: {} item(s) were removed on loading, because {} now",
             path.display(),
             restored.num_removed(),
             limits(restored.config()),
@@ -246,8 +245,8 @@ fn warn_of_changes(restored: &mut Restored, path: &Path) {
     if restored.repair_counters() {
         tracing::warn!(
             table = %name,
-            "checkpoint {}: inserts minus deletes was not the number of items as \
-             stored; deletes were counted anew",
+            "checkpoint {}: the stored inserts minus deletes did not equal the number of items; \
+             deletes were recomputed",
             path.display()
         );
     }

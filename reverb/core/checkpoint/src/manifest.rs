@@ -28,7 +28,6 @@ const OWNER: &str = "process=";
 const PLACE: &str = "shard=";
 const TAKEN_AT: &str = "taken_at_ns=";
 
-/// One file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileEntry {
     pub(crate) name: String,
@@ -37,12 +36,9 @@ pub(crate) struct FileEntry {
     pub(crate) bytes: u64,
 }
 
-/// The owner and the files of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Manifest {
-    /// Name of the server, if it has one.
     pub(crate) name: Option<ServerName>,
-    /// The process that wrote it.
     pub(crate) owner: Option<Owner>,
     /// Shard of the server, if it is in a group.
     pub(crate) shard: Option<ShardIdentity>,

@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 use reverb_data::{Error, Result};
 
-/// Maximum number of characters of a name.
 const MAX_LENGTH: usize = 64;
 
 /// Name of a server. It is written into its checkpoints, and is part of a file name.

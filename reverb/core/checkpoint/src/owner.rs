@@ -17,7 +17,6 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// This process.
     pub(crate) fn here() -> Self {
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         // The host name must be a single word.

@@ -19,9 +19,7 @@ const AHEAD_BYTES: usize = 64 << 20;
 struct Source<P, B> {
     produce: P,
     bytes_of: B,
-    /// Number of the next input.
     next: usize,
-    /// Number of consumed results.
     consumed: usize,
     /// Sizes of the inputs whose results were not consumed, and their sum.
     sizes: VecDeque<usize>,
@@ -157,7 +155,6 @@ pub(crate) fn in_order<I: Send, W, O: Send>(
     })
 }
 
-/// Fails once `cancel` is set.
 pub(crate) fn check(cancel: &AtomicBool) -> Result<()> {
     if cancel.load(Ordering::Relaxed) {
         return Err(Error::cancelled("The checkpoint was aborted: its server is stopping."));
@@ -187,7 +184,6 @@ const NICENESS: i32 = 10;
 #[cfg(target_os = "linux")]
 const MAX_NICENESS: i32 = 19;
 
-/// Number of threads to use on this machine.
 pub(crate) fn num_threads() -> usize {
     /// More threads would only wait for the one that writes or inflates.
     const MAX: usize = 8;

@@ -42,7 +42,6 @@ pub(crate) fn parse_header(header: &[u8; HEADER_BYTES]) -> Option<u64> {
     (masked_crc(&length) == checksum).then(|| u64::from_le_bytes(length))
 }
 
-/// Length of a record, including header and footer.
 pub(crate) fn record_bytes(data_bytes: u64) -> u64 {
     data_bytes.saturating_add((HEADER_BYTES + FOOTER_BYTES) as u64)
 }

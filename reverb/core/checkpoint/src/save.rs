@@ -241,7 +241,6 @@ fn check_length(name: &str, length: u64, max_bytes: u64) -> Result<()> {
     )))
 }
 
-/// A file of records that is being written.
 #[derive(Debug)]
 struct RecordFile<'a> {
     name: &'static str,

@@ -53,7 +53,6 @@ pub(crate) fn to_config(message: &proto::PriorityTableCheckpoint) -> Result<Tabl
     Ok(config)
 }
 
-/// Counters in such a message.
 pub(crate) fn to_counters(message: &proto::PriorityTableCheckpoint) -> Counters {
     let rate_limiter = message.rate_limiter.unwrap_or_default();
     Counters {

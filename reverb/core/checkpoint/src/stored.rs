@@ -36,7 +36,6 @@ use crate::table_record::read_table;
 /// Number of attempts to open the latest checkpoint while servers replace it by newer ones.
 pub(crate) const ATTEMPTS: usize = 5;
 
-/// Maximum number of tables of a checkpoint.
 const MAX_TABLES: usize = 65_536;
 
 /// A stored table.
@@ -74,7 +73,6 @@ impl StoredTable {
     }
 }
 
-/// The chunks of a checkpoint by key.
 pub(crate) type ChunkMap = HashMap<u64, Chunk>;
 
 /// A checkpoint whose files are open. It may be deleted meanwhile.
@@ -285,8 +283,8 @@ impl Stored {
         })?;
         if num_lost > 0 {
             tracing::warn!(
-                "checkpoint {}: {num_lost} chunk(s) have the key of another one; dm-reverb writes \
-                 that when two writers draw the same key, and the first one is taken, as it does",
+                "checkpoint {}: {num_lost} chunk(s) have the key of another one and were ignored, \
+                 as in dm-reverb, which writes them when two writers draw the same key",
                 self.path.display()
             );
         }
@@ -333,7 +331,6 @@ impl Stored {
         Some(self.blocks(ITEMS, self.items.as_ref()?, progress))
     }
 
-    /// The records of a file.
     fn blocks(&self, name: &str, file: &Arc<File>, progress: &Arc<Progress>) -> Blocks {
         let max_bytes = if name == CHUNKS { MAX_CHUNK_RECORD_BYTES } else { MAX_RECORD_BYTES };
         Blocks::new(self.path.join(name), file, self.encoding, max_bytes, progress)
@@ -451,7 +448,6 @@ thread_local! {
     static CHUNK_MAKER: RefCell<ChunkMaker> = RefCell::default();
 }
 
-/// Reads a chunk.
 pub(crate) fn to_chunk(record: &Record<'_>, block: &Block) -> Result<Chunk> {
     let parse = || {
         let raw = RawChunk::parse(record.data)?;
@@ -479,7 +475,7 @@ fn required(directory: &Path, name: &str, file: Option<Arc<File>>) -> Result<Arc
 }
 
 fn missing(path: &Path) -> Error {
-    damaged(path, "as a whole", "it is not there.")
+    damaged(path, "as a whole", "it is missing.")
 }
 
 /// Returns true if a read failed because the checkpoint was deleted meanwhile.

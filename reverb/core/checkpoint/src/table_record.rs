@@ -47,7 +47,6 @@ pub(crate) fn read_table(record: &[u8]) -> Result<(PriorityTableCheckpoint, Vec<
     Ok((message, items))
 }
 
-/// Decoded size of a signature.
 #[derive(Debug, Default)]
 struct SignatureSize {
     bytes: usize,

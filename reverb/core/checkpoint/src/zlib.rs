@@ -21,7 +21,6 @@ pub(crate) const STREAM_HEADER: [u8; 2] = [0x78, 0x9c];
 /// An empty last block.
 const LAST_BLOCK: [u8; 2] = [0x03, 0x00];
 
-/// A compressed piece.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) bytes: Vec<u8>,
@@ -92,7 +91,6 @@ impl StreamChecksum {
         self.0 = adler32_of_both(self.0, piece.checksum, piece.raw_bytes);
     }
 
-    /// Bytes that end the stream.
     pub(crate) fn trailer(&self) -> [u8; 6] {
         let [a, b, c, d] = self.0.to_be_bytes();
         [LAST_BLOCK[0], LAST_BLOCK[1], a, b, c, d]

@@ -16,7 +16,6 @@ use crate::server_connector::{Options, ServerConnector};
 /// Time after which an unreachable shard is left out for a while.
 const SHARD_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Opens connections to shards.
 pub(crate) struct ShardConnector(pub(crate) Options);
 
 impl Dial for ShardConnector {

@@ -312,7 +312,6 @@ const MAX_OWNERS: usize = 1 << 16;
 
 static OWNERS: [Owner; MAX_OWNERS] = [const { Owner::new() }; MAX_OWNERS];
 
-/// A server, or a table.
 #[derive(Debug)]
 struct Owner {
     /// Total of a server. It may be below 0 for a moment.

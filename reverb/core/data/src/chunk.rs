@@ -345,7 +345,6 @@ impl Chunk {
         self.header().bytes()
     }
 
-    /// Bookkeeping of its owner and references.
     pub(crate) fn booking(&self) -> &Booking {
         &self.header().booking
     }

@@ -126,8 +126,9 @@ impl ColumnNames {
         let mut pairs = self.0.iter().zip(&signature.0).filter(|(path, spec)| **path != spec.path);
         let (path, spec) = pairs.next()?;
         Some(format!(
-            "Items of table '{table}' are written with the columns {self}, and the table signature has {}. Columns \
-             are matched by place, as dm-reverb does, so {} is stored as {}. {advice}.",
+            "Items of table '{table}' are written with the columns {self}, and the table signature \
+             has {}. Columns are matched by position, as dm-reverb does, so {} is stored as {}. \
+             {advice}.",
             signature.names(),
             path,
             spec.path,

@@ -78,7 +78,7 @@ pub fn resting(last_insert: Option<Duration>, last_sample: Option<Duration>) -> 
         Some(ago) => format!("the last {what} was {} ago", seconds(ago)),
         None => format!("no {what} yet"),
     };
-    format!("Nobody asks: {}, {}.", last("insert", last_insert), last("sample", last_sample))
+    format!("No requests: {}, {}.", last("insert", last_insert), last("sample", last_sample))
 }
 
 /// Sentence with inserts and samples per second, if they are known.

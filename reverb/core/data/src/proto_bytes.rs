@@ -143,7 +143,6 @@ pub(crate) fn put_varint_before(out: &mut Vec<u8>, at: usize, value: u64) {
     out[at..at + width].copy_from_slice(&bytes[..width]);
 }
 
-/// Moves the bytes from `from` on to `to`.
 #[cold]
 fn move_tail(out: &mut Vec<u8>, from: usize, to: usize) {
     let (end, moved_end) = (out.len(), out.len() + to - from);
@@ -484,7 +483,6 @@ mod tests {
         }
     }
 
-    /// Fields of a message, one by one.
     fn fields(mut reader: Reader<'_>) -> Result<Vec<(u32, Field<'_>)>> {
         std::iter::from_fn(|| reader.field().transpose()).collect()
     }

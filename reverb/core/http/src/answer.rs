@@ -64,7 +64,6 @@ pub struct Answer {
     pub headers: Vec<(&'static str, String)>,
 }
 
-/// Content type of plain text.
 pub(crate) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 impl Answer {

@@ -15,7 +15,6 @@ pub(crate) struct Connections {
     open: Mutex<VecDeque<Arc<Connection>>>,
 }
 
-/// An open connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     ended: Notify,
@@ -23,7 +22,6 @@ pub(crate) struct Connection {
 }
 
 impl Connections {
-    /// Limits the number of connections.
     pub(crate) fn new(max_connections: usize) -> Self {
         Self { room: Arc::new(Semaphore::new(max_connections.max(1))), open: Mutex::default() }
     }
@@ -52,7 +50,6 @@ impl Connections {
         }
     }
 
-    /// Removes a connection that has ended.
     pub(crate) fn close(&self, connection: &Arc<Connection>) {
         self.open.lock().retain(|open| !Arc::ptr_eq(open, connection));
     }

@@ -24,16 +24,13 @@ use crate::answer::{Answer, Peer, Request, Site};
 use crate::connections::Connections;
 use crate::host::AllowedHosts;
 
-/// First byte of a TLS handshake.
 const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Maximum size of the head of a request in bytes.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 
-/// Maximum number of headers of a request.
 const MAX_HEADERS: usize = 64;
 
-/// Time limit for the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit for reading an answer, and for a connection as a whole.

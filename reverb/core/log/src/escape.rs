@@ -52,7 +52,6 @@ pub(crate) fn push_value(line: &mut String, text: &str) {
     line.push('"');
 }
 
-/// Appends a JSON string.
 pub(crate) fn push_json(line: &mut String, text: &str) {
     line.push('"');
     for character in cut(text) {

@@ -58,7 +58,6 @@ impl Line {
         field.map_or("", |(_, value)| value.as_str())
     }
 
-    /// Returns true if it has a field.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.fields.iter().any(|(known, _)| known == name)
     }
@@ -91,7 +90,6 @@ pub(crate) fn place(target: &str) -> &str {
     }
 }
 
-/// The fields of an event or a span.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Fields {
     pub(crate) message: String,

@@ -84,7 +84,6 @@ pub fn written(
     Some(settings::format().render(&line))
 }
 
-/// Takes a line of the core.
 pub(crate) fn take(line: Line) {
     let logs = logs();
     let told = {

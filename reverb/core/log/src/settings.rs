@@ -69,7 +69,7 @@ fn read<T, E: ToString>(
         return None;
     }
     let told =
-        |error: E| problems.push(format!("{variable}: {}; the default holds", error.to_string()));
+        |error: E| problems.push(format!("{variable}: {}; the default is used", error.to_string()));
     parse(&text).map_err(told).ok()
 }
 
@@ -103,7 +103,6 @@ pub(crate) fn format() -> Format {
     if IS_JSON.load(Ordering::Relaxed) { Format::Json } else { Format::Text }
 }
 
-/// Returns true if an event would be shown.
 pub(crate) fn shows(target: &str, level: Level) -> bool {
     SETTINGS.get().is_none_or(|settings| settings.targets.lock().would_enable(target, &level))
 }

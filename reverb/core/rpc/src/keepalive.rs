@@ -36,7 +36,6 @@ const PRODUCT_NAME: &[u8] = b"grpc-rust-reverb/";
 /// Idle time after which TCP probes a connection.
 const TCP_PROBE_AFTER: Duration = Duration::from_secs(10);
 
-/// Time between two probes.
 const TCP_PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Number of unanswered probes after which TCP closes a connection.

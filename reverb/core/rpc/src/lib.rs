@@ -23,5 +23,4 @@ use std::pin::Pin;
 pub use keepalive::Keepalive;
 pub use message::{Message, MessageBuilder};
 
-/// A future on the heap.
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

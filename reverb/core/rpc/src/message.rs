@@ -19,7 +19,6 @@ pub struct Message {
     segments: Vec<Segment>,
     /// Index of the first segment that is not consumed.
     at: usize,
-    /// Number of consumed bytes of that segment.
     consumed: usize,
     remaining: usize,
     /// Room for readers that it occupies until it is sent.

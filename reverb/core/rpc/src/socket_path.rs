@@ -101,7 +101,6 @@ impl SocketPath {
     }
 }
 
-/// Problem of a path, if it has one.
 fn problem(path: &Path) -> Option<String> {
     let bytes = path.as_os_str().as_encoded_bytes();
     if !cfg!(unix) {

@@ -182,7 +182,7 @@ impl Status {
             403 => Code::PermissionDenied,
             _ => Code::Internal,
         };
-        Self { code, message: format!("The answer is no gRPC: HTTP status {status}.") }
+        Self { code, message: format!("The answer is not gRPC: HTTP status {status}.") }
     }
 }
 

@@ -109,14 +109,14 @@ fn parse_socket(scheme: Scheme, rest: &str, text: &str) -> Result<Target> {
     };
     if scheme != Scheme::Unsaid {
         return malformed(
-            "has grpc:// or grpcs:// before unix:, and there is no TLS on a Unix socket: what it \
-             carries never leaves the machine",
+            "has grpc:// or grpcs:// before unix:, but a Unix socket has no TLS, because its data \
+             never leaves the machine",
         );
     }
     let Some(path) = rest.strip_prefix("unix:") else {
         return malformed(
-            "names an abstract socket, which every user of the machine may take or connect to: \
-             take a socket with a path, in a directory of its own",
+            "names an abstract socket, which every user of the machine may open or connect to: use \
+             a socket with a path, in a directory of its own",
         );
     };
     match SocketPath::from_address(path) {
@@ -158,15 +158,15 @@ fn parse_host_port(host_port: &str, text: &str) -> Result<HostPort> {
         ))
     };
     if host_port.contains('@') {
-        return Err(malformed("has a user, and addresses have none"));
+        return Err(malformed("has a user name, which addresses do not have"));
     }
     if host_port.starts_with("unix:") || host_port.starts_with("unix-abstract:") {
-        return Err(malformed("has a Unix socket in a list, where it cannot stand: it is alone"));
+        return Err(malformed("has a Unix socket in a list: it must be the only address"));
     }
     if host_port.contains("://") {
         let has_one = ["grpcs://", "grpc://"].iter().any(|it| host_port.starts_with(it));
         return Err(malformed(if has_one {
-            "has a scheme in its middle, and it stands once, in front of all hosts"
+            "has a scheme in its middle: write it once, before all hosts"
         } else {
             "has a scheme that is neither grpc:// nor grpcs:// (in lower case)"
         }));
@@ -183,7 +183,7 @@ fn parse_host_port(host_port: &str, text: &str) -> Result<HostPort> {
         return Err(malformed("has no host"));
     }
     if host.chars().any(|c| c.is_whitespace() || c.is_control() || "/@?#[]\\".contains(c)) {
-        return Err(malformed("has a character that no host name has"));
+        return Err(malformed("has a character that is not allowed in a host name"));
     }
     let port = port.parse().ok().filter(|&port| port != 0);
     let port = port.ok_or_else(|| malformed("has no port between 1 and 65535"))?;
@@ -287,8 +287,8 @@ mod tests {
             ("unix:/a,unix:/b", "has a comma"),
             ("unix:/a?b", "has a ? or a #"),
             ("a:1,unix:/b", "has a Unix socket in a list"),
-            ("grpcs://unix:/a", "there is no TLS on a Unix socket"),
-            ("grpc://unix:///a", "there is no TLS on a Unix socket"),
+            ("grpcs://unix:/a", "a Unix socket has no TLS"),
+            ("grpc://unix:///a", "a Unix socket has no TLS"),
             ("unix-abstract:a", "names an abstract socket"),
         ] {
             let error = Target::parse(text).unwrap_err();

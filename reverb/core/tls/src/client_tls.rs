@@ -97,7 +97,7 @@ impl ClientTls {
             Ok(contents) if contents == current.contents => {}
             changed => match changed.and_then(Loaded::new) {
                 Ok(loaded) => *current = Arc::new(loaded),
-                Err(error) => tracing::warn!("{error}. The files from before are used"),
+                Err(error) => tracing::warn!("{error}. The previous files are used"),
             },
         }
         Snapshot(Arc::clone(&current))

@@ -93,7 +93,7 @@ fn server_certificate(reason: &CertificateError) -> String {
         CertificateError::NotValidForNameContext { expected, presented } => {
             if presented.is_empty() {
                 return format!(
-                    "its certificate has no name (subject alternative name), so not {} either",
+                    "its certificate has no subject alternative name, so it is not for {}",
                     expected.to_str()
                 );
             }
@@ -116,11 +116,12 @@ fn server_certificate(reason: &CertificateError) -> String {
 fn not_good(reason: &CertificateError) -> String {
     let text = format!("{reason:?}");
     if text.contains("CaUsedAsEndEntity") {
-        "is one of an authority (CA:TRUE): let it sign another, which is none".to_owned()
+        "is that of a CA (CA:TRUE): use it to sign another certificate, and give that one"
+            .to_owned()
     } else if text.contains("UnsupportedCertVersion") {
         "is of version 1: make one of version 3, with a subject alternative name".to_owned()
     } else {
-        format!("is not good: {reason}")
+        format!("is invalid: {reason}")
     }
 }
 

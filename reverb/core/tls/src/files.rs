@@ -11,8 +11,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use crate::validity::Validity;
 
 /// Explanation for a private key of an unsupported algorithm.
-pub(crate) const UNKNOWN_KEY: &str = "is of an unknown kind: use a key of RSA (2048 bits or more), \
-                                      ECDSA (P-256 or P-384) or Ed25519";
+pub(crate) const UNKNOWN_KEY: &str = "has an unsupported algorithm: use RSA (2048 bits or more), \
+    ECDSA (P-256 or P-384) or Ed25519";
 
 /// Maximum size of a file with certificates: those of all public authorities take a quarter of a
 /// megabyte.
@@ -53,7 +53,6 @@ impl File {
         path.map(|path| Self::read(option, path)).transpose()
     }
 
-    /// Error for this file.
     pub(crate) fn error(&self, what: &str) -> Error {
         Error::invalid_argument(format!("{} {} {what}", self.option, self.path.display()))
     }
@@ -72,7 +71,6 @@ impl File {
         Ok(certificates)
     }
 
-    /// Validity of the first certificate.
     pub(crate) fn validity(&self) -> Result<Validity> {
         Validity::of(&self.certificates()?[0]).map_err(|error| {
             self.error(&format!("cannot be used: its validity cannot be read: {error}"))
@@ -83,7 +81,7 @@ impl File {
     pub(crate) fn key(&self) -> Result<PrivateKeyDer<'static>> {
         PrivateKeyDer::from_pem_slice(&self.content).map_err(|error| match error {
             _ if self.has("ENCRYPTED") => {
-                self.error("is encrypted with a passphrase: write it without (openssl pkey)")
+                self.error("is encrypted with a passphrase: remove the passphrase (openssl pkey)")
             }
             pem::Error::NoItemsFound => {
                 self.error("has no private key: write PEM, BEGIN PRIVATE KEY")

@@ -25,7 +25,6 @@ use crate::validity::Validity;
 /// certificate and key may be of different pairs.
 const ATTEMPTS: usize = 4;
 
-/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// TLS files of a server.
@@ -173,7 +172,6 @@ impl ServerTls {
     }
 }
 
-/// The certificate of a client, which was verified.
 fn client_certificate(connection: &rustls::ServerConnection) -> Option<ClientCertificate> {
     let certificate = connection.peer_certificates()?.first()?;
     let expires_at = Validity::of(certificate).ok().map(|validity| validity.not_after);

@@ -97,7 +97,6 @@ pub struct SmallCall {
     pub missing: Option<&'static str>,
     /// Capabilities without which a server would ignore a part of this request.
     pub asks_for: fn(&Bytes) -> &'static [Capability],
-    /// Checks that bytes are an answer.
     is_answer: fn(Bytes) -> Decoded<()>,
 }
 
@@ -266,8 +265,8 @@ impl SmallCall {
     /// Error for an address of several servers, for a call that is meant for one.
     pub fn refused_by_group(&self, address: &str) -> Error {
         Error::invalid_argument(format!(
-            "{address} leads to several servers, and {} is a call to one of them: make a client of \
-             that server.",
+            "{address} has several servers, and {} is a call to one of them: make a client of that \
+             server.",
             self.method_name()
         ))
     }
@@ -283,7 +282,6 @@ impl SmallCall {
     }
 }
 
-/// Error for an answer that cannot be decoded.
 pub(crate) fn damaged(address: &str, name: &str, error: &DecodeError) -> Error {
     Error::internal(format!("The answer of the server at {address} to {name} is damaged: {error}."))
 }

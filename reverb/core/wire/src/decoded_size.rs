@@ -99,7 +99,6 @@ enum Part {
     Message { index: usize, bytes: usize },
 }
 
-/// Size check of one message type.
 #[derive(Debug)]
 struct Check {
     index: usize,
@@ -171,7 +170,6 @@ impl Messages {
     }
 }
 
-/// Message types of all files.
 struct Declared<'a> {
     messages: Vec<&'a DescriptorProto>,
     /// Indices by full name, which begins with a dot.

@@ -60,7 +60,6 @@ impl GrpcTransport {
         explain(error, self.0.target(), what)
     }
 
-    /// Sends one message and waits for the only answer.
     async fn ask<A: prost::Message + Default>(&self, path: &str, request: Message) -> Result<A> {
         let (answer, peer) = self.0.ask_one(path, request, false).await?;
         A::decode(answer).map_err(|error| calls::damaged(&peer, calls::name(path), &error))

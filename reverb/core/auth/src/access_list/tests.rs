@@ -135,7 +135,7 @@ fn a_token_expires() {
     assert_eq!(refusal.reason(), Reason::Expired);
     assert_eq!(
         Error::from(refusal).message(),
-        "The time of token learner was over at 2027-01-31T00:00:00Z: ask for a new one."
+        "The access of token learner expired at 2027-01-31T00:00:00Z: ask for a new one."
     );
 }
 
@@ -172,7 +172,7 @@ fn all_problems_are_told_with_their_lines() {
         "line 8: this is the certificate of line 7 again.",
         "line 9: the fourth field must be sha256: and the hash of a token, or cert: ",
         "line 10: there are 6 fields instead of the four or five of a line: ",
-        "line 11: this is the hash of no token at all: of an empty text.",
+        "line 11: this is the hash of an empty text, not of a token.",
     ];
     assert_eq!(lines.len(), expected.len(), "{text}");
     for (line, expected) in lines.iter().zip(expected) {

@@ -24,7 +24,6 @@ pub(super) type Answer = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Sen
 
 type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// A call in the runtime.
 struct State {
     number: u64,
     stage: Mutex<Stage>,

@@ -16,7 +16,6 @@ pub(super) struct Completions {
 }
 
 impl Completions {
-    /// Opens the sockets.
     pub(super) fn new() -> io::Result<Self> {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
@@ -52,7 +51,6 @@ impl Completions {
         std::mem::take(&mut self.ended.lock())
     }
 
-    /// Closes the sockets.
     pub(super) fn close(&self) {
         self.sockets.lock().take();
     }

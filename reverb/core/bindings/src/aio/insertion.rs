@@ -17,7 +17,6 @@ impl Insertion {
         Self(Mutex::new(Some(Local::new(core))))
     }
 
-    /// Takes the insert.
     pub(super) fn take(&self) -> Result<Core> {
         let Some(core) = self.0.lock().take() else {
             return Err(Error::internal("an insert was finished twice"));

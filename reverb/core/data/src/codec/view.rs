@@ -69,7 +69,6 @@ pub(crate) fn tensors_of(
     })
 }
 
-/// The field `string_val` of a tensor.
 const STRING_VALUE: u32 = 8;
 
 fn damaged(what: &str) -> Error {
@@ -80,7 +79,6 @@ pub(crate) fn no_memory(num_bytes: usize) -> Error {
     Error::resource_exhausted(format!("There is no memory for {num_bytes} bytes of an item."))
 }
 
-/// This many zeros.
 pub(crate) fn zeros(num_bytes: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(num_bytes).map_err(|_| no_memory(num_bytes))?;
@@ -113,7 +111,6 @@ impl<'a> TensorView<'a> {
         Ok(Self { dtype, shape, content, delta })
     }
 
-    /// Creates a tensor with these elements.
     pub(crate) fn raw(dtype: DType, shape: Shape, elements: &'a [u8]) -> Self {
         Self { dtype, shape, content: Content::Raw(elements), delta: false }
     }

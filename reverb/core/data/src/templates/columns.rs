@@ -16,7 +16,6 @@ static KNOWN: Interned<Columns> = Interned::new();
 pub(crate) struct Columns {
     /// Index in the intern table.
     pub(crate) index: u16,
-    /// Number of columns.
     pub(crate) len: u32,
     pub(crate) encoded: SmallVec<[u8; 24]>,
 }
@@ -32,7 +31,6 @@ impl Columns {
         KNOWN.intern(encoded, is_it, make)
     }
 
-    /// The columns at this index.
     #[inline]
     pub(crate) fn at(index: u16) -> &'static Self {
         KNOWN.at(index)

@@ -21,7 +21,6 @@ pub struct HeaderCache {
     oldest: usize,
 }
 
-/// The header of a cached tensor.
 #[derive(Debug)]
 pub(crate) struct KnownTensor {
     chunk: usize,

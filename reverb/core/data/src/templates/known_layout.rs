@@ -27,7 +27,6 @@ pub(crate) struct KnownLayout {
     /// Starts of each tensor's values in a byte string of values alone.
     pub(crate) starts: Box<[usize]>,
     pub(crate) num_value_bytes: usize,
-    /// Bytes of one chunk in memory.
     pub(crate) chunk_bytes: u64,
 }
 
@@ -77,7 +76,6 @@ impl KnownLayout {
         KNOWN.intern(&blank, is_it, make)
     }
 
-    /// Length of the payload.
     #[inline]
     pub(crate) fn payload_len(&self) -> usize {
         self.blank.len()

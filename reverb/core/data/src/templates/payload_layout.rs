@@ -27,7 +27,6 @@ pub(crate) struct RawTensor {
     pub(crate) dtype: DType,
     pub(crate) shape: Shape,
     pub(crate) row_bytes: usize,
-    /// Range of its values.
     pub(crate) values: Range<usize>,
 }
 

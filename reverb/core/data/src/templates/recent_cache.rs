@@ -20,7 +20,6 @@ pub struct RecentCache<T> {
     oldest: usize,
     /// Successful lookups, less the price of learning.
     credit: u32,
-    /// Failed lookups.
     misses: u32,
 }
 

@@ -28,7 +28,6 @@ pub struct StepHeader {
     dims: SmallVec<[u8; 32]>,
 }
 
-/// The tag of a tensor in a payload.
 const TENSOR_TAG: u8 = 1 << 3 | 2;
 /// Tags of a tensor: its dtype, shape and elements.
 const DTYPE_TAG: u8 = 1 << 3;

@@ -20,7 +20,6 @@ pub struct TrajectoryBuilder {
     ordinals: HashMap<u64, usize>,
     columns: Vec<u8>,
     num_columns: u32,
-    /// Column that is being built.
     open: OpenColumn,
     /// Columns of the last trajectory of one chunk; nearly always the next one has the same.
     latest: Option<OneChunkColumns>,
@@ -74,7 +73,6 @@ impl TrajectoryBuilder {
         self.num_columns += 1;
     }
 
-    /// Writes the last slice, if there is one.
     fn write_slice(&mut self) {
         let Some(slice) = self.open.last.take() else { return };
         if self.open.num_slices == 0 {
@@ -111,7 +109,6 @@ impl TrajectoryBuilder {
         self.finish()
     }
 
-    /// Discards everything that was added.
     fn clear(&mut self) {
         self.chunks.clear();
         self.ordinals.clear();

@@ -179,7 +179,6 @@ impl Channel {
         self.start(connection, path)
     }
 
-    /// Opens a stream and sends its only message.
     async fn ask(&self, path: &str, request: Message) -> Result<Reply> {
         let connection = self.connection(path).await?;
         let driver = connection.driver.clone();
@@ -282,7 +281,6 @@ pub struct Reply {
     /// Present until the stream has ended.
     open: Option<OpenCall>,
     peer: String,
-    /// Rules for the messages.
     rules: AnswerRules,
     ping_timeout: Duration,
 }

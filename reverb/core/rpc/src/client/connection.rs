@@ -34,10 +34,8 @@ const BACKOFF_AFTER_TIMEOUT: Duration = Duration::from_secs(30);
 /// attempt costs both ends a handshake, so each further failure doubles the pause.
 const PAUSE_AFTER_TLS_FAILURE: Duration = Duration::from_secs(1);
 
-/// The longest pause.
 const MAX_PAUSE_AFTER_TLS_FAILURE: Duration = Duration::from_secs(60);
 
-/// Options for opening and keeping connections.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ConnectionOptions {
     pub(super) keepalive: Keepalive,

@@ -36,7 +36,6 @@ impl fmt::Debug for Credentials {
 /// TLS and token for the connections to a target: opened and checked.
 #[derive(Debug, Clone, Default)]
 pub struct Security {
-    /// `None` without TLS.
     pub(super) tls: Option<Arc<ClientTls>>,
     /// Sent only to servers that TLS has verified, and to servers behind a Unix socket that run as
     /// the same user or as root.
@@ -230,7 +229,6 @@ pub(super) fn bearer(token: &str, source: &dyn fmt::Display) -> Result<HeaderVal
     Ok(value)
 }
 
-/// Reads the token of a file.
 pub(super) fn read_token(path: &Path) -> Result<HeaderValue> {
     let name = format!("token_file {}", path.display());
     let problem = |what: &str| Error::invalid_argument(format!("{name} {what}"));

@@ -77,7 +77,6 @@ impl Shared {
     }
 }
 
-/// Drives a connection until it ends.
 pub(super) struct DriverTask(Arc<Shared>);
 
 impl Future for DriverTask {
@@ -107,7 +106,6 @@ impl Drop for DriverTask {
 #[derive(Default)]
 struct Wakes {
     task: Mutex<Option<Waker>>,
-    /// Number of callers that defer wakes.
     deferrals: AtomicUsize,
     /// True if there was a wake since such a caller last polled the connection.
     is_woken: AtomicBool,
@@ -220,7 +218,6 @@ mod tests {
         (frames, driver, task)
     }
 
-    /// Counts wakes of a task.
     #[derive(Default)]
     struct Count(AtomicUsize);
 

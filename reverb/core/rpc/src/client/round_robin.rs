@@ -17,7 +17,6 @@ pub(super) struct RoundRobin {
 }
 
 impl RoundRobin {
-    /// Starts at a random server.
     pub(super) fn new() -> Self {
         Self { start: KeyGenerator::new().next_key() as usize, next: Mutex::default() }
     }

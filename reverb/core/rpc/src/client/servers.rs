@@ -22,10 +22,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Minimum time between two resolutions of the names.
 const MIN_RESOLVE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Resolves a host name to addresses.
 type Resolver = dyn Fn(HostPort) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
 
-/// All servers of a target.
 pub(super) struct Servers {
     target: Target,
     options: ConnectionOptions,

@@ -64,7 +64,7 @@ impl Token {
                     match read_token(path) {
                         Ok(header) => last.header = header,
                         Err(error) => {
-                            tracing::warn!("{error}. The token from before is used");
+                            tracing::warn!("{error}. The previous token is used");
                         }
                     }
                     last.read_at = Instant::now();

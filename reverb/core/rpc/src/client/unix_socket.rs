@@ -57,8 +57,8 @@ mod on_unix {
             return Ok(());
         }
         Err(lasting(format!(
-            "who listens there is user {listener}, and over a Unix socket a token goes only to a \
-             server of the same user (here {own}) or of root: use TLS, grpcs://host:port, or \
+            "the server there runs as user {listener}, and over a Unix socket a token is sent only \
+             to a server of the same user (here {own}) or of root: use TLS, grpcs://host:port, or \
              connect without a token"
         )))
     }
@@ -71,13 +71,13 @@ mod on_unix {
         };
         match Errno::from_io_error(&error) {
             Some(Errno::NOENT) => {
-                io::Error::new(kind, "there is no such socket: its server does not run")
+                io::Error::new(kind, "there is no such socket: its server is not running")
             }
             Some(Errno::CONNREFUSED) if matches!(is_socket(), Ok(false)) => {
                 lasting("that is not a socket".to_owned())
             }
             Some(Errno::CONNREFUSED) => {
-                io::Error::new(kind, "nobody listens there: its server has ended")
+                io::Error::new(kind, "no server listens there: it has ended")
             }
             Some(Errno::ACCESS | Errno::PERM) => lasting(format!(
                 "no permission: user {} must be allowed to write to the socket and to enter its \
@@ -100,7 +100,7 @@ mod on_unix {
             assert!(check_listener(0, 1000).is_ok());
             let error = check_listener(1001, 1000).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-            let text = "user 1001, and over a Unix socket a token goes only to a server of the \
+            let text = "user 1001, and over a Unix socket a token is sent only to a server of the \
                         same user (here 1000) or of root";
             assert!(error.to_string().contains(text), "{error}");
             assert!(check_listener(1000, 0).is_err(), "root does not trust everybody");

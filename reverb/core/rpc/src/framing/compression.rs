@@ -52,7 +52,6 @@ impl Compression {
     }
 }
 
-/// Result of decompressing a message.
 #[derive(Debug)]
 pub(crate) enum Inflated {
     Whole(Bytes),

@@ -28,7 +28,6 @@ pub struct MessageReader {
     assembler: Assembler,
     peer: String,
     gate: Option<Arc<dyn Gate>>,
-    /// Bytes reported to the gate.
     counted: usize,
     /// Time of the next look at a closed gate.
     retry: Option<Pin<Box<Sleep>>>,
@@ -179,7 +178,6 @@ impl MessageReader {
         }
     }
 
-    /// Waits while the gate is closed.
     fn poll_gate(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         while let Some(gate) = &self.gate
             && !gate.is_open(self.assembler.partial_bytes)?
@@ -238,7 +236,6 @@ struct Assembler {
     /// End of that part, if it came in small frames. Each of them would keep alive the buffer that
     /// it was read into.
     block: Vec<u8>,
-    /// Bytes of `partial` and `block` together.
     partial_bytes: usize,
     limit: MessageLimit,
 }
@@ -372,10 +369,11 @@ impl MessageLimit {
             ))
             .over_limit(name),
             LimitSource::Method(name) => Error::resource_exhausted(format!(
-                "{what} a message of {name} may be ({bytes} bytes). Send less at once."
+                "{what} the limit of {bytes} bytes for {name}. Send less at once."
             )),
             LimitSource::Client => Error::resource_exhausted(format!(
-                "{what} an answer to a client may be ({bytes} bytes): no server of this kind sends one."
+                "{what} the limit of {bytes} bytes for an answer: no server of this kind sends \
+                 one."
             )),
         })
     }
@@ -409,7 +407,7 @@ mod tests {
         assembler.put(Bytes::from_static(&[0, 0, 0, 7, 0xd0]));
         assert_eq!(
             assembler.take().unwrap_err().message(),
-            "A message of 2,000 bytes is larger than an answer to a client may be (1,000 bytes): no \
+            "A message of 2,000 bytes is larger than the limit of 1,000 bytes for an answer: no \
              server of this kind sends one."
         );
     }
@@ -500,7 +498,7 @@ mod tests {
         assembler.put(Bytes::from(framed(1, &gzip.finish().unwrap())));
         assert_eq!(
             assembler.take().unwrap_err().message(),
-            "A message of 524,288 bytes is larger than a message of Health may be (307,200 bytes). \
+            "A message of 524,288 bytes is larger than the limit of 307,200 bytes for Health. \
              Send less at once."
         );
     }

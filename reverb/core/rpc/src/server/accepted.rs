@@ -20,7 +20,6 @@ pub(super) enum Accepted {
     Unix(UnixStream),
 }
 
-/// Address of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PeerAddress {
     /// IP address and port; an IPv4 address mapped to IPv6 is shown as IPv4.
@@ -30,7 +29,6 @@ pub(super) enum PeerAddress {
         /// Process number; `None` if the process is in another namespace, such as another
         /// container.
         pid: Option<i32>,
-        /// User number.
         uid: u32,
     },
 }

@@ -16,7 +16,6 @@ const MAX_SILENCE: Duration = Duration::from_secs(20);
 /// Number of such connections that are never displaced, so that new ones can make a call.
 pub(super) const KEPT_NEWCOMERS: usize = 16;
 
-/// Admissions of the calls of a connection.
 #[derive(Debug)]
 pub(super) struct Admissions<A> {
     /// Entry among the connections without an admitted call.
@@ -25,7 +24,6 @@ pub(super) struct Admissions<A> {
     silent_until: Option<Instant>,
     /// True after GOAWAY was sent.
     was_told: bool,
-    /// Distinct admissions.
     distinct: Vec<A>,
 }
 
@@ -65,7 +63,6 @@ impl<A: PartialEq> Admissions<A> {
         self.newcomer.take().is_some()
     }
 
-    /// Returns true if all admissions still hold.
     pub(super) fn holds(&self, holds: impl FnMut(&A) -> bool) -> bool {
         self.distinct.iter().all(holds)
     }

@@ -9,10 +9,8 @@
 use super::huffman::HuffmanText;
 use super::preface::PREFACE;
 
-/// Length of the head of a frame.
 const HEAD_BYTES: usize = 9;
 
-/// Length of the priority field of a HEADERS frame.
 const PRIORITY_BYTES: usize = 5;
 
 const HEADERS: u8 = 1;
@@ -62,7 +60,6 @@ impl PlainAuthority {
         }
     }
 
-    /// Processes the next bytes that the peer sent.
     pub(super) fn pass(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             let passed = self.pass_some(bytes);

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Open things, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct ByAge(Mutex<Open>);
 
@@ -26,7 +25,6 @@ pub(super) struct Entry {
 }
 
 impl ByAge {
-    /// Adds a new one.
     pub(super) fn open(self: &Arc<Self>) -> Entry {
         let displaced = Arc::new(Notify::new());
         let mut open = self.0.lock();

@@ -50,7 +50,6 @@ pub trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Status>> + Send;
 }
 
-/// Runs one call until its end.
 pub(super) async fn run<H: Handler>(
     handler: &Arc<H>,
     stop: &Stop,

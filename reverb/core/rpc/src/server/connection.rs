@@ -69,7 +69,6 @@ pub(super) struct Shared<H> {
     pub(super) unadmitted: UnadmittedCalls,
     /// Limit on connections whose handshakes are done.
     pub(super) room: Arc<Semaphore>,
-    /// Connections without an admitted call.
     pub(super) newcomers: Arc<ByAge>,
     pub(super) refused: Mutex<RefusedConnections>,
     pub(super) handshakes: Handshakes,
@@ -94,8 +93,8 @@ impl<H> Shared<H> {
     pub(super) async fn keep_files(&self, mut newest: Option<usize>) {
         while self.files.are_scarce(newest.take()) && self.end_oldest() {
             tracing::warn!(
-                "few open files are left of {} (ulimit -n): the oldest connection without a call \
-                 made room",
+                "nearly all of the {} open files are used (ulimit -n): closed the oldest \
+                 connection without an admitted call",
                 grouped(max_files())
             );
             let _ = tokio::time::timeout(ROOM_TIMEOUT, self.files.closed()).await;
@@ -109,7 +108,7 @@ impl<H> Shared<H> {
         if room.available_permits() == 0 && self.newcomers.end_oldest(KEPT_NEWCOMERS) {
             tracing::warn!(
                 "there are {} connections, which is the limit (Limits.connections; at most {} open \
-                 files, ulimit -n): the oldest one without a call made room",
+                 files, ulimit -n): closed the oldest one without an admitted call",
                 grouped(self.options.limits.connections),
                 grouped(max_files())
             );
@@ -119,7 +118,6 @@ impl<H> Shared<H> {
     }
 }
 
-/// A connection whose handshakes are done.
 struct Open {
     connection: Connection,
     liveness: Arc<Liveness>,
@@ -248,7 +246,7 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
 
 /// Closes a connection whose peer has sent no preface.
 async fn dismiss<T>(socket: Socket) -> Option<T> {
-    let words = goaway(h2::Reason::NO_ERROR, "Nothing was said.");
+    let words = goaway(h2::Reason::NO_ERROR, "The client sent nothing.");
     send_last(Box::pin(async { graceful_close::close(socket, &words).await })).await
 }
 
@@ -316,7 +314,10 @@ async fn serve_streams<H: Handler>(
                 review = Some(Instant::now() + REVIEW_INTERVAL);
                 if !is_good {
                     let peer = peer.name().trim_start_matches("client ");
-                    tracing::info!(peer, "ended a connection: its token or certificate is over");
+                    tracing::info!(
+                        peer,
+                        "closed a connection: its token or certificate has expired or was removed"
+                    );
                     connection.graceful_shutdown();
                     deadline = Some(Instant::now() + GRACE);
                 }

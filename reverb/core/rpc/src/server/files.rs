@@ -47,7 +47,6 @@ pub(super) struct Files {
     closed: Notify,
 }
 
-/// Result of counting open descriptors.
 #[derive(Debug, Clone, Copy)]
 struct FileCount {
     /// Time of the next count; `None` before the first.
@@ -69,7 +68,6 @@ impl Default for FileCount {
 pub(super) struct OpenFile(Arc<Files>);
 
 impl Files {
-    /// Counts a connection.
     pub(super) fn open(self: &Arc<Self>) -> OpenFile {
         CONNECTIONS.fetch_add(1, Ordering::Relaxed);
         OpenFile(Arc::clone(self))

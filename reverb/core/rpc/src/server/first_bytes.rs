@@ -12,7 +12,6 @@ use super::graceful_close;
 /// Pause before another look at a beginning that fits several protocols.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Methods with which HTTP/1 requests begin.
 const HTTP1_METHODS: [&[u8]; 8] =
     [b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"CONNECT ", b"PATCH "];
 
@@ -22,7 +21,6 @@ const TLS_HANDSHAKE: &[u8] = &[0x16, 3];
 /// A fatal alert of TLS: `handshake_failure` (RFC 8446, section 6.2).
 const TLS_ALERT: &[u8] = &[0x15, 3, 1, 0, 2, 2, 40];
 
-/// Protocol of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PeerProtocol {
     /// HTTP/2, or an unknown protocol.

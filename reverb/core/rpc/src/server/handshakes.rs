@@ -14,7 +14,6 @@ const MAX_UNFINISHED: usize = 1000;
 /// Unfinished handshakes may use one in this many of the file descriptors.
 const PART_OF_FILES: usize = 4;
 
-/// The unfinished handshakes of a port.
 #[derive(Debug)]
 pub(super) struct Handshakes {
     /// Limit on open handshakes, including displaced ones that have not closed yet.
@@ -22,7 +21,6 @@ pub(super) struct Handshakes {
     unfinished: Arc<ByAge>,
 }
 
-/// Guard of an unfinished handshake.
 #[derive(Debug)]
 pub(super) struct Handshake {
     entry: Entry,

@@ -34,7 +34,6 @@ impl SocketIdentity {
     }
 }
 
-/// Remembers a listening socket.
 pub(super) fn remember(socket: impl AsFd) {
     if let Some(SocketIdentity(identity)) = SocketIdentity::of(socket) {
         let index = NEXT.fetch_add(1, Ordering::Relaxed) % MAX_SOCKETS;

@@ -55,7 +55,6 @@ impl<T> Bytes<T> {
     }
 }
 
-/// Limit on prepared bytes.
 #[derive(Debug)]
 struct Limit {
     free: Arc<Semaphore>,
@@ -136,7 +135,6 @@ pub struct Room {
     /// Permits of the connection and of the server; or the pass, or the permit for a long list.
     taken: [Option<OwnedSemaphorePermit>; 2],
     is_pass: bool,
-    /// Bytes counted as prepared.
     bytes: usize,
 }
 

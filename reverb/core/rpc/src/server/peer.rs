@@ -23,7 +23,6 @@ pub struct Peer {
     name: String,
     address: PeerAddress,
     encryption: Encryption,
-    /// Calls that failed to authenticate.
     failures: AtomicUsize,
     /// Time at which the last of them is answered.
     answers_until: Mutex<Option<Instant>>,
@@ -109,7 +108,6 @@ impl Peer {
         self.certificate().map_or(&[], |certificate| &certificate.names)
     }
 
-    /// Returns true if its certificate has expired.
     pub(super) fn has_expired(&self, now: SystemTime) -> bool {
         let expires_at = self.certificate().and_then(|certificate| certificate.expires_at);
         expires_at.is_some_and(|expires_at| expires_at < now)

@@ -20,7 +20,6 @@ pub const LIMITS: [&str; 7] = [
 /// Counters of a server's port. They only grow, except for the open connections.
 #[derive(Debug)]
 pub struct Traffic {
-    /// Open connections.
     connections: AtomicUsize,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,

@@ -25,7 +25,6 @@ pub(super) const WINDOW_BYTES: u32 = 65_535;
 /// checked, and the limit cannot change when a call is admitted. A larger message is copied once.
 pub(super) const FRAME_BYTES: u32 = 256 << 10;
 
-/// Open calls without an admission.
 #[derive(Debug, Default)]
 pub(super) struct UnadmittedCalls(Arc<ByAge>);
 
@@ -33,10 +32,7 @@ pub(super) struct UnadmittedCalls(Arc<ByAge>);
 #[derive(Debug)]
 pub(super) enum CountedCall {
     /// Counted among all calls.
-    Admitted {
-        /// Counts it until it is dropped.
-        _open: OpenStream,
-    },
+    Admitted { _open: OpenStream },
     /// Counted among the calls without an admission.
     Unadmitted(Entry),
 }

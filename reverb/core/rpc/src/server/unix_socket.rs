@@ -16,7 +16,6 @@ use tokio::net::{UnixListener, UnixStream};
 use super::listener::BACKLOG;
 use crate::socket_path::SocketPath;
 
-/// Mode of created directories.
 const DIRECTORY_MODE: u32 = 0o700;
 
 /// Mode bits that let others than the owner write.
@@ -25,7 +24,6 @@ const OTHERS_WRITE: u32 = 0o022;
 /// Time limit for another server that is opening a socket in the same directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time between two attempts to take the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A Unix socket that a server listens on. Its file is removed when this is dropped.
@@ -145,7 +143,7 @@ fn make_room(path: &Path) -> std::result::Result<(), String> {
             "a file"
         };
         return Err(format!(
-            "there is {what} that is no socket, and it is never removed: choose another path"
+            "there is {what}, not a socket, and it is never removed: choose another path"
         ));
     }
     match listener_of(path) {
@@ -158,9 +156,7 @@ fn make_room(path: &Path) -> std::result::Result<(), String> {
             }
             _ => Ok(()),
         },
-        Err(error) => {
-            Err(format!("there is a socket, and who listens on it cannot be found out: {error}"))
-        }
+        Err(error) => Err(format!("there is a socket whose server cannot be determined: {error}")),
     }
 }
 
@@ -293,13 +289,13 @@ mod tests {
         let directory = Directory::new("file");
         let path = directory.join("socket");
         fs::write(&path, "precious").unwrap();
-        assert!(refusal(&path).contains("a file that is no socket"), "{}", refusal(&path));
+        assert!(refusal(&path).contains("a file, not a socket"), "{}", refusal(&path));
         assert_eq!(fs::read(&path).unwrap(), b"precious");
         fs::create_dir(directory.join("d")).unwrap();
-        assert!(refusal(&directory.join("d")).contains("a directory that is no socket"));
+        assert!(refusal(&directory.join("d")).contains("a directory, not a socket"));
         abandoned(&directory.join("old"));
         symlink(directory.join("old"), directory.join("link")).unwrap();
-        assert!(refusal(&directory.join("link")).contains("a link that is no socket"));
+        assert!(refusal(&directory.join("link")).contains("a link, not a socket"));
         assert!(refusal(&path.join("x")).contains("its directory cannot be made"));
     }
 

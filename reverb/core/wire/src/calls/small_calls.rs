@@ -215,7 +215,7 @@ static DIRECTORY: SmallCall = SmallCall {
     repeat: Repeat::Never,
     group: InGroup::Own,
     reaches_one: false,
-    missing: Some("tell the map of a group of shards"),
+    missing: Some("return the map of a group of shards"),
     ..call::<DirectoryRequest>(Needs::AnyRight)
 };
 
@@ -239,7 +239,7 @@ static SET_DIRECTORY: SmallCall = SmallCall {
     repeat: Repeat::Never,
     group: InGroup::Refused,
     announced: true,
-    missing: Some("take the map of a group of shards"),
+    missing: Some("accept the map of a group of shards"),
     ..call::<SetDirectoryRequest>(Needs::OnAllTables(Right::Admin))
 };
 

@@ -161,12 +161,10 @@ pub fn decode_confirmation(message: &[u8]) -> Result<Vec<u64>> {
     Ok(keys)
 }
 
-/// The number of keys in a packed list.
 pub(crate) fn packed_len(packed: &[u8]) -> usize {
     packed.iter().filter(|&&byte| byte < 0x80).count()
 }
 
-/// Reads a packed list of keys.
 pub(crate) fn read_packed(packed: &[u8], keys: &mut Vec<u64>) -> Result<()> {
     keys.reserve(packed_len(packed));
     for_each_packed(packed, |key| keys.push(key))

@@ -39,7 +39,6 @@ impl KeptChunks {
         true
     }
 
-    /// The latest chunk of a key.
     pub(crate) fn get(&self, key: u64) -> Option<&Chunk> {
         self.by_key.get(&key)
     }

@@ -83,7 +83,6 @@ pub fn parse_mutation(message: &Bytes) -> Result<Mutation> {
     Ok(mutation)
 }
 
-/// Numbers of updates and of deletions.
 fn count(message: &[u8]) -> Result<(usize, usize)> {
     let (mut updates, mut deletes) = (0, 0);
     let mut reader = Reader::new(message);

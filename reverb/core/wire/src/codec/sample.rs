@@ -75,7 +75,6 @@ fn stacking(request: &SampleStreamRequest) -> Result<Option<Stacking>> {
 #[derive(Debug)]
 pub struct SampleEncoder {
     builder: MessageBuilder,
-    /// Capacity reserved for the next message.
     capacity: usize,
     chunk_bytes: usize,
     scratch: Vec<u8>,
@@ -197,7 +196,6 @@ impl SampleEncoder {
         std::mem::replace(&mut self.builder, MessageBuilder::with_capacity(0)).finish()
     }
 
-    /// Reserves memory for the next message.
     fn reserve(&mut self) {
         if self.builder.body_len() == 0 {
             self.builder.out().reserve(self.capacity);

@@ -27,14 +27,12 @@ const KEPT_CHUNKS: usize = 1024;
 #[derive(Debug, Default)]
 pub struct TransferEncoder {
     templates: TrajectoryTemplates,
-    /// Chunks that the server has.
     kept: HashMap<u64, Chunk>,
     /// Keys of those chunks, oldest first.
     in_order: VecDeque<u64>,
     kept_bytes: usize,
 }
 
-/// A message that is being written.
 struct Draft {
     builder: MessageBuilder,
     bytes: usize,

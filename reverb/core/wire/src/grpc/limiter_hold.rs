@@ -16,7 +16,6 @@ pub(super) struct GrpcLimiterHold {
 }
 
 impl GrpcLimiterHold {
-    /// Waits until the limiter is off.
     pub(super) async fn begin(mut call: Call, request: &HoldRateLimiterRequest) -> Result<Self> {
         // If this fails, the stream has already ended, and the reply has the reason.
         let _ = call.ask(Message::encode(request));

@@ -23,7 +23,6 @@ pub(super) struct GrpcSampleStream {
     decoder: SampleDecoder,
     /// Number of requested samples that have not arrived yet.
     outstanding: usize,
-    /// The timeout of the last request.
     timeout: Option<Duration>,
     several: Option<SeveralServers>,
 }
@@ -32,7 +31,6 @@ pub(super) struct GrpcSampleStream {
 pub(super) struct SeveralServers {
     number: usize,
     target: String,
-    /// Address of all of them as a group.
     as_group: String,
 }
 
@@ -115,7 +113,7 @@ impl GrpcSampleStream {
             // A large message may arrive slowly.
             if self.call.reply.partial_bytes() == before {
                 let what = format!(
-                    "has said nothing for {} s, and the timeout of the request was {} ms.",
+                    "has sent nothing for {} s, although the timeout of the request was {} ms.",
                     limit.as_secs(),
                     timeout.as_millis()
                 );

@@ -41,7 +41,7 @@ impl Shard for GrpcTransport {
             // Its request has the fields of `MutatePriorities`.
             let request = encode_mutation(table, updates, deletes);
             let answer = self.ask(calls::UPDATE_PRIORITIES, request).await;
-            answer.map_err(|error| self.explain(error, "tell which keys it does not have"))
+            answer.map_err(|error| self.explain(error, "report missing keys"))
         })
     }
 
@@ -89,7 +89,7 @@ impl GrpcTransferSink {
     async fn why_ended(&mut self, error: Error) -> Error {
         match self.reply.next().await {
             Ok(_) => error,
-            Err(why) => explain(why, &self.target, "take items of other shards"),
+            Err(why) => explain(why, &self.target, "accept items of other shards"),
         }
     }
 }
@@ -115,7 +115,7 @@ impl TransferSink for GrpcTransferSink {
             self.sender.finish();
             let answer = self.reply.next().await;
             let answer =
-                answer.map_err(|why| explain(why, &self.target, "take items of other shards"))?;
+                answer.map_err(|why| explain(why, &self.target, "accept items of other shards"))?;
             let answer = answer.ok_or_else(|| stream_ended(&self.target))?;
             self.reply.expect_end().await?;
             TransferResponse::decode(answer).map_err(|error| {

@@ -256,7 +256,7 @@ async fn a_server_that_keeps_silent_does_not_hold_a_request_with_a_timeout() {
     assert!(
         error
             .message()
-            .contains("has said nothing for 11 s, and the timeout of the request was 1500"),
+            .contains("has sent nothing for 11 s, although the timeout of the request was 1500"),
         "{error}"
     );
 }
