@@ -13,7 +13,7 @@ use reverb_wire::shard::Shard;
 
 use crate::server_connector::{Options, ServerConnector};
 
-/// Time after which an unreachable shard is left out for a while.
+/// Time limit for reaching a shard. A shard that exceeds it is left out for a while.
 const SHARD_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct ShardConnector(pub(crate) Options);

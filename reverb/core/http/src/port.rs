@@ -36,7 +36,7 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for reading an answer, and for a connection as a whole.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Delay of an answer that authentication failed.
+/// Delay of the answer to a failed authentication.
 const FAILURE_DELAY: Duration = Duration::from_millis(100);
 
 /// Maximum number of such answers on a connection.

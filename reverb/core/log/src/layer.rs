@@ -58,7 +58,7 @@ where
             if let Some(fields) = span.extensions().get::<Fields>() {
                 let is_ours = is_ours(span.metadata().target());
                 for (name, value) in &fields.values {
-                    // h2 has a field `peer`, for the side of a connection.
+                    // h2 also has a field `peer`, with another meaning; ours has priority.
                     if is_ours || !line.has(name) {
                         line.set(*name, value.clone());
                     }

@@ -146,7 +146,7 @@ mod pages {
         };
         let failed = start.addr() == usize::MAX;
         let start = NonNull::new(start).filter(|_| !failed)?;
-        // SAFETY: that mapping. A system without huge pages refuses, which is harmless.
+        // SAFETY: the mapping was just made. Without huge pages the system refuses, which is fine.
         unsafe { madvise(start.as_ptr(), length, HUGE_PAGES) };
         Some(start.cast())
     }

@@ -51,7 +51,7 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Time limit for the last message to a connection that is closed to make room. Its few bytes fit
 /// into the socket, unless the peer does not read.
-const GOODBYE_TIMEOUT: Duration = Duration::from_millis(10);
+const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Time limit for closing a connection whose room is needed.
 const ROOM_TIMEOUT: Duration = Duration::from_millis(100);
@@ -198,8 +198,8 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
         }
         (PeerProtocol::Http2, _, accepted) => (accepted.into(), Encryption::Cleartext),
     };
-    let mut first_words = Vec::new();
-    let preface = preface::read_preface(&mut socket, &mut first_words);
+    let mut preface_bytes = Vec::new();
+    let preface = preface::read_preface(&mut socket, &mut preface_bytes);
     match tokio::time::timeout_at(timeout, preface).await {
         Ok(read) => read.ok()?,
         Err(_) => return dismiss(socket).await,
@@ -212,7 +212,7 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
     let lacks_tls = tls.is_some() && encryption == Encryption::Cleartext;
     let liveness = Arc::new(Liveness::counted(&shared.options.traffic));
     let limits = shared.options.limits;
-    let socket = WithPreface::new(socket, first_words, is_unix);
+    let socket = WithPreface::new(socket, preface_bytes, is_unix);
     // Peers without an admission cannot have more unread bytes than that here.
     let is_unadmitted = shared.options.wants_tokens || lacks_tls;
     let (window, frame) = if is_unadmitted {
@@ -246,13 +246,13 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
 
 /// Closes a connection whose peer has sent no preface.
 async fn dismiss<T>(socket: Socket) -> Option<T> {
-    let words = goaway(h2::Reason::NO_ERROR, "The client sent nothing.");
-    send_last(Box::pin(async { graceful_close::close(socket, &words).await })).await
+    let message = goaway(h2::Reason::NO_ERROR, "The client sent nothing.");
+    send_last(Box::pin(async { graceful_close::close(socket, &message).await })).await
 }
 
 /// Sends the last bytes. The peer may not read them.
-async fn send_last<T>(words: BoxFuture<'_, io::Result<()>>) -> Option<T> {
-    let _ = tokio::time::timeout(GRACE, words).await;
+async fn send_last<T>(sending: BoxFuture<'_, io::Result<()>>) -> Option<T> {
+    let _ = tokio::time::timeout(GRACE, sending).await;
     None
 }
 
@@ -393,7 +393,7 @@ fn begin_call<H: Handler>(
 async fn leave(mut connection: Connection) -> std::result::Result<(), h2::Error> {
     connection.abrupt_shutdown(h2::Reason::NO_ERROR);
     let closed = std::future::poll_fn(|context| connection.poll_closed(context));
-    tokio::time::timeout(GOODBYE_TIMEOUT, closed).await.unwrap_or(Ok(()))
+    tokio::time::timeout(LAST_MESSAGE_TIMEOUT, closed).await.unwrap_or(Ok(()))
 }
 
 async fn sleep_until(deadline: Option<Instant>) {

@@ -14,9 +14,9 @@ pub(super) const MAX_READ_BYTES: u64 = 64 << 10;
 /// them.
 pub(super) async fn close<S: AsyncRead + AsyncWrite + Unpin>(
     mut socket: S,
-    words: &[u8],
+    bytes: &[u8],
 ) -> io::Result<()> {
-    socket.write_all(words).await?;
+    socket.write_all(bytes).await?;
     socket.shutdown().await?;
     let mut rest = socket.take(MAX_READ_BYTES);
     let mut buffer = [0; 1024];
