@@ -62,11 +62,12 @@ signals:
   with an error, and closes the port. A second SIGTERM or Ctrl-C ends the process at once. So does
   any of them before the server is ready.
 
-  SIGHUP reads the file of --config-file again. The settings that `reverb configure` changes can change;
-  if anything else is different, or anything is wrong, nothing changes, and standard error says why. It
-  also reads certificates and tokens again; if one of these two is bad, its earlier content stays in
-  force. The server also does that by itself every 10 s. Other paths need a restart. Without any such
-  file, SIGHUP stops the server like SIGTERM: it is also sent when the terminal is closed.
+  SIGHUP reads the file of --config-file again. The settings that `reverb configure` changes can
+  change; if anything else is different, or anything is wrong, nothing changes, and standard error
+  says why. It also reads certificates and tokens again; if one of these two is bad, its earlier
+  content stays in force. The server also does that by itself every 10 s. Other paths need a
+  restart. Without any such file, SIGHUP stops the server like SIGTERM: it is also sent when the
+  terminal is closed.
 
   A signal that was ignored at the start, as SIGHUP is under nohup, does not stop the server. SIGHUP
   reads the files even then.

@@ -55,7 +55,6 @@ mod tensorflow;
 mod trajectory_writer;
 mod wait;
 
-/// The module; every class of it in one list.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     reverb_allocator::set_up();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rate limiters and tables as Python sees them.
+//! Rate limiters and tables, for Python.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -35,7 +35,7 @@ fn short(value: f64) -> String {
     if value.abs() < 1e15 { value.to_string() } else { format!("{value:.5e}") }
 }
 
-/// When a table allows inserts and samples.
+/// Conditions under which a table allows inserts and samples.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct RateLimiter {
     config: RateLimiterConfig,
@@ -68,7 +68,7 @@ impl RateLimiter {
 pub(crate) struct Table {
     /// Replaced when a checkpoint is restored with its settings.
     engine: Mutex<Arc<Engine>>,
-    /// Set for good by the server that claims the table: a closed table cannot be reopened.
+    /// Set permanently by the server that claims the table: a closed table cannot be reopened.
     served: AtomicBool,
     origin: Origin,
 }
@@ -197,7 +197,7 @@ impl Table {
         engine.config().sampler.in_group(engine.name()).map(drop).or_raise()
     }
 
-    /// Why samples can never begin, or why it can come to a stop for good.
+    /// Reason why samples can never begin, or why the table can stop for good.
     fn why_never(&self) -> Option<String> {
         self.current().config().why_never()
     }

@@ -11,7 +11,7 @@ use reverb_wire::convert::table_config::{
 };
 use reverb_wire::generated as proto;
 
-/// The message for a table, as checkpoints have it, without its items.
+/// Message for a table in a checkpoint, without its items.
 pub fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
     // The pattern is exhaustive, so that the compiler points here when an option is added. The seed
     // is not stored.
@@ -45,7 +45,7 @@ pub fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
     }
 }
 
-/// The settings in such a message.
+/// Settings in such a message.
 ///
 /// # Errors
 ///
@@ -67,7 +67,6 @@ pub fn to_config(message: &proto::PriorityTableCheckpoint) -> Result<TableConfig
     Ok(config)
 }
 
-/// The counters in such a message.
 pub(crate) fn to_counters(message: &proto::PriorityTableCheckpoint) -> Counters {
     let rate_limiter = message.rate_limiter.unwrap_or_default();
     Counters {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The values that all crates share: errors, tensors, chunks, trajectories, and what a table is.
+//! Values that all crates share: errors, tensors, chunks, trajectories, and settings of tables.
 //!
 //! Design: `docs/design/chunks.md`.
 //!
-//! This crate does no I/O, waits for nothing and takes no locks. It contains only values, three
-//! lists of the process: who counts the bytes of chunks (`account`), known columns (`columns`), and
-//! known layouts of chunks (`known_layout`), and memory that threads use again (`spare_lists`).
+//! This crate does no I/O, waits for nothing and takes no locks. Its only global state are three
+//! lists of the process: accounts of bytes (`account`), known columns (`columns`), and known
+//! layouts of chunks (`known_layout`), and memory that threads reuse (`spare_lists`).
 
 #![forbid(unsafe_code)]
 
@@ -55,7 +55,7 @@ pub use sample_options::SampleOptions;
 pub use selector_config::{Draw, GroupSampling, SelectorConfig};
 pub use signature::{Signature, TensorSpec};
 pub use spare_lists::{SpareLists, keep_samples, spare_samples};
-pub use stacking::{Layout, Stacking};
+pub use stacking::{ItemSpec, Stacking};
 pub use table_change::TableChange;
 pub use table_config::{MemoryConfig, RateLimiterConfig, TableConfig, TableSignature, WhenFull};
 pub use table_info::{Counters, TableInfo, WorkerTime};

@@ -3,20 +3,20 @@
 
 use crate::{Error, RateLimiterConfig, Result, SelectorConfig, TableConfig};
 
-/// New values for some settings of a table; what is absent stays as it is.
+/// New values for some settings of a table; missing ones stay as they are.
 ///
 /// The kinds of the selectors, the signature and the name cannot change.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TableChange {
     /// Maximum number of items.
     pub max_size: Option<i64>,
-    /// Maximum number of bytes; `Some(None)` takes the limit away.
+    /// Maximum number of bytes; `Some(None)` removes the limit.
     pub max_bytes: Option<Option<u64>>,
     /// Number of samples after which an item is removed; no limit if it is below 1.
     pub max_times_sampled: Option<i32>,
-    /// Bounds the ratio of samples to inserts.
+    /// Bounds of the ratio of samples to inserts.
     pub rate_limiter: Option<RateLimiterConfig>,
-    /// The exponent of a prioritized sampler.
+    /// Exponent of a prioritized sampler.
     pub priority_exponent: Option<f64>,
     /// New parameters of the sampler, which must be of the same kind.
     pub sampler: Option<SelectorConfig>,
@@ -87,7 +87,7 @@ impl TableChange {
     }
 
     /// Refuses a change after which the table could never hold the items that sampling needs. A
-    /// table that was made so may keep it.
+    /// table that was created like that may keep it.
     fn check_size(&self, new: &TableConfig) -> Result<()> {
         let TableConfig { name, max_size, rate_limiter, .. } = new;
         let min_size = rate_limiter.min_size_to_sample;

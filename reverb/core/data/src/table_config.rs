@@ -23,17 +23,17 @@ pub struct TableConfig {
     pub max_size: i64,
     /// Number of samples after which an item is removed. There is no limit if it is below 1.
     pub max_times_sampled: i32,
-    /// Bounds the ratio of samples to inserts.
+    /// Bounds of the ratio of samples to inserts.
     pub rate_limiter: RateLimiterConfig,
-    /// Dtypes and shapes of its items. Clients receive it and check their items. The table does not
-    /// check it.
+    /// Dtypes and shapes of its items. Clients receive it and check their items; the table does
+    /// not.
     pub signature: Option<TableSignature>,
-    /// Seed of random choices, which makes them reproducible. If absent, the operating system
-    /// provides one.
+    /// Seed of random choices, which makes them reproducible. `None` takes one from the operating
+    /// system.
     pub seed: Option<u64>,
-    /// Bounds the bytes of its items.
+    /// Limit on the bytes of its items.
     pub memory: MemoryConfig,
-    /// Which priority an item of [`MAX_PRIORITY`](crate::MAX_PRIORITY) gets.
+    /// Meaning of [`MAX_PRIORITY`](crate::MAX_PRIORITY) as the priority of a new item.
     pub max_priority: MaxPriority,
 }
 
@@ -59,8 +59,8 @@ impl TableConfig {
         }
     }
 
-    /// The settings that can change while the table runs, as text: name and value. They are the
-    /// same ones in the same order for every table.
+    /// Settings that can change while the table runs, as text: name and value. Every table has the
+    /// same ones in the same order.
     pub fn settings(&self) -> [(&'static str, String); 10] {
         let RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff } =
             self.rate_limiter;
@@ -79,7 +79,7 @@ impl TableConfig {
         ]
     }
 
-    /// The settings that have another value afterwards: name, value before, value after.
+    /// Settings that differ afterwards: name, value before, value after.
     pub fn changes_to(&self, after: &Self) -> Vec<(&'static str, String, String)> {
         let pairs = self.settings().into_iter().zip(after.settings());
         pairs
@@ -117,12 +117,12 @@ fn or_none(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "none".to_owned(), |value| value.to_string())
 }
 
-/// How many bytes the items of a table may take.
+/// Limit on the bytes of a table's items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryConfig {
-    /// Maximum number of bytes, each chunk counted once. There is no limit if it is absent.
+    /// Maximum number of bytes, each chunk counted once. `None` for no limit.
     pub max_bytes: Option<u64>,
-    /// What happens when an item does not fit.
+    /// Action when an item does not fit.
     pub when_full: WhenFull,
 }
 
@@ -145,7 +145,7 @@ impl MemoryConfig {
     }
 }
 
-/// What a table does with an item that does not fit into its `max_bytes`.
+/// Action of a table for an item that does not fit into its `max_bytes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhenFull {
     /// The remover evicts items until it fits.
@@ -164,7 +164,7 @@ pub struct TableSignature {
     pub encoded: Bytes,
 }
 
-/// The four numbers of a rate limiter.
+/// The four parameters of a rate limiter.
 ///
 /// With `I` inserts, `S` samples and `D` deletes so far, a table holds `I - D` items, and the
 /// cursor `I * samples_per_insert - S` must stay between `min_diff` and `max_diff`.
@@ -172,7 +172,7 @@ pub struct TableSignature {
 pub struct RateLimiterConfig {
     /// Number of samples that each insert allows.
     pub samples_per_insert: f64,
-    /// No sample before the table holds this many items.
+    /// Number of items that the table must hold before the first sample.
     pub min_size_to_sample: i64,
     /// Samples wait when the cursor would fall below this.
     pub min_diff: f64,
@@ -181,8 +181,8 @@ pub struct RateLimiterConfig {
 }
 
 impl RateLimiterConfig {
-    /// Inserts that a table of `size` items needs before its next sample, with the cursor
-    /// `inserts * samples_per_insert - samples`; 0 if that is allowed now.
+    /// Inserts that a table of `size` items needs before its next sample; 0 if that is allowed now.
+    /// `cursor` is `inserts * samples_per_insert - samples`.
     pub fn missing_inserts(&self, size: i64, cursor: f64) -> f64 {
         let for_diff = ((self.min_diff + 1.0 - cursor) / self.samples_per_insert).ceil();
         for_diff.max((self.min_size_to_sample - size) as f64).max(0.0)
@@ -198,7 +198,7 @@ impl RateLimiterConfig {
         (cursor + self.samples_per_insert - self.max_diff).ceil().max(0.0)
     }
 
-    /// Checks the four numbers.
+    /// Checks the four parameters.
     ///
     /// # Errors
     ///

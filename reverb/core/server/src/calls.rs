@@ -22,7 +22,7 @@ use reverb_data::{Error, ErrorKind, Result};
 use reverb_engine::SetBy;
 use reverb_rpc::Message;
 use reverb_rpc::client::own_name;
-use reverb_rpc::frames::MessageReader;
+use reverb_rpc::framing::MessageReader;
 use reverb_rpc::message::body_bytes;
 use reverb_rpc::server::{Responder, decode, read_single_encoded};
 use reverb_wire::calls::{Call, Needs, SmallCall};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the rows of a column of a batch have in common.
 
-use reverb_data::stacking::{ColumnLayout, different_columns, different_shapes};
+use reverb_data::stacking::{ColumnSpec, different_columns, different_shapes};
 use reverb_data::trajectory::{CheckedColumn, Column};
 use reverb_data::{DType, Error, Result, Shape, Trajectory};
 
@@ -109,12 +109,9 @@ impl ColumnPlan {
             Err(error) => error,
             Ok((dtype, shape)) => {
                 let Self { item_shape, squeeze, .. } = self;
-                let planned = ColumnLayout {
-                    dtype: self.dtype,
-                    shape: item_shape.clone(),
-                    squeeze: *squeeze,
-                };
-                let found = ColumnLayout { dtype, shape, squeeze: column.squeeze };
+                let planned =
+                    ColumnSpec { dtype: self.dtype, shape: item_shape.clone(), squeeze: *squeeze };
+                let found = ColumnSpec { dtype, shape, squeeze: column.squeeze };
                 different_shapes(index, &planned, &found)
             }
         }

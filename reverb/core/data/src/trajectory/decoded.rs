@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The values of a trajectory: columns, decoded from slices of chunks.
+//! Values of a trajectory: columns, decoded from slices of chunks.
 
 use super::{Column, Slice, Trajectory};
 use crate::codec::{TensorView, no_memory, zeros};
@@ -31,11 +31,11 @@ impl Trajectory {
         self.decode_column_within(column, &mut { usize::MAX })
     }
 
-    /// As `decode_column`. It may take `room` bytes, and what it takes is subtracted from it.
+    /// Like `decode_column`. It may take `room` bytes, from which its bytes are subtracted.
     ///
     /// # Errors
     ///
-    /// `ResourceExhausted` if there is not so much room, or no memory.
+    /// `ResourceExhausted` if `room` or the memory is too small.
     pub fn decode_column_within(&self, column: &Column<'_>, room: &mut usize) -> Result<Tensor> {
         let checked = self.checked_column(column)?;
         let (dtype, num_bytes) = (checked.dtype, checked.num_bytes);
@@ -59,13 +59,13 @@ impl Trajectory {
         Ok(Tensor { dtype, shape, data })
     }
 
-    /// As `column_spec`, after a look at each slice: all must have the same kind of steps, and
-    /// their chunks must have room for those. To be called before memory is taken for a column:
-    /// any number in it may be false.
+    /// Like `column_spec`, with a check of each slice: all must have steps of the same dtype and
+    /// shape, and their chunks must have room for those. To be called before memory is allocated
+    /// for a column: any number in it may be false.
     ///
     /// # Errors
     ///
-    /// `DataLoss` or `InvalidArgument` that says what is wrong.
+    /// `DataLoss` or `InvalidArgument` that names the problem.
     pub fn checked_column(&self, column: &Column<'_>) -> Result<CheckedColumn<'_>> {
         let (tensor, first, shape) = self.column_head(column)?;
         let dtype = tensor.dtype;
@@ -129,7 +129,7 @@ impl Trajectory {
         }
     }
 
-    /// Copies a column of fixed-size elements to `out`, which is exactly as long as the column.
+    /// Copies a column of fixed-size elements to `out`, which has exactly the length of the column.
     pub fn copy_column(&self, column: &Column<'_>, out: &mut [u8]) -> Result<()> {
         let mut rest = out;
         for slice in column.slices() {

@@ -195,7 +195,7 @@ fn a_table_that_nobody_uses_is_idle() {
     let mut status = table(free());
     status.statistics.last_insert_ns = NOW_NS - 41_000_000_000;
     status.statistics.last_sample_ns = 0;
-    let text = "Nobody asks: the last insert was 41 s ago, no sample yet.";
+    let text = "No requests: the last insert was 41 s ago, no sample yet.";
     check(&status, &around(), State::Idle, text);
 }
 

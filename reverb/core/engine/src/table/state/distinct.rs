@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use reverb_data::{Error, Layout, Result, SampleOptions};
+use reverb_data::{Error, ItemSpec, Result, SampleOptions};
 
 use super::{Batch, TableState};
 use crate::selector::{Handle, Pick, Place};
@@ -119,15 +119,15 @@ impl TableState {
         let Some(stacking) = options.stacking.filter(|_| self.max_times_sampled > 0) else {
             return Ok(());
         };
-        let mut layout: Option<Layout> = None;
+        let mut spec: Option<ItemSpec> = None;
         for (at, pick) in picks.iter().enumerate() {
             if stacking.after(at).position == 0 {
-                layout = None;
+                spec = None;
             }
             let trajectory = self.contents.items.get(pick.handle).trajectory();
-            match &layout {
-                Some(layout) => layout.check(&trajectory)?,
-                None => layout = Some(Layout::from_trajectory(&trajectory)?),
+            match &spec {
+                Some(spec) => spec.check(&trajectory)?,
+                None => spec = Some(ItemSpec::from_trajectory(&trajectory)?),
             }
         }
         Ok(())

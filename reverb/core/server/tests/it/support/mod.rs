@@ -14,7 +14,7 @@ use reverb_data::{
     TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
 use reverb_engine::Table;
-use reverb_rpc::frames::{Compression, MessageReader, MessageSender};
+use reverb_rpc::framing::{Compression, MessageReader, MessageSender};
 use reverb_rpc::message::Message;
 use reverb_rpc::status::Status;
 use reverb_server::{Server, ServerOptions};
