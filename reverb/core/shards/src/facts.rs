@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a client knows of one table of one shard, as last heard.
+//! Table statistics: the last known numbers of one table at one shard.
 
 use parking_lot::Mutex;
 use reverb_data::Sampled;
 use reverb_wire::generated::reverb::WatchedTable;
 
-/// How a table chooses what it samples, as far as a group cares.
+/// Sampling rule of a table, reduced to the cases that a group treats differently.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Sampling {
-    /// Every item alike.
+    /// All items are equally likely.
     Uniform,
-    /// By `priority ** exponent`.
+    /// Items are weighted by `priority ** exponent`.
     Prioritized {
-        /// Of the priority.
+        /// Exponent of the priority.
         exponent: f64,
     },
-    /// In some order. Each shard has its own.
+    /// A fixed order, such as FIFO or a heap. Each shard has an order of its own.
     Ordered,
 }
 
 impl Sampling {
-    /// The weight of an item.
+    /// The weight of an item with this priority.
     pub fn weight(self, priority: f64) -> f64 {
         match self {
             Self::Prioritized { exponent } if priority > 0.0 => priority.powf(exponent),
@@ -30,44 +30,45 @@ impl Sampling {
     }
 }
 
-/// One table of one shard at one time; `None` is not known.
+/// Numbers of one table at one shard at one time. `None` means unknown, unless documented
+/// otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub struct Facts {
     /// Number of items.
     pub size: i64,
-    /// The part of its `max_size` or `max_bytes` that the table has.
+    /// Fill level from 0 to 1: the used part of `max_size` or `max_bytes`, whichever is larger.
     pub share: Option<f64>,
-    /// The sum of the weights of all items.
+    /// Sum of the weights of all items.
     pub mass: Option<f64>,
-    /// The largest priority of all items.
+    /// Largest priority of all items.
     pub max_priority: Option<f64>,
-    /// The smallest probability of an item.
+    /// Smallest sampling probability of an item.
     pub min_probability: Option<f64>,
     /// Inserts times `samples_per_insert` minus samples.
     pub cursor: f64,
-    /// The lower bound of the cursor; `None`: no bound.
+    /// Lower bound of the cursor; `None`: unbounded.
     pub min_diff: Option<f64>,
-    /// Below this many items nothing is sampled.
+    /// Smallest number of items at which the table can be sampled.
     pub min_size: i64,
-    /// Whether inserts wait.
+    /// True if inserts are blocked.
     pub insert_waits: bool,
-    /// Whether sample requests wait.
+    /// True if sample requests are blocked.
     pub sample_waits: bool,
-    /// Whether the shard has said anything of the table.
+    /// True once the shard has reported this table.
     pub is_heard: bool,
-    /// Whether all its items have slots of the shard, for sure.
+    /// True if the keys of all items are known to lie in slots of the shard.
     pub has_no_foreign_keys: bool,
 }
 
 impl Facts {
-    /// How many samples the limiter allows, as far as is known.
+    /// Number of samples that the limiter allows now, as far as is known.
     pub fn samples_allowed(&self) -> usize {
         if self.size == 0 || self.size < self.min_size {
             return 0;
         }
         match self.min_diff {
-            // Floats beyond the largest usize become that.
+            // The cast turns larger values into the largest usize.
             Some(min_diff) => (self.cursor - min_diff).max(0.0) as usize,
             None => usize::MAX,
         }
@@ -119,42 +120,42 @@ impl Facts {
     }
 }
 
-/// The facts of one table of one shard, which several threads read and write.
+/// Statistics of one table at one shard, shared by threads.
 #[derive(Debug, Default)]
 pub struct TableFacts(Mutex<Facts>);
 
 impl TableFacts {
-    /// What is known now.
+    /// The current statistics.
     pub fn now(&self) -> Facts {
         *self.0.lock()
     }
 
-    /// Takes what a watch says.
+    /// Stores the report of a watch.
     pub fn watched(&self, table: &WatchedTable) {
         self.0.lock().watched(table);
     }
 
-    /// Takes the part of its `max_size` or `max_bytes` that the table has.
+    /// Stores the fill level, from 0 to 1.
     pub fn filled(&self, share: f64) {
         self.0.lock().share = Some(share).filter(|share| share.is_finite());
     }
 
-    /// Takes the size that a server without watches tells.
+    /// Stores the size reported by a server that has no watches.
     pub fn polled(&self, size: i64, max_size: i64) {
         self.0.lock().polled(size, max_size);
     }
 
-    /// Learns from an answer: the mass is the weight of an item divided by its probability.
+    /// Estimates the mass from samples: the weight of an item divided by its probability.
     pub fn sampled(&self, samples: &[Sampled], sampling: Sampling) {
         self.0.lock().sampled(samples, sampling);
     }
 
-    /// Forgets everything: another server answers.
+    /// Forgets everything, because another server has taken over.
     pub fn forget(&self) {
         *self.0.lock() = Facts::default();
     }
 
-    /// Says that there may be items of foreign slots.
+    /// Records that items with keys of other shards' slots are possible.
     pub fn doubt_keys(&self) {
         self.0.lock().has_no_foreign_keys = false;
     }

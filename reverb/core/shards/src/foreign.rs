@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The shards where items were sampled whose keys have slots of other shards: writers that know
-//! nothing of slots have made them.
+//! Foreign keys: keys that were sampled at a shard that does not own their slot. Writers that do
+//! not know about slots create them.
 
-/// How many keys are remembered: a later one takes the place of another.
+/// Capacity; a new key overwrites the key at its position.
 const NUM_PLACES: usize = 1 << 20;
 
-/// The last foreign keys, 16 MiB once there are any.
+/// The most recent foreign keys and their shards. Takes 16 MiB from the first key on.
 #[derive(Debug, Default)]
 pub(crate) struct ForeignKeys(Vec<(u64, i32)>);
 
 impl ForeignKeys {
     pub(crate) fn remember(&mut self, key: u64, shard: i32) {
         if self.0.is_empty() {
-            // No key is 2^64 - 1.
+            // No key is `u64::MAX`, so it marks an empty entry.
             self.0 = vec![(u64::MAX, 0); NUM_PLACES];
         }
         self.0[place(key)] = (key, shard);
@@ -24,7 +24,7 @@ impl ForeignKeys {
     }
 }
 
-/// The low bits of keys are random.
+/// Position of a key: its low bits, which are random.
 fn place(key: u64) -> usize {
     key as usize & (NUM_PLACES - 1)
 }

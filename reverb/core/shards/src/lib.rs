@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Several servers as one: a group of shards behind one [`Transport`].
+//! A group: several servers (shards) behind one [`Transport`].
 //!
 //! Design: `docs/design/groups.md`.
 //!

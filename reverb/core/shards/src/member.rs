@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A shard as its clients see it: how to reach it, and what it said last.
+//! A member: a client's view of one shard, with its connections and last reports.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,54 +17,55 @@ use tokio::task::AbortHandle;
 
 use crate::facts::TableFacts;
 
-/// Who listens on a socket of this machine answers at once.
+/// Time limit for a Unix socket on this machine, which answers at once.
 const SOCKET_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Leads to one server.
+/// A connection to one server.
 pub trait Line: Send + Sync {
-    /// The server. It may have moved into this process meanwhile.
+    /// The server. The call can return another object later, if the server moves into this process.
     fn shard(&self) -> Result<Arc<dyn Shard>>;
 }
 
-/// Makes lines to servers, by their addresses.
+/// Makes connections to servers.
 pub trait Dial: Send + Sync {
-    /// A line; it connects on first use. The server that has the id, if it is known, may be in this
-    /// process at an address that does not say so.
+    /// Makes a connection; it opens on first use. A server with this id in the same process is used
+    /// directly, even if the address does not show that it is local.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for an address that cannot be.
+    /// `InvalidArgument` for a malformed address.
     fn dial(&self, address: &str, server_id: Option<u64>) -> Result<Box<dyn Line>>;
 
-    /// A line over a Unix socket of this machine, if there is one at the path. Whoever listens
-    /// there has to prove its id.
+    /// Makes a connection over a Unix socket of this machine, if the path exists. The caller must
+    /// check the id of the server.
     fn dial_socket(&self, unix_path: &str) -> Option<Box<dyn Line>>;
 }
 
-/// Whether a shard can be used.
+/// Availability of a shard.
 #[derive(Debug, Clone)]
 pub(crate) enum State {
-    /// Nothing was heard of it yet.
+    /// Not asked yet.
     New,
-    /// It answers.
+    /// The last call was answered.
     Up,
-    /// It does not.
+    /// The last call failed.
     Down(Error),
 }
 
 /// A shard of a group.
 pub struct Member {
-    /// Its place in the group.
+    /// Index in the group.
     pub(crate) index: i32,
-    /// For people, and to reach it.
+    /// Address, used to connect and in messages.
     pub(crate) address: String,
     line: Box<dyn Line>,
-    /// A shorter way on the same machine, and whether the right server is at its end.
+    /// Connection over a Unix socket, used once `is_socket_proved` is true: the server's id is
+    /// right.
     socket: Option<Box<dyn Line>>,
     is_socket_proved: AtomicBool,
-    /// `None` if it owns no slots; then it gets no items.
+    /// Key slots of the shard; `None` if it owns none and so gets no items.
     pub(crate) route: Option<ShardRoute>,
-    /// Its share of the inserts.
+    /// Relative share of inserts that the shard gets.
     pub(crate) weight: f64,
     pub(crate) is_draining: bool,
     pub(crate) is_coordinator: bool,
@@ -72,20 +73,20 @@ pub struct Member {
     last_seen: Mutex<Option<Instant>>,
     server_id: Mutex<Option<u64>>,
     tables: RwLock<HashMap<String, Arc<TableFacts>>>,
-    /// Whether it has the calls of shards; those of dm-reverb have not.
+    /// False for servers of dm-reverb, which lack the calls of shards.
     is_ours: AtomicBool,
-    /// Whether a watch tells of its tables as they change.
+    /// True while a watch reports changes of its tables.
     pub(crate) is_watched: AtomicBool,
-    /// Insert streams of all clients that lead to it, as it has told last.
+    /// Number of insert streams of all clients to this shard, as last reported.
     pub(crate) told_writers: AtomicI64,
-    /// Insert streams of this client that lead to it.
+    /// Number of insert streams of this client to this shard.
     pub(crate) num_writers: AtomicUsize,
-    /// Wakes the task that looks after it.
+    /// Wakes the health task of this member.
     pub(crate) look: Notify,
     task: Mutex<Option<AbortHandle>>,
 }
 
-/// What makes a member.
+/// Arguments of [`Member::new`].
 pub(crate) struct Place {
     pub(crate) index: i32,
     pub(crate) address: String,
@@ -121,13 +122,13 @@ impl Member {
         }
     }
 
-    /// With a shorter way on the same machine.
+    /// Adds a connection over a Unix socket of this machine.
     pub(crate) fn with_socket(mut self, socket: Option<Box<dyn Line>>) -> Self {
         self.socket = socket;
         self
     }
 
-    /// The server.
+    /// The server, over the Unix socket if it is proved.
     pub(crate) fn shard(&self) -> Result<Arc<dyn Shard>> {
         match &self.socket {
             Some(socket) if self.is_socket_proved.load(Ordering::Relaxed) => socket.shard(),
@@ -135,8 +136,8 @@ impl Member {
         }
     }
 
-    /// Asks who is at the end of the socket. Paths, like host names, are alike in containers: only
-    /// the server with the right id may be used.
+    /// Checks the server's id over the Unix socket. Containers can have equal paths and host names,
+    /// so only the id identifies a server.
     pub(crate) async fn prove_socket(&self, server_id: u64) {
         let Some(socket) = &self.socket else { return };
         let asked = async { socket.shard()?.call(DirectoryRequest::default()).await };
@@ -174,7 +175,7 @@ impl Member {
         self.is_ours.store(is_ours, Ordering::Relaxed);
     }
 
-    /// It has answered. `server_id` says who, if it is known.
+    /// Records an answer, and the server's id if known.
     pub(crate) fn came_up(&self, server_id: Option<u64>) {
         *self.last_seen.lock() = Some(Instant::now());
         if let Some(id) = server_id {
@@ -193,7 +194,7 @@ impl Member {
         }
     }
 
-    /// It did not answer.
+    /// Records a failed call.
     pub(crate) fn went_down(&self, error: &Error) {
         let before = std::mem::replace(&mut *self.state.lock(), State::Down(error.clone()));
         self.tables.read().values().for_each(|facts| facts.doubt_keys());
@@ -206,7 +207,7 @@ impl Member {
         }
     }
 
-    /// What is known of a table.
+    /// Statistics of a table; created empty on first use.
     pub(crate) fn facts(&self, table: &str) -> Arc<TableFacts> {
         if let Some(facts) = self.tables.read().get(table) {
             return Arc::clone(facts);
@@ -214,12 +215,12 @@ impl Member {
         Arc::clone(self.tables.write().entry(table.to_owned()).or_default())
     }
 
-    /// How full these tables are together, if that is known of all.
+    /// Sum of the fill levels of these tables, if all are known.
     pub(crate) fn share<'a>(&self, mut tables: impl Iterator<Item = &'a str>) -> Option<f64> {
         tables.try_fold(0.0, |sum, table| Some(sum + self.facts(table).now().share?))
     }
 
-    /// Nobody looks after it any more.
+    /// Ends the health task.
     pub(crate) fn end_task(&self) {
         if let Some(task) = self.task.lock().take() {
             task.abort();

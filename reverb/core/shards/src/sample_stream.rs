@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One sample stream over all shards.
 //!
-//! Which shard an item comes from is decided here, by the masses of the shards; which item of the
-//! shard, by the shard. The probability of an item is the product of both, and is exact also if the
-//! masses are out of date: then other items come, and their probabilities say so.
+//! The shard of an item is drawn here, by the masses of the shards; the item is drawn by the shard.
+//! The probability of an item is the product of both. It is exact even if the masses are out of
+//! date, because it is computed from the shares that were used.
 //!
-//! Tables that sample in an order of their own (queues, stacks, heaps) have that order in each
-//! shard only. Nothing is asked of a shard beyond what was requested, because what it samples may
-//! be gone from it. So requests go to the shards that have items, for a short time, and then to
-//! others.
+//! Tables that sample in a fixed order (queues, stacks, heaps) have that order in each shard only.
+//! Sampling can remove items from a shard, so no shard is asked for more than was requested.
+//! Requests go to the shards that have items, and after a short time to others.
 
 mod lane;
 
@@ -30,28 +29,28 @@ use crate::shares::Shares;
 
 use lane::{Lane, Part, Request};
 
-/// How long a shard may take to give items of an ordered table before others are asked too.
+/// Time that a shard of an ordered table gets before others are asked too.
 const ORDERED_PATIENCE: Duration = Duration::from_millis(50);
-/// The same for other tables: the items of the shard may have left since it told its mass.
+/// Time limit for other tables: the shard's items may have left since it reported its mass.
 const SHARD_PATIENCE: Duration = Duration::from_secs(2);
-/// How long the first request waits to hear the masses of all shards.
+/// Time that the first request waits for the masses of all shards.
 const FIRST_NEWS: Duration = Duration::from_secs(1);
 
 type Received = (usize, Box<dyn SampleStream>, Result<Vec<Sampled>>);
 
-/// What has to happen before the next request can be divided.
+/// Next step before another request can be divided.
 enum Next {
-    /// Nothing: the shards have been asked for all that can be asked now.
+    /// Wait for answers: no shard can be asked for more now.
     Listen,
-    /// The shards tell their masses.
+    /// Wait until the shards have reported their masses.
     Hear,
-    /// These lanes get a stream.
+    /// Open the streams of these shards.
     Open(Vec<usize>),
-    /// Some shard has items.
+    /// Wait until a shard has items.
     Wait,
 }
 
-/// A stream over the shards of a group.
+/// A sample stream over the shards of a group.
 pub(crate) struct GroupSampleStream {
     group: Arc<Group>,
     view: Arc<View>,
@@ -59,16 +58,16 @@ pub(crate) struct GroupSampleStream {
     sampling: Sampling,
     shares: Shares,
     lanes: Vec<Lane>,
-    /// The table, as all shards know it, sampled here or not.
+    /// Statistics of the table at all shards, including those that are not sampled.
     sizes: Vec<(Arc<Member>, Arc<TableFacts>)>,
-    /// Whether the masses were waited for.
+    /// True after the wait for the masses.
     has_heard: bool,
     receiving: FuturesUnordered<BoxFuture<'static, Received>>,
-    /// Requests, or what is left of them, that no shard was asked for yet.
+    /// Requests, or their remainders, that were not sent to any shard yet.
     unasked: VecDeque<Request>,
-    /// How the first of them is divided, while streams are opened.
+    /// Division of the first of them, kept while streams are opened.
     plan: Option<Plan>,
-    /// Why a shard did not give all it was asked for. It is told when the others have.
+    /// Failure of a shard, reported after the answers of the other shards.
     failure: Option<Error>,
 }
 
@@ -90,7 +89,7 @@ impl GroupSampleStream {
         }
     }
 
-    /// Begins with a table, or with the shards of another view.
+    /// Starts with a table, or starts over with the shards of another view.
     fn begin(&mut self, table: &str, view: Arc<View>) -> Result<()> {
         let Some(sampling) = view.sampling(table) else {
             let known: Vec<String> = view.tables.iter().map(|it| it.name.clone()).collect();
@@ -129,13 +128,13 @@ impl GroupSampleStream {
         self.lanes.iter().any(|lane| !lane.parts.is_empty())
     }
 
-    /// Divides a request among the lanes; `None` if none can be asked for items now.
+    /// Divides a request among the shards; `None` if no shard can be asked for items now.
     fn divide(&mut self, count: usize) -> Option<Plan> {
         let candidates: Vec<Candidate> = self.lanes.iter().map(Lane::as_candidate).collect();
         if self.sampling == Sampling::Ordered {
             return Plan::in_turn(&candidates, count, &mut self.shares);
         }
-        // The local shard of one of several learners stands for its part of the group.
+        // One of several learners with a local shard each stands for an equal part of the group.
         let part = self.lanes.len() as f64 / self.view.members.len() as f64;
         let max_shards = self.group.address.max_shards_per_batch;
         Plan::by_mass(&candidates, count, max_shards, part, &mut self.shares)
@@ -145,7 +144,7 @@ impl GroupSampleStream {
         self.lanes.iter().all(|lane| lane.member.is_down() || lane.facts.now().is_heard)
     }
 
-    /// Waits until the shards have told their masses, for a moment at most.
+    /// Waits a limited time for the shards to report their masses.
     async fn hear(&mut self) {
         let mut news = self.group.news();
         let lanes: Vec<(Arc<Member>, Arc<TableFacts>)> = self
@@ -160,7 +159,7 @@ impl GroupSampleStream {
         self.has_heard = true;
     }
 
-    /// Asks the shards for what was requested, as far as that needs no waiting.
+    /// Sends requests to shards as far as possible without waiting.
     fn ask(&mut self) -> Result<Next> {
         while let Some(request) = self.unasked.front().cloned() {
             if let Some(view) = self.group.found().filter(|view| !Arc::ptr_eq(view, &self.view))
@@ -177,7 +176,7 @@ impl GroupSampleStream {
                 return Ok(if self.has_outstanding() { Next::Listen } else { Next::Wait });
             };
             let asked = || self.lanes.iter().zip(&plan.counts).enumerate();
-            // A stream that is listened to takes no request; its answer comes first.
+            // A stream whose answer is pending cannot send a request.
             if asked().any(|(_, (lane, &count))| count > 0 && lane.is_receiving) {
                 self.plan = Some(plan);
                 return Ok(Next::Listen);
@@ -216,7 +215,7 @@ impl GroupSampleStream {
         let asked = SampleRequest {
             options: SampleOptions {
                 stacking: request.options.stacking.map(|_| Stacking::new(count)),
-                // What one shard cannot give, others may have.
+                // Other shards can give the items that one shard lacks.
                 all_or_nothing: false,
                 ..request.options
             },
@@ -236,8 +235,7 @@ impl GroupSampleStream {
         }
     }
 
-    /// Opens the streams of these lanes, all at once. Where that fails, the request is divided
-    /// anew.
+    /// Opens the streams of these shards at the same time. A failure divides the request anew.
     async fn open(&mut self, lanes: Vec<usize>) {
         let opened = join_all(lanes.into_iter().map(|i| {
             let member = Arc::clone(&self.lanes[i].member);
@@ -260,8 +258,7 @@ impl GroupSampleStream {
         }
     }
 
-    /// A shard does not give what it was asked for: the others are asked, in the shares that they
-    /// have without it.
+    /// Handles a shard that failed: its parts go to the other shards, in their shares without it.
     fn lost(&mut self, i: usize, error: &Error) {
         self.plan = None;
         let lane = &mut self.lanes[i];
@@ -274,7 +271,7 @@ impl GroupSampleStream {
         }
     }
 
-    /// No shard has an item that can be sampled: waits until one says that it has.
+    /// Waits until a shard reports an item that can be sampled.
     async fn wait_for_items(&mut self) -> Result<()> {
         if self.lanes.iter().all(|lane| lane.member.is_down()) {
             let down = self.lanes.iter().find_map(|lane| match lane.member.state() {
@@ -304,7 +301,7 @@ impl GroupSampleStream {
         Ok(())
     }
 
-    /// Begins to wait for the answers of all shards that owe one.
+    /// Starts waiting for the answers of all shards with unanswered parts.
     fn listen(&mut self) {
         for (i, lane) in self.lanes.iter_mut().enumerate() {
             if lane.parts.is_empty() || lane.is_receiving {
@@ -320,16 +317,17 @@ impl GroupSampleStream {
         }
     }
 
-    /// The smallest probability of an item of the group: a shard's, times the share of the shard. 0
-    /// as long as a shard has not told its own.
+    /// Smallest probability of an item in the group: a shard's smallest one times the share of the
+    /// shard. 0 until all shards have reported theirs.
     fn min_probability(&self) -> f64 {
         let asked = self.lanes.iter().filter(|lane| lane.share > 0.0);
         let all = asked.map(|lane| lane.share * lane.facts.now().min_probability.unwrap_or(0.0));
         all.reduce(f64::min).unwrap_or(0.0)
     }
 
-    /// Takes an answer. Returns its items, with the probabilities of the group. After an error the
-    /// answers of the other shards come first: their items have been sampled, and may have left.
+    /// Takes an answer, and returns its items with the probabilities of the group. An error is
+    /// reported after the answers of the other shards: their items are already sampled, and may
+    /// have been removed.
     fn take(&mut self, (i, stream, received): Received) -> Vec<Sampled> {
         let lane = &mut self.lanes[i];
         lane.is_receiving = false;
@@ -367,7 +365,7 @@ impl GroupSampleStream {
                 samples
             }
             Err(error) if error.kind() == ErrorKind::RateLimiterTimeout => {
-                // The stream goes on; the request that timed out is over.
+                // The group's stream continues; only the request timed out.
                 lane.stream = None;
                 drop(stream);
                 let part = lane.parts.pop_front();
@@ -379,13 +377,13 @@ impl GroupSampleStream {
                     if is_over(part.deadline) {
                         let name = self.lanes[i].member.name();
                         let count = self.lanes.len();
-                        // The text begins with what happened, as that of a single server.
+                        // The text begins with the event, like the text of a single server.
                         self.failure = Some(error.clone().followed_by(&format!(
                             "These are the numbers of {name}, one of {count} shards."
                         )));
                         continue;
                     }
-                    // What the shard does not give now, others may have.
+                    // Other shards may have the items that this one lacks now.
                     self.unasked.push_back(part.into_request());
                 }
                 Vec::new()
@@ -407,7 +405,7 @@ impl GroupSampleStream {
         loop {
             let is_refused = |error: &Error| error.kind() != ErrorKind::RateLimiterTimeout;
             if self.failure.as_ref().is_some_and(is_refused) {
-                // Nothing more is asked for.
+                // After a failure other than a timeout, nothing more is requested.
                 self.unasked.clear();
                 self.plan = None;
             }
@@ -444,7 +442,7 @@ impl GroupSampleStream {
             }
             let Some(received) = self.receiving.next().await else { continue };
             let mut items = self.take(received);
-            // What has come from others meanwhile.
+            // Answers of other shards that arrived meanwhile.
             while let Some(Some(received)) = self.receiving.next().now_or_never() {
                 items.extend(self.take(received));
             }
@@ -461,7 +459,7 @@ impl SampleStream for GroupSampleStream {
         if table != self.table || self.lanes.is_empty() {
             let view = Arc::clone(&self.view);
             if let Err(error) = self.begin(table, view) {
-                // As from a server: the answer says it.
+                // The error comes with the answer, as from a single server.
                 self.failure = Some(error);
                 return Ok(());
             }
@@ -469,7 +467,8 @@ impl SampleStream for GroupSampleStream {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let columns = columns.into();
         self.unasked.push_back(Request { count: num_samples, deadline, options, columns });
-        // What needs no waiting is done at once, so that the shards work while the caller does.
+        // Requests leave without waiting for `receive`, so that the shards work while the caller
+        // does.
         if let Err(error) = self.ask() {
             self.unasked.clear();
             self.failure = Some(error);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The tables of a group: whether all shards have the same, and what they are together.
+//! Tables of a group: the check that all shards have the same ones, and their sum.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use reverb_wire::generated::deepmind::reverb::{
 
 use crate::facts::Sampling;
 
-/// How the table samples.
+/// Sampling rule of a table.
 pub(crate) fn sampling(info: &TableInfo) -> Sampling {
     match info.sampler_options.and_then(|options| options.distribution) {
         Some(Distribution::Uniform(true)) => Sampling::Uniform,
@@ -29,12 +29,12 @@ pub(crate) fn sampling(info: &TableInfo) -> Sampling {
     }
 }
 
-/// The sampling of each table.
+/// Sampling rule of each table.
 pub(crate) fn samplings(tables: &[TableInfo]) -> HashMap<String, Sampling> {
     tables.iter().map(|table| (table.name.clone(), sampling(table))).collect()
 }
 
-/// What a sampler is that dm-reverb does not have.
+/// Name of a sampler that dm-reverb lacks.
 fn extension_name(options: &KeyDistributionOptions) -> Option<&'static str> {
     Some(match options.extension.as_ref()?.distribution.as_ref()? {
         Extended::Shuffle(_) => "shuffle",
@@ -45,7 +45,7 @@ fn extension_name(options: &KeyDistributionOptions) -> Option<&'static str> {
     })
 }
 
-/// The name of a sampler that a group cannot have, and the reason.
+/// Name of a sampler that a group does not support, and the reason.
 fn refusal(options: &KeyDistributionOptions) -> Option<(&'static str, &'static str)> {
     let reason = match options.extension.as_ref()?.distribution.as_ref()? {
         Extended::Shuffle(_) => "an epoch would end at each shard on its own",
@@ -55,11 +55,11 @@ fn refusal(options: &KeyDistributionOptions) -> Option<(&'static str, &'static s
     Some((extension_name(options)?, reason))
 }
 
-/// Refuses tables whose samplers go by all items of the table: no shard has them all.
+/// Refuses samplers that need all items of the table, because no shard has them all.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` that names the table and its sampler.
+/// `InvalidArgument` with the table and its sampler.
 pub(crate) fn check_samplers(tables: &[TableInfo]) -> Result<()> {
     for table in tables {
         let Some((name, reason)) = table.sampler_options.as_ref().and_then(refusal) else {
@@ -96,7 +96,7 @@ fn describe(options: Option<KeyDistributionOptions>) -> String {
 ///
 /// # Errors
 ///
-/// `FailedPrecondition` that names the shards, the table and what differs.
+/// `FailedPrecondition` with the shards, the table and the difference.
 pub(crate) fn check_alike(first: (&str, &[TableInfo]), other: (&str, &[TableInfo])) -> Result<()> {
     let ((first_name, first), (other_name, other)) = (first, other);
     let differs = |table: &str, field: &str, here: String, there: String| {
@@ -145,8 +145,8 @@ pub(crate) fn check_alike(first: (&str, &[TableInfo]), other: (&str, &[TableInfo
     Ok(())
 }
 
-/// The tables of all shards together. `given` are those of the map, whose settings are those of the
-/// group; a table that is not there has the sums of its parts.
+/// Merges the tables of all shards. Tables in `given`, those of the map, keep the settings of the
+/// group; other tables get the sums of their parts.
 pub(crate) fn together(shards: &[Vec<TableInfo>], given: &[TableInfo]) -> Vec<TableInfo> {
     let Some(first) = shards.first() else { return Vec::new() };
     let sum_of = |table: &TableInfo| {
@@ -205,7 +205,7 @@ fn add_limiter(sum: &mut RateLimiterInfo, part: &RateLimiterInfo) {
     count(&mut sum.sample_stats, part.sample_stats);
 }
 
-/// The sum of two bounds of limiters. The largest numbers mean that there is no bound.
+/// Sum of two limiter bounds. The largest and smallest floats mean "unbounded".
 pub(crate) fn add_bound(a: f64, b: f64) -> f64 {
     if a.abs() >= f64::MAX { a } else { a + b }
 }

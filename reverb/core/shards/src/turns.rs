@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose turn it is to get the next writer: shards in turn, by their weights.
+//! Weighted round robin: the choice of the shard for the next writer.
 //!
-//! Each turn gives everybody credit by weight, and the one with the most pays for it. So after any
-//! number of turns nobody is more than one turn from its part.
+//! Each choice adds every shard's weight to its credit, and the shard with the most credit pays for
+//! all. After any number of choices, no shard is more than one off its share.
 
 use std::collections::BTreeMap;
 
-/// No more turns pass at once: with very different weights, that of a shard may be far away.
+/// Largest number of choices skipped at once: with very different weights a shard's turn may be far
+/// away.
 const MAX_PASSED: usize = 1000;
 
-/// The credit of each shard, by index.
+/// Credit of each shard, by index.
 #[derive(Debug, Clone, Default)]
 pub struct Turns {
     credits: BTreeMap<i32, f64>,
-    /// Where new shards begin, so that clients do not all begin with the same one.
+    /// Random credit of new shards, so that clients start at different shards.
     start: f64,
 }
 
@@ -23,7 +24,7 @@ impl Turns {
         Self { credits: BTreeMap::new(), start }
     }
 
-    /// Lets turns pass until the next one is that of this shard.
+    /// Advances the rotation until this shard is next.
     pub fn pass_before(&mut self, index: i32, shards: &[(i32, f64)]) {
         for _ in 0..MAX_PASSED {
             let mut ahead = self.clone();
@@ -34,8 +35,8 @@ impl Turns {
         }
     }
 
-    /// The position, in `shards`, of the one whose turn it is. Each is an index and a weight above
-    /// 0; at least one.
+    /// The position in `shards` of the next shard. `shards` has at least one pair of index and
+    /// weight, with weights above 0.
     pub fn next(&mut self, shards: &[(i32, f64)]) -> usize {
         let total: f64 = shards.iter().map(|(_, weight)| weight).sum();
         let (mut best, mut most) = (0, f64::NEG_INFINITY);
@@ -106,7 +107,7 @@ mod tests {
             assert_eq!(round, &order[..3]);
             assert_eq!(round.iter().sum::<usize>(), 3);
         }
-        // One that is away does not catch up with what it missed.
+        // A shard that was away does not make up for missed turns.
         for _ in 0..100 {
             turns.next(&shards[..2]);
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the shards of a group: each seed may know all of them.
+//! Discovery of the shards of a group, starting at its seeds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use crate::member::{Line, Member, Place, State};
 use crate::slot_map::SlotMap;
 use crate::tables::{check_alike, check_samplers, samplings};
 
-/// How long a shard is waited for when another one has answered.
+/// Time that a silent shard gets after another shard has answered.
 const AFTER_OTHERS: Duration = Duration::from_millis(700);
 
-/// A seed, and what it says.
+/// A seed and its answer.
 struct Seed {
     place: String,
     line: Box<dyn Line>,
-    /// `None`: it has no call for that, so it is a server of dm-reverb or an older one.
+    /// `None` if the server has no directory call: it runs dm-reverb or an older release.
     answer: Result<Option<DirectoryResponse>>,
 }
 
 impl Group {
-    /// Asks all seeds, and makes a view of what they say.
+    /// Asks all seeds, and makes a view of their answers.
     pub(super) async fn find(self: &Arc<Self>) -> Result<View> {
         let mut seeds = Vec::new();
         for place in self.places().await {
@@ -43,7 +43,7 @@ impl Group {
         });
         let seeds = join_all(asked).await;
         if let Some(error) = seeds.iter().find_map(|it| match &it.answer {
-            // A certificate or a right: to go on without this shard would hide it.
+            // A wrong certificate or a missing right is reported: going on would hide the shard.
             Err(error) if !error.is_transient() && error.kind() != ErrorKind::DeadlineExceeded => {
                 Some(error.clone().context(&format!("Shard {}", it.place)))
             }
@@ -75,7 +75,8 @@ impl Group {
         Ok(view)
     }
 
-    /// The seeds; a single name may have several addresses, each of which is one.
+    /// Addresses of the seeds. A single name that resolves to several addresses gives one seed
+    /// each.
     async fn places(&self) -> Vec<String> {
         let seeds = &self.address.seeds;
         let [only] = &seeds[..] else { return seeds.clone() };
@@ -83,7 +84,7 @@ impl Group {
             let host = host.trim_matches(['[', ']']);
             host != "localhost" && host.parse::<std::net::IpAddr>().is_err()
         };
-        // With TLS, certificates are of names.
+        // TLS certificates hold names, so names are kept with TLS.
         match only.rsplit_once(':') {
             Some((host, port)) if is_name(host) && !only.starts_with("unix:") => {
                 let found = tokio::time::timeout(PATIENCE, tokio::net::lookup_host(only)).await;
@@ -104,8 +105,8 @@ impl Group {
         }
     }
 
-    /// The members of a map. Where it has no addresses, they are those of the seeds, or those that
-    /// were known before.
+    /// Makes the members of a map. Missing addresses are taken from the seeds or from the previous
+    /// members.
     fn members_of(
         self: &Arc<Self>,
         map: &ShardMap,
@@ -135,7 +136,7 @@ impl Group {
             }
             by_index.insert(index, seed);
         }
-        // In a full list, a seed that does not answer stands for the shard of its position.
+        // If there is a seed for each shard, a silent seed is the shard of its position.
         if num_seeds == map.shards.len() {
             for (position, seed) in silent {
                 by_index.entry(position as i32).or_insert(seed);
@@ -199,11 +200,11 @@ impl Group {
         Ok(members)
     }
 
-    /// Asks the members for their tables, and checks that all have the same.
+    /// Asks all members for their tables, and checks that the tables are equal.
     async fn check_tables(&self, view: &mut View) -> Result<()> {
         let others = Others::default();
         let asked = view.members.iter().map(|member| async {
-            // It was asked a moment ago. Whoever looks after it asks again.
+            // The task of this member retries; it was asked a moment ago.
             if let State::Down(error) = member.state() {
                 return (member.name(), Err(error));
             }
@@ -249,7 +250,7 @@ impl Group {
         }
     }
 
-    /// Takes a newer map, if it is one. Members that stay are those of before.
+    /// Installs the map if it is newer. Members that did not change are kept.
     pub(crate) fn adopt(self: &Arc<Self>, map: &ShardMap) -> Result<()> {
         let Some(old) = self.found() else { return Ok(()) };
         if map.epoch <= old.epoch() || old.map.as_ref().is_some_and(|it| it.group != map.group) {
@@ -278,7 +279,7 @@ impl Group {
     }
 }
 
-/// Shards that are asked together: when one has answered, a silent one is not waited for long.
+/// Limits the wait for silent shards once another shard has answered.
 #[derive(Default)]
 struct Others(watch::Sender<bool>);
 
@@ -286,7 +287,7 @@ impl Others {
     async fn or_without_it<T>(&self, asked: impl Future<Output = Result<T>>) -> Result<T> {
         let mut has_answered = self.0.subscribe();
         let patience = async {
-            // It fails only without a sender, which is `self`.
+            // Fails only if the sender is gone, and the sender is `self`.
             let _ = has_answered.wait_for(|it| *it).await;
             tokio::time::sleep(AFTER_OTHERS).await;
         };
@@ -304,7 +305,7 @@ impl Others {
     }
 }
 
-/// Waits for an answer that comes at once.
+/// Waits for an answer that needs no work at the server, for at most [`PATIENCE`].
 pub(crate) async fn within<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
     match tokio::time::timeout(PATIENCE, answer).await {
         Ok(answer) => answer,
@@ -312,7 +313,7 @@ pub(crate) async fn within<T>(answer: impl Future<Output = Result<T>>) -> Result
     }
 }
 
-/// What a server says of its group.
+/// Asks a server for the directory of its group.
 pub(super) async fn ask(line: &dyn Line) -> Result<Option<DirectoryResponse>> {
     let shard = line.shard()?;
     match within(shard.call(DirectoryRequest::default())).await {
@@ -347,7 +348,7 @@ fn check_one_group(seeds: &[Seed], map: &ShardMap) -> Result<()> {
     Ok(())
 }
 
-/// The members of a plain list, by their positions.
+/// Makes the members of a list without a map: the position in the list is the index.
 fn members_in_order(seeds: Vec<Seed>) -> Result<Vec<Arc<Member>>> {
     let slots = SlotMap::by_position(seeds.len());
     let mut ids: HashMap<u64, String> = HashMap::new();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The stream of one shard, and the parts of requests that it owes.
+//! Sample stream of one shard, and the parts of requests that it has not answered.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::facts::TableFacts;
 use crate::member::Member;
 use crate::plan::Candidate;
 
-/// A part of a request that went to one shard.
+/// Part of a request that was sent to one shard.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) missing: usize,
-    /// The share of the shard when the request was made.
+    /// Share of the shard when the request was made.
     pub(super) share: f64,
-    /// When the request gives up.
+    /// Time at which the request times out.
     pub(super) deadline: Option<Instant>,
     pub(super) options: SampleOptions,
     pub(super) columns: Arc<[u32]>,
 }
 
 impl Part {
-    /// What is missing, to be asked of any shard. The items that one shard gives may be in several
-    /// batches then, so they are not compared.
+    /// Makes a request for the missing items, to be sent to any shard. One shard's items may then be
+    /// spread over several batches, so shared rows are not looked for.
     pub(super) fn into_request(self) -> Request {
         let options = SampleOptions { stacking: None, ..self.options };
         Request { count: self.missing, deadline: self.deadline, options, columns: self.columns }
@@ -38,11 +38,11 @@ impl Part {
 pub(super) struct Lane {
     pub(super) member: Arc<Member>,
     pub(super) facts: Arc<TableFacts>,
-    /// `None` before the first request, after a failure, and while an answer is waited for.
+    /// `None` before the first request, after a failure, and while an answer is pending.
     pub(super) stream: Option<Box<dyn SampleStream>>,
-    /// The share of the shard when it was asked last.
+    /// Share of the shard in the last request.
     pub(super) share: f64,
-    /// What it was asked for and has not given.
+    /// Parts of requests that the shard has not answered completely.
     pub(super) parts: VecDeque<Part>,
     pub(super) is_receiving: bool,
 }
@@ -57,11 +57,11 @@ impl Lane {
     }
 }
 
-/// What a caller asked for.
+/// Request of a caller.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) count: usize,
-    /// When it gives up.
+    /// Time at which it times out.
     pub(super) deadline: Option<Instant>,
     pub(super) options: SampleOptions,
     pub(super) columns: Arc<[u32]>,
