@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The call `HoldRateLimiter`: a rate limiter is off as long as its stream is open.
+//! The call `HoldRateLimiter`: the rate limiter is off as long as the stream is open.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::caller::Caller;
 use crate::calls::set_by;
 use crate::service::Service;
 
-/// A rate limiter that is off until this is dropped; the log tells both.
+/// Keeps a rate limiter off until dropped, and logs both.
 pub(crate) struct LoggedHold {
     _hold: LimiterHold,
     table: Arc<str>,
@@ -45,7 +45,7 @@ impl Service {
     }
 }
 
-/// Serves the stream until the client closes its half, or is gone.
+/// Serves the stream until the client closes its half or disconnects.
 pub(crate) async fn run(
     service: &Service,
     caller: &Caller,

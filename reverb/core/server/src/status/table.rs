@@ -14,7 +14,7 @@ use reverb_wire::generated::reverb::{
 use super::{number, set_by};
 use crate::diagnosis::{Surroundings, diagnose};
 
-/// Seconds of the units in which the engine counts.
+/// Conversion of the engine's microseconds to seconds.
 const MICROSECOND: f64 = 1e-6;
 const MILLISECOND: f64 = 1e-3;
 
@@ -103,7 +103,7 @@ fn histogram<const BUCKETS: usize>(counted: &Counted<BUCKETS>, unit: f64) -> His
     }
 }
 
-/// By the items, or while there are too few by the signature.
+/// Forecast of the memory by the items, or by the signature while there are too few items.
 fn forecast(info: &TableInfo) -> Option<Forecast> {
     let size = usize::try_from(info.current_size).unwrap_or(0);
     let mut forecast = Forecast::new(info.config.max_size, size, info.bytes)

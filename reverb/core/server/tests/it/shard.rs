@@ -261,7 +261,7 @@ async fn a_watch_begins_with_all_tables_and_goes_on_with_those_that_change() {
         assert!(began.elapsed() > Duration::from_millis(50), "{:?}", began.elapsed());
         let told = &third.tables[0];
         assert_eq!((told.size, told.mass, told.cursor), (2, 17.0, 1.0));
-        // A mass that has moved by less than 1 % is not told.
+        // A change of the mass below 1 % is not reported.
         server.tables()[0].mutate(&[(1, 4.01)], &[]).unwrap();
         let quiet = tokio::time::timeout(Duration::from_millis(250), watch.receive()).await;
         assert!(quiet.is_err(), "{quiet:?}");
