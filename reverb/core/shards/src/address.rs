@@ -79,8 +79,8 @@ impl GroupAddress {
         let Some((scheme, rest)) = found else {
             return Err(malformed("begins with neither shards:/// nor shards+grpcs:///"));
         };
-        let (places, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let seeds: Vec<String> = places.split(',').map(|it| it.trim().to_owned()).collect();
+        let (host_ports, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let seeds: Vec<String> = host_ports.split(',').map(|it| it.trim().to_owned()).collect();
         if seeds.iter().any(String::is_empty) {
             return Err(malformed("has an empty host:port"));
         }
@@ -145,22 +145,22 @@ impl GroupAddress {
     }
 
     /// The address of the shard at this `host:port` or `unix:` path.
-    pub fn shard(&self, place: &str) -> String {
-        if place.starts_with("unix:") {
-            place.to_owned()
+    pub fn shard(&self, host_port: &str) -> String {
+        if host_port.starts_with("unix:") {
+            host_port.to_owned()
         } else {
-            format!("{}{place}", self.scheme)
+            format!("{}{host_port}", self.scheme)
         }
     }
 
     /// The seeds as one address with several servers, without Unix sockets if there are others.
     pub fn seeds_as_target(&self) -> String {
-        let places: Vec<&str> =
+        let host_ports: Vec<&str> =
             self.seeds.iter().filter(|it| !it.starts_with("unix:")).map(String::as_str).collect();
-        if places.is_empty() {
+        if host_ports.is_empty() {
             self.seeds.first().cloned().unwrap_or_default()
         } else {
-            format!("{}{}", self.scheme, places.join(","))
+            format!("{}{}", self.scheme, host_ports.join(","))
         }
     }
 }

@@ -182,16 +182,16 @@ impl Books {
         for (table, windows) in &mut self.tables {
             windows.freeze(is_frozen);
             for member in &view.members {
-                let facts = member.facts(table).now();
-                if member.is_down() || !facts.is_heard {
+                let stats = member.stats(table).now();
+                if member.is_down() || !stats.is_heard {
                     windows.lose(member.index);
                     continue;
                 }
                 let report = Report {
-                    cursor: facts.cursor,
-                    size: facts.size,
-                    insert_waits: facts.insert_waits,
-                    sample_waits: facts.sample_waits,
+                    cursor: stats.cursor,
+                    size: stats.size,
+                    insert_waits: stats.insert_waits,
+                    sample_waits: stats.sample_waits,
                 };
                 windows.report(member.index, report);
             }
@@ -251,7 +251,7 @@ async fn carry_out(
             sample_waits: now.sample_waits,
         };
         if let Some(member) = view.member(shard) {
-            member.facts(table).watched(&now);
+            member.stats(table).watched(&now);
         }
         windows.answered(shard, window, before, report);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A group of shards: its members, their health, and the choice among them.
 
-mod find;
-mod tend;
+mod discovery;
+mod health;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::address::{GroupAddress, SampleFrom, Writers};
-use crate::facts::Sampling;
-use crate::foreign::ForeignKeys;
-use crate::member::{Dial, Member};
+use crate::key_cache::ForeignKeyCache;
+use crate::member::{Connect, Member};
 use crate::slot_map::SlotMap;
-use crate::turns::Turns;
+use crate::table_stats::Sampling;
+use crate::weighted_round_robin::WeightedRoundRobin;
 
-pub(crate) use find::within;
-pub(crate) use tend::take;
+pub(crate) use discovery::within;
+pub(crate) use health::take;
 
 /// Time limit for calls that a shard answers without waiting.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
@@ -79,7 +79,7 @@ pub struct Group {
     /// Address as given by the program.
     text: String,
     pub(crate) address: GroupAddress,
-    dial: Box<dyn Dial>,
+    connect: Box<dyn Connect>,
     runtime: Handle,
     view: RwLock<Option<Arc<View>>>,
     /// Lock of the discovery: one caller searches at a time.
@@ -93,13 +93,13 @@ pub struct Group {
     began: Instant,
     /// Counter that grows with every report of a shard.
     news: watch::Sender<u64>,
-    turns: Mutex<Turns>,
+    rotation: Mutex<WeightedRoundRobin>,
     /// True after the first rows were sent.
     has_rows: AtomicBool,
     /// Keys of updates and deletes that no shard had.
     missed_updates: AtomicU64,
     /// Shards of sampled keys whose slots belong to other shards.
-    foreign: Mutex<ForeignKeys>,
+    foreign: Mutex<ForeignKeyCache>,
 }
 
 impl Group {
@@ -107,13 +107,13 @@ impl Group {
     pub fn new(
         text: &str,
         address: GroupAddress,
-        dial: Box<dyn Dial>,
+        connect: Box<dyn Connect>,
         runtime: Handle,
     ) -> Arc<Self> {
         Arc::new(Self {
             text: text.to_owned(),
             address,
-            dial,
+            connect,
             runtime,
             view: RwLock::new(None),
             finding: tokio::sync::Mutex::new(()),
@@ -122,7 +122,7 @@ impl Group {
             written_at: AtomicU64::new(0),
             began: Instant::now(),
             news: watch::Sender::new(0),
-            turns: Mutex::new(Turns::new(random())),
+            rotation: Mutex::new(WeightedRoundRobin::new(random())),
             has_rows: AtomicBool::new(false),
             missed_updates: AtomicU64::new(0),
             foreign: Mutex::default(),
@@ -179,7 +179,7 @@ impl Group {
                     .as_ref()
                     .is_some_and(|old| old.members.iter().any(|known| Arc::ptr_eq(known, member)));
                 if !is_known {
-                    let tending = tend::tend(Arc::downgrade(self), Arc::downgrade(member));
+                    let tending = health::watch(Arc::downgrade(self), Arc::downgrade(member));
                     member.set_task(self.runtime.spawn(tending).abort_handle());
                 }
             }
@@ -315,8 +315,8 @@ impl Group {
             }
         }
         let weights = weights(&members);
-        let mut turns = self.turns.lock();
-        Ok((0..count).map(|_| Arc::clone(members[turns.next(&weights)])).collect())
+        let mut rotation = self.rotation.lock();
+        Ok((0..count).map(|_| Arc::clone(members[rotation.next(&weights)])).collect())
     }
 
     /// True on the first call only: for the first rows of this client.
@@ -326,7 +326,7 @@ impl Group {
 
     /// Advances the rotation until this shard is next.
     pub(crate) fn pass_turns_before(&self, view: &View, index: i32) -> Result<()> {
-        self.turns.lock().pass_before(index, &weights(&self.takers(view)?));
+        self.rotation.lock().pass_before(index, &weights(&self.takers(view)?));
         Ok(())
     }
 

@@ -10,10 +10,9 @@
 
 pub mod address;
 pub mod coordinator;
-pub mod facts;
-mod foreign;
 pub mod group;
 pub mod info;
+mod key_cache;
 pub mod member;
 mod merge;
 mod plan;
@@ -22,8 +21,9 @@ pub mod shares;
 pub mod slot_map;
 mod status;
 pub mod table_part;
+pub mod table_stats;
 mod tables;
 pub mod transfer;
 pub mod transport;
-pub mod turns;
+pub mod weighted_round_robin;
 pub mod windows;

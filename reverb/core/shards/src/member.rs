@@ -15,30 +15,30 @@ use reverb_wire::transport::ShardRoute;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::facts::TableFacts;
+use crate::table_stats::TableStats;
 
 /// Time limit for a Unix socket on this machine, which answers at once.
 const SOCKET_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A connection to one server.
-pub trait Line: Send + Sync {
+pub trait ShardConnection: Send + Sync {
     /// The server. The call can return another object later, if the server moves into this process.
     fn shard(&self) -> Result<Arc<dyn Shard>>;
 }
 
 /// Makes connections to servers.
-pub trait Dial: Send + Sync {
+pub trait Connect: Send + Sync {
     /// Makes a connection; it opens on first use. A server with this id in the same process is used
     /// directly, even if the address does not show that it is local.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` for a malformed address.
-    fn dial(&self, address: &str, server_id: Option<u64>) -> Result<Box<dyn Line>>;
+    fn connect(&self, address: &str, server_id: Option<u64>) -> Result<Box<dyn ShardConnection>>;
 
     /// Makes a connection over a Unix socket of this machine, if the path exists. The caller must
     /// check the id of the server.
-    fn dial_socket(&self, unix_path: &str) -> Option<Box<dyn Line>>;
+    fn connect_socket(&self, unix_path: &str) -> Option<Box<dyn ShardConnection>>;
 }
 
 /// Availability of a shard.
@@ -58,10 +58,10 @@ pub struct Member {
     pub(crate) index: i32,
     /// Address, used to connect and in messages.
     pub(crate) address: String,
-    line: Box<dyn Line>,
+    connection: Box<dyn ShardConnection>,
     /// Connection over a Unix socket, used once `is_socket_proved` is true: the server's id is
     /// right.
-    socket: Option<Box<dyn Line>>,
+    socket: Option<Box<dyn ShardConnection>>,
     is_socket_proved: AtomicBool,
     /// Key slots of the shard; `None` if it owns none and so gets no items.
     pub(crate) route: Option<ShardRoute>,
@@ -72,7 +72,7 @@ pub struct Member {
     state: Mutex<State>,
     last_seen: Mutex<Option<Instant>>,
     server_id: Mutex<Option<u64>>,
-    tables: RwLock<HashMap<String, Arc<TableFacts>>>,
+    tables: RwLock<HashMap<String, Arc<TableStats>>>,
     /// False for servers of dm-reverb, which lack the calls of shards.
     is_ours: AtomicBool,
     /// True while a watch reports changes of its tables.
@@ -87,7 +87,7 @@ pub struct Member {
 }
 
 /// Arguments of [`Member::new`].
-pub(crate) struct Place {
+pub(crate) struct MemberConfig {
     pub(crate) index: i32,
     pub(crate) address: String,
     pub(crate) weight: f64,
@@ -97,12 +97,17 @@ pub(crate) struct Place {
 }
 
 impl Member {
-    pub(crate) fn new(place: Place, line: Box<dyn Line>, slots: Option<KeySlots>) -> Self {
-        let Place { index, address, weight, is_draining, is_coordinator, server_id } = place;
+    pub(crate) fn new(
+        config: MemberConfig,
+        connection: Box<dyn ShardConnection>,
+        slots: Option<KeySlots>,
+    ) -> Self {
+        let MemberConfig { index, address, weight, is_draining, is_coordinator, server_id } =
+            config;
         Self {
             index,
             address,
-            line,
+            connection,
             socket: None,
             is_socket_proved: AtomicBool::new(false),
             route: slots.map(|slots| ShardRoute { index, slots: Arc::new(slots) }),
@@ -123,7 +128,7 @@ impl Member {
     }
 
     /// Adds a connection over a Unix socket of this machine.
-    pub(crate) fn with_socket(mut self, socket: Option<Box<dyn Line>>) -> Self {
+    pub(crate) fn with_socket(mut self, socket: Option<Box<dyn ShardConnection>>) -> Self {
         self.socket = socket;
         self
     }
@@ -132,7 +137,7 @@ impl Member {
     pub(crate) fn shard(&self) -> Result<Arc<dyn Shard>> {
         match &self.socket {
             Some(socket) if self.is_socket_proved.load(Ordering::Relaxed) => socket.shard(),
-            _ => self.line.shard(),
+            _ => self.connection.shard(),
         }
     }
 
@@ -181,7 +186,7 @@ impl Member {
         if let Some(id) = server_id {
             let before = self.server_id.lock().replace(id);
             if before.is_some_and(|before| before != id) {
-                self.tables.read().values().for_each(|facts| facts.forget());
+                self.tables.read().values().for_each(|stats| stats.forget());
             }
         }
         let before = std::mem::replace(&mut *self.state.lock(), State::Up);
@@ -197,7 +202,7 @@ impl Member {
     /// Records a failed call.
     pub(crate) fn went_down(&self, error: &Error) {
         let before = std::mem::replace(&mut *self.state.lock(), State::Down(error.clone()));
-        self.tables.read().values().for_each(|facts| facts.doubt_keys());
+        self.tables.read().values().for_each(|stats| stats.doubt_keys());
         if !matches!(before, State::Down(_)) {
             tracing::warn!(
                 peer = self.address, shard = self.index, %error,
@@ -208,16 +213,16 @@ impl Member {
     }
 
     /// Statistics of a table; created empty on first use.
-    pub(crate) fn facts(&self, table: &str) -> Arc<TableFacts> {
-        if let Some(facts) = self.tables.read().get(table) {
-            return Arc::clone(facts);
+    pub(crate) fn stats(&self, table: &str) -> Arc<TableStats> {
+        if let Some(stats) = self.tables.read().get(table) {
+            return Arc::clone(stats);
         }
         Arc::clone(self.tables.write().entry(table.to_owned()).or_default())
     }
 
     /// Sum of the fill levels of these tables, if all are known.
     pub(crate) fn share<'a>(&self, mut tables: impl Iterator<Item = &'a str>) -> Option<f64> {
-        tables.try_fold(0.0, |sum, table| Some(sum + self.facts(table).now().share?))
+        tables.try_fold(0.0, |sum, table| Some(sum + self.stats(table).now().share?))
     }
 
     /// Ends the health task.

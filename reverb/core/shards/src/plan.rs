@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Division of a sample request among the shards of a group. Decides, and never waits.
 
-use crate::facts::Facts;
 use crate::shares::Shares;
+use crate::table_stats::Stats;
 
 /// Smallest number of items to ask of a shard, so that a batch is not many small messages. Shards
 /// are drawn by mass, so the minimum changes no probability.
@@ -15,7 +15,7 @@ pub(crate) struct Candidate {
     pub(crate) is_usable: bool,
     /// True if a watch reports changes of the table at once.
     pub(crate) is_watched: bool,
-    pub(crate) facts: Facts,
+    pub(crate) stats: Stats,
 }
 
 /// Number of items of each candidate, and the candidate's share of the group.
@@ -55,11 +55,11 @@ impl Plan {
     ) -> Option<Self> {
         let usable = || candidates.iter().filter(|it| it.is_usable);
         usable().next()?;
-        let allowed = |it: &Candidate| if it.is_usable { it.facts.samples_allowed() } else { 0 };
+        let allowed = |it: &Candidate| if it.is_usable { it.stats.samples_allowed() } else { 0 };
         let mut allowed: Vec<usize> = candidates.iter().map(allowed).collect();
         if allowed.iter().all(|&it| it == 0) {
             // The watch reports at once when an empty table gets items.
-            let size: i64 = candidates.iter().map(|it| it.facts.size).sum();
+            let size: i64 = candidates.iter().map(|it| it.stats.size).sum();
             if usable().all(|it| it.is_watched) && size == 0 {
                 return None;
             }
@@ -92,16 +92,16 @@ impl Plan {
 /// Masses for the division; 0 for shards that cannot be asked.
 fn masses(candidates: &[Candidate]) -> Vec<f64> {
     let known = candidates.iter().filter(|it| it.is_usable);
-    let known = known.filter_map(|it| Some((it.facts.mass?, it.facts.size as f64)));
+    let known = known.filter_map(|it| Some((it.stats.mass?, it.stats.size as f64)));
     let (mass, size) = known.fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
     // The mean weight of known items stands in for unknown ones.
     let mean = if mass > 0.0 && size > 0.0 { mass / size } else { 1.0 };
     let sizes = || {
-        let size = |it: &Candidate| if it.is_usable { it.facts.size.max(0) as f64 } else { 0.0 };
+        let size = |it: &Candidate| if it.is_usable { it.stats.size.max(0) as f64 } else { 0.0 };
         candidates.iter().map(size)
     };
     let mass_of = |(it, size): (&Candidate, f64)| {
-        if size > 0.0 { it.facts.mass.unwrap_or(size * mean) } else { 0.0 }
+        if size > 0.0 { it.stats.mass.unwrap_or(size * mean) } else { 0.0 }
     };
     let masses: Vec<f64> = candidates.iter().zip(sizes()).map(mass_of).collect();
     if masses.iter().any(|&mass| mass > 0.0) {
@@ -119,7 +119,7 @@ mod tests {
         Candidate {
             is_usable: true,
             is_watched: true,
-            facts: Facts { size, mass, ..Facts::default() },
+            stats: Stats { size, mass, ..Stats::default() },
         }
     }
 
@@ -174,7 +174,7 @@ mod tests {
 
     fn limited(size: i64, allowed: f64) -> Candidate {
         let mut it = candidate(size, None);
-        (it.facts.cursor, it.facts.min_diff) = (allowed, Some(0.0));
+        (it.stats.cursor, it.stats.min_diff) = (allowed, Some(0.0));
         it
     }
 

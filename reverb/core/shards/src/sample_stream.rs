@@ -9,7 +9,7 @@
 //! Sampling can remove items from a shard, so no shard is asked for more than was requested.
 //! Requests go to the shards that have items, and after a short time to others.
 
-mod lane;
+mod shard_stream;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,13 +21,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use reverb_data::{Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, slot_of};
 use reverb_wire::transport::{BoxFuture, SampleRequest, SampleStream};
 
-use crate::facts::{Sampling, TableFacts};
 use crate::group::{Group, View, random, within};
 use crate::member::{Member, State};
 use crate::plan::{Candidate, Plan};
 use crate::shares::Shares;
+use crate::table_stats::{Sampling, TableStats};
 
-use lane::{Lane, Part, Request};
+use shard_stream::{Part, Request, ShardStream};
 
 /// Time that a shard of an ordered table gets before others are asked too.
 const ORDERED_PATIENCE: Duration = Duration::from_millis(50);
@@ -57,9 +57,9 @@ pub(crate) struct GroupSampleStream {
     table: String,
     sampling: Sampling,
     shares: Shares,
-    lanes: Vec<Lane>,
+    shards: Vec<ShardStream>,
     /// Statistics of the table at all shards, including those that are not sampled.
-    sizes: Vec<(Arc<Member>, Arc<TableFacts>)>,
+    sizes: Vec<(Arc<Member>, Arc<TableStats>)>,
     /// True after the wait for the masses.
     has_heard: bool,
     receiving: FuturesUnordered<BoxFuture<'static, Received>>,
@@ -79,7 +79,7 @@ impl GroupSampleStream {
             table: String::new(),
             sampling: Sampling::Ordered,
             shares: Shares::new(random()),
-            lanes: Vec::new(),
+            shards: Vec::new(),
             sizes: Vec::new(),
             has_heard: false,
             receiving: FuturesUnordered::new(),
@@ -98,17 +98,17 @@ impl GroupSampleStream {
         self.group.need(table);
         table.clone_into(&mut self.table);
         self.sampling = sampling;
-        let mut old = std::mem::take(&mut self.lanes);
-        self.lanes = self
+        let mut old = std::mem::take(&mut self.shards);
+        self.shards = self
             .group
             .sampled(&view)
             .into_iter()
             .map(|member| {
-                let same = old.iter().position(|lane| Arc::ptr_eq(&lane.member, member));
+                let same = old.iter().position(|shard| Arc::ptr_eq(&shard.member, member));
                 let stream = same.and_then(|at| old[at].stream.take());
-                Lane {
+                ShardStream {
                     member: Arc::clone(member),
-                    facts: member.facts(table),
+                    stats: member.stats(table),
                     stream,
                     share: 0.0,
                     parts: VecDeque::new(),
@@ -117,7 +117,7 @@ impl GroupSampleStream {
             })
             .collect();
         self.sizes =
-            view.members.iter().map(|member| (Arc::clone(member), member.facts(table))).collect();
+            view.members.iter().map(|member| (Arc::clone(member), member.stats(table))).collect();
         self.view = view;
         self.has_heard = false;
         self.plan = None;
@@ -125,35 +125,36 @@ impl GroupSampleStream {
     }
 
     fn has_outstanding(&self) -> bool {
-        self.lanes.iter().any(|lane| !lane.parts.is_empty())
+        self.shards.iter().any(|shard| !shard.parts.is_empty())
     }
 
     /// Divides a request among the shards; `None` if no shard can be asked for items now.
     fn divide(&mut self, count: usize) -> Option<Plan> {
-        let candidates: Vec<Candidate> = self.lanes.iter().map(Lane::as_candidate).collect();
+        let candidates: Vec<Candidate> =
+            self.shards.iter().map(ShardStream::as_candidate).collect();
         if self.sampling == Sampling::Ordered {
             return Plan::in_turn(&candidates, count, &mut self.shares);
         }
         // One of several learners with a local shard each stands for an equal part of the group.
-        let part = self.lanes.len() as f64 / self.view.members.len() as f64;
+        let part = self.shards.len() as f64 / self.view.members.len() as f64;
         let max_shards = self.group.address.max_shards_per_batch;
         Plan::by_mass(&candidates, count, max_shards, part, &mut self.shares)
     }
 
     fn is_heard(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.member.is_down() || lane.facts.now().is_heard)
+        self.shards.iter().all(|shard| shard.member.is_down() || shard.stats.now().is_heard)
     }
 
     /// Waits a limited time for the shards to report their masses.
     async fn hear(&mut self) {
         let mut news = self.group.news();
-        let lanes: Vec<(Arc<Member>, Arc<TableFacts>)> = self
-            .lanes
+        let shards: Vec<(Arc<Member>, Arc<TableStats>)> = self
+            .shards
             .iter()
-            .map(|lane| (Arc::clone(&lane.member), Arc::clone(&lane.facts)))
+            .map(|shard| (Arc::clone(&shard.member), Arc::clone(&shard.stats)))
             .collect();
         let is_heard =
-            || lanes.iter().all(|(member, facts)| member.is_down() || facts.now().is_heard);
+            || shards.iter().all(|(member, stats)| member.is_down() || stats.now().is_heard);
         let heard = async { while !is_heard() && news.changed().await.is_ok() {} };
         let _ = tokio::time::timeout(FIRST_NEWS, heard).await;
         self.has_heard = true;
@@ -175,13 +176,14 @@ impl GroupSampleStream {
             let Some(plan) = plan else {
                 return Ok(if self.has_outstanding() { Next::Listen } else { Next::Wait });
             };
-            let asked = || self.lanes.iter().zip(&plan.counts).enumerate();
+            let asked = || self.shards.iter().zip(&plan.counts).enumerate();
             // A stream whose answer is pending cannot send a request.
-            if asked().any(|(_, (lane, &count))| count > 0 && lane.is_receiving) {
+            if asked().any(|(_, (shard, &count))| count > 0 && shard.is_receiving) {
                 self.plan = Some(plan);
                 return Ok(Next::Listen);
             }
-            let closed = asked().filter(|(_, (lane, count))| **count > 0 && lane.stream.is_none());
+            let closed =
+                asked().filter(|(_, (shard, count))| **count > 0 && shard.stream.is_none());
             let closed: Vec<usize> = closed.map(|(i, _)| i).collect();
             if !closed.is_empty() {
                 self.plan = Some(plan);
@@ -192,12 +194,12 @@ impl GroupSampleStream {
                 Some(rest) if rest.count > num_asked => rest.count -= num_asked,
                 _ => drop(self.unasked.pop_front()),
             }
-            for (lane, &share) in self.lanes.iter_mut().zip(&plan.shares) {
-                lane.share = share;
+            for (shard, &share) in self.shards.iter_mut().zip(&plan.shares) {
+                shard.share = share;
             }
             for (i, (count, share)) in plan.counts.into_iter().zip(plan.shares).enumerate() {
                 if count > 0 {
-                    self.ask_lane(i, count, share, &request);
+                    self.ask_shard(i, count, share, &request);
                 }
             }
             if num_asked < request.count {
@@ -207,7 +209,7 @@ impl GroupSampleStream {
         Ok(Next::Listen)
     }
 
-    fn ask_lane(&mut self, i: usize, count: usize, share: f64, request: &Request) {
+    fn ask_shard(&mut self, i: usize, count: usize, share: f64, request: &Request) {
         let patience =
             if self.sampling == Sampling::Ordered { ORDERED_PATIENCE } else { SHARD_PATIENCE };
         let left = request.deadline.map(|it| it.saturating_duration_since(Instant::now()));
@@ -222,11 +224,11 @@ impl GroupSampleStream {
             columns: &request.columns,
             ..SampleRequest::new(&self.table, count, timeout)
         };
-        let lane = &mut self.lanes[i];
+        let shard = &mut self.shards[i];
         let deadline = request.deadline;
         let (options, columns) = (request.options, Arc::clone(&request.columns));
-        lane.parts.push_back(Part { missing: count, share, deadline, options, columns });
-        let asked = match &mut lane.stream {
+        shard.parts.push_back(Part { missing: count, share, deadline, options, columns });
+        let asked = match &mut shard.stream {
             Some(stream) => stream.request(&asked),
             None => Err(Error::unavailable("its stream is lost")),
         };
@@ -236,21 +238,21 @@ impl GroupSampleStream {
     }
 
     /// Opens the streams of these shards at the same time. A failure divides the request anew.
-    async fn open(&mut self, lanes: Vec<usize>) {
-        let opened = join_all(lanes.into_iter().map(|i| {
-            let member = Arc::clone(&self.lanes[i].member);
+    async fn open(&mut self, shards: Vec<usize>) {
+        let opened = join_all(shards.into_iter().map(|i| {
+            let member = Arc::clone(&self.shards[i].member);
             async move { (i, within(async { member.shard()?.open_sample().await }).await) }
         }))
         .await;
         for (i, opened) in opened {
             match opened {
-                Ok(stream) => self.lanes[i].stream = Some(stream),
+                Ok(stream) => self.shards[i].stream = Some(stream),
                 Err(error) if error.is_transient() => {
-                    self.lanes[i].member.went_down(&error);
+                    self.shards[i].member.went_down(&error);
                     self.plan = None;
                 }
                 Err(error) => {
-                    self.failure = Some(error.context(&self.lanes[i].member.name()));
+                    self.failure = Some(error.context(&self.shards[i].member.name()));
                     self.unasked.clear();
                     self.plan = None;
                 }
@@ -261,23 +263,23 @@ impl GroupSampleStream {
     /// Handles a shard that failed: its parts go to the other shards, in their shares without it.
     fn lost(&mut self, i: usize, error: &Error) {
         self.plan = None;
-        let lane = &mut self.lanes[i];
-        lane.stream = None;
+        let shard = &mut self.shards[i];
+        shard.stream = None;
         if error.is_transient() {
-            lane.member.went_down(error);
+            shard.member.went_down(error);
         }
-        for part in std::mem::take(&mut lane.parts) {
+        for part in std::mem::take(&mut shard.parts) {
             self.unasked.push_back(part.into_request());
         }
     }
 
     /// Waits until a shard reports an item that can be sampled.
     async fn wait_for_items(&mut self) -> Result<()> {
-        if self.lanes.iter().all(|lane| lane.member.is_down()) {
-            let down = self.lanes.iter().find_map(|lane| match lane.member.state() {
-                State::Down(error) => {
-                    Some(error.context(&format!("No shard can be sampled: {}", lane.member.name())))
-                }
+        if self.shards.iter().all(|shard| shard.member.is_down()) {
+            let down = self.shards.iter().find_map(|shard| match shard.member.state() {
+                State::Down(error) => Some(
+                    error.context(&format!("No shard can be sampled: {}", shard.member.name())),
+                ),
                 _ => None,
             });
             return Err(down.unwrap_or_else(|| Error::unavailable("No shard can be sampled.")));
@@ -289,12 +291,12 @@ impl GroupSampleStream {
         });
         let _ = tokio::time::timeout(patience, news.changed()).await;
         if deadline.is_some_and(|deadline| deadline <= Instant::now())
-            && self.lanes.iter().all(|lane| lane.facts.now().size == 0)
+            && self.shards.iter().all(|shard| shard.stats.now().size == 0)
         {
             return Err(Error::rate_limiter_timeout(&format!(
                 "Table {} is empty in all {} shards of {}.",
                 self.table,
-                self.lanes.len(),
+                self.shards.len(),
                 self.group.text()
             )));
         }
@@ -303,12 +305,12 @@ impl GroupSampleStream {
 
     /// Starts waiting for the answers of all shards with unanswered parts.
     fn listen(&mut self) {
-        for (i, lane) in self.lanes.iter_mut().enumerate() {
-            if lane.parts.is_empty() || lane.is_receiving {
+        for (i, shard) in self.shards.iter_mut().enumerate() {
+            if shard.parts.is_empty() || shard.is_receiving {
                 continue;
             }
-            if let Some(mut stream) = lane.stream.take() {
-                lane.is_receiving = true;
+            if let Some(mut stream) = shard.stream.take() {
+                shard.is_receiving = true;
                 self.receiving.push(Box::pin(async move {
                     let received = stream.receive().await;
                     (i, stream, received)
@@ -320,8 +322,8 @@ impl GroupSampleStream {
     /// Smallest probability of an item in the group: a shard's smallest one times the share of the
     /// shard. 0 until all shards have reported theirs.
     fn min_probability(&self) -> f64 {
-        let asked = self.lanes.iter().filter(|lane| lane.share > 0.0);
-        let all = asked.map(|lane| lane.share * lane.facts.now().min_probability.unwrap_or(0.0));
+        let asked = self.shards.iter().filter(|shard| shard.share > 0.0);
+        let all = asked.map(|shard| shard.share * shard.stats.now().min_probability.unwrap_or(0.0));
         all.reduce(f64::min).unwrap_or(0.0)
     }
 
@@ -329,16 +331,16 @@ impl GroupSampleStream {
     /// reported after the answers of the other shards: their items are already sampled, and may
     /// have been removed.
     fn take(&mut self, (i, stream, received): Received) -> Vec<Sampled> {
-        let lane = &mut self.lanes[i];
-        lane.is_receiving = false;
+        let shard = &mut self.shards[i];
+        shard.is_receiving = false;
         match received {
             Ok(mut samples) => {
-                lane.stream = Some(stream);
-                lane.facts.sampled(&samples, self.sampling);
+                shard.stream = Some(stream);
+                shard.stats.sampled(&samples, self.sampling);
                 let mut left = samples.len();
                 let mut at = 0;
                 while left > 0 {
-                    let Some(part) = lane.parts.front_mut() else { break };
+                    let Some(part) = shard.parts.front_mut() else { break };
                     let count = left.min(part.missing);
                     for sampled in &mut samples[at..at + count] {
                         sampled.probability *= part.share;
@@ -348,12 +350,12 @@ impl GroupSampleStream {
                     at += count;
                     left -= count;
                     if part.missing == 0 {
-                        lane.parts.pop_front();
+                        shard.parts.pop_front();
                     }
                 }
-                let index = lane.member.index;
+                let index = shard.member.index;
                 let living = self.sizes.iter().filter(|(member, _)| !member.is_down());
-                let size: i64 = living.map(|(_, facts)| facts.now().size).sum();
+                let size: i64 = living.map(|(_, stats)| stats.now().size).sum();
                 let min_probability = self.min_probability();
                 for sampled in &mut samples {
                     sampled.table_size = size;
@@ -366,17 +368,17 @@ impl GroupSampleStream {
             }
             Err(error) if error.kind() == ErrorKind::RateLimiterTimeout => {
                 // The group's stream continues; only the request timed out.
-                lane.stream = None;
+                shard.stream = None;
                 drop(stream);
-                let part = lane.parts.pop_front();
-                let rest: Vec<Part> = lane.parts.drain(..).collect();
+                let part = shard.parts.pop_front();
+                let rest: Vec<Part> = shard.parts.drain(..).collect();
                 let is_over = |deadline: Option<Instant>| {
                     deadline.is_some_and(|deadline| deadline <= Instant::now())
                 };
                 for part in part.into_iter().chain(rest) {
                     if is_over(part.deadline) {
-                        let name = self.lanes[i].member.name();
-                        let count = self.lanes.len();
+                        let name = self.shards[i].member.name();
+                        let count = self.shards.len();
                         // The text begins with the event, like the text of a single server.
                         self.failure = Some(error.clone().followed_by(&format!(
                             "These are the numbers of {name}, one of {count} shards."
@@ -394,8 +396,8 @@ impl GroupSampleStream {
                 Vec::new()
             }
             Err(error) => {
-                lane.parts.clear();
-                self.failure = Some(error.context(&lane.member.name()));
+                shard.parts.clear();
+                self.failure = Some(error.context(&shard.member.name()));
                 Vec::new()
             }
         }
@@ -415,8 +417,8 @@ impl GroupSampleStream {
                     self.hear().await;
                     continue;
                 }
-                Ok(Next::Open(lanes)) => {
-                    self.open(lanes).await;
+                Ok(Next::Open(shards)) => {
+                    self.open(shards).await;
                     continue;
                 }
                 Ok(Next::Wait) if self.failure.is_some() => self.unasked.clear(),
@@ -456,7 +458,7 @@ impl GroupSampleStream {
 impl SampleStream for GroupSampleStream {
     fn request(&mut self, request: &SampleRequest<'_>) -> Result<()> {
         let SampleRequest { table, num_samples, timeout, options, columns } = *request;
-        if table != self.table || self.lanes.is_empty() {
+        if table != self.table || self.shards.is_empty() {
             let view = Arc::clone(&self.view);
             if let Err(error) = self.begin(table, view) {
                 // The error comes with the answer, as from a single server.

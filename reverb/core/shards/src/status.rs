@@ -299,7 +299,7 @@ pub(crate) fn checkpoints_together<'a>(
 pub(crate) fn old_settings(change: &TableChange, table: &TableInfo) -> TableChange {
     let limiter = table.rate_limiter_info.unwrap_or_default();
     let exponent = match crate::tables::sampling(table) {
-        crate::facts::Sampling::Prioritized { exponent } => Some(exponent),
+        crate::table_stats::Sampling::Prioritized { exponent } => Some(exponent),
         _ => None,
     };
     TableChange {

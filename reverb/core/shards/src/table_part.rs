@@ -162,15 +162,15 @@ impl TableNumbers {
         // smaller minimum than shards has none.
         let is_in_all = min_sizes.iter().sum::<i64>() == self.min_size_to_sample;
         let spi = if is_in_all { self.samples_per_insert } else { 0.0 };
-        let places: Vec<f64> = min_sizes.iter().map(|&it| spi * it as f64).collect();
-        let rest = bound - exact_sum(places.iter().copied());
+        let cursors: Vec<f64> = min_sizes.iter().map(|&it| spi * it as f64).collect();
+        let rest = bound - exact_sum(cursors.iter().copied());
         let mut parts = vec![rest / min_sizes.len() as f64; min_sizes.len()];
         if self.is_exact() {
             // Parts with more items get less of the rest.
             parts = whole_parts(rest as i128, min_sizes.len()).map(|it| it as f64).collect();
             parts.reverse();
         }
-        places.into_iter().zip(parts).map(|(place, part)| place + part).collect()
+        cursors.into_iter().zip(parts).map(|(cursor, part)| cursor + part).collect()
     }
 }
 

@@ -10,7 +10,7 @@ use reverb_wire::generated::deepmind::reverb::{
     key_distribution_options::extension::{Distribution as Extended, Draw},
 };
 
-use crate::facts::Sampling;
+use crate::table_stats::Sampling;
 
 /// Sampling rule of a table.
 pub(crate) fn sampling(info: &TableInfo) -> Sampling {

@@ -12,8 +12,8 @@ use reverb_data::{
     TableConfig, TrajectoryBuilder,
 };
 use reverb_engine::{Confirm, Table};
-use reverb_shards::facts::{Sampling, TableFacts};
 use reverb_shards::shares::Shares;
+use reverb_shards::table_stats::{Sampling, TableStats};
 use reverb_shards::windows::{Bounds, Order, Report, Window, Windows};
 
 const EXPONENT: f64 = 0.6;
@@ -111,7 +111,7 @@ fn draw(
     max_shards: usize,
 ) -> (Vec<u64>, f64) {
     let sampling = Sampling::Prioritized { exponent: EXPONENT };
-    let facts: Vec<TableFacts> = tables.iter().map(|_| TableFacts::default()).collect();
+    let stats: Vec<TableStats> = tables.iter().map(|_| TableStats::default()).collect();
     let mut masses: Vec<f64> = tables.iter().map(|table| table.watched().mass).collect();
     if is_equal {
         masses
@@ -131,7 +131,7 @@ fn draw(
             }
             let samples: Vec<Sampled> = tables[shard].try_sample(count).unwrap();
             assert_eq!(samples.len(), count);
-            facts[shard].sampled(&samples, sampling);
+            stats[shard].sampled(&samples, sampling);
             for sampled in &samples {
                 let class = (sampled.key % 4) as usize;
                 counts[shard * 4 + class] += 1;
@@ -142,7 +142,7 @@ fn draw(
                 }
             }
             if !is_equal {
-                masses[shard] = facts[shard].now().mass.unwrap();
+                masses[shard] = stats[shard].now().mass.unwrap();
             }
         }
     }

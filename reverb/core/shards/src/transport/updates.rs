@@ -103,7 +103,7 @@ impl Part {
 fn may_have_foreign(view: &View, member: &Member, table: &str) -> bool {
     // Without a map, servers do not know their slots.
     let is_watched = view.map.is_some() && member.is_watched.load(Ordering::Relaxed);
-    !(is_watched && member.facts(table).now().has_no_foreign_keys)
+    !(is_watched && member.stats(table).now().has_no_foreign_keys)
 }
 
 /// Sends all parts at the same time, and returns the keys that were not found. A shard that does

@@ -123,7 +123,7 @@ impl CountedSink {
     /// Largest priority in a table of the group, as last reported. If no shard has reported one,
     /// each shard uses its own.
     fn max_priority(&self, table: &str) -> Option<f64> {
-        let known = self.members.iter().filter_map(|it| it.facts(table).now().max_priority);
+        let known = self.members.iter().filter_map(|it| it.stats(table).now().max_priority);
         known.reduce(f64::max)
     }
 
@@ -137,7 +137,7 @@ impl CountedSink {
         let mut news = self.group.news();
         self.group.need(table);
         let heard = async {
-            while self.members.iter().any(|it| !it.is_down() && !it.facts(table).now().is_heard) {
+            while self.members.iter().any(|it| !it.is_down() && !it.stats(table).now().is_heard) {
                 if news.changed().await.is_err() {
                     return;
                 }

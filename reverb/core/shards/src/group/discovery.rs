@@ -13,7 +13,7 @@ use reverb_wire::transport::ServerInfo;
 use tokio::sync::watch;
 
 use super::{Group, PATIENCE, View};
-use crate::member::{Line, Member, Place, State};
+use crate::member::{Member, MemberConfig, ShardConnection, State};
 use crate::slot_map::SlotMap;
 use crate::tables::{check_alike, check_samplers, samplings};
 
@@ -22,8 +22,8 @@ const AFTER_OTHERS: Duration = Duration::from_millis(700);
 
 /// A seed and its answer.
 struct Seed {
-    place: String,
-    line: Box<dyn Line>,
+    host_port: String,
+    connection: Box<dyn ShardConnection>,
     /// `None` if the server has no directory call: it runs dm-reverb or an older release.
     answer: Result<Option<DirectoryResponse>>,
 }
@@ -32,20 +32,20 @@ impl Group {
     /// Asks all seeds, and makes a view of their answers.
     pub(super) async fn find(self: &Arc<Self>) -> Result<View> {
         let mut seeds = Vec::new();
-        for place in self.places().await {
-            let line = self.dial.dial(&self.address.shard(&place), None)?;
-            seeds.push((place, line));
+        for host_port in self.seed_addresses().await {
+            let connection = self.connect.connect(&self.address.shard(&host_port), None)?;
+            seeds.push((host_port, connection));
         }
         let others = Others::default();
-        let asked = seeds.into_iter().map(|(place, line)| async {
-            let answer = others.or_without_it(ask(&*line)).await;
-            Seed { place, line, answer }
+        let asked = seeds.into_iter().map(|(host_port, connection)| async {
+            let answer = others.or_without_it(ask(&*connection)).await;
+            Seed { host_port, connection, answer }
         });
         let seeds = join_all(asked).await;
         if let Some(error) = seeds.iter().find_map(|it| match &it.answer {
             // A wrong certificate or a missing right is reported: going on would hide the shard.
             Err(error) if !error.is_transient() && error.kind() != ErrorKind::DeadlineExceeded => {
-                Some(error.clone().context(&format!("Shard {}", it.place)))
+                Some(error.clone().context(&format!("Shard {}", it.host_port)))
             }
             _ => None,
         }) {
@@ -77,7 +77,7 @@ impl Group {
 
     /// Addresses of the seeds. A single name that resolves to several addresses gives one seed
     /// each.
-    async fn places(&self) -> Vec<String> {
+    async fn seed_addresses(&self) -> Vec<String> {
         let seeds = &self.address.seeds;
         let [only] = &seeds[..] else { return seeds.clone() };
         let is_name = |host: &str| {
@@ -89,17 +89,17 @@ impl Group {
             Some((host, port)) if is_name(host) && !only.starts_with("unix:") => {
                 let found = tokio::time::timeout(PATIENCE, tokio::net::lookup_host(only)).await;
                 let Ok(Ok(found)) = found else { return seeds.clone() };
-                let mut places: Vec<String> = found
+                let mut addresses: Vec<String> = found
                     .map(|it| match it.ip() {
                         std::net::IpAddr::V4(ip) => format!("{ip}:{port}"),
                         std::net::IpAddr::V6(ip) => format!("[{ip}]:{port}"),
                     })
                     .collect();
-                places.dedup();
-                if places.len() < 2 || self.address.scheme == "grpcs://" {
+                addresses.dedup();
+                if addresses.len() < 2 || self.address.scheme == "grpcs://" {
                     return seeds.clone();
                 }
-                places
+                addresses
             }
             _ => seeds.clone(),
         }
@@ -129,7 +129,7 @@ impl Group {
                     return Err(Error::failed_precondition(format!(
                         "{} and {} are different servers, and both say that they are shard {index} \
                          of group {:?}. Give each shard an index of its own.",
-                        other.place, seed.place, map.group
+                        other.host_port, seed.host_port, map.group
                     )));
                 }
                 continue;
@@ -149,14 +149,14 @@ impl Group {
             let answered = known.as_ref().and_then(|it| it.answer.as_ref().ok()?.as_ref());
             let named_id = Some(shard.server_id).filter(|&id| id != 0);
             let server_id = answered.map(|it| it.server_id).or(named_id);
-            let at_place = before.iter().find(|it| it.index == shard.index);
-            let (address, line) = match known {
+            let previous = before.iter().find(|it| it.index == shard.index);
+            let (address, connection) = match known {
                 Some(seed) if shard.address.is_empty() => {
-                    (self.address.shard(&seed.place), seed.line)
+                    (self.address.shard(&seed.host_port), seed.connection)
                 }
                 None if shard.address.is_empty() => {
-                    if let Some(known) = at_place {
-                        (known.address.clone(), self.dial.dial(&known.address, None)?)
+                    if let Some(known) = previous {
+                        (known.address.clone(), self.connect.connect(&known.address, None)?)
                     } else {
                         return Err(Error::failed_precondition(format!(
                             "Group {:?} has {} shards, and no address of shard {} is known: write \
@@ -176,11 +176,11 @@ impl Group {
                         )));
                     }
                     let address = self.address.shard(&shard.address);
-                    let line = self.dial.dial(&address, named_id)?;
-                    (address, line)
+                    let connection = self.connect.connect(&address, named_id)?;
+                    (address, connection)
                 }
             };
-            let place = Place {
+            let config = MemberConfig {
                 index: shard.index,
                 address,
                 weight: shard.weight,
@@ -189,8 +189,9 @@ impl Group {
                 server_id,
             };
             let is_near = !shard.unix_path.is_empty() && named_id.is_some();
-            let socket = if is_near { self.dial.dial_socket(&shard.unix_path) } else { None };
-            let member = Member::new(place, line, slots.slots_of(shard.index)).with_socket(socket);
+            let socket = if is_near { self.connect.connect_socket(&shard.unix_path) } else { None };
+            let member =
+                Member::new(config, connection, slots.slots_of(shard.index)).with_socket(socket);
             if let Some(error) = silence {
                 member.went_down(&error);
             }
@@ -314,8 +315,8 @@ pub(crate) async fn within<T>(answer: impl Future<Output = Result<T>>) -> Result
 }
 
 /// Asks a server for the directory of its group.
-pub(super) async fn ask(line: &dyn Line) -> Result<Option<DirectoryResponse>> {
-    let shard = line.shard()?;
+pub(super) async fn ask(connection: &dyn ShardConnection) -> Result<Option<DirectoryResponse>> {
+    let shard = connection.shard()?;
     match within(shard.call(DirectoryRequest::default())).await {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if error.kind() == ErrorKind::Unimplemented => Ok(None),
@@ -332,14 +333,14 @@ fn check_one_group(seeds: &[Seed], map: &ShardMap) -> Result<()> {
                 return Err(Error::failed_precondition(format!(
                     "The server at {} is a shard of group {:?}, and another of the address is of \
                      group {:?}.",
-                    seed.place, theirs.group, map.group
+                    seed.host_port, theirs.group, map.group
                 )));
             }
             None => {
                 return Err(Error::failed_precondition(format!(
                     "The server at {} is no shard of a group, and another of the address is one of \
                      group {:?}.",
-                    seed.place, map.group
+                    seed.host_port, map.group
                 )));
             }
             Some(_) => {}
@@ -354,25 +355,25 @@ fn members_in_order(seeds: Vec<Seed>) -> Result<Vec<Arc<Member>>> {
     let mut ids: HashMap<u64, String> = HashMap::new();
     let mut members = Vec::new();
     for (position, seed) in seeds.into_iter().enumerate() {
-        let Seed { place, line, answer } = seed;
+        let Seed { host_port, connection, answer } = seed;
         let is_ours = !matches!(answer, Ok(None));
         let silence = answer.as_ref().err().cloned();
         let server_id = answer.ok().flatten().map(|it| it.server_id);
-        if let Some(other) = server_id.and_then(|id| ids.insert(id, place.clone())) {
+        if let Some(other) = server_id.and_then(|id| ids.insert(id, host_port.clone())) {
             return Err(Error::failed_precondition(format!(
-                "{other} and {place} are the same server; a group has each shard once."
+                "{other} and {host_port} are the same server; a group has each shard once."
             )));
         }
         let index = position as i32;
-        let place = Place {
+        let config = MemberConfig {
             index,
-            address: place,
+            address: host_port,
             weight: 1.0,
             is_draining: false,
             is_coordinator: false,
             server_id,
         };
-        let member = Member::new(place, line, slots.slots_of(index));
+        let member = Member::new(config, connection, slots.slots_of(index));
         member.set_ours(is_ours);
         if let Some(error) = silence {
             member.went_down(&error);

@@ -34,7 +34,7 @@ impl Sampling {
 /// otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
-pub struct Facts {
+pub struct Stats {
     /// Number of items.
     pub size: i64,
     /// Fill level from 0 to 1: the used part of `max_size` or `max_bytes`, whichever is larger.
@@ -61,7 +61,7 @@ pub struct Facts {
     pub has_no_foreign_keys: bool,
 }
 
-impl Facts {
+impl Stats {
     /// Number of samples that the limiter allows now, as far as is known.
     pub fn samples_allowed(&self) -> usize {
         if self.size == 0 || self.size < self.min_size {
@@ -122,11 +122,11 @@ impl Facts {
 
 /// Statistics of one table at one shard, shared by threads.
 #[derive(Debug, Default)]
-pub struct TableFacts(Mutex<Facts>);
+pub struct TableStats(Mutex<Stats>);
 
-impl TableFacts {
+impl TableStats {
     /// The current statistics.
-    pub fn now(&self) -> Facts {
+    pub fn now(&self) -> Stats {
         *self.0.lock()
     }
 
@@ -152,7 +152,7 @@ impl TableFacts {
 
     /// Forgets everything, because another server has taken over.
     pub fn forget(&self) {
-        *self.0.lock() = Facts::default();
+        *self.0.lock() = Stats::default();
     }
 
     /// Records that items with keys of other shards' slots are possible.
@@ -180,40 +180,40 @@ mod tests {
 
     #[test]
     fn nothing_is_known_of_a_table_that_was_not_heard_of() {
-        let facts = TableFacts::default();
-        assert_eq!((facts.now().mass, facts.now().is_heard), (None, false));
-        facts.watched(&told(5));
-        let now = facts.now();
+        let stats = TableStats::default();
+        assert_eq!((stats.now().mass, stats.now().is_heard), (None, false));
+        stats.watched(&told(5));
+        let now = stats.now();
         assert_eq!((now.size, now.mass, now.samples_allowed()), (5, Some(6.0), 3));
-        facts.forget();
-        assert_eq!(facts.now(), Facts::default());
+        stats.forget();
+        assert_eq!(stats.now(), Stats::default());
     }
 
     #[test]
     fn a_watch_keeps_what_it_does_not_tell() {
-        let facts = TableFacts::default();
-        facts.filled(0.5);
-        facts.watched(&told(5));
-        assert_eq!(facts.now().share, Some(0.5));
-        facts.filled(f64::NAN);
-        assert_eq!(facts.now().share, None);
+        let stats = TableStats::default();
+        stats.filled(0.5);
+        stats.watched(&told(5));
+        assert_eq!(stats.now().share, Some(0.5));
+        stats.filled(f64::NAN);
+        assert_eq!(stats.now().share, None);
     }
 
     #[test]
     fn without_a_bound_or_items_the_limiter_allows_all_or_nothing() {
-        let facts = TableFacts::default();
-        facts.watched(&WatchedTable { min_diff: -f64::MAX, ..told(2) });
-        assert_eq!(facts.now().samples_allowed(), usize::MAX);
-        facts.watched(&WatchedTable { min_diff: -f64::MAX, ..told(1) });
-        assert_eq!(facts.now().samples_allowed(), 0);
+        let stats = TableStats::default();
+        stats.watched(&WatchedTable { min_diff: -f64::MAX, ..told(2) });
+        assert_eq!(stats.now().samples_allowed(), usize::MAX);
+        stats.watched(&WatchedTable { min_diff: -f64::MAX, ..told(1) });
+        assert_eq!(stats.now().samples_allowed(), 0);
     }
 
     #[test]
     fn a_poll_of_items_says_that_a_mass_of_nothing_is_out_of_date() {
-        let facts = TableFacts::default();
-        facts.polled(0, 10);
-        assert_eq!(facts.now().mass, Some(0.0));
-        facts.polled(4, 10);
-        assert_eq!((facts.now().mass, facts.now().share), (None, Some(0.4)));
+        let stats = TableStats::default();
+        stats.polled(0, 10);
+        assert_eq!(stats.now().mass, Some(0.0));
+        stats.polled(4, 10);
+        assert_eq!((stats.now().mass, stats.now().share), (None, Some(0.4)));
     }
 }

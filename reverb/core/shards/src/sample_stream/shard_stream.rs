@@ -9,9 +9,9 @@ use std::time::Instant;
 use reverb_data::SampleOptions;
 use reverb_wire::transport::SampleStream;
 
-use crate::facts::TableFacts;
 use crate::member::Member;
 use crate::plan::Candidate;
+use crate::table_stats::TableStats;
 
 /// Part of a request that was sent to one shard.
 #[derive(Debug, Clone)]
@@ -35,9 +35,9 @@ impl Part {
 }
 
 /// The stream of one shard.
-pub(super) struct Lane {
+pub(super) struct ShardStream {
     pub(super) member: Arc<Member>,
-    pub(super) facts: Arc<TableFacts>,
+    pub(super) stats: Arc<TableStats>,
     /// `None` before the first request, after a failure, and while an answer is pending.
     pub(super) stream: Option<Box<dyn SampleStream>>,
     /// Share of the shard in the last request.
@@ -47,12 +47,12 @@ pub(super) struct Lane {
     pub(super) is_receiving: bool,
 }
 
-impl Lane {
+impl ShardStream {
     pub(super) fn as_candidate(&self) -> Candidate {
         Candidate {
             is_usable: !self.member.is_down(),
             is_watched: self.member.is_watched.load(Ordering::Relaxed),
-            facts: self.facts.now(),
+            stats: self.stats.now(),
         }
     }
 }

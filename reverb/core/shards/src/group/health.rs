@@ -11,7 +11,7 @@ use reverb_wire::generated::reverb::DirectoryResponse;
 
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::find::within;
+use super::discovery::within;
 use super::{Group, PATIENCE};
 use crate::member::Member;
 
@@ -25,7 +25,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Polls the member until the group or the member is gone.
-pub(super) async fn tend(group: Weak<Group>, member: Weak<Member>) {
+pub(super) async fn watch(group: Weak<Group>, member: Weak<Member>) {
     loop {
         let Some((strong_group, strong)) = group.upgrade().zip(member.upgrade()) else { return };
         let result = look(&strong_group, &strong).await;
@@ -63,7 +63,7 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
             let info = within(shard.server_info()).await?;
             member.came_up(Some(info.tables_state_id.0 ^ info.tables_state_id.1));
             for table in &info.tables {
-                member.facts(&table.name).polled(table.current_size, table.max_size);
+                member.stats(&table.name).polled(table.current_size, table.max_size);
             }
             group.tell();
             let is_needed = !group.needed_tables().is_empty();
@@ -108,7 +108,7 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
         };
         let Some(news) = news else { return Err(Error::unavailable("it ended the watch")) };
         for table in &news.tables {
-            member.facts(&table.name).watched(table);
+            member.stats(&table.name).watched(table);
         }
         has_heard = true;
         member.came_up(None);
@@ -142,7 +142,7 @@ pub(crate) fn take(
     member.came_up(Some(answer.server_id));
     member.told_writers.store(answer.num_writers, Ordering::Relaxed);
     for fill in &answer.fills {
-        member.facts(&fill.name).filled(fill.share);
+        member.stats(&fill.name).filled(fill.share);
     }
     if let Some(map) = &answer.map
         && let Err(error) = group.adopt(map)

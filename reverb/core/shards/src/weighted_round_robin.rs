@@ -12,13 +12,13 @@ const MAX_PASSED: usize = 1000;
 
 /// Credit of each shard, by index.
 #[derive(Debug, Clone, Default)]
-pub struct Turns {
+pub struct WeightedRoundRobin {
     credits: BTreeMap<i32, f64>,
     /// Random credit of new shards, so that clients start at different shards.
     start: f64,
 }
 
-impl Turns {
+impl WeightedRoundRobin {
     /// Starts at `start` in `[0, 1)`.
     pub fn new(start: f64) -> Self {
         Self { credits: BTreeMap::new(), start }
@@ -74,9 +74,9 @@ mod tests {
             let shards: Vec<(i32, f64)> =
                 weights.iter().enumerate().map(|(i, &weight)| (i as i32 * 3, weight)).collect();
             let total: f64 = weights.iter().sum();
-            let (mut turns, mut counts) = (Turns::new(start), vec![0.0; weights.len()]);
+            let (mut rotation, mut counts) = (WeightedRoundRobin::new(start), vec![0.0; weights.len()]);
             for t in 1..500 {
-                counts[turns.next(&shards)] += 1.0;
+                counts[rotation.next(&shards)] += 1.0;
                 for (count, weight) in counts.iter().zip(&weights) {
                     let exact = f64::from(t) * weight / total;
                     prop_assert!((count - exact).abs() < weights.len() as f64 / 2.0 + 1.0);
@@ -90,28 +90,28 @@ mod tests {
         let shards = [(0, 1.0), (1, 2.0), (5, 1.0)];
         for start in [0.0, 0.3, 0.9] {
             for (at, (index, _)) in shards.into_iter().enumerate() {
-                let mut turns = Turns::new(start);
-                turns.pass_before(index, &shards);
-                assert_eq!(turns.next(&shards), at);
+                let mut rotation = WeightedRoundRobin::new(start);
+                rotation.pass_before(index, &shards);
+                assert_eq!(rotation.next(&shards), at);
             }
-            Turns::new(start).pass_before(7, &shards);
+            WeightedRoundRobin::new(start).pass_before(7, &shards);
         }
     }
 
     #[test]
     fn equal_shards_come_in_turn() {
         let shards = [(0, 1.0), (1, 1.0), (2, 1.0)];
-        let mut turns = Turns::new(0.4);
-        let order: Vec<usize> = (0..9).map(|_| turns.next(&shards)).collect();
+        let mut rotation = WeightedRoundRobin::new(0.4);
+        let order: Vec<usize> = (0..9).map(|_| rotation.next(&shards)).collect();
         for round in order.chunks(3) {
             assert_eq!(round, &order[..3]);
             assert_eq!(round.iter().sum::<usize>(), 3);
         }
         // A shard that was away does not make up for missed turns.
         for _ in 0..100 {
-            turns.next(&shards[..2]);
+            rotation.next(&shards[..2]);
         }
-        let counts = (0..9).map(|_| turns.next(&shards)).filter(|&it| it == 2).count();
+        let counts = (0..9).map(|_| rotation.next(&shards)).filter(|&it| it == 2).count();
         assert!(counts <= 4, "{counts}");
     }
 }
