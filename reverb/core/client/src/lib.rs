@@ -3,8 +3,8 @@
 //!
 //! Design: `docs/design/writers.md` and `docs/design/readers.md`.
 //!
-//! The crate reaches every server through `reverb_wire::transport::Transport`, also one in its own
-//! process.
+//! The crate reaches every server, even one in its own process, through
+//! `reverb_wire::transport::Transport`.
 
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Retries with backoff, and when to give up.
+//! Retries with backoff and a time limit.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// A stream that lasts this long counts as a success even if nothing was received: the rate limiter
 /// may have blocked all requests.
 const STABLE_AFTER: Duration = Duration::from_secs(2);
-/// How often the log says that a call is still waiting for its server.
+/// Interval of log lines about a call that waits for its server.
 const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Pauses between attempts to reach a server. They double from 1 ms to 1 s; after `give_up_after`
@@ -25,7 +25,7 @@ pub(crate) struct Backoff {
     /// Start of the first failed attempt; `None` while the server answers.
     unreachable_since: Option<Instant>,
     attempt_began: Instant,
-    /// When the stream was opened, if the attempt got that far.
+    /// Time when the stream was opened, if the attempt got that far.
     connected_at: Option<Instant>,
     logged_at: Instant,
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The history of one environment: its columns, the steps that items may still refer to, and the
-//! open blocks.
+//! Lane: the history of one environment, with its columns, the steps that items may still refer to,
+//! and the open blocks.
 
 mod group;
 
@@ -15,17 +15,17 @@ use self::group::Group;
 use super::block::{Appended, Block, BlockColumns};
 use super::cell::{Cell, CellRef, CellSpec, CellValue};
 
-/// Columns with cells up to this size share one block: the overhead of separate chunks would exceed
-/// the data.
+/// Size of cells up to which columns share one block: separate chunks would have more overhead than
+/// data.
 const MAX_GROUPED_CELL_BYTES: usize = 256;
 /// An automatic block ends at about this size. A reader fetches and decodes a chunk as a whole:
 /// longer chunks have less overhead, but every sample costs more.
 const MAX_BLOCK_BYTES: usize = 4096;
 
-/// How a column is kept and chunked.
+/// Storage and chunking of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ColumnOptions {
-    /// How many of the last values items may refer to.
+    /// Number of last values that items may refer to.
     pub num_keep_alive_refs: usize,
     /// Fixed chunk length, or `None` to let the writer choose.
     pub max_chunk_length: Option<usize>,
@@ -38,20 +38,20 @@ struct Column {
     options: ColumnOptions,
     spec: Option<Arc<CellSpec>>,
     referenced: Arc<AtomicBool>,
-    /// What its own blocks have in common.
+    /// Common properties of its separate blocks.
     own: Option<Arc<BlockColumns>>,
-    /// The last values, each with its step of the history. Empty while the group has rows that
-    /// this column is in.
+    /// The last values, each with its step of the history. Empty while the group's rows hold the
+    /// column.
     history: VecDeque<(u64, CellRef)>,
     next_block: NextBlock,
 }
 
-/// The block that takes a column's next cell.
+/// Block for a column's next cell.
 #[derive(Debug)]
 enum NextBlock {
-    /// The group's block, at this position.
+    /// The group's block; the column has this position in it.
     Group(usize),
-    /// A block of its own.
+    /// A separate block.
     Own(Option<Arc<Block>>),
 }
 
@@ -122,23 +122,22 @@ impl Lane {
         self.episode_steps
     }
 
-    /// Whether the last append left its step open.
+    /// True if the last append left its step open.
     pub fn step_is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Whether a column has a value in the open step.
+    /// True if a column has a value in the open step.
     pub fn is_set_in_open_step(&self, column: usize) -> bool {
         self.open.as_ref().and_then(|set| set.get(column)).copied().unwrap_or(false)
     }
 
-    /// Steps of the history, the open one included.
+    /// Number of steps of the history, including the open one.
     pub fn history_len(&self) -> u64 {
         self.history_steps + u64::from(self.open.is_some())
     }
 
-    /// The value of a column at a step of the history; `None` if it has none there or it has
-    /// expired.
+    /// The value of a column at a step of the history; `None` if there is none or it has expired.
     pub fn cell(&self, column: usize, step: u64) -> Option<Cell<'_>> {
         match self.position_in_rows(column) {
             Some(position) => Some(at_step(&self.group.rows, step)?.cell(position)),
@@ -166,12 +165,12 @@ impl Lane {
         }
     }
 
-    /// Whether a column is one of the small ones, which mostly have values in the same steps.
+    /// True for a small column, which mostly has values in the same steps as other small ones.
     pub(super) fn is_small(&self, column: usize) -> bool {
         self.columns[column].is_small()
     }
 
-    /// Whether both histories have their small columns in rows, with the same columns at the same
+    /// True if both histories have their small columns in rows, with the same columns at the same
     /// positions.
     pub(super) fn has_rows_like(&self, other: &Self) -> bool {
         let (one, two) = (&self.group, &other.group);
@@ -183,14 +182,14 @@ impl Lane {
             }
     }
 
-    /// How many values of a column are kept.
+    /// Number of values of a column that are kept.
     pub fn num_keep_alive_refs(&self, column: usize) -> usize {
         self.columns[column].options.num_keep_alive_refs
     }
 
     /// Appends `(column, value)` pairs as a step, or a part of one. Each column at most once.
     ///
-    /// All values are checked before any is stored. Returns whether a block of fixed length was
+    /// All values are checked before any is stored. Returns true if a block of fixed length was
     /// completed, so that waiting items may be ready.
     pub fn append(
         &mut self,
@@ -200,8 +199,7 @@ impl Lane {
         self.append_like(None, cells, partial_step)
     }
 
-    /// Like `append`; what `other` knows of the same columns is shared if it fits: their specs, and
-    /// how their blocks are encoded.
+    /// Like `append`; shares specs and encoders of the same columns with `other`.
     pub(super) fn append_like(
         &mut self,
         other: Option<&Self>,
@@ -243,9 +241,9 @@ impl Lane {
         Ok(completed)
     }
 
-    /// Appends a step as `append` does, if it has a value of every column and all of them are kept
-    /// in rows: the shortest way, for steps of many environments. Returns whether it did; if not,
-    /// nothing was done. `other` is a history for which the same values were checked already.
+    /// Fast form of `append` for steps of many environments: the step has a value of every column,
+    /// and all are kept in rows. Returns false, and does nothing, otherwise. `other` is a history
+    /// for which the same values were already checked.
     pub(super) fn append_row(
         &mut self,
         other: Option<&Self>,
@@ -289,7 +287,7 @@ impl Lane {
         self.history_steps += 1;
     }
 
-    /// Sets the spec of a column; what it has in common with `like` is shared.
+    /// Sets the spec of a column, sharing common properties with `like`.
     fn set_spec(&mut self, column: usize, value: &CellValue<'_>, like: Option<&Column>) {
         let Self { columns, group, .. } = self;
         let it = &mut columns[column];
@@ -397,7 +395,7 @@ impl Lane {
         }
     }
 
-    /// Changes how a column is kept and chunked.
+    /// Changes storage and chunking of a column.
     ///
     /// # Errors
     ///
@@ -429,7 +427,7 @@ impl Lane {
         }
     }
 
-    /// Freezes all unfinished blocks. Returns whether one was of fixed length, so that waiting
+    /// Freezes all unfinished blocks. Returns true if one was of fixed length, so that waiting
     /// items may be ready.
     pub fn end_blocks(&mut self) -> bool {
         let mut completed = false;
@@ -445,7 +443,7 @@ impl Lane {
     }
 
     /// Starts a new episode. With `clear_buffers` the history is emptied and its references expire.
-    /// Returns whether waiting items may be ready.
+    /// Returns true if waiting items may be ready.
     pub fn end_episode(&mut self, clear_buffers: bool) -> bool {
         let completed = self.end_blocks();
         if self.open.is_some() {
@@ -479,7 +477,7 @@ fn at_step<T>(entries: &VecDeque<(u64, T)>, step: u64) -> Option<&T> {
 }
 
 impl Column {
-    /// Whether its cells share a block with those of other columns.
+    /// True if its cells share a block with those of other columns.
     fn is_small(&self) -> bool {
         matches!(self.next_block, NextBlock::Group(_))
     }
@@ -504,7 +502,7 @@ impl Column {
     }
 }
 
-/// Steps in an automatic block.
+/// Number of steps in an automatic block.
 fn auto_length(num_keep_alive_refs: usize, bytes_per_step: usize) -> usize {
     (MAX_BLOCK_BYTES / bytes_per_step.max(1)).clamp(1, num_keep_alive_refs)
 }

@@ -21,7 +21,7 @@ use super::lane::Lane;
 use crate::client::Client;
 use crate::session::Signatures;
 
-/// Which steps become an item.
+/// Steps that become an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Window {
     /// The newest `length` steps: first when an episode has that many, then after every `stride`
@@ -41,12 +41,12 @@ pub enum Window {
     },
 }
 
-/// Which items a sequence writer creates, and their tables.
+/// Items that a sequence writer creates, and their tables.
 #[derive(Debug, Clone)]
 pub struct SequenceOptions {
     /// Every item goes to each of these tables.
     pub tables: Vec<String>,
-    /// Which steps become an item.
+    /// Steps that become an item.
     pub window: Window,
     /// Number of environments; `None` for one whose values have no batch dimension.
     pub batch_size: Option<usize>,
@@ -64,15 +64,15 @@ pub enum PerRow<'a, T> {
 /// A step of all environments.
 #[derive(Debug)]
 pub struct Step<'a> {
-    /// Paths of the columns; `None` if the caller knows that they are those of the first step.
+    /// Paths of the columns; `None` if they are known to equal those of the first step.
     pub labels: Option<&'a [String]>,
     /// One value for each column: `[...]`, or `[B, ...]` with a batch size.
     pub values: SmallVec<[CellValue<'a>; 8]>,
-    /// Whether the row's episode ends with the step.
+    /// True if the row's episode ends with the step.
     pub is_last: PerRow<'a, bool>,
     /// Priority of the row's items.
     pub priorities: PerRow<'a, f64>,
-    /// What the removers go by instead.
+    /// Removal priority of the row's items, used by removers instead of `priorities`.
     pub removal_priorities: Option<PerRow<'a, f64>>,
 }
 
@@ -98,27 +98,26 @@ pub struct SequenceWriter {
     runtime: Handle,
 }
 
-/// The columns of the first step, and for each table how they are put into the order of its
-/// signature.
+/// Columns of the first step, and their order in each table's signature.
 type FirstStep = (Vec<Column>, Vec<Option<ColumnOrder>>);
 
 #[derive(Debug)]
 struct State {
     /// Empty before the first step.
     columns: Vec<Column>,
-    /// For each table, how the columns are put into the order of its signature.
+    /// Order of the columns in each table's signature.
     orders: Vec<Option<ColumnOrder>>,
     rows: Vec<Row>,
     num_dropped_episodes: u64,
 }
 
-/// One environment.
+/// State of one environment.
 #[derive(Debug)]
 struct Row {
     lane: Lane,
-    /// Number of steps of the episode so far, dropped ones included.
+    /// Number of steps of the episode so far, including dropped ones.
     steps: usize,
-    /// The episode was too long: the rest of it is dropped.
+    /// True if the episode was too long: the rest of it is dropped.
     is_skipping: bool,
 }
 
@@ -167,7 +166,7 @@ impl SequenceWriter {
         &self.queue
     }
 
-    /// The runtime of its tasks.
+    /// Runtime of the writer's tasks.
     pub fn runtime(&self) -> &Handle {
         &self.runtime
     }
@@ -250,7 +249,7 @@ impl SequenceWriter {
         self.queue.send_queue().close();
     }
 
-    /// Checks a whole step; returns the columns, and their orders, if it is the first.
+    /// Checks a whole step; returns the columns and their orders if it is the first.
     fn check(&self, state: &State, step: &Step<'_>) -> Result<Option<FirstStep>> {
         let Step { labels, values, is_last, priorities, removal_priorities } = step;
         let first = if state.columns.is_empty() {
@@ -302,7 +301,7 @@ impl SequenceWriter {
         Ok(first)
     }
 
-    /// For each table, how these columns are put into the order of its signature.
+    /// Order of these columns in each table's signature.
     fn orders(&self, columns: &[Column]) -> Result<Vec<Option<ColumnOrder>>> {
         let (names, orders) = (columns::names(columns), ColumnOrders::new(Matching::ByName));
         let of_table = |table: &Arc<str>| {
@@ -412,7 +411,7 @@ impl Drop for SequenceWriter {
 }
 
 impl Window {
-    /// Whether the episode is longer than allowed with the newest step.
+    /// True if the newest step makes the episode longer than allowed.
     fn is_exceeded(self, row: &Row) -> bool {
         match self {
             Self::Sliding { .. } => false,
@@ -420,7 +419,7 @@ impl Window {
         }
     }
 
-    /// Whether step number `steps` of an episode completes an item.
+    /// True if step number `steps` of an episode completes an item.
     fn is_complete(self, steps: usize, is_last: bool) -> bool {
         match self {
             Self::Sliding { length, stride } => {

@@ -144,8 +144,7 @@ fn a_column_may_join_or_leave_the_rows() {
     assert_eq!((0..3).map(|column| value(lane.cell(column, 1).unwrap())).sum::<i32>(), 21);
 }
 
-/// What happens in a step: which columns have values and whether it stays open, then what comes
-/// after it.
+/// A step: the columns with values, a flag for staying open, and the event after it.
 fn steps() -> impl Strategy<Value = Vec<(u8, u8)>> {
     prop::collection::vec((0..20u8, 0..20u8), 0..60)
 }
@@ -180,7 +179,7 @@ proptest! {
                     by_rows.end_episode(after == 0);
                     by_steps.end_episode(after == 0);
                 }
-                // As the send task does; it may see either of them.
+                // The send task freezes blocks like this, at any time.
                 2 => {
                     by_rows.end_blocks();
                 }
