@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selectors: which item a table samples next, and which one it evicts when it is full.
+//! Selectors: choose the item to sample next, and the item to evict from a full table.
 //!
 //! A selector works on handles, the small numbers that address the items of a table.
 //! `CONTRIBUTING.md` has the recipe for adding one.
@@ -57,7 +57,7 @@ pub(crate) struct Pick {
     pub(crate) handle: Handle,
     /// Probability of this choice.
     pub(crate) probability: f64,
-    /// How often all items were chosen before, with a selector that goes through all of them.
+    /// Number of complete passes over all items, for a selector that makes passes.
     pub(crate) epoch: i64,
 }
 
@@ -68,18 +68,18 @@ impl Pick {
     }
 }
 
-/// The item of the largest priority among those that are present.
+/// Item of the largest priority among the present items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Largest {
-    /// This one.
+    /// The item with this handle.
     Item(Handle),
     /// No item has a priority above 0.
     Zero,
-    /// It would take a search.
+    /// Unknown without a search.
     Unknown,
 }
 
-/// What a selector needs to put a removed item back. Opaque to its callers.
+/// Data that a selector needs to put a removed item back. Opaque to its callers.
 pub(crate) type Place = u64;
 
 /// The operations of a selector. Priorities were checked with [`check_priority`].
@@ -90,7 +90,7 @@ trait Select {
     /// Removes an item that is present.
     fn remove(&mut self, handle: Handle);
 
-    /// What [`Select::put_back`] needs to undo the removal of an item.
+    /// Data that [`Select::put_back`] needs to undo the removal of an item.
     fn place(&self, _handle: Handle) -> Place {
         0
     }
@@ -112,19 +112,19 @@ trait Select {
     /// Chooses `count` times. Chooses nothing if there are no items.
     fn pick_many(&mut self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>);
 
-    /// Takes the last choice back, for selectors that remember it. Several are taken back in
-    /// reverse order. The item must be present.
+    /// Takes the last choice back, for selectors with a memory. Several are taken back in reverse
+    /// order. The item must be present.
     fn unpick(&mut self, _pick: Pick) {}
 
     /// The probability that one choice is this item, which is present.
     fn probability_of(&self, handle: Handle) -> f64;
 
-    /// The smallest probability that an item can be chosen with now; 0 if weights should not be
-    /// made relative to it, or if there are no items.
+    /// Smallest probability of an item now; 0 if weights should not be made relative to it, or if
+    /// there are no items.
     fn min_probability(&self) -> f64;
 }
 
-/// Any selector. It is an enum because it is called for every item and should be inlined.
+/// Any selector. An enum, because it is called for every item and should be inlined.
 #[derive(Debug)]
 pub(crate) enum Selector {
     Fifo(Fifo),
@@ -165,16 +165,17 @@ impl Selector {
         }
     }
 
-    /// What an item takes in this selector.
+    /// Bytes of an item in this selector.
     pub(crate) fn item_bytes(&self) -> u64 {
         match self {
-            // Two links, or a place in a list and the way back.
+            // Two links, or an entry in a list and its position.
             Self::Fifo(_) | Self::Lifo(_) | Self::Uniform(_) | Self::Shuffle(_) => 8,
-            // A weight with its part of the sums and extremes above, and a uniform selector.
+            // Weight with its part of the sums and extremes above, and an entry of a uniform
+            // selector.
             Self::Prioritized(_) => 18,
-            // A place and the handle in it, and two places of a tree of sums.
+            // Handle and position, and two entries of a tree of sums.
             Self::Recent(_) => 29,
-            // Priority, age, handle, and the way back.
+            // Priority, age, handle, and position.
             Self::Heap(_) => 28,
         }
     }
@@ -203,7 +204,7 @@ impl Selector {
         dispatch!(self, selector => selector.update_many(updates));
     }
 
-    /// Sum of the weights of all items, if it has weights.
+    /// Sum of the weights of all items, if the selector has weights.
     pub(crate) fn mass(&self) -> Option<f64> {
         match self {
             Self::Prioritized(selector) => Some(selector.mass()),
@@ -219,8 +220,8 @@ impl Selector {
         }
     }
 
-    /// Gives it other parameters of the same kind. A prioritized selector keeps its weights, which
-    /// [`Self::swap_weights`] exchanges.
+    /// Sets other parameters of the same kind of selector. A prioritized selector keeps its
+    /// weights, which [`Self::swap_weights`] exchanges.
     pub(crate) fn configure(&mut self, config: &SelectorConfig) {
         match (self, config) {
             (Self::Prioritized(selector), SelectorConfig::Prioritized { draw, .. }) => {
@@ -233,8 +234,8 @@ impl Selector {
         }
     }
 
-    /// Whether the items of a request depend on how many are asked for, so that they must be chosen
-    /// in one call.
+    /// True if the items of a request depend on their number, so that they must be chosen in one
+    /// call.
     pub(crate) fn chooses_together(&self) -> bool {
         matches!(self, Self::Prioritized(selector) if selector.chooses_together())
     }
@@ -247,7 +248,7 @@ impl Selector {
         dispatch!(self, selector => selector.probability_of(handle))
     }
 
-    /// Whether another choice is likely to be another item.
+    /// True if another choice is likely to be another item.
     pub(crate) fn repeats(&self) -> bool {
         matches!(self, Self::Uniform(_) | Self::Prioritized(_) | Self::Recent(_))
     }
@@ -256,7 +257,7 @@ impl Selector {
         dispatch!(self, selector => selector.min_probability())
     }
 
-    /// Exchanges the weights of a prioritized selector; returns the old ones, to be freed.
+    /// Exchanges the weights of a prioritized selector; returns the old ones for freeing.
     pub(crate) fn swap_weights(&mut self, new: NewWeights) -> NewWeights {
         match self {
             Self::Prioritized(selector) => selector.swap_weights(new),

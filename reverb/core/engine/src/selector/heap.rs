@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selects the item of highest or of lowest priority.
+//! Selects the item with the highest or the lowest priority.
 
 use std::cmp::Ordering;
 
@@ -10,7 +10,7 @@ use super::{Handle, Pick, Place, Select, ensure};
 /// An item in the heap. The smallest one is selected, by `rank`, then by `touched`.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// The priority, negated if the highest is selected.
+    /// Priority, negated if the highest is selected.
     rank: f64,
     /// Number of the last insert or update of the item, so that ties rotate.
     touched: u64,
@@ -113,7 +113,7 @@ impl Select for Heap {
         }
     }
 
-    /// The number of its last insert or update.
+    /// Number of the item's last insert or update.
     fn place(&self, handle: Handle) -> Place {
         self.entries[self.positions[handle as usize] as usize].touched
     }

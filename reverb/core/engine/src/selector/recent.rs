@@ -7,27 +7,27 @@ use rand::rngs::SmallRng;
 use super::{Handle, Pick, Place, Select, ensure};
 use crate::sum_tree::{Descent, SumTree};
 
-/// Number of choices that are done together.
+/// Number of choices that are made together.
 const BLOCK: usize = 32;
 
-/// An empty place of the ring.
+/// An empty position of the ring.
 const NONE: Handle = Handle::MAX;
 
-/// Selects the `k`-th newest item, from 0 on, in proportion to `q ^ k`.
+/// Selects the `k`-th newest item, starting at 0, in proportion to `q ^ k`.
 ///
 /// Items lie in order of insertion in a ring. A tree of ones and zeros counts them, so that the
-/// `k`-th is found in a few steps. Where items are removed, places stay empty until the ring has
-/// come around, or is made anew.
+/// `k`-th is found in a few steps. Positions of removed items stay empty until the ring wraps
+/// around or is rebuilt.
 #[derive(Debug)]
 pub(crate) struct Recent {
     expected_age: f64,
-    /// Its length is a power of two.
+    /// The length is a power of two.
     ring: Vec<Handle>,
-    /// 1 for each place that is taken.
+    /// 1 for each used position.
     taken: SumTree,
-    /// The place of the next item.
+    /// Position of the next item.
     next: usize,
-    /// Number of places from the oldest item to the newest; some may be empty.
+    /// Number of positions from the oldest item to the newest, including empty ones.
     span: usize,
     len: usize,
     /// By handle. Entries of absent handles are meaningless.
@@ -55,7 +55,7 @@ impl Recent {
         self.next.wrapping_sub(self.span) & (self.ring.len() - 1)
     }
 
-    /// Makes room for one more item.
+    /// Makes space for one more item.
     fn make_room(&mut self) {
         while self.span > 0 && self.ring[self.oldest_place()] == NONE {
             self.span -= 1;
@@ -67,7 +67,7 @@ impl Recent {
         let (newer, older) = self.ring.split_at(oldest);
         let handles = older.iter().chain(newer).copied().filter(|&handle| handle != NONE);
         let handles: Vec<Handle> = handles.collect();
-        // A quarter is free at least, so that the next time is as many inserts away.
+        // At least a quarter is free, so the next rebuild is that many inserts away.
         let size = (self.len + self.len / 4 + 16).next_power_of_two();
         (self.ring, self.taken) = (vec![NONE; size], SumTree::new());
         (self.next, self.span) = (0, 0);
@@ -84,18 +84,18 @@ impl Recent {
         self.span += 1;
     }
 
-    /// The distribution of ages now.
+    /// Current distribution of ages.
     fn ages(&self) -> Ages {
         Ages::new(self.expected_age, self.len)
     }
 
-    /// Number of items in places before `end`.
+    /// Number of items at positions before `end`.
     fn count_before(&self, end: usize) -> usize {
         self.taken.sum_before(end) as usize
     }
 }
 
-/// The geometric distribution of ages, cut off at the number of items.
+/// Geometric distribution of ages, truncated at the number of items.
 #[derive(Debug, Clone, Copy)]
 struct Ages {
     /// `-ln q`.
@@ -118,7 +118,7 @@ impl Ages {
         }
     }
 
-    /// The age for a number from 0 to 1.
+    /// Age for a number from 0 to 1.
     fn at(&self, point: f64) -> usize {
         let age = -(-point * self.kept).ln_1p() / self.rate;
         (age as usize).min(self.len - 1)
@@ -144,7 +144,7 @@ impl Select for Recent {
         self.len -= 1;
     }
 
-    /// Its place in the ring.
+    /// Position of the item in the ring.
     fn place(&self, handle: Handle) -> Place {
         Place::from(self.positions[handle as usize])
     }
@@ -174,7 +174,7 @@ impl Select for Recent {
             let points = &mut points[..chosen.len()];
             for (point, age) in points.iter_mut().zip(&*chosen) {
                 let rank = (before_oldest + self.len - 1 - age) % self.len;
-                // The middle of a one.
+                // Middle of the unit interval of the item.
                 *point = Descent::from(rank as f64 + 0.5);
             }
             self.taken.find(points);
@@ -193,7 +193,8 @@ impl Select for Recent {
         self.ages().probability(self.len - 1 - older)
     }
 
-    /// Not told: beside that of the oldest item the weights of all others would be 0.
+    /// 0 means unknown: relative to the oldest item's probability, the weights of all others would
+    /// be 0.
     fn min_probability(&self) -> f64 {
         0.0
     }
@@ -206,7 +207,7 @@ mod tests {
 
     use super::*;
 
-    /// All handles, newest first, as the tree finds them.
+    /// All handles, newest first, as found by the tree.
     fn in_order(recent: &Recent) -> Vec<Handle> {
         let before_oldest = recent.count_before(recent.oldest_place());
         let find = |age| {
@@ -236,7 +237,7 @@ mod tests {
                         recent.remove(handle);
                         newest_first.remove(at);
                     }
-                    // As in a full table with a FIFO remover.
+                    // Like a full table with a FIFO remover.
                     (Some(_), 4..6) => {
                         let oldest = newest_first.pop().unwrap();
                         recent.remove(oldest);

@@ -14,7 +14,7 @@ pub(crate) struct Uniform {
     positions: Vec<u32>,
 }
 
-/// Of each of `size` items.
+/// Probability of each of `size` items.
 pub(super) fn probability(size: usize) -> f64 {
     if size == 0 { 0.0 } else { 1.0 / size as f64 }
 }

@@ -12,21 +12,21 @@ use smallvec::SmallVec;
 
 use crate::selector::Handle;
 
-/// A stored item. There are millions, so it takes 40 bytes: what it has beside its trajectory is
-/// part of both variants, without the gaps that a `Trajectory` would need.
+/// A stored item. There are millions, so it takes 40 bytes: its fields besides the trajectory are
+/// part of both variants, without the padding of a `Trajectory`.
 #[derive(Debug)]
 pub(super) enum Item {
     OfOneChunk(Values, Chunk, OneChunkColumns),
     Stored(Values, StoredTrajectory),
 }
 
-/// What an item has beside its trajectory.
+/// Fields of an item besides its trajectory.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, packed(4))]
 pub(super) struct Values {
     key: u64,
     priority: f64,
-    /// Wall time, but strictly increasing in order of insertion.
+    /// Wall time, made strictly increasing in order of insertion.
     inserted_at_ns: i64,
     times_sampled: i32,
 }
@@ -56,7 +56,7 @@ impl Item {
         self.values_mut().priority = priority;
     }
 
-    /// Wall time, but strictly increasing in order of insertion.
+    /// Wall time, made strictly increasing in order of insertion.
     pub(super) fn inserted_at_ns(&self) -> i64 {
         self.values().inserted_at_ns
     }
@@ -90,7 +90,7 @@ impl Item {
         }
     }
 
-    /// The item as checkpoints and scans get it.
+    /// The item in the form for checkpoints and scans.
     pub(super) fn to_stored(&self, removal_priority: Option<f64>) -> StoredItem {
         let Values { key, priority, inserted_at_ns, times_sampled } = *self.values();
         let trajectory = self.trajectory();
@@ -111,8 +111,8 @@ impl From<StoredItem> for Item {
     }
 }
 
-/// What an item takes here: its slot, and an entry in the index, four bytes and one of control at
-/// a load of about two thirds.
+/// Bytes of an item here: its slot, and an entry of the index (four bytes and one control byte at a
+/// load of about two thirds).
 pub(super) const ITEM_BYTES: u64 = size_of::<Slot>() as u64 + 8;
 
 /// No free slot.
@@ -148,7 +148,7 @@ pub(super) struct Items {
 }
 
 impl Items {
-    /// No items yet, and never more than `limit`. Memory is allocated as items are added.
+    /// Makes an empty list of at most `limit` items. Memory is allocated as items are added.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             slots: Vec::new(),
@@ -173,10 +173,10 @@ impl Items {
         self.index.find(self.hasher.hash(key), is_it).copied()
     }
 
-    /// Calls `call` with the position and the handle of each key that is there, in order.
+    /// Calls `call` with the position and the handle of each known key, in order.
     ///
-    /// First guesses all handles by the hashes alone. Nothing waits for an item then, so that the
-    /// processor fetches all items from memory in parallel.
+    /// All handles are first guessed by their hashes alone, so that the processor fetches the items
+    /// from memory in parallel.
     pub(super) fn find_many(
         &self,
         keys: impl Iterator<Item = u64> + Clone,
@@ -186,7 +186,7 @@ impl Items {
         let guesses: SmallVec<[Option<Handle>; 32]> = keys.clone().map(guess).collect();
         for (at, (key, guess)) in keys.zip(guesses).enumerate() {
             let is_right = |&handle: &Handle| self.get(handle).key() == key;
-            // Without a guess there is no item of this hash.
+            // If there is no guess, there is no item with this hash.
             let found = guess.filter(is_right).or_else(|| guess.and_then(|_| self.find(key)));
             if let Some(handle) = found {
                 call(at, handle);
@@ -220,7 +220,7 @@ impl Items {
         })
     }
 
-    /// The item in a slot, unless the slot is free or does not exist any more.
+    /// The item in a slot, if the slot exists and is in use.
     pub(super) fn in_slot(&self, handle: Handle) -> Option<&Item> {
         match self.slots.get(handle as usize)? {
             Slot::Taken(item) => Some(item),

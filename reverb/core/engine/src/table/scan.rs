@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A scan: reads every item of a table once, oldest first, without sampling.
 //!
-//! A scan first lists the slots of the present items, and then visits the slots in order of
-//! insertion. It may list some of them at a time: then it looks at all slots for each list, and
-//! needs little memory. An item stays in its slot until it is removed. Any later item in that slot
-//! is newer than the scan, so the insertion time is enough to recognise it. Listing takes the lock
-//! for some thousand slots at a time, visiting for some hundred. A scan keeps no item alive.
+//! A scan first lists the slots of the present items, then visits them in order of insertion. It
+//! may list part of them at a time, which needs less memory, but reads all slots for each list. An
+//! item stays in its slot until it is removed, and any later item in that slot is newer than the
+//! scan, so the insertion time is enough to recognise it. Listing locks the table for some thousand
+//! slots at a time, visiting for some hundred. A scan keeps no item alive.
 
 use reverb_data::{Result, Sampled};
 
@@ -19,22 +19,22 @@ const LISTED_SLOTS: usize = 8192;
 /// Number of slots that are visited under one lock: each may cost a cache miss.
 const VISITED_SLOTS: usize = 512;
 
-/// The progress of a scan. It belongs to the table that began it.
+/// Progress of a scan. Belongs to the table that began it.
 #[derive(Debug)]
 pub struct Scan {
     /// Insertion time of the newest item that the scan includes.
     newest_ns: i64,
-    /// Slots of the oldest items that are not visited yet, oldest first.
+    /// Slots of the next items, oldest first.
     handles: Vec<Handle>,
     /// Number of handles that were visited.
     visited: usize,
     /// The last item that was listed.
     last: Option<Place>,
-    /// Whether there may be items that were not listed yet.
+    /// True if some items may not be listed yet.
     is_open: bool,
 }
 
-/// Where an item comes in a scan.
+/// Order of an item in a scan: insertion time and handle.
 type Place = (i64, Handle);
 
 impl Table {
@@ -51,7 +51,7 @@ impl Table {
         Ok(scan)
     }
 
-    /// Likewise, but lists nothing yet: see [`Table::list`].
+    /// Like [`Table::begin_scan`], but lists nothing yet; see [`Table::list`].
     ///
     /// # Errors
     ///
@@ -61,10 +61,10 @@ impl Table {
         Ok(Scan { newest_ns, handles: Vec::new(), visited: 0, last: None, is_open: true })
     }
 
-    /// Lists the next items of a scan, `most` at most, when those that were listed are visited.
+    /// Lists the next items of a scan, at most `most`, after all listed items were visited.
     ///
-    /// Looks at all slots of the table, and takes up to [`Scan::LISTING_BYTES`] for each listed
-    /// item meanwhile; the scan keeps a handle for each.
+    /// Reads all slots of the table. Takes up to [`Scan::LISTING_BYTES`] per listed item meanwhile,
+    /// and then a handle for each.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl Table {
     pub fn list(&self, scan: &mut Scan, most: usize) -> Result<()> {
         let num_slots = self.read_state(|state| state.items().num_slots())?;
         let mut places: Vec<Place> = Vec::new();
-        // A short list needs little memory on the way, too.
+        // A short list also needs little memory while it is made.
         let step = most.clamp(VISITED_SLOTS, LISTED_SLOTS);
         let mut listed = Vec::with_capacity(step.min(num_slots));
         let mut is_cut = false;
@@ -95,7 +95,7 @@ impl Table {
         places.truncate(most);
         scan.last = places.last().copied().or(scan.last);
         scan.is_open = is_cut;
-        // Not in the memory of the places.
+        // A new list, because the memory of the places is larger.
         let mut handles = Vec::with_capacity(places.len());
         handles.extend(places.into_iter().map(|(_, handle)| handle));
         scan.handles = handles;
@@ -103,11 +103,11 @@ impl Table {
         Ok(())
     }
 
-    /// Reads the next items of a scan in their present state. Returns at least one item, and none
-    /// at the end of those that are listed. Never waits.
+    /// Reads the next items of a scan in their present state: at least one, or none after the last
+    /// listed one. Never waits.
     ///
-    /// Returns items until their chunks reach [`MAX_SAMPLE_BYTES`], and a few hundred at most. This
-    /// does not count as sampling, and `probability` is 0.
+    /// Returns items until their chunks reach [`MAX_SAMPLE_BYTES`], and a few hundred at most. Does
+    /// not count as sampling; `probability` is 0.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl Table {
         self.scan_some(scan, Scan::MAX_ITEMS)
     }
 
-    /// Likewise, `most` items at most.
+    /// Like [`Table::scan`], with at most `most` items.
     ///
     /// # Errors
     ///
@@ -140,7 +140,7 @@ impl Table {
     }
 }
 
-/// Keeps the first `most` places; returns whether there were more.
+/// Keeps the first `most` places; returns true if there were more.
 fn keep_first(places: &mut Vec<Place>, most: usize) -> bool {
     let has_more = places.len() > most;
     if has_more && most > 0 {
@@ -151,17 +151,17 @@ fn keep_first(places: &mut Vec<Place>, most: usize) -> bool {
 }
 
 impl Scan {
-    /// What it takes while the list is made.
+    /// Bytes per item while the list is made.
     pub const LISTING_BYTES: usize = 3 * size_of::<Place>();
-    /// The most items that are read at a time.
+    /// Largest number of items that are read at a time.
     pub const MAX_ITEMS: usize = VISITED_SLOTS;
 
-    /// What its list takes.
+    /// Bytes of the list.
     pub fn listed_bytes(&self) -> usize {
         self.handles.len() * size_of::<Handle>()
     }
 
-    /// Whether all that was listed is visited, and there may be more items.
+    /// True if all listed items are visited and there may be more.
     pub fn needs_list(&self) -> bool {
         self.is_open && self.visited == self.handles.len()
     }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who has changed a table for a while, and when.
+//! Author of a lasting change of a table.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Who has paused a table or turned its rate limiter off, and when.
+/// Client that has paused a table or turned its rate limiter off, and the time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SetBy {
-    /// What the caller calls itself.
+    /// Name that the client gave itself.
     pub client: Arc<str>,
-    /// When it called.
+    /// Time of the call.
     pub at: SystemTime,
 }
 
 impl SetBy {
-    /// A caller, now.
+    /// This client at the current time.
     pub fn now(client: &str) -> Self {
         Self { client: client.into(), at: SystemTime::now() }
     }

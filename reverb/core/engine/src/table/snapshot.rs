@@ -24,7 +24,7 @@ const COPIED_SLOTS: usize = 512;
 /// Number of before-images for which memory is reserved at the start.
 const FIRST_CHANGES: usize = 4096;
 
-/// Items of a table as they were at the snapshot, if they have changed since.
+/// Before-images: items of a table as they were at the snapshot, if they have changed since.
 #[derive(Debug)]
 pub(super) struct BeforeImages {
     /// Insertion time of the newest item in the snapshot.
@@ -33,7 +33,7 @@ pub(super) struct BeforeImages {
     num_slots: usize,
     /// Number of slots that were copied. Changes below it need no before-image.
     copied: usize,
-    /// One bit per slot: whether `changed` has its before-image.
+    /// One bit per slot, set if `changed` has its before-image.
     recorded: Vec<u64>,
     changed: Vec<StoredItem>,
     /// The previous contents, if the table was reset.
@@ -41,7 +41,7 @@ pub(super) struct BeforeImages {
 }
 
 impl BeforeImages {
-    /// Reserves memory for about `num_slots` slots. The snapshot has not begun yet.
+    /// Reserves memory for about `num_slots` slots. The snapshot starts later.
     fn prepare(num_slots: usize) -> Box<Self> {
         let recorded = Vec::with_capacity(num_slots.div_ceil(64));
         let changed = Vec::with_capacity(FIRST_CHANGES);
@@ -57,15 +57,15 @@ impl BeforeImages {
 
     /// Saves the before-image of an item that is about to change or was just removed.
     pub(super) fn record(&mut self, handle: Handle, item: &Item, removal_priority: Option<f64>) {
-        // After a reset the item came later, although it may be older.
+        // After a reset, all items are newer than the snapshot.
         if self.reset.is_none() && self.is_part_of_snapshot(handle, item) {
             self.recorded[handle as usize / 64] |= 1 << (handle % 64);
             self.changed.push(item.to_stored(removal_priority));
         }
     }
 
-    /// Keeps the contents that a reset discards, if they are still needed, and counts their items
-    /// as removed. Else returns them.
+    /// Keeps the contents that a reset discards if they are still needed, and counts their items as
+    /// removed. Otherwise returns them.
     pub(super) fn record_reset(
         &mut self,
         contents: Contents,
@@ -79,7 +79,8 @@ impl BeforeImages {
         None
     }
 
-    /// The item in this slot came later, although it may be older.
+    /// Excludes the item in this slot, which came after the snapshot although its time may be
+    /// older.
     pub(super) fn exclude(&mut self, handle: Handle) {
         let word = self.recorded.get_mut(handle as usize / 64);
         if let Some(word) = word.filter(|_| self.reset.is_none()) {
@@ -87,7 +88,7 @@ impl BeforeImages {
         }
     }
 
-    /// Whether an item is in the snapshot, unchanged since, and not copied yet.
+    /// True if an item is in the snapshot, unchanged since, and not copied yet.
     fn is_part_of_snapshot(&self, handle: Handle, item: &Item) -> bool {
         let slot = handle as usize;
         item.inserted_at_ns() <= self.newest_ns
@@ -95,7 +96,7 @@ impl BeforeImages {
             && self.recorded[slot / 64] & 1 << (slot % 64) == 0
     }
 
-    /// All items of the snapshot, oldest first. `items` are those that were copied.
+    /// All items of the snapshot, oldest first. `items` are the copied ones.
     fn finish(mut self, mut items: Vec<StoredItem>) -> Vec<StoredItem> {
         if let Some(contents) = self.reset.take() {
             self.copy(&contents, self.num_slots, &mut items);
@@ -178,7 +179,7 @@ impl SnapshotCut {
         self.taken_at
     }
 
-    /// How long all tables were locked together.
+    /// Time for which all tables were locked together.
     pub fn locked(&self) -> Duration {
         self.locked
     }
@@ -232,7 +233,7 @@ fn copy_items(table: &Table, size: usize) -> Vec<StoredItem> {
     before.finish(items)
 }
 
-/// Copies the next slots. Returns the before-images once the state is not needed any more.
+/// Copies the next slots. Returns the before-images after the last slot.
 fn copy_some(
     state: &mut TableState,
     num_slots: usize,
@@ -266,7 +267,7 @@ mod tests {
         (0..4000).for_each(|key| insert(&table, key));
         let cut = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
         assert_eq!(cut.num_items(), 4000);
-        // In slots that are copied at the beginning, in the middle and at the end.
+        // Slots that are copied at the beginning, in the middle and at the end.
         table.mutate(&[(1, 50.0), (2000, 51.0), (3999, 52.0)], &[2, 2001, 3998]).unwrap();
         table.mutate(&[(1, 60.0)], &[3999]).unwrap();
         (4000..4010).for_each(|key| insert(&table, key));
@@ -315,7 +316,7 @@ mod tests {
         Update(u64, f64),
         Delete(u64),
         Reset,
-        /// An item that is older than all that were inserted.
+        /// Transfer of an item that is older than all inserted ones.
         Transfer(u64),
         Copy(usize),
     }

@@ -193,7 +193,7 @@ fn a_hold_is_given_back_when_it_is_dropped() {
 }
 
 /// Random changes while others insert, sample and update. After each answer the table is within its
-/// limits; no confirmed item is lost but by a remover.
+/// limits, and only a remover has removed confirmed items.
 #[test]
 fn a_storm_of_changes_keeps_the_table_whole() {
     let sampler = SelectorConfig::prioritized(0.6);
@@ -214,7 +214,7 @@ fn a_storm_of_changes_keeps_the_table_whole() {
                     table.insert(items.collect(), &confirm).unwrap();
                     table.mutate(&[(first, 3.0)], &[]).unwrap();
                 }
-                // What still waits for the limiter is confirmed when it gets free.
+                // Items that the limiter blocks are confirmed when it is free.
                 change(table, TableChange { rate_limiter: Some(free()), ..nothing() }).unwrap();
             });
         }

@@ -2,9 +2,9 @@
 //! Sampling of stackable or whole batches from a table that deletes items after sampling.
 //!
 //! Items are taken one by one, because each choice depends on the previous one. If an item cannot
-//! be stacked with the others of its batch, that batch is undone: its items are put back in reverse
-//! order, and the counters are restored. A request of all items or none is undone as a whole, also
-//! if the limiter stops it.
+//! be stacked with its batch, the batch is undone: its items are put back in reverse order, and the
+//! counters are restored. A request for all items or none is also undone as a whole if the limiter
+//! stops it.
 
 use reverb_data::{Layout, Result, SampleOptions, StoredItem, Trajectory};
 
@@ -13,7 +13,7 @@ use crate::rate_limiter::RateLimiter;
 use crate::selector::{Pick, Place};
 use crate::table::statistics::Removed;
 
-/// The items taken since a batch began, and the counters at its beginning.
+/// Items taken since a batch began, and the counters at its beginning.
 struct Undo {
     taken: Vec<Taken>,
     limiter: RateLimiter,
@@ -24,11 +24,11 @@ struct Undo {
     num_garbage: usize,
 }
 
-/// An item that was sampled.
+/// A sampled item.
 struct Taken {
     pick: Pick,
     removal_priority: Option<f64>,
-    /// Its place in the sampler and in the remover.
+    /// Data for putting it back into the sampler and the remover.
     places: (Place, Place),
 }
 
@@ -41,7 +41,7 @@ impl TableState {
         let mut undo = self.begin_undo(batch);
         let mut layout = None;
         if stacking.is_some() && !begins(batch.len()) {
-            // Items of an earlier attempt are sampled already. The rest of the batch must match
+            // Items of an earlier attempt are already sampled. The rest of the batch must match
             // them.
             layout =
                 batch.items.last().and_then(|last| Layout::from_trajectory(&last.trajectory).ok());
@@ -136,7 +136,7 @@ impl TableState {
     }
 }
 
-/// Checks an item with the layout of its batch, which is that of its first item.
+/// Checks an item against the layout of its batch, which is that of the first item.
 fn check(layout: &mut Option<Layout>, trajectory: &Trajectory) -> Result<()> {
     match layout {
         Some(layout) => layout.check(trajectory),
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(sample(&mut state, 3, 3), Ok(vec![1, 1, 1]));
     }
 
-    /// The sampled keys of a batch of all items or none.
+    /// Sampled keys of a batch of all items or none.
     fn sample_whole(state: &mut TableState, num: usize, stacks: bool) -> Vec<u64> {
         let stacking = stacks.then(|| Stacking::new(num));
         let options = SampleOptions { stacking, all_or_nothing: true, distinct: false };
