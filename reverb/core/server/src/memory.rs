@@ -314,7 +314,7 @@ impl Memory {
         );
     }
 
-    /// This share of the limit.
+    /// A percentage of the limit, in bytes.
     fn part(&self, percent: u64) -> u64 {
         self.max_bytes.map_or(u64::MAX, |bytes| bytes / 100 * percent)
     }

@@ -115,7 +115,7 @@ async fn serve_request(
         let is_full = samples.len() == wanted;
         batch = if is_full { batch.saturating_mul(2).min(MAX_BATCH) } else { FIRST_BATCH };
         selection.apply(&mut samples)?;
-        // From here on, the pass counts for the message.
+        // The pass counts for the message from here on.
         let list = (!list.is_pass()).then_some(list);
         send_samples(service, stream, responder, encoder, (name, &samples)).await?;
         keep_samples(samples);

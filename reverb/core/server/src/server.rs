@@ -77,7 +77,7 @@ pub struct ServerOptions {
 pub struct ShardOptions {
     /// The map that the server reports until it gets a newer one.
     pub map: ShardMap,
-    /// Its own index in the map.
+    /// Index of this server in the map.
     pub index: i32,
     /// True if its rate limiters start closed and wait for windows from a coordinator. Other shards
     /// may already have all the room, so a shard must not start with a part of it.

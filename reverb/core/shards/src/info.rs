@@ -31,7 +31,7 @@ pub struct ShardRow {
     pub error: String,
     /// Time since its last answer.
     pub last_seen: Option<Duration>,
-    /// Its tables. Empty if it is down or runs dm-reverb.
+    /// Tables of the shard. Empty if it is down or runs dm-reverb.
     pub tables: WatchResponse,
 }
 

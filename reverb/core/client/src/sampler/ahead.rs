@@ -46,19 +46,19 @@ pub struct AheadOptions {
 /// The numbers of a sampled item, without its columns.
 #[derive(Debug, Clone, Copy)]
 pub struct SampledNumbers {
-    /// As in [`Sampled`].
+    /// Key of the item.
     pub key: u64,
-    /// As in [`Sampled`].
+    /// Priority of the item.
     pub priority: f64,
-    /// As in [`Sampled`].
+    /// Number of times that the item was sampled.
     pub times_sampled: i32,
-    /// As in [`Sampled`].
+    /// Probability with which the item was sampled.
     pub probability: f64,
-    /// As in [`Sampled`].
+    /// Number of items in the table.
     pub table_size: i64,
-    /// As in [`Sampled`].
+    /// Smallest sampling probability of an item in the table.
     pub min_probability: f64,
-    /// As in [`Sampled`].
+    /// Number of complete passes over the items; see [`Sampled`].
     pub epoch: i64,
 }
 

@@ -17,11 +17,11 @@ use crate::writer::lane::Lane;
 pub struct PatternItem<'a> {
     /// Index of the pattern's config.
     pub config: usize,
-    /// Its table.
+    /// Table of the item.
     pub table: &'a str,
-    /// Its priority.
+    /// Priority of the item.
     pub priority: ItemPriority,
-    /// Its columns, each with at least one cell.
+    /// Columns of the item, each with at least one cell.
     pub columns: &'a [ColumnRefs<'a>],
 }
 

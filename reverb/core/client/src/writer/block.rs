@@ -249,7 +249,7 @@ impl Block {
         Arc::new(Self { columns, marks, rows_expired_below, episode_id, gated, state, closed })
     }
 
-    /// Its columns.
+    /// Columns of the block.
     pub fn columns(&self) -> &[BlockColumn] {
         &self.columns.columns
     }

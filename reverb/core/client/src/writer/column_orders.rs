@@ -23,9 +23,9 @@ pub(crate) struct ColumnOrders {
 /// Rule that assigns columns to those of a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Matching {
-    /// By name if both sides have names; unknown names are an error.
+    /// Assigns by name if both sides have names; unknown names are an error.
     ByName,
-    /// By position, as in dm-reverb. Different names are logged once for each table.
+    /// Assigns by position, as in dm-reverb. Different names are logged once for each table.
     ByPlace,
 }
 

@@ -174,7 +174,7 @@ impl PendingItem {
         })
     }
 
-    /// Its blocks, some possibly more than once.
+    /// Blocks of the item, some possibly more than once.
     pub(crate) fn blocks(&self) -> &[Arc<Block>] {
         &self.cells.blocks
     }

@@ -81,7 +81,7 @@ impl LegacyWriter {
         &self.queue
     }
 
-    /// Its settings.
+    /// Settings of the writer.
     pub fn options(&self) -> LegacyOptions {
         self.options
     }

@@ -331,7 +331,7 @@ impl SendQueue {
             state.check()?;
             Ok(done(&state))
         };
-        // As in `freeze_blocks`.
+        // The same rule as in `freeze_blocks`.
         if is_done()? {
             return Ok(());
         }

@@ -34,7 +34,7 @@ const FAN_OUT: usize = 4;
 pub(crate) struct Heap {
     sign: f64,
     entries: Vec<Entry>,
-    /// By handle. Entries of absent handles are meaningless.
+    /// Position of each handle in the heap. Entries of absent handles are meaningless.
     positions: Vec<u32>,
     touches: u64,
 }

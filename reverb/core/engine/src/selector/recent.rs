@@ -30,7 +30,7 @@ pub(crate) struct Recent {
     /// Number of positions from the oldest item to the newest, including empty ones.
     span: usize,
     len: usize,
-    /// By handle. Entries of absent handles are meaningless.
+    /// Position of each handle in the ring. Entries of absent handles are meaningless.
     positions: Vec<u32>,
 }
 

@@ -16,7 +16,7 @@ pub(crate) struct Shuffle {
     epoch: i64,
     /// Own random numbers; if absent, the table's are used.
     rng: Option<SmallRng>,
-    /// By handle. Entries of absent handles are meaningless.
+    /// Position of each handle in the list. Entries of absent handles are meaningless.
     positions: Vec<u32>,
 }
 

@@ -10,7 +10,7 @@ use super::{Handle, Pick, Place, Select, ensure};
 #[derive(Debug, Default)]
 pub(crate) struct Uniform {
     dense: Vec<Handle>,
-    /// By handle. Entries of absent handles are meaningless.
+    /// Position of each handle in the list. Entries of absent handles are meaningless.
     positions: Vec<u32>,
 }
 

@@ -121,9 +121,9 @@ impl BeforeImages {
 /// A snapshot of one table.
 #[derive(Debug)]
 pub struct TableSnapshot {
-    /// Its settings and counters.
+    /// Settings and counters.
     pub info: TableInfo,
-    /// Its items, oldest first.
+    /// Items, oldest first.
     pub items: Vec<StoredItem>,
 }
 

@@ -12,11 +12,11 @@ use crate::histogram::Histogram;
 /// Reason why an item left its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
-    /// There were more items than `max_size`.
+    /// The table had more items than `max_size`.
     Full,
     /// The table, or the server, had more bytes than `max_bytes`.
     Bytes,
-    /// It was sampled `max_times_sampled` times.
+    /// The item was sampled `max_times_sampled` times.
     SampledOut,
     /// A client deleted it.
     Deleted,

@@ -42,7 +42,7 @@ pub enum WaitReason {
         /// would bring the table below its minimum size.
         allowed: usize,
     },
-    /// It is allowed, but earlier requests are blocked.
+    /// The call is allowed, but earlier requests are blocked.
     Turn {
         /// Number of earlier requests.
         before: usize,

@@ -97,7 +97,7 @@ fn a_smaller_queue_gives_out_what_is_left() {
     let configured = change(&table, smaller).unwrap();
     assert_eq!((configured.info.current_size, table.status().cursor), (50, 50.0));
     assert_eq!(table.try_sample(100).unwrap().len(), 50);
-    // It is empty, and takes as many as a new one.
+    // The table is empty, and accepts as many inserts as a new one.
     let log = insert(&table, (1000..1060).map(|key| item(key, 1.0)).collect());
     assert_eq!(log.keys().len(), 50);
 }

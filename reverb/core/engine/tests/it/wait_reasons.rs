@@ -420,7 +420,7 @@ proptest! {
         }
     }
 
-    /// Whatever was reported as impossible does not happen without deletes.
+    /// Requests that were reported as impossible are never served without deletes.
     #[test]
     fn never_is_never(
         config in table_config(),

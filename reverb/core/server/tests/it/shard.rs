@@ -378,7 +378,7 @@ async fn keys_of_slots_that_were_never_owned_are_told_of() {
     assert!(!next(&mut watch).await.tables[0].has_foreign_keys);
     add(table, vec![some(key(2048, 1), 1.0)]);
     until(&mut watch, |told| told.has_foreign_keys).await;
-    // It stays, although the item has left.
+    // The flag stays, although the item has left.
     table.mutate(&[], &[key(2048, 1)]).unwrap();
     assert!(table.watched().has_foreign_keys);
     // Another map looks again. Former slots are its own.

@@ -13,7 +13,7 @@ use crate::writer::cell::{CellSpec, CellValue};
 /// A column of the steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// Its path in the step, joined with `/`.
+    /// Path in the step, joined with `/`.
     pub label: String,
     /// Type and shape of one value of one row.
     pub spec: CellSpec,
