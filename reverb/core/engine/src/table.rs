@@ -13,6 +13,7 @@ use reverb_data::{
 };
 use tokio::sync::{Notify, oneshot};
 
+mod changed_by;
 mod checks;
 mod clock;
 mod configure;
@@ -27,7 +28,6 @@ mod model_tests;
 mod mutation;
 mod restore;
 mod scan;
-mod set_by;
 mod snapshot;
 mod state;
 mod statistics;
@@ -39,6 +39,7 @@ mod wait_reason;
 mod watch;
 mod window;
 
+pub use changed_by::ChangedBy;
 use checks::{check_bytes, check_count, check_new};
 use clock::{Activity, Clock};
 pub use configure::{Configured, configure};
@@ -49,7 +50,6 @@ pub use foreign_keys::SlotSet;
 pub use limiter_hold::LimiterHold;
 pub use restore::Restored;
 pub use scan::Scan;
-pub use set_by::SetBy;
 pub use snapshot::{SnapshotCut, TableSnapshot};
 use state::TableState;
 pub use state::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS};
@@ -98,7 +98,7 @@ struct Shared {
     clock: Clock,
     forecasts: ForecastTimes,
     /// Author of a hold of the rate limiter.
-    limiter_off: Option<SetBy>,
+    limiter_off: Option<ChangedBy>,
     watchers: Watchers,
     closed: bool,
 }
@@ -473,7 +473,7 @@ impl Table {
     /// # Errors
     ///
     /// `Cancelled` if the table is closed.
-    pub fn pause(&self, inserts: bool, samples: bool, by: &SetBy) -> Result<()> {
+    pub fn pause(&self, inserts: bool, samples: bool, by: &ChangedBy) -> Result<()> {
         self.operate(Activity::Running, |shared, _| {
             let paused = &mut shared.queues.paused;
             if inserts {

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reverb_data::{Error, ErrorKind, Result};
-use reverb_engine::SetBy;
+use reverb_engine::ChangedBy;
 use reverb_rpc::Message;
 use reverb_rpc::client::own_name;
 use reverb_rpc::frames::MessageReader;
@@ -62,7 +62,7 @@ pub(crate) struct From<'a> {
     /// Rights of the caller.
     pub(crate) caller: &'a Caller,
     /// Name of the caller and the time, reported later as the author of a change.
-    pub(crate) set_by: SetBy,
+    pub(crate) changed_by: ChangedBy,
     /// True if the caller is in this process.
     pub(crate) is_local: bool,
 }
@@ -81,7 +81,7 @@ pub(crate) async fn answer(
 ) -> Result<()> {
     let call = find(path)?;
     let request = read_single_encoded(&service.stop, reader).await?;
-    let from = From { caller, set_by: set_by(responder), is_local: false };
+    let from = From { caller, changed_by: changed_by(responder), is_local: false };
     let answer = call(service, request, &from, Some(responder)).await?;
     responder.send_now(answer)
 }
@@ -93,7 +93,7 @@ pub(crate) async fn answer_here(
     request: Bytes,
 ) -> Result<Bytes> {
     let caller = &Caller::default();
-    let from = From { caller, set_by: SetBy::now(own_name()), is_local: true };
+    let from = From { caller, changed_by: ChangedBy::now(own_name()), is_local: true };
     find(call.row.path)?(service, request, &from, None).await.map(body_bytes)
 }
 
@@ -178,9 +178,9 @@ fn check_not_late(not_after_ns: i64) -> Result<()> {
 }
 
 /// The author of a change: the name that the client gave itself, or else its address, and the time.
-pub(crate) fn set_by(responder: &Responder) -> SetBy {
+pub(crate) fn changed_by(responder: &Responder) -> ChangedBy {
     let client = responder.client();
-    SetBy::now(if client.is_empty() { responder.peer().name() } else { client })
+    ChangedBy::now(if client.is_empty() { responder.peer().name() } else { client })
 }
 
 #[cfg(test)]

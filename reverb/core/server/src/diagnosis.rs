@@ -12,7 +12,7 @@ use reverb_data::byte_size;
 use reverb_data::diagnosis as told;
 pub(crate) use reverb_data::diagnosis::State;
 use reverb_data::figures::{plural, seconds};
-use reverb_engine::{Held, Limit, SetBy, TableStatus, WaitReason};
+use reverb_engine::{ChangedBy, Held, Limit, TableStatus, WaitReason};
 
 use crate::history::Rates;
 use crate::streams::{Stream, WaitsFor};
@@ -40,7 +40,7 @@ pub(crate) struct Surroundings {
     /// Bytes in use and their limit, if inserts are blocked by that limit.
     pub(crate) full_server: Option<(u64, u64)>,
     /// Author of the server's drain, if it drains.
-    pub(crate) draining: Option<SetBy>,
+    pub(crate) draining: Option<ChangedBy>,
 }
 
 impl Surroundings {
@@ -198,7 +198,7 @@ impl<'a> Case<'a> {
     fn why_paused(&self) -> Option<String> {
         let TableStatus { info, inserting, sampling, .. } = self.table;
         inserting.paused().or(sampling.paused())?;
-        let told = |by: &'a SetBy| (&*by.client, by.to_string());
+        let told = |by: &'a ChangedBy| (&*by.client, by.to_string());
         let waiting = (info.waiting_inserts as i64, info.waiting_samples as i64);
         let (inserts, samples) = (inserting.paused().map(told), sampling.paused().map(told));
         Some(told::paused(inserts, samples, waiting))

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use reverb_data::{Error, Result};
-use reverb_engine::SetBy;
+use reverb_engine::ChangedBy;
 use reverb_rpc::server::stopping;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -20,11 +20,11 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// State of the drain: its author, once it has begun.
 #[derive(Debug, Default)]
-pub(crate) struct Drain(watch::Sender<Option<SetBy>>);
+pub(crate) struct Drain(watch::Sender<Option<ChangedBy>>);
 
 impl Drain {
     /// Author of the drain, if the server drains.
-    pub(crate) fn by(&self) -> Option<SetBy> {
+    pub(crate) fn by(&self) -> Option<ChangedBy> {
         self.0.borrow().clone()
     }
 
@@ -42,7 +42,7 @@ impl Drain {
         let mut by = self.0.subscribe();
         // The sender lives as long as `self`.
         let by = by.wait_for(Option::is_some).await.ok().and_then(|by| by.clone());
-        draining(&by.unwrap_or_else(|| SetBy::now("the server")))
+        draining(&by.unwrap_or_else(|| ChangedBy::now("the server")))
     }
 }
 
@@ -58,7 +58,7 @@ impl Service {
 
     /// Ends all streams. Returns the number of network streams that are still open after `timeout`;
     /// streams of clients in this process end on their next use.
-    pub(crate) async fn drain(&self, timeout: Duration, by: SetBy) -> usize {
+    pub(crate) async fn drain(&self, timeout: Duration, by: ChangedBy) -> usize {
         let deadline = Instant::now().checked_add(timeout);
         if self.drain.0.send_if_modified(|known| {
             let is_first = known.is_none();
@@ -80,6 +80,6 @@ impl Service {
     }
 }
 
-fn draining(by: &SetBy) -> Error {
+fn draining(by: &ChangedBy) -> Error {
     Error::unavailable(format!("The server is draining, before it stops, for {by}."))
 }

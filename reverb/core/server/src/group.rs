@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use reverb_auth::Right;
 use reverb_checkpoint::GroupPlace;
 use reverb_data::{Error, NUM_SLOTS, Result};
-use reverb_engine::{SetBy, SlotSet, Table, TableChanges};
+use reverb_engine::{ChangedBy, SlotSet, Table, TableChanges};
 use reverb_wire::generated::reverb::{
     DirectoryRequest, DirectoryResponse, SetDirectoryRequest, ShardMap, TableFill,
 };
@@ -176,7 +176,7 @@ impl Service {
     pub(crate) async fn set_directory(
         self: &Arc<Self>,
         request: SetDirectoryRequest,
-        by: &SetBy,
+        by: &ChangedBy,
     ) -> Result<()> {
         let service = Arc::clone(self);
         let told = request.map.as_ref().map(|map| (map.epoch, map.group.clone()));

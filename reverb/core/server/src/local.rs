@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use reverb_data::{Error, Result, SampleOptions, Sampled};
-use reverb_engine::{Confirm, SetBy, Table};
+use reverb_engine::{ChangedBy, Confirm, Table};
 use reverb_rpc::client::own_name;
 use reverb_rpc::socket_path::SocketPath;
 use reverb_rpc::target::Loopback;
@@ -272,8 +272,8 @@ impl Transport for LocalTransport {
 }
 
 /// Name of this process as the author of a change.
-fn caller() -> SetBy {
-    SetBy::now(own_name())
+fn caller() -> ChangedBy {
+    ChangedBy::now(own_name())
 }
 
 /// Keeps a rate limiter off for a client in this process.

@@ -67,7 +67,7 @@ fn untold(service: &Service, long: Duration) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use reverb_data::{MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig};
-    use reverb_engine::{SetBy, Table};
+    use reverb_engine::{ChangedBy, Table};
     use tokio::runtime::Handle;
 
     use super::*;
@@ -106,7 +106,7 @@ mod tests {
         let service = registered.iter().filter_map(Weak::upgrade).find(of_this).unwrap();
 
         assert_eq!(untold(&service, Duration::ZERO), []);
-        empty.pause(false, true, &SetBy::now("ann")).unwrap();
+        empty.pause(false, true, &ChangedBy::now("ann")).unwrap();
         for _ in 0..2 {
             let waiting = tokio::spawn({
                 let empty = Arc::clone(&empty);

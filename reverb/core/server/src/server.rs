@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use reverb_auth::Authenticator;
 use reverb_data::{Error, Result};
-use reverb_engine::{SetBy, Table};
+use reverb_engine::{ChangedBy, Table};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::own_name;
 use reverb_wire::calls;
@@ -266,13 +266,13 @@ impl Server {
         &self,
         request: &ConfigureTablesRequest,
     ) -> Result<ConfigureTablesResponse> {
-        self.service.configure(request, &SetBy::now(own_name())).await
+        self.service.configure(request, &ChangedBy::now(own_name())).await
     }
 
     /// Ends all streams of items with `UNAVAILABLE` and accepts no new ones; other calls continue.
     /// Waits at most `timeout`, and returns the number of network streams that are still open.
     pub async fn drain(&self, timeout: Duration) -> usize {
-        self.service.drain(timeout, SetBy::now(own_name())).await
+        self.service.drain(timeout, ChangedBy::now(own_name())).await
     }
 
     /// Stops the server: wakes all blocked callers, ends all streams with `UNAVAILABLE`, closes its

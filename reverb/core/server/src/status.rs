@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use reverb_auth::Right;
 use reverb_data::{Error, ErrorKind};
-use reverb_engine::{SetBy, Table, TableStatus};
+use reverb_engine::{ChangedBy, Table, TableStatus};
 use reverb_rpc::server::Traffic;
 use reverb_wire::convert::table_config::from_max_bytes;
 use reverb_wire::generated::reverb::{
@@ -74,7 +74,7 @@ pub(crate) fn status(
             .map(|(stream, table)| stream_status(stream, table))
             .collect(),
         draining: service.drain.by().as_ref().map(|by| {
-            let by = set_by(by);
+            let by = changed_by(by);
             if sees_all { by } else { SetByMessage { client: String::new(), ..by } }
         }),
         security: Some(security_status(&service.rotation)),
@@ -245,7 +245,7 @@ fn method_name(path: &'static str) -> &'static str {
     }
 }
 
-fn set_by(by: &SetBy) -> SetByMessage {
+fn changed_by(by: &ChangedBy) -> SetByMessage {
     SetByMessage { client: by.client.to_string(), at_ns: nanoseconds(by.at) }
 }
 

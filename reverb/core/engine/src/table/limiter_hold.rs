@@ -6,7 +6,7 @@ use std::sync::Arc;
 use reverb_data::{Error, Result};
 
 use super::clock::Activity;
-use super::{SetBy, Table};
+use super::{ChangedBy, Table};
 use crate::rate_limiter::Hold;
 
 /// Keeps a rate limiter off until dropped: inserts are not limited, samples are.
@@ -21,7 +21,7 @@ impl LimiterHold {
     ///
     /// `FailedPrecondition` with the caller that holds it already. `Cancelled` if the table is
     /// closed.
-    pub fn begin(table: &Arc<Table>, count: bool, by: &SetBy) -> Result<Self> {
+    pub fn begin(table: &Arc<Table>, count: bool, by: &ChangedBy) -> Result<Self> {
         table.operate(Activity::Running, |shared, _| {
             if let Some(other) = &shared.limiter_off {
                 return Err(Error::failed_precondition(format!(

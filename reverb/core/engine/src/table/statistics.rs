@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use reverb_data::{Sampled, TableInfo};
 
-use super::set_by::SetBy;
+use super::changed_by::ChangedBy;
 use super::wait_reason::WaitReason;
 use crate::histogram::Histogram;
 
@@ -143,7 +143,7 @@ pub struct TableStatus {
     /// Sum of the weights of all items, if the sampler has weights.
     pub mass: Option<f64>,
     /// Author of a hold of the rate limiter, if there is one.
-    pub limiter_off: Option<SetBy>,
+    pub limiter_off: Option<ChangedBy>,
     /// Waits of inserts.
     pub inserting: Side,
     /// Waits of sample requests.
@@ -169,7 +169,7 @@ impl Side {
     }
 
     /// Author of the pause, if the side is paused.
-    pub fn paused(&self) -> Option<&SetBy> {
+    pub fn paused(&self) -> Option<&ChangedBy> {
         match &self.reason {
             Some(WaitReason::Paused(by)) => Some(by),
             _ => None,

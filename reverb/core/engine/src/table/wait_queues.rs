@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::Confirm;
+use super::changed_by::ChangedBy;
 use super::clock::Activity;
-use super::set_by::SetBy;
 use super::state::{Batch, TableState};
 
 /// The answer to a sample request.
@@ -77,8 +77,8 @@ pub(super) struct WaitQueues {
 /// Authors of the pauses of each queue. A paused queue only grows.
 #[derive(Debug, Default)]
 pub(super) struct Paused {
-    pub(super) inserts: Option<SetBy>,
-    pub(super) samples: Option<SetBy>,
+    pub(super) inserts: Option<ChangedBy>,
+    pub(super) samples: Option<ChangedBy>,
 }
 
 /// Work to do after the table is unlocked.

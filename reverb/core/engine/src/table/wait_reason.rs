@@ -11,7 +11,7 @@ use reverb_data::{Error, RateLimiterConfig, byte_size};
 
 use super::state::Batch;
 use super::wait_queues::RequestId;
-use super::{Forecast, SetBy, Shared};
+use super::{ChangedBy, Forecast, Shared};
 use crate::rate_limiter::RateLimiter;
 
 /// Reason why the next insert or sample of a table is blocked.
@@ -20,7 +20,7 @@ use crate::rate_limiter::RateLimiter;
 #[derive(Debug, Clone, PartialEq)]
 pub enum WaitReason {
     /// A client has paused this side of the table.
-    Paused(SetBy),
+    Paused(ChangedBy),
     /// No insert or sample will ever unblock it. Sentences with the setting to change.
     Never(String),
     /// The next item has no room, and `when_full` is "wait".

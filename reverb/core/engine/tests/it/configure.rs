@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use reverb_data::{
     ErrorKind, MemoryConfig, Result, SelectorConfig, TableChange, TableConfig, WhenFull,
 };
-use reverb_engine::{Configured, Confirm, LimiterHold, SetBy, Table, configure};
+use reverb_engine::{ChangedBy, Configured, Confirm, LimiterHold, Table, configure};
 
 fn change(table: &Arc<Table>, change: TableChange) -> Result<Configured> {
     configure(&[(Arc::clone(table), change)], false).map(|mut all| all.remove(0))
@@ -22,8 +22,8 @@ fn nothing() -> TableChange {
     TableChange::default()
 }
 
-fn by() -> SetBy {
-    SetBy::now("learner-0")
+fn by() -> ChangedBy {
+    ChangedBy::now("learner-0")
 }
 
 #[test]
@@ -158,7 +158,7 @@ async fn a_paused_side_waits_and_says_why() {
     let why = table.status().inserting.reason.unwrap().to_string();
     assert!(why.starts_with("It is paused by learner-0 since "), "{why}");
     // A second pause does not hide the first one.
-    table.pause(true, true, &SetBy::now("another")).unwrap();
+    table.pause(true, true, &ChangedBy::now("another")).unwrap();
     let error = table.sample(1, Some(Duration::from_millis(5))).await.unwrap_err();
     assert!(error.message().contains("Samples of table t are paused by another"), "{error}");
     let status = table.status();
@@ -177,7 +177,7 @@ fn a_hold_is_given_back_when_it_is_dropped() {
     let hold = LimiterHold::begin(&table, false, &by()).unwrap();
     let log = insert(&table, (0..500).map(|key| item(key, 1.0)).collect());
     assert_eq!(log.keys().len(), 500);
-    let error = LimiterHold::begin(&table, true, &SetBy::now("b")).unwrap_err();
+    let error = LimiterHold::begin(&table, true, &ChangedBy::now("b")).unwrap_err();
     assert!(
         error.message().starts_with("The rate limiter of table t is off already, for learner-0"),
         "{error}"

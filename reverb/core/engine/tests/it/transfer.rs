@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::common::{self, chunk, config, insert, insert_all, limiter, trajectory};
 use proptest::prelude::*;
 use reverb_data::{ErrorKind, MemoryConfig, SelectorConfig, StoredItem, TableConfig, WhenFull};
-use reverb_engine::{LimiterHold, SetBy, SnapshotCut, Table, Transferred};
+use reverb_engine::{ChangedBy, LimiterHold, SnapshotCut, Table, Transferred};
 
 fn stored(key: u64, inserted_at_ns: i64) -> StoredItem {
     let trajectory = trajectory(&[chunk(key, key, 8)]);
@@ -74,7 +74,7 @@ fn a_neutral_hold_counts_them_once() {
     let table = Table::new(TableConfig { rate_limiter, ..config(100) }).unwrap();
     for count in [true, false] {
         let before = table.watched().cursor;
-        let hold = LimiterHold::begin(&table, count, &SetBy::now("test")).unwrap();
+        let hold = LimiterHold::begin(&table, count, &ChangedBy::now("test")).unwrap();
         let first = if count { 100 } else { 200 };
         table.transfer((first..first + 20).map(|key| stored(key, 1)).collect()).unwrap();
         drop(hold);

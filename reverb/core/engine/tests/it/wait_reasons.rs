@@ -11,7 +11,9 @@ use reverb_data::{
     MemoryConfig, RateLimiterConfig, Result, SampleOptions, Sampled, SelectorConfig, TableChange,
     TableConfig, WhenFull,
 };
-use reverb_engine::{Held, Limit, LimiterHold, SetBy, Table, TableStatus, WaitReason, configure};
+use reverb_engine::{
+    ChangedBy, Held, Limit, LimiterHold, Table, TableStatus, WaitReason, configure,
+};
 
 const WHOLE: SampleOptions =
     SampleOptions { stacking: None, all_or_nothing: true, distinct: false };
@@ -42,8 +44,8 @@ fn refusal(table: &Table, num: usize, options: SampleOptions) -> Option<String> 
     }
 }
 
-fn by() -> SetBy {
-    SetBy::now("learner-0")
+fn by() -> ChangedBy {
+    ChangedBy::now("learner-0")
 }
 
 #[test]

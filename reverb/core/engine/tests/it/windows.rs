@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{UNLIMITED, config, insert, item, limiter, min_size};
 use proptest::prelude::*;
 use reverb_data::{RateLimiterConfig, TableChange, TableConfig};
-use reverb_engine::{LimiterHold, SetBy, SnapshotCut, Table, Watched, configure};
+use reverb_engine::{ChangedBy, LimiterHold, SnapshotCut, Table, Watched, configure};
 
 fn table(rate_limiter: RateLimiterConfig) -> Arc<Table> {
     Table::new(TableConfig { rate_limiter, ..config(50) }).unwrap()
@@ -224,7 +224,7 @@ proptest! {
                 }
                 Step::Hold(count) => {
                     // A user has turned the limiter off.
-                    let hold = LimiterHold::begin(&table, true, &SetBy::now("test")).unwrap();
+                    let hold = LimiterHold::begin(&table, true, &ChangedBy::now("test")).unwrap();
                     let items = (0..count).map(|_| { key += 1; item(key, 1.0) }).collect();
                     insert(&table, items);
                     from = table.watched().cursor;

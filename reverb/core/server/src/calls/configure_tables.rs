@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use reverb_data::{Error, Result, SelectorConfig, TableChange};
-use reverb_engine::{SetBy, Table, configure};
+use reverb_engine::{ChangedBy, Table, configure};
 use reverb_wire::convert::table_config::{to_rate_limiter, to_selector};
 use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::KeyDistributionOptions;
@@ -27,7 +27,7 @@ impl Answer for ConfigureTablesRequest {
         service: &Arc<Service>,
         from: &From<'_>,
     ) -> Result<ConfigureTablesResponse> {
-        service.configure(&self, &from.set_by).await
+        service.configure(&self, &from.changed_by).await
     }
 }
 
@@ -41,7 +41,7 @@ impl Service {
     pub(crate) async fn configure(
         &self,
         request: &ConfigureTablesRequest,
-        by: &SetBy,
+        by: &ChangedBy,
     ) -> Result<ConfigureTablesResponse> {
         let changes = self.changes(&request.changes)?;
         // Slow work: a change may evict millions of items.

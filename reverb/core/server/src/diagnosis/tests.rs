@@ -339,7 +339,7 @@ fn a_batch_that_waits_is_no_wait_for_one_insert() {
 fn who_pauses_or_drains_is_named_first() {
     let by = |client: &str| {
         let at = std::time::UNIX_EPOCH + Duration::from_secs(50_407);
-        Some(SetBy { client: client.into(), at })
+        Some(ChangedBy { client: client.into(), at })
     };
     let mut paused = inserts_wait(samples_wait(ratio(5.0, 4.0, 4.5), 1, 30.0), 3, 30.0);
     assert_eq!(diagnose(&paused, &around()).state, State::Stuck);

@@ -11,7 +11,7 @@ use reverb_wire::generated::reverb::{
     Diagnosis, Histogram, RatesStatus, RemovedItems, SideStatus, TableStatus,
 };
 
-use super::{number, set_by};
+use super::{changed_by, number};
 use crate::diagnosis::{Surroundings, diagnose};
 
 /// Conversion of the engine's microseconds to seconds.
@@ -65,7 +65,7 @@ pub(super) fn table_status(status: &Status, around: &Surroundings) -> TableStatu
             insert_blocked: rates.insert_blocked,
             sample_blocked: rates.sample_blocked,
         }),
-        rate_limiter_off: limiter_off.as_ref().map(set_by),
+        rate_limiter_off: limiter_off.as_ref().map(changed_by),
     }
 }
 
@@ -87,7 +87,7 @@ fn side_status(side: &Side) -> SideStatus {
     SideStatus {
         oldest_wait_s: side.oldest_wait.map(|wait| wait.as_secs_f64()),
         blocked_s: side.blocked.as_secs_f64(),
-        paused: side.paused().map(set_by),
+        paused: side.paused().map(changed_by),
         reason: side.why_it_waits().unwrap_or_default(),
         ..SideStatus::default()
     }
