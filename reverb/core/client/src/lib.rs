@@ -37,5 +37,5 @@ pub use writer::item::ColumnRefs;
 pub use writer::item_queue::ItemQueue;
 pub use writer::lane::{ColumnOptions, Lane};
 pub use writer::legacy::{LegacyOptions, LegacyWriter};
-pub use writer::sequence::{PerRow, SequenceOptions, SequenceWriter, Step, Window};
+pub use writer::sequence::{ItemSteps, PerRow, SequenceOptions, SequenceWriter, Step};
 pub use writer::trajectory::TrajectoryWriter;

@@ -80,7 +80,7 @@ pub(crate) enum Largest {
 }
 
 /// Data that a selector needs to put a removed item back. Opaque to its callers.
-pub(crate) type Place = u64;
+pub(crate) type RestorePoint = u64;
 
 /// The operations of a selector. Priorities were checked with [`check_priority`].
 trait Select {
@@ -91,13 +91,13 @@ trait Select {
     fn remove(&mut self, handle: Handle);
 
     /// Data that [`Select::put_back`] needs to undo the removal of an item.
-    fn place(&self, _handle: Handle) -> Place {
+    fn restore_point(&self, _handle: Handle) -> RestorePoint {
         0
     }
 
     /// Undoes the last `remove`. Several are undone in reverse order. No other operation may come
     /// in between.
-    fn put_back(&mut self, handle: Handle, priority: f64, place: Place);
+    fn put_back(&mut self, handle: Handle, priority: f64, point: RestorePoint);
 
     /// Gives an item that is present a new priority, perhaps the same one again.
     fn update(&mut self, handle: Handle, priority: f64);
@@ -188,12 +188,12 @@ impl Selector {
         dispatch!(self, selector => selector.remove(handle));
     }
 
-    pub(crate) fn place(&self, handle: Handle) -> Place {
-        dispatch!(self, selector => selector.place(handle))
+    pub(crate) fn restore_point(&self, handle: Handle) -> RestorePoint {
+        dispatch!(self, selector => selector.restore_point(handle))
     }
 
-    pub(crate) fn put_back(&mut self, handle: Handle, priority: f64, place: Place) {
-        dispatch!(self, selector => selector.put_back(handle, priority, place));
+    pub(crate) fn put_back(&mut self, handle: Handle, priority: f64, point: RestorePoint) {
+        dispatch!(self, selector => selector.put_back(handle, priority, point));
     }
 
     pub(crate) fn update(&mut self, handle: Handle, priority: f64) {

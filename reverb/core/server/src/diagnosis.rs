@@ -14,8 +14,8 @@ pub(crate) use reverb_data::diagnosis::State;
 use reverb_data::figures::{plural, seconds};
 use reverb_engine::{ChangedBy, Held, Limit, TableStatus, WaitReason};
 
-use crate::history::Rates;
 use crate::streams::{Stream, WaitsFor};
+use crate::timeline::Rates;
 
 /// Time without a request after which a side counts as inactive.
 const LONG: Duration = Duration::from_secs(10);

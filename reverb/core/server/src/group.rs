@@ -24,7 +24,7 @@ use crate::streams::StreamKind;
 /// The server's knowledge of its group.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
-    place: Mutex<Option<Arc<Place>>>,
+    membership: Mutex<Option<Arc<Membership>>>,
     /// Epoch of the map; 0 without a map.
     epoch: AtomicI64,
     /// Locked while tables are updated to a new map, so that maps are applied one after another.
@@ -33,7 +33,7 @@ pub(crate) struct Group {
 
 /// A map, and the index of the server in it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Membership {
     pub(crate) map: ShardMap,
     pub(crate) index: i32,
     /// True if the server made the map from its own options. Any other map replaces it.
@@ -46,16 +46,16 @@ impl Group {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn place(&self) -> Option<Arc<Place>> {
-        self.place.lock().clone()
+    pub(crate) fn membership(&self) -> Option<Arc<Membership>> {
+        self.membership.lock().clone()
     }
 
     /// Index and map as stored in checkpoints.
     pub(crate) fn stored_place(&self) -> Option<GroupPlace> {
-        let place = self.place()?;
-        let num_shards = u32::try_from(place.map.shards.len()).ok()?;
-        let index = u32::try_from(place.index).ok()?;
-        Some(GroupPlace { group: place.map.group.clone(), index, num_shards })
+        let membership = self.membership()?;
+        let num_shards = u32::try_from(membership.map.shards.len()).ok()?;
+        let index = u32::try_from(membership.index).ok()?;
+        Some(GroupPlace { group: membership.map.group.clone(), index, num_shards })
     }
 
     /// Installs a map, and tells the tables which slots the server owns. Slow: checks the keys of
@@ -79,12 +79,12 @@ impl Group {
         let slots = Arc::new(slots_of(&map, index));
         let _changing = self.changing.lock();
         {
-            let mut place = self.place.lock();
-            if let Some(known) = &*place {
+            let mut membership = self.membership.lock();
+            if let Some(known) = &*membership {
                 check_successor(known, &map)?;
             }
             self.epoch.store(map.epoch, Ordering::Relaxed);
-            *place = Some(Arc::new(Place { map, index, is_own }));
+            *membership = Some(Arc::new(Membership { map, index, is_own }));
         }
         for table in tables {
             table.set_own_slots(&slots);
@@ -134,17 +134,17 @@ impl Service {
         request: &DirectoryRequest,
         caller: &Caller,
     ) -> DirectoryResponse {
-        let place = self.group.place();
-        let is_new = |place: &&Arc<Place>| place.map.epoch != request.known_epoch;
-        let map = place.as_ref().filter(is_new).map(|place| {
-            let mut map = place.map.clone();
+        let membership = self.group.membership();
+        let is_new = |membership: &&Arc<Membership>| membership.map.epoch != request.known_epoch;
+        let map = membership.as_ref().filter(is_new).map(|membership| {
+            let mut map = membership.map.clone();
             map.tables.retain(|table| caller.may_see(&table.name));
             if !caller.may_everywhere(Right::Sample) {
                 map.checkpoint_directory.clear();
             }
             map
         });
-        let index = place.map(|place| place.index);
+        let index = membership.map(|membership| membership.index);
         let fills = self.fills(&request.tables, caller);
         let writer_place = self.writer_places.choose(Instant::now(), &request.writer_places);
         DirectoryResponse {
@@ -200,8 +200,8 @@ fn slots_of(map: &ShardMap, index: i32) -> SlotSet {
     SlotSet::new(own.flat_map(|range| (range.first..range.first + range.count).map(|it| it as u16)))
 }
 
-fn check_successor(place: &Place, map: &ShardMap) -> Result<()> {
-    let known = &place.map;
+fn check_successor(membership: &Membership, map: &ShardMap) -> Result<()> {
+    let known = &membership.map;
     if known.group != map.group {
         return Err(Error::failed_precondition(format!(
             "This server is a shard of group {:?}; it takes no map of group {:?}. Groups need \
@@ -218,7 +218,7 @@ fn check_successor(place: &Place, map: &ShardMap) -> Result<()> {
     }
     // Addresses may change within an epoch; slots and tables may not.
     let differs = known.slots != map.slots || known.tables != map.tables;
-    if known.epoch == map.epoch && differs && !place.is_own {
+    if known.epoch == map.epoch && differs && !membership.is_own {
         return Err(Error::failed_precondition(format!(
             "This shard of group {:?} has another map of epoch {}: two have changed the group at \
              the same time. Ask the shards for their maps, and go on from the newest.",

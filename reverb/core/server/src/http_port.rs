@@ -19,11 +19,11 @@ use tokio::sync::oneshot;
 
 use crate::caller::Caller;
 use crate::done::{Done, DoneGuard};
-use crate::history::TablePoint;
 use crate::metrics::{Format, metrics};
 use crate::page;
 use crate::service::Service;
 use crate::status::json;
+use crate::timeline::TablePoint;
 
 /// Largest number of connections: at most half of the open files that are reserved for this and
 /// other purposes. A scraper, a probe and some pages need ten.
@@ -244,7 +244,7 @@ fn history(service: &Service, query: &str, caller: &Caller) -> Vec<u8> {
     let is_asked =
         |name: &str| names.iter().any(|asked| asked == name) && caller.may(Right::Sample, name);
     let found: Vec<usize> = (0..all.len()).filter(|&at| is_asked(all[at].name())).collect();
-    let (ago, points) = service.history.points(&found);
+    let (ago, points) = service.timeline.points(&found);
     let tables = found.iter().zip(points).map(|(&at, points)| {
         let column = |value: fn(&TablePoint) -> f64| points.iter().map(value).collect::<Vec<_>>();
         let counted = json!({

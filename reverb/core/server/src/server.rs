@@ -25,7 +25,6 @@ use crate::checkpoints::{CheckpointOptions, Checkpoints};
 use crate::done::{Done, DoneGuard};
 use crate::drain::Drain;
 use crate::group::Group;
-use crate::history::History;
 use crate::http_port::HttpPort;
 use crate::limits::Limits;
 use crate::local;
@@ -34,6 +33,7 @@ use crate::memory::{CallGate, Memory};
 use crate::rotation::Rotation;
 use crate::service::Service;
 use crate::tables::Tables;
+use crate::timeline::Timeline;
 use crate::writer_places::WriterPlaces;
 use reverb_rpc::server::{
     self as rpc, Listeners, PortOptions, PortTls, StopSender, Traffic, stop_signal,
@@ -131,7 +131,7 @@ impl Server {
             traffic,
             streams: Arc::default(),
             started_at: SystemTime::now(),
-            history: History::new(runtime),
+            timeline: Timeline::new(runtime),
             long_waits: LongWaits::default(),
             group: Group::default(),
             writer_places: WriterPlaces::default(),

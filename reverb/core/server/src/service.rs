@@ -15,7 +15,6 @@ use crate::caller::{Authentication, Caller};
 use crate::checkpoints::Checkpoints;
 use crate::drain::Drain;
 use crate::group::Group;
-use crate::history::History;
 use crate::limits::Limits;
 use crate::long_waits::LongWaits;
 use crate::memory::Memory;
@@ -24,6 +23,7 @@ use crate::rotation::Rotation;
 use crate::status;
 use crate::streams::Streams;
 use crate::tables::Tables;
+use crate::timeline::Timeline;
 use crate::writer_places::WriterPlaces;
 
 /// A server's state and calls, independent of the transport.
@@ -43,7 +43,7 @@ pub(crate) struct Service {
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) streams: Arc<Streams>,
     pub(crate) started_at: SystemTime,
-    pub(crate) history: History,
+    pub(crate) timeline: Timeline,
     pub(crate) long_waits: LongWaits,
     /// Group that the server is a shard of.
     pub(crate) group: Group,

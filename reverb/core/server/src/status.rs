@@ -21,12 +21,12 @@ use reverb_wire::generated::reverb::{
 
 use crate::caller::Caller;
 use crate::diagnosis::{Diagnosis, NOTICEABLE, SlowReaders, State, Surroundings, diagnose};
-use crate::history::TablePoint;
 use crate::memory::Memory;
 use crate::process_status::process_status;
 use crate::rotation::Rotation;
 use crate::service::Service;
 use crate::streams::{Stream, StreamKind};
+use crate::timeline::TablePoint;
 
 /// Status of the server, without tables that the caller may not sample from.
 pub(crate) fn status(
@@ -41,7 +41,7 @@ pub(crate) fn status(
     let is_own = |stream: &Stream| stream.caller.as_deref() == caller.name();
     let tables: Vec<_> = service.tables.all().iter().map(|table| table.status()).collect();
     let points: Vec<_> = tables.iter().map(TablePoint::new).collect();
-    let rates = service.history.look(&Arc::downgrade(service), &points);
+    let rates = service.timeline.look(&Arc::downgrade(service), &points);
     let now_ns = nanoseconds(SystemTime::now());
     let streams = service.streams.all();
     let around = surroundings(service, now_ns);

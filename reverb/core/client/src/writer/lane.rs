@@ -2,7 +2,7 @@
 //! Lane: the history of one environment, with its columns, the steps that items may still refer to,
 //! and the open blocks.
 
-mod group;
+mod small_columns;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,13 +11,13 @@ use std::sync::atomic::AtomicBool;
 
 use reverb_data::{DType, Error, KeyGenerator, Result};
 
-use self::group::Group;
+use self::small_columns::SmallColumns;
 use super::block::{Appended, Block, BlockColumns};
 use super::cell::{Cell, CellRef, CellSpec, CellValue};
 
 /// Size of cells up to which columns share one block: separate chunks would have more overhead than
 /// data.
-const MAX_GROUPED_CELL_BYTES: usize = 256;
+const MAX_SMALL_CELL_BYTES: usize = 256;
 /// An automatic block ends at about this size. A reader fetches and decodes a chunk as a whole:
 /// longer chunks have less overhead, but every sample costs more.
 const MAX_BLOCK_BYTES: usize = 4096;
@@ -40,7 +40,7 @@ struct Column {
     referenced: Arc<AtomicBool>,
     /// Common properties of its separate blocks.
     own: Option<Arc<BlockColumns>>,
-    /// The last values, each with its step of the history. Empty while the group's rows hold the
+    /// The last values, each with its step of the history. Empty while the rows of the small columns hold the
     /// column.
     history: VecDeque<(u64, CellRef)>,
     next_block: NextBlock,
@@ -49,8 +49,8 @@ struct Column {
 /// Block for a column's next cell.
 #[derive(Debug)]
 enum NextBlock {
-    /// The group's block; the column has this position in it.
-    Group(usize),
+    /// The block of the small columns; the column has this position in it.
+    Small(usize),
     /// A separate block.
     Own(Option<Arc<Block>>),
 }
@@ -59,7 +59,7 @@ enum NextBlock {
 #[derive(Debug)]
 pub struct Lane {
     columns: Vec<Column>,
-    group: Group,
+    small: SmallColumns,
     defaults: ColumnOptions,
     keys: KeyGenerator,
     episode_id: u64,
@@ -79,7 +79,7 @@ impl Lane {
         let episode_id = keys.next_key();
         Self {
             columns: Vec::new(),
-            group: Group::default(),
+            small: SmallColumns::default(),
             defaults: ColumnOptions { num_keep_alive_refs, max_chunk_length: None },
             keys,
             episode_id,
@@ -140,7 +140,7 @@ impl Lane {
     /// The value of a column at a step of the history; `None` if there is none or it has expired.
     pub fn cell(&self, column: usize, step: u64) -> Option<Cell<'_>> {
         match self.position_in_rows(column) {
-            Some(position) => Some(at_step(&self.group.rows, step)?.cell(position)),
+            Some(position) => Some(at_step(&self.small.rows, step)?.cell(position)),
             None => Some(at_step(&self.columns[column].history, step)?.as_cell()),
         }
     }
@@ -148,7 +148,7 @@ impl Lane {
     /// The values of a column that items can still refer to, oldest first, with their steps of the
     /// history.
     pub fn cells(&self, column: usize) -> impl ExactSizeIterator<Item = (u64, Cell<'_>)> + Clone {
-        let (rows, own) = (&self.group.rows, &self.columns[column].history);
+        let (rows, own) = (&self.small.rows, &self.columns[column].history);
         let position = self.position_in_rows(column);
         let len = if position.is_some() { rows.len() } else { own.len() };
         (0..len).map(move |i| match position {
@@ -157,10 +157,10 @@ impl Lane {
         })
     }
 
-    /// A column's position in the rows of the group; `None` if its values are in its own history.
+    /// A column's position in the rows of the small columns; `None` if its values are in its own history.
     fn position_in_rows(&self, column: usize) -> Option<usize> {
         match self.columns[column].next_block {
-            NextBlock::Group(position) if !self.group.rows.is_empty() => Some(position),
+            NextBlock::Small(position) if !self.small.rows.is_empty() => Some(position),
             _ => None,
         }
     }
@@ -173,7 +173,7 @@ impl Lane {
     /// True if both histories have their small columns in rows, with the same columns at the same
     /// positions.
     pub(super) fn has_rows_like(&self, other: &Self) -> bool {
-        let (one, two) = (&self.group, &other.group);
+        let (one, two) = (&self.small, &other.small);
         !one.rows.is_empty()
             && !two.rows.is_empty()
             && match (&one.columns, &two.columns) {
@@ -249,29 +249,29 @@ impl Lane {
         other: Option<&Self>,
         cells: &[(usize, CellValue<'_>)],
     ) -> bool {
-        let Self { columns, group, .. } = self;
+        let Self { columns, small, .. } = self;
         let columns_in_order = cells.iter().map(|(column, _)| column);
         if self.open.is_some()
             || columns.len() != cells.len()
-            || !group.keeps_rows()
-            || !columns_in_order.eq(&group.members)
+            || !small.keeps_rows()
+            || !columns_in_order.eq(&small.members)
         {
             return false;
         }
-        let checked = other.and_then(|other| other.group.columns.as_deref());
-        if !group.are_of(cells.iter().map(|(_, value)| value), checked) {
+        let checked = other.and_then(|other| other.small.columns.as_deref());
+        if !small.are_of(cells.iter().map(|(_, value)| value), checked) {
             return false;
         }
-        let limit = auto_length(self.defaults.num_keep_alive_refs, group.bytes_per_step);
+        let limit = auto_length(self.defaults.num_keep_alive_refs, small.bytes_per_step);
         let (step, at) = (self.episode_steps as i32, self.history_steps);
         loop {
-            group.open_block(columns, self.episode_id, None);
+            small.open_block(columns, self.episode_id, None);
             let values = cells.iter().map(|(_, value)| value);
-            let appended = group.append_row(columns, values, step, at, limit);
+            let appended = small.append_row(columns, values, step, at, limit);
             if appended == Appended::AndOpen {
                 break;
             }
-            group.end_block();
+            small.end_block();
             // The send task may have frozen the block meanwhile; then a new one is started.
             if appended == Appended::AndFroze {
                 break;
@@ -289,7 +289,7 @@ impl Lane {
 
     /// Sets the spec of a column, sharing common properties with `like`.
     fn set_spec(&mut self, column: usize, value: &CellValue<'_>, like: Option<&Column>) {
-        let Self { columns, group, .. } = self;
+        let Self { columns, small, .. } = self;
         let it = &mut columns[column];
         let shared = like.and_then(|like| Some((like.spec.as_ref()?, &like.referenced)));
         let spec = match shared.filter(|(spec, _)| value.has(spec)) {
@@ -301,10 +301,10 @@ impl Lane {
         };
         let is_small = it.options.max_chunk_length.is_none()
             && spec.dtype != DType::String
-            && spec.num_bytes() <= MAX_GROUPED_CELL_BYTES;
+            && spec.num_bytes() <= MAX_SMALL_CELL_BYTES;
         it.spec = Some(spec);
         if is_small {
-            group.add(column, columns);
+            small.add(column, columns);
         }
     }
 
@@ -315,7 +315,7 @@ impl Lane {
         let mut grouped = false;
         for (column, value) in &mut *cells {
             match self.columns[*column].next_block {
-                NextBlock::Group(_) => grouped = true,
+                NextBlock::Small(_) => grouped = true,
                 NextBlock::Own(_) => completed |= self.store_own(other, *column, step, at, value),
             }
         }
@@ -378,19 +378,19 @@ impl Lane {
         step: i32,
         at: u64,
     ) {
-        let Self { columns, group, .. } = self;
-        let limit = auto_length(self.defaults.num_keep_alive_refs, group.bytes_per_step);
-        let like = other.and_then(|other| other.group.columns.as_deref());
+        let Self { columns, small, .. } = self;
+        let limit = auto_length(self.defaults.num_keep_alive_refs, small.bytes_per_step);
+        let like = other.and_then(|other| other.small.columns.as_deref());
         loop {
-            group.open_block(columns, self.episode_id, like);
-            match group.append(columns, cells, step, at, limit) {
+            small.open_block(columns, self.episode_id, like);
+            match small.append(columns, cells, step, at, limit) {
                 Appended::AndOpen => return,
                 Appended::AndFroze => {
-                    group.block = None;
+                    small.block = None;
                     return;
                 }
                 // The send task may have frozen the block meanwhile; then a new one is started.
-                Appended::Nothing => group.block = None,
+                Appended::Nothing => small.block = None,
             }
         }
     }
@@ -403,8 +403,8 @@ impl Lane {
     pub fn configure(&mut self, column: usize, options: ColumnOptions) -> Result<()> {
         let waiting = match &self.columns[column].next_block {
             NextBlock::Own(current) => current.as_ref().map_or(0, |block| block.open_len(0)),
-            NextBlock::Group(position) => {
-                self.group.block.as_ref().map_or(0, |block| block.open_len(*position))
+            NextBlock::Small(position) => {
+                self.small.block.as_ref().map_or(0, |block| block.open_len(*position))
             }
         };
         if waiting > 0 {
@@ -422,8 +422,8 @@ impl Lane {
     }
 
     fn leave_group(&mut self, column: usize) {
-        if let NextBlock::Group(position) = self.columns[column].next_block {
-            self.group.remove(position, &mut self.columns);
+        if let NextBlock::Small(position) = self.columns[column].next_block {
+            self.small.remove(position, &mut self.columns);
         }
     }
 
@@ -431,7 +431,7 @@ impl Lane {
     /// items may be ready.
     pub fn end_blocks(&mut self) -> bool {
         let mut completed = false;
-        self.group.end_block();
+        self.small.end_block();
         for column in &mut self.columns {
             if let NextBlock::Own(current) = &mut column.next_block
                 && let Some(block) = current.take()
@@ -450,7 +450,7 @@ impl Lane {
             self.close_step();
         }
         if clear_buffers {
-            self.group.clear();
+            self.small.clear();
             for column in &mut self.columns {
                 column.clear();
             }
@@ -479,7 +479,7 @@ fn at_step<T>(entries: &VecDeque<(u64, T)>, step: u64) -> Option<&T> {
 impl Column {
     /// True if its cells share a block with those of other columns.
     fn is_small(&self) -> bool {
-        matches!(self.next_block, NextBlock::Group(_))
+        matches!(self.next_block, NextBlock::Small(_))
     }
 
     fn remember(&mut self, step: u64, cell: CellRef) {

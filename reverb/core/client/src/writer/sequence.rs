@@ -23,7 +23,7 @@ use crate::session::Signatures;
 
 /// Steps that become an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Window {
+pub enum ItemSteps {
     /// The newest `length` steps: first when an episode has that many, then after every `stride`
     /// more steps.
     Sliding {
@@ -47,7 +47,7 @@ pub struct SequenceOptions {
     /// Every item goes to each of these tables.
     pub tables: Vec<String>,
     /// Steps that become an item.
-    pub window: Window,
+    pub item_steps: ItemSteps,
     /// Number of environments; `None` for one whose values have no batch dimension.
     pub batch_size: Option<usize>,
 }
@@ -93,7 +93,7 @@ pub struct SequenceWriter {
     queue: ItemQueue,
     tables: Vec<Arc<str>>,
     signatures: Arc<Signatures>,
-    window: Window,
+    item_steps: ItemSteps,
     batch_size: Option<usize>,
     runtime: Handle,
 }
@@ -132,16 +132,16 @@ impl SequenceWriter {
         options: SequenceOptions,
         signatures: Arc<Signatures>,
     ) -> Result<Self> {
-        let SequenceOptions { tables, window, batch_size } = options;
+        let SequenceOptions { tables, item_steps, batch_size } = options;
         let queue = ItemQueue::new(client.session(), None, Matching::ByName);
         if let Some(unknown) = tables.iter().find(|table| !signatures.contains_key(*table)) {
             queue
                 .unknown_table(unknown, &signatures)
                 .inspect_err(|_| queue.send_queue().close())?;
         }
-        let keep = match window {
-            Window::Sliding { length, .. } => length,
-            Window::Episode { max_length, .. } => max_length,
+        let keep = match item_steps {
+            ItemSteps::Sliding { length, .. } => length,
+            ItemSteps::Episode { max_length, .. } => max_length,
         };
         let row = |_| Row { lane: Lane::new(keep), steps: 0, is_skipping: false };
         let rows = (0..batch_size.unwrap_or(1)).map(row).collect();
@@ -155,7 +155,7 @@ impl SequenceWriter {
             queue,
             tables: tables.into_iter().map(Arc::from).collect(),
             signatures,
-            window,
+            item_steps,
             batch_size,
             runtime: client.runtime().clone(),
         })
@@ -212,8 +212,8 @@ impl SequenceWriter {
         // their steps.
         self.queue.send_queue().push_all(items)?;
         drop(state);
-        match self.window {
-            Window::Episode { max_length, drop_long: false } if !too_long.is_empty() => {
+        match self.item_steps {
+            ItemSteps::Episode { max_length, drop_long: false } if !too_long.is_empty() => {
                 Err(self.too_long(&too_long, max_length))
             }
             _ => Ok(created),
@@ -254,9 +254,9 @@ impl SequenceWriter {
         let Step { labels, values, is_last, priorities, removal_priorities } = step;
         let first = if state.columns.is_empty() {
             let columns = columns::of_first_step(labels.unwrap_or(&[]), values, self.batch_size)?;
-            let length = match self.window {
-                Window::Sliding { length, .. } => Some(length),
-                Window::Episode { .. } => None,
+            let length = match self.item_steps {
+                ItemSteps::Sliding { length, .. } => Some(length),
+                ItemSteps::Episode { .. } => None,
             };
             let orders = self.orders(&columns)?;
             self.check_signatures(&columns, &orders, length)?;
@@ -280,7 +280,7 @@ impl SequenceWriter {
                 )));
             }
             let length = row.steps + 1;
-            if let Window::Episode { max_length, .. } = self.window
+            if let ItemSteps::Episode { max_length, .. } = self.item_steps
                 && is_last.get(i)
                 && length <= max_length
             {
@@ -339,7 +339,7 @@ impl SequenceWriter {
         for (i, row) in state.rows.iter_mut().enumerate() {
             let is_last = ends.get(i);
             row.steps += 1;
-            if self.window.is_exceeded(row) {
+            if self.item_steps.is_exceeded(row) {
                 row.skip();
                 too_long.push(i);
             }
@@ -348,7 +348,7 @@ impl SequenceWriter {
                     None => row.append(single.drain(..))?,
                     Some(_) => row.append(batch.iter().map(|value| value.row(i, num_rows)))?,
                 }
-                if self.window.is_complete(row.steps, is_last) {
+                if self.item_steps.is_complete(row.steps, is_last) {
                     let priority = priority_of(i, priorities, removal_priorities);
                     self.create_items(&row.lane, &state.orders, priority, &mut items)?;
                 }
@@ -362,7 +362,7 @@ impl SequenceWriter {
         Ok((items, too_long))
     }
 
-    /// One item per table over the whole history of a lane, which is never longer than a window.
+    /// One item per table over the whole history of a lane, which is never longer than an item.
     fn create_items(
         &self,
         lane: &Lane,
@@ -410,7 +410,7 @@ impl Drop for SequenceWriter {
     }
 }
 
-impl Window {
+impl ItemSteps {
     /// True if the newest step makes the episode longer than allowed.
     fn is_exceeded(self, row: &Row) -> bool {
         match self {

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use rand::rngs::SmallRng;
 
-use super::{Handle, Pick, Place, Select, ensure};
+use super::{Handle, Pick, RestorePoint, Select, ensure};
 
 /// An item in the heap. The smallest one is selected, by `rank`, then by `touched`.
 #[derive(Debug, Clone, Copy)]
@@ -114,12 +114,12 @@ impl Select for Heap {
     }
 
     /// Number of the item's last insert or update.
-    fn place(&self, handle: Handle) -> Place {
+    fn restore_point(&self, handle: Handle) -> RestorePoint {
         self.entries[self.positions[handle as usize] as usize].touched
     }
 
-    fn put_back(&mut self, handle: Handle, priority: f64, place: Place) {
-        self.entries.push(Entry { rank: self.sign * priority, touched: place, handle });
+    fn put_back(&mut self, handle: Handle, priority: f64, point: RestorePoint) {
+        self.entries.push(Entry { rank: self.sign * priority, touched: point, handle });
         self.settle(self.entries.len() - 1);
     }
 

@@ -7,7 +7,7 @@ use rand::seq::SliceRandom;
 use reverb_data::{Draw, Error, Result};
 
 use super::uniform::Uniform;
-use super::{Handle, Largest, Pick, Place, Select, ensure};
+use super::{Handle, Largest, Pick, RestorePoint, Select, ensure};
 use crate::extremes::Extremes;
 use crate::sum_tree::{Descent, SumTree};
 
@@ -185,8 +185,8 @@ impl Select for Prioritized {
         self.weights.set(handle, 0.0);
     }
 
-    fn put_back(&mut self, handle: Handle, priority: f64, place: Place) {
-        self.members.put_back(handle, priority, place);
+    fn put_back(&mut self, handle: Handle, priority: f64, point: RestorePoint) {
+        self.members.put_back(handle, priority, point);
         self.update(handle, priority);
     }
 

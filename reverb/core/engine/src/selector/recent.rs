@@ -4,7 +4,7 @@
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::{Handle, Pick, Place, Select, ensure};
+use super::{Handle, Pick, RestorePoint, Select, ensure};
 use crate::sum_tree::{Descent, SumTree};
 
 /// Number of choices that are made together.
@@ -51,19 +51,19 @@ impl Recent {
         self.expected_age = expected_age;
     }
 
-    fn oldest_place(&self) -> usize {
+    fn oldest_position(&self) -> usize {
         self.next.wrapping_sub(self.span) & (self.ring.len() - 1)
     }
 
     /// Makes space for one more item.
     fn make_room(&mut self) {
-        while self.span > 0 && self.ring[self.oldest_place()] == NONE {
+        while self.span > 0 && self.ring[self.oldest_position()] == NONE {
             self.span -= 1;
         }
         if self.span < self.ring.len() {
             return;
         }
-        let oldest = self.oldest_place();
+        let oldest = self.oldest_position();
         let (newer, older) = self.ring.split_at(oldest);
         let handles = older.iter().chain(newer).copied().filter(|&handle| handle != NONE);
         let handles: Vec<Handle> = handles.collect();
@@ -138,22 +138,22 @@ impl Select for Recent {
     }
 
     fn remove(&mut self, handle: Handle) {
-        let place = self.positions[handle as usize] as usize;
-        self.ring[place] = NONE;
-        self.taken.set(place, 0.0);
+        let position = self.positions[handle as usize] as usize;
+        self.ring[position] = NONE;
+        self.taken.set(position, 0.0);
         self.len -= 1;
     }
 
     /// Position of the item in the ring.
-    fn place(&self, handle: Handle) -> Place {
-        Place::from(self.positions[handle as usize])
+    fn restore_point(&self, handle: Handle) -> RestorePoint {
+        RestorePoint::from(self.positions[handle as usize])
     }
 
-    fn put_back(&mut self, handle: Handle, _priority: f64, place: Place) {
-        let place = place as usize;
-        self.ring[place] = handle;
-        self.taken.set(place, 1.0);
-        self.positions[handle as usize] = place as u32;
+    fn put_back(&mut self, handle: Handle, _priority: f64, point: RestorePoint) {
+        let position = point as usize;
+        self.ring[position] = handle;
+        self.taken.set(position, 1.0);
+        self.positions[handle as usize] = position as u32;
         self.len += 1;
     }
 
@@ -165,7 +165,7 @@ impl Select for Recent {
         }
         let ages = self.ages();
         // The oldest items may lie behind the newest ones in the ring.
-        let before_oldest = self.count_before(self.oldest_place());
+        let before_oldest = self.count_before(self.oldest_position());
         for begin in (0..count).step_by(BLOCK) {
             let mut chosen = [0; BLOCK];
             let chosen = &mut chosen[..BLOCK.min(count - begin)];
@@ -187,8 +187,9 @@ impl Select for Recent {
     }
 
     fn probability_of(&self, handle: Handle) -> f64 {
-        let place = self.positions[handle as usize] as usize;
-        let older = self.count_before(place) as i64 - self.count_before(self.oldest_place()) as i64;
+        let position = self.positions[handle as usize] as usize;
+        let older =
+            self.count_before(position) as i64 - self.count_before(self.oldest_position()) as i64;
         let older = older.rem_euclid(self.len as i64) as usize;
         self.ages().probability(self.len - 1 - older)
     }
@@ -209,7 +210,7 @@ mod tests {
 
     /// All handles, newest first, as found by the tree.
     fn in_order(recent: &Recent) -> Vec<Handle> {
-        let before_oldest = recent.count_before(recent.oldest_place());
+        let before_oldest = recent.count_before(recent.oldest_position());
         let find = |age| {
             let rank = (before_oldest + recent.len - 1 - age) % recent.len;
             let mut points = [Descent::from(rank as f64 + 0.5)];
@@ -243,9 +244,9 @@ mod tests {
                         recent.remove(oldest);
                     }
                     (Some(_), _) => {
-                        let place = recent.place(handle);
+                        let position = recent.restore_point(handle);
                         recent.remove(handle);
-                        recent.put_back(handle, 1.0, place);
+                        recent.put_back(handle, 1.0, position);
                     }
                 }
                 prop_assert_eq!(in_order(&recent), newest_first.clone());

@@ -5,7 +5,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::uniform::probability;
-use super::{Handle, Pick, Place, Select, ensure};
+use super::{Handle, Pick, RestorePoint, Select, ensure};
 
 /// All handles: first the ones that were not selected in this epoch, then the selected ones.
 #[derive(Debug)]
@@ -75,15 +75,15 @@ impl Select for Shuffle {
     }
 
     /// The epoch, and a bit for an item that was not selected in it.
-    fn place(&self, handle: Handle) -> Place {
+    fn restore_point(&self, handle: Handle) -> RestorePoint {
         let is_left = (self.positions[handle as usize] as usize) < self.num_left;
-        (self.epoch as Place) << 1 | Place::from(is_left)
+        (self.epoch as RestorePoint) << 1 | RestorePoint::from(is_left)
     }
 
-    fn put_back(&mut self, handle: Handle, _priority: f64, place: Place) {
+    fn put_back(&mut self, handle: Handle, _priority: f64, point: RestorePoint) {
         self.push(handle);
         // The item may have missed the start of an epoch.
-        if place & 1 == 1 || place >> 1 != self.epoch as Place {
+        if point & 1 == 1 || point >> 1 != self.epoch as RestorePoint {
             self.move_to_left(handle);
         }
     }
@@ -201,9 +201,9 @@ mod tests {
                         last_epoch.remove(&handle);
                     }
                     Step::RemoveAndPutBack(handle) if last_epoch.contains_key(&handle) => {
-                        let place = shuffle.place(handle);
+                        let point = shuffle.restore_point(handle);
                         shuffle.remove(handle);
-                        shuffle.put_back(handle, 1.0, place);
+                        shuffle.put_back(handle, 1.0, point);
                     }
                     Step::Pick(count) => {
                         for pick in pick(&mut shuffle, count) {

@@ -4,7 +4,7 @@
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::{Handle, Pick, Place, Select, ensure};
+use super::{Handle, Pick, RestorePoint, Select, ensure};
 
 /// All handles without gaps, and the position of each.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ impl Select for Uniform {
         }
     }
 
-    fn put_back(&mut self, handle: Handle, _priority: f64, _place: Place) {
+    fn put_back(&mut self, handle: Handle, _priority: f64, _point: RestorePoint) {
         let position = self.positions[handle as usize];
         let last = self.dense.len() as u32;
         if let Some(&moved) = self.dense.get(position as usize) {

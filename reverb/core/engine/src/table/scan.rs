@@ -29,13 +29,13 @@ pub struct Scan {
     /// Number of handles that were visited.
     visited: usize,
     /// The last item that was listed.
-    last: Option<Place>,
+    last: Option<Position>,
     /// True if some items may not be listed yet.
     is_open: bool,
 }
 
 /// Order of an item in a scan: insertion time and handle.
-type Place = (i64, Handle);
+type Position = (i64, Handle);
 
 impl Table {
     /// Begins a scan over the items that are in the table now.
@@ -71,7 +71,7 @@ impl Table {
     /// `Cancelled` if the table is closed.
     pub fn list(&self, scan: &mut Scan, most: usize) -> Result<()> {
         let num_slots = self.read_state(|state| state.items().num_slots())?;
-        let mut places: Vec<Place> = Vec::new();
+        let mut positions: Vec<Position> = Vec::new();
         // A short list also needs little memory while it is made.
         let step = most.clamp(VISITED_SLOTS, LISTED_SLOTS);
         let mut listed = Vec::with_capacity(step.min(num_slots));
@@ -80,24 +80,24 @@ impl Table {
             self.read_state(|state| {
                 let items = state.items().in_slots(start..start + step);
                 let all = items.map(|(handle, item)| (item.inserted_at_ns(), handle));
-                listed.extend(all.filter(|place| {
-                    place.0 <= scan.newest_ns && scan.last.is_none_or(|last| *place > last)
+                listed.extend(all.filter(|position| {
+                    position.0 <= scan.newest_ns && scan.last.is_none_or(|last| *position > last)
                 }));
             })?;
-            if places.len() + listed.len() > most.saturating_mul(2) {
-                is_cut |= keep_first(&mut places, most);
+            if positions.len() + listed.len() > most.saturating_mul(2) {
+                is_cut |= keep_first(&mut positions, most);
             }
-            places.append(&mut listed);
+            positions.append(&mut listed);
         }
         // Slots are mostly filled in order, and a stable sort is fast on sorted runs.
-        places.sort_by_key(|&place| place);
-        is_cut |= places.len() > most;
-        places.truncate(most);
-        scan.last = places.last().copied().or(scan.last);
+        positions.sort_by_key(|&position| position);
+        is_cut |= positions.len() > most;
+        positions.truncate(most);
+        scan.last = positions.last().copied().or(scan.last);
         scan.is_open = is_cut;
-        // A new list, because the memory of the places is larger.
-        let mut handles = Vec::with_capacity(places.len());
-        handles.extend(places.into_iter().map(|(_, handle)| handle));
+        // A new list, because the memory of the positions is larger.
+        let mut handles = Vec::with_capacity(positions.len());
+        handles.extend(positions.into_iter().map(|(_, handle)| handle));
         scan.handles = handles;
         scan.visited = 0;
         Ok(())
@@ -140,19 +140,19 @@ impl Table {
     }
 }
 
-/// Keeps the first `most` places; returns true if there were more.
-fn keep_first(places: &mut Vec<Place>, most: usize) -> bool {
-    let has_more = places.len() > most;
+/// Keeps the first `most` positions; returns true if there were more.
+fn keep_first(positions: &mut Vec<Position>, most: usize) -> bool {
+    let has_more = positions.len() > most;
     if has_more && most > 0 {
-        places.select_nth_unstable(most - 1);
-        places.truncate(most);
+        positions.select_nth_unstable(most - 1);
+        positions.truncate(most);
     }
     has_more
 }
 
 impl Scan {
     /// Bytes per item while the list is made.
-    pub const LISTING_BYTES: usize = 3 * size_of::<Place>();
+    pub const LISTING_BYTES: usize = 3 * size_of::<Position>();
     /// Largest number of items that are read at a time.
     pub const MAX_ITEMS: usize = VISITED_SLOTS;
 

@@ -106,11 +106,11 @@ fn steps_without_a_column_may_follow_rows() {
     };
     for round in 0..2 {
         (0..4).for_each(|i| append(&mut lane, i, &[0, 1]));
-        assert_eq!(lane.group.rows.len(), 3, "an entry for both columns, in round {round}");
+        assert_eq!(lane.small.rows.len(), 3, "an entry for both columns, in round {round}");
         assert_eq!(kept(&lane, 0), [(1, 1), (2, 2), (3, 3)]);
         let refs: Vec<CellRef> = lane.cells(1).map(|(_, cell)| cell.to_ref()).collect();
         append(&mut lane, 4, &[1]);
-        assert!(lane.group.rows.is_empty());
+        assert!(lane.small.rows.is_empty());
         append(&mut lane, 5, &[0, 1]);
         assert_eq!(kept(&lane, 0), [(2, 2), (3, 3), (5, 5)], "three values, not three steps");
         assert_eq!(kept(&lane, 1), [(3, 3), (4, 4), (5, 5)]);

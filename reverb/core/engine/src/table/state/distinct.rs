@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use reverb_data::{Error, Layout, Result, SampleOptions};
 
 use super::{Batch, TableState};
-use crate::selector::{Handle, Pick, Place};
+use crate::selector::{Handle, Pick, RestorePoint};
 
 /// Number of draws per item before chosen items are taken out.
 const TRIES: usize = 2;
@@ -86,12 +86,12 @@ impl TableState {
     fn choose_among_others(&mut self, wanted: usize, chosen: &mut Chosen) {
         let sampler = &mut self.contents.sampler;
         let had_weight = sampler.mass().is_some_and(|mass| mass > 0.0);
-        let mut taken_out: Vec<(Handle, Place)> = Vec::with_capacity(wanted);
+        let mut taken_out: Vec<(Handle, RestorePoint)> = Vec::with_capacity(wanted);
         let first = chosen.picks.len();
         let mut num_out = 0;
         loop {
             for pick in &chosen.picks[num_out..] {
-                taken_out.push((pick.handle, sampler.place(pick.handle)));
+                taken_out.push((pick.handle, sampler.restore_point(pick.handle)));
                 sampler.remove(pick.handle);
             }
             num_out = chosen.picks.len();
@@ -105,9 +105,9 @@ impl TableState {
                 break;
             }
         }
-        for (handle, place) in taken_out.into_iter().rev() {
+        for (handle, point) in taken_out.into_iter().rev() {
             let priority = self.contents.items.get(handle).priority();
-            sampler.put_back(handle, priority, place);
+            sampler.put_back(handle, priority, point);
         }
         for pick in &mut chosen.picks[first..] {
             pick.probability = sampler.probability_of(pick.handle);

@@ -10,7 +10,7 @@ use reverb_data::{Layout, Result, SampleOptions, StoredItem, Trajectory};
 
 use super::{Batch, TableState};
 use crate::rate_limiter::RateLimiter;
-use crate::selector::{Pick, Place};
+use crate::selector::{Pick, RestorePoint};
 use crate::table::statistics::Removed;
 
 /// Items taken since a batch began, and the counters at its beginning.
@@ -29,7 +29,7 @@ struct Taken {
     pick: Pick,
     removal_priority: Option<f64>,
     /// Data for putting it back into the sampler and the remover.
-    places: (Place, Place),
+    restore_points: (RestorePoint, RestorePoint),
 }
 
 impl TableState {
@@ -67,9 +67,9 @@ impl TableState {
             undo.taken.push(Taken {
                 pick,
                 removal_priority: self.contents.removal_priority(pick.handle),
-                places: (
-                    self.contents.sampler.place(pick.handle),
-                    self.contents.remover.place(pick.handle),
+                restore_points: (
+                    self.contents.sampler.restore_point(pick.handle),
+                    self.contents.remover.restore_point(pick.handle),
                 ),
             });
             self.take(pick, min_probability, batch);
@@ -124,8 +124,8 @@ impl TableState {
                 contents.keep_removal_priority(handle, removal_priority);
             }
             let removal_priority = taken.removal_priority.unwrap_or(sampled.priority);
-            contents.sampler.put_back(handle, sampled.priority, taken.places.0);
-            contents.remover.put_back(handle, removal_priority, taken.places.1);
+            contents.sampler.put_back(handle, sampled.priority, taken.restore_points.0);
+            contents.remover.put_back(handle, removal_priority, taken.restore_points.1);
             contents.sampler.unpick(taken.pick);
         }
         self.limiter = undo.limiter;

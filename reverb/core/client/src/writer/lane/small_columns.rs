@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Group of a lane: small columns, which share their chunks and mostly their steps.
+//! Small columns of a lane, which share their chunks and mostly their steps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::writer::cell::{Cell, CellRef, CellValue};
 
 /// Small columns that share their chunks.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct SmallColumns {
     pub(super) members: Vec<usize>,
     /// Common properties of its blocks; made for the first block of these members.
     pub(super) columns: Option<Arc<BlockColumns>>,
@@ -35,7 +35,7 @@ pub(super) struct Row {
     index: u32,
 }
 
-impl Default for Group {
+impl Default for SmallColumns {
     fn default() -> Self {
         Self {
             members: Vec::new(),
@@ -49,7 +49,7 @@ impl Default for Group {
     }
 }
 
-impl Group {
+impl SmallColumns {
     /// Adds a column with a known spec.
     pub(super) fn add(&mut self, column: usize, columns: &mut [Column]) {
         if !self.rows.is_empty() {
@@ -75,7 +75,7 @@ impl Group {
         self.bytes_per_step = 0;
         for (position, &member) in self.members.iter().enumerate() {
             let column = &mut columns[member];
-            column.next_block = NextBlock::Group(position);
+            column.next_block = NextBlock::Small(position);
             self.bytes_per_step += column.spec.as_ref().map_or(0, |spec| spec.num_bytes());
         }
         let mut kept = self.members.iter().map(|&it| columns[it].options.num_keep_alive_refs);
@@ -174,7 +174,7 @@ impl Group {
         }
         let mut values: SmallVec<[(usize, &mut CellValue<'_>); 8]> = SmallVec::new();
         for (column, value) in cells {
-            if let NextBlock::Group(position) = columns[*column].next_block {
+            if let NextBlock::Small(position) = columns[*column].next_block {
                 values.push((position, value));
             }
         }

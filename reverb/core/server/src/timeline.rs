@@ -27,7 +27,7 @@ const MIN_WINDOW: Duration = Duration::from_millis(500);
 /// A task records the points. It ends minutes after the last request, so a server that is not
 /// watched does no work.
 #[derive(Debug)]
-pub(crate) struct History {
+pub(crate) struct Timeline {
     runtime: Handle,
     state: Mutex<State>,
 }
@@ -97,7 +97,7 @@ impl Rates {
     }
 }
 
-impl History {
+impl Timeline {
     pub(crate) fn new(runtime: &Handle) -> Self {
         Self { runtime: runtime.clone(), state: Mutex::default() }
     }
@@ -169,7 +169,7 @@ async fn keep(service: Weak<Service>) {
             let tables = service.tables.all().iter();
             tables.map(|table| TablePoint::new(&table.status())).collect()
         };
-        if !service.history.add(points(&service)) {
+        if !service.timeline.add(points(&service)) {
             return;
         }
     }
@@ -198,15 +198,15 @@ mod tests {
 
     #[tokio::test]
     async fn there_are_points_only_while_somebody_looks() {
-        let history = History::new(&Handle::current());
-        assert!(!history.add(vec![point(1, 0)]), "nobody has asked");
-        let first = history.look(&Weak::new(), &[point(1, 0)]);
+        let timeline = Timeline::new(&Handle::current());
+        assert!(!timeline.add(vec![point(1, 0)]), "nobody has asked");
+        let first = timeline.look(&Weak::new(), &[point(1, 0)]);
         assert_eq!(first, [None], "one point gives no rate");
-        assert!(history.add(vec![point(2, 0)]));
-        assert_eq!(history.state.lock().points.len(), 2);
+        assert!(timeline.add(vec![point(2, 0)]));
+        assert_eq!(timeline.state.lock().points.len(), 2);
         for _ in 0..2 * MAX_POINTS {
-            history.add(vec![point(2, 0)]);
+            timeline.add(vec![point(2, 0)]);
         }
-        assert_eq!(history.state.lock().points.len(), MAX_POINTS);
+        assert_eq!(timeline.state.lock().points.len(), MAX_POINTS);
     }
 }
