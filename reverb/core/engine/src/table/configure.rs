@@ -100,8 +100,8 @@ impl<'a> Prepared<'a> {
         let after = &self.configured.after;
         if let Some(weights) = &mut self.weights {
             let items = shared.state.items();
-            for handle in 0..items.num_slots().max(weights.num_handles()) as u32 {
-                match items.in_slot(handle) {
+            for handle in 0..items.num_entries().max(weights.num_handles()) as u32 {
+                match items.in_entry(handle) {
                     Some(item) => weights
                         .set(handle, item.priority())
                         .map_err(|error| of_item(error, item.key(), self.table.name()))?,
@@ -173,11 +173,11 @@ fn weights(table: &Table, exponent: f64) -> Result<NewWeights> {
         {
             let shared = table.shared.lock();
             let items = shared.state.items();
-            if begin >= items.num_slots() {
+            if begin >= items.num_entries() {
                 break;
             }
-            let slots = items.in_slots(begin..begin + ITEMS_AT_ONCE);
-            found.extend(slots.map(|(handle, item)| (handle, item.key(), item.priority())));
+            let entries = items.in_entries(begin..begin + ITEMS_AT_ONCE);
+            found.extend(entries.map(|(handle, item)| (handle, item.key(), item.priority())));
         }
         for (handle, key, priority) in found.drain(..) {
             weights.set(handle, priority).map_err(|error| of_item(error, key, table.name()))?;

@@ -95,10 +95,10 @@ impl Table {
             {
                 let shared = self.shared.lock();
                 let items = shared.state.items();
-                if begin >= items.num_slots() {
+                if begin >= items.num_entries() {
                     break;
                 }
-                let mut some = items.in_slots(begin..begin + ITEMS_AT_ONCE);
+                let mut some = items.in_entries(begin..begin + ITEMS_AT_ONCE);
                 if some.any(|(_, item)| !slots.has_slot_of(item.key())) {
                     return true;
                 }

@@ -338,7 +338,8 @@ impl Pair {
         }
         if let SelectorConfig::Prioritized { priority_exponent, .. } = new.sampler {
             let mut weights = NewWeights::new(priority_exponent);
-            for (handle, item) in self.state.items().in_slots(0..self.state.items().num_slots()) {
+            for (handle, item) in self.state.items().in_entries(0..self.state.items().num_entries())
+            {
                 weights.set(handle, item.priority()).unwrap();
             }
             self.state.swap_weights(weights);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A scan: reads every item of a table once, oldest first, without sampling.
 //!
-//! A scan first lists the slots of the present items, then visits them in order of insertion. It
-//! may list part of them at a time, which needs less memory, but reads all slots for each list. An
-//! item stays in its slot until it is removed, and any later item in that slot is newer than the
-//! scan, so the insertion time is enough to recognise it. Listing locks the table for some thousand
-//! slots at a time, visiting for some hundred. A scan keeps no item alive.
+//! A scan first lists the entries of the present items, then visits them in order of insertion. It
+//! may list part of them at a time, which needs less memory, but reads all entries for each list.
+//! An item stays in its entry until it is removed, and any later item in that entry is newer than
+//! the scan, so the insertion time is enough to recognise it. Listing locks the table for some
+//! thousand entries at a time, visiting for some hundred. A scan keeps no item alive.
 
 use reverb_data::{Result, Sampled};
 
@@ -13,18 +13,18 @@ use super::state::TableState;
 use super::{MAX_SAMPLE_BYTES, Table, wait_queues};
 use crate::selector::Handle;
 
-/// Number of slots that are listed under one lock.
-const LISTED_SLOTS: usize = 8192;
+/// Number of entries that are listed under one lock.
+const LISTED_ENTRIES: usize = 8192;
 
-/// Number of slots that are visited under one lock: each may cost a cache miss.
-const VISITED_SLOTS: usize = 512;
+/// Number of entries that are visited under one lock: each may cost a cache miss.
+const VISITED_ENTRIES: usize = 512;
 
 /// Progress of a scan. Belongs to the table that began it.
 #[derive(Debug)]
 pub struct Scan {
     /// Insertion time of the newest item that the scan includes.
     newest_ns: i64,
-    /// Slots of the next items, oldest first.
+    /// Entries of the next items, oldest first.
     handles: Vec<Handle>,
     /// Number of handles that were visited.
     visited: usize,
@@ -63,22 +63,22 @@ impl Table {
 
     /// Lists the next items of a scan, at most `most`, after all listed items were visited.
     ///
-    /// Reads all slots of the table. Takes up to [`Scan::LISTING_BYTES`] per listed item meanwhile,
-    /// and then a handle for each.
+    /// Reads all entries of the table. Takes up to [`Scan::LISTING_BYTES`] per listed item
+    /// meanwhile, and then a handle for each.
     ///
     /// # Errors
     ///
     /// `Cancelled` if the table is closed.
     pub fn list(&self, scan: &mut Scan, most: usize) -> Result<()> {
-        let num_slots = self.read_state(|state| state.items().num_slots())?;
+        let num_entries = self.read_state(|state| state.items().num_entries())?;
         let mut positions: Vec<Position> = Vec::new();
         // A short list also needs little memory while it is made.
-        let step = most.clamp(VISITED_SLOTS, LISTED_SLOTS);
-        let mut listed = Vec::with_capacity(step.min(num_slots));
+        let step = most.clamp(VISITED_ENTRIES, LISTED_ENTRIES);
+        let mut listed = Vec::with_capacity(step.min(num_entries));
         let mut is_cut = false;
-        for start in (0..num_slots).step_by(step) {
+        for start in (0..num_entries).step_by(step) {
             self.read_state(|state| {
-                let items = state.items().in_slots(start..start + step);
+                let items = state.items().in_entries(start..start + step);
                 let all = items.map(|(handle, item)| (item.inserted_at_ns(), handle));
                 listed.extend(all.filter(|position| {
                     position.0 <= scan.newest_ns && scan.last.is_none_or(|last| *position > last)
@@ -89,7 +89,7 @@ impl Table {
             }
             positions.append(&mut listed);
         }
-        // Slots are mostly filled in order, and a stable sort is fast on sorted runs.
+        // Entries are mostly filled in order, and a stable sort is fast on sorted runs.
         positions.sort_by_key(|&position| position);
         is_cut |= positions.len() > most;
         positions.truncate(most);
@@ -154,7 +154,7 @@ impl Scan {
     /// Bytes per item while the list is made.
     pub const LISTING_BYTES: usize = 3 * size_of::<Position>();
     /// Largest number of items that are read at a time.
-    pub const MAX_ITEMS: usize = VISITED_SLOTS;
+    pub const MAX_ITEMS: usize = VISITED_ENTRIES;
 
     /// Bytes of the list.
     pub fn listed_bytes(&self) -> usize {
@@ -168,9 +168,9 @@ impl Scan {
 
     fn visit(&mut self, state: &TableState, most: usize, items: &mut Vec<Sampled>) {
         let mut chunk_bytes = 0;
-        for &handle in self.handles[self.visited..].iter().take(VISITED_SLOTS) {
+        for &handle in self.handles[self.visited..].iter().take(VISITED_ENTRIES) {
             self.visited += 1;
-            let Some(item) = state.items().in_slot(handle) else { continue };
+            let Some(item) = state.items().in_entry(handle) else { continue };
             if item.inserted_at_ns() > self.newest_ns {
                 continue;
             }

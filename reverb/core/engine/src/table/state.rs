@@ -423,7 +423,7 @@ impl TableState {
     pub(super) fn keys_by_age(&self) -> Vec<u64> {
         let items = &self.contents.items;
         let mut found: Vec<_> = items
-            .in_slots(0..items.num_slots())
+            .in_entries(0..items.num_entries())
             .map(|(_, item)| (item.inserted_at_ns(), item.key()))
             .collect();
         found.sort_unstable();

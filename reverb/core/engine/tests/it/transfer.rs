@@ -106,8 +106,8 @@ fn what_cannot_be_stored_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A snapshot has the items of its moment, even while older items arrive in slots that are not
-    /// copied yet, and replace items of the snapshot.
+    /// A snapshot has the items of its moment, even while older items arrive in entries that are
+    /// not copied yet, and replace items of the snapshot.
     #[test]
     fn a_snapshot_does_not_see_what_comes_later(
         num_items in 0..2500u64,

@@ -26,7 +26,7 @@ pub(in crate::table) struct Contents {
     /// Largest priority of any item since the table was empty, or since the beginning.
     pub(super) largest_priority: f64,
     pub(super) account: TableAccount,
-    /// Bytes of an item besides its trajectory: its slot, and its entries in indexes.
+    /// Bytes of an item besides its trajectory: its entry in the list, and those in indexes.
     pub(super) item_bytes: u64,
 }
 
@@ -78,7 +78,7 @@ impl Contents {
     /// All items, counted as removed by a reset. Visits every item.
     pub(in crate::table) fn as_removed(&self) -> Removed {
         let mut removed = Removed::default();
-        for (_, item) in self.items.in_slots(0..self.items.num_slots()) {
+        for (_, item) in self.items.in_entries(0..self.items.num_entries()) {
             removed.count(Removal::Reset, item.times_sampled());
         }
         removed
@@ -88,7 +88,7 @@ impl Contents {
 impl Drop for Contents {
     /// Chunks may live on elsewhere, so they must not refer to this table's account any more.
     fn drop(&mut self) {
-        for (_, item) in self.items.in_slots(0..self.items.num_slots()) {
+        for (_, item) in self.items.in_entries(0..self.items.num_entries()) {
             self.account.remove(&item.trajectory(), self.item_bytes);
         }
         self.account.remove_bytes(self.removal_priorities.len() as u64 * REMOVAL_BYTES);

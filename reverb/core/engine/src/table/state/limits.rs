@@ -82,7 +82,7 @@ impl TableState {
             // Removed items, and items that may be sampled less often now, leave samples that are
             // allowed but impossible.
             let limit = i64::from(config.max_times_sampled);
-            let items = self.contents.items.in_slots(0..self.contents.items.num_slots());
+            let items = self.contents.items.in_entries(0..self.contents.items.num_entries());
             // Every item allows at least one more sample, with which it leaves.
             let left = items.map(|(_, item)| (limit - i64::from(item.times_sampled())).max(1));
             let left = left.sum();

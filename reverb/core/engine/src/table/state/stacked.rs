@@ -118,7 +118,7 @@ impl TableState {
                 times_sampled,
             };
             let handle = contents.items.insert(item.into());
-            // The slot that was freed last is reused first.
+            // The entry that was freed last is reused first.
             debug_assert_eq!(handle, taken.pick.handle);
             if let Some(removal_priority) = taken.removal_priority {
                 contents.keep_removal_priority(handle, removal_priority);
