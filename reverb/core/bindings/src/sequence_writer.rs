@@ -10,7 +10,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat};
 use reverb_client::SequenceWriter as Core;
-use reverb_client::{PerRow, SequenceOptions, Step, Window};
+use reverb_client::{ItemSteps, PerRow, SequenceOptions, Step};
 use smallvec::SmallVec;
 
 use crate::array::Leaf;
@@ -34,14 +34,14 @@ pub(crate) struct SequenceArguments {
 
 impl From<SequenceArguments> for SequenceOptions {
     fn from(arguments: SequenceArguments) -> Self {
-        let window = match arguments.sequence_length {
-            Some(length) => Window::Sliding { length, stride: arguments.stride_length },
-            None => Window::Episode {
+        let item_steps = match arguments.sequence_length {
+            Some(length) => ItemSteps::Sliding { length, stride: arguments.stride_length },
+            None => ItemSteps::Episode {
                 max_length: arguments.max_sequence_length,
                 drop_long: arguments.drop_long_episodes,
             },
         };
-        Self { tables: arguments.tables, window, batch_size: arguments.batch_size }
+        Self { tables: arguments.tables, item_steps, batch_size: arguments.batch_size }
     }
 }
 

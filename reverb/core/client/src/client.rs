@@ -52,9 +52,9 @@ impl Client {
         }
     }
 
-    /// Ends questions about a server, and changes of it, when it is silent for so long: for
-    /// programs that operate servers. Without that they wait as long as the connection lives. A
-    /// frozen server does not make such a change later.
+    /// Sets the time after which calls about a silent server fail, for programs that operate
+    /// servers. Without it, such calls wait as long as the connection lives. A frozen server does
+    /// not make a change later.
     pub fn give_up_on_silence(&self, limit: Duration) {
         self.session.give_up_on_silence(limit);
     }
@@ -78,14 +78,14 @@ impl Client {
         self.session.runtime()
     }
 
-    /// Makes a small call with an encoded request, and again as its row says: `Repeat::Never` fails
-    /// at once if no server answers, the others wait for one, at most for the connect timeout. All
-    /// take at most `timeout`.
+    /// Makes a small call with an encoded request. Retries as the call's row says: with
+    /// `Repeat::Never` it fails at once if no server answers, other calls wait for a server, at
+    /// most for the connect timeout. All calls take at most `timeout`.
     ///
     /// # Errors
     ///
     /// `DeadlineExceeded` after `timeout`, `Unavailable` after the connect timeout,
-    /// `InvalidArgument` where one server is meant and the address leads to several.
+    /// `InvalidArgument` for a call to a single server if the address leads to several.
     pub async fn small_call(
         &self,
         call: &'static SmallCall,
@@ -112,7 +112,7 @@ impl Client {
         reported(&self.session, what, self.session.server_info()).await
     }
 
-    /// Signatures of the server's tables, fetched on first use. Waits as `server_info` does.
+    /// Signatures of the server's tables, fetched on first use. Waits like `server_info`.
     pub async fn signatures(&self) -> Result<Arc<Signatures>> {
         let what = || WaitFor::Answer("ServerInfo".to_owned());
         reported(&self.session, what, self.session.signatures()).await
@@ -164,19 +164,18 @@ impl Client {
     /// `timeout`.
     ///
     /// If the timeout passes after some items were sampled, a batch that may be partial consists of
-    /// those. One that may not be partial is sampled as a whole or not at all, except from a
-    /// dm-reverb server or a group; then the error comes with what was sampled. If sampling removes
-    /// items, the items that the limiter allows at once are sampled only if they can be stacked,
-    /// except from a dm-reverb server.
+    /// them. A batch that may not be partial is sampled completely or not at all, except from a
+    /// dm-reverb server or a group; then the error comes with the sampled items. If sampling
+    /// removes items, items that cannot be stacked are not sampled, except from a dm-reverb server.
     ///
     /// `taken` collects the items as they arrive. After an error, or when the future is dropped, it
-    /// holds the items sampled so far, after a success those of the batch.
+    /// holds the items sampled so far; after a success, the items of the batch.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for items that cannot be stacked and for memory that they do not fit,
-    /// `RateLimiterTimeout` if no item was sampled in time, `Unimplemented` if the server cannot do
-    /// what is asked, `TableNotFound`, `Unavailable`, `DataLoss` for damaged chunks, and
+    /// `InvalidArgument` for items that cannot be stacked or do not fit the given memory,
+    /// `RateLimiterTimeout` if no item was sampled in time, `Unimplemented` if the server lacks a
+    /// requested feature, `TableNotFound`, `Unavailable`, `DataLoss` for damaged chunks, and
     /// `ResourceExhausted` for a batch of more than `max_bytes`, or without memory.
     pub async fn sample_batch(
         &self,
@@ -187,8 +186,8 @@ impl Client {
         self.sample_batch_until(request, given, taken, |_| true).await
     }
 
-    /// As `sample_batch`, but a wait ends only when `ends`, which is told why it takes longer than
-    /// the timeout, says so. What was sampled by then stays in the batch.
+    /// Like `sample_batch`, but at each timeout `ends` receives the reason and decides whether to
+    /// stop waiting. Items sampled by then stay in the batch.
     pub(crate) async fn sample_batch_until(
         &self,
         request: &BatchRequest<'_>,
@@ -234,7 +233,7 @@ impl Client {
                 }
                 Err(error) => return Err(error),
             }
-            // With the last part nothing is left to wait for.
+            // After the last part there is nothing to wait for.
             if taken.len() < batch_size {
                 builder.add(taken);
             }
@@ -244,28 +243,28 @@ impl Client {
     }
 }
 
-/// What a batch shall be.
+/// A request for one batch.
 #[derive(Debug, Clone, Copy)]
 pub struct BatchRequest<'a> {
-    /// The table.
+    /// Name of the table.
     pub table: &'a str,
     /// Number of items, at least 1.
     pub batch_size: usize,
     /// Limits every wait for the rate limiter.
     pub timeout: Option<Duration>,
-    /// Whether the batch may be smaller, if the timeout passes.
+    /// True if a timeout may return a smaller batch.
     pub partial: bool,
-    /// Whether no item may be in the batch twice.
+    /// True if no item may be in the batch twice.
     pub distinct: bool,
-    /// What becomes of items of different lengths.
+    /// Treatment of items of different lengths.
     pub ragged: RaggedForm,
-    /// Its columns, in increasing order; empty: all.
+    /// Requested columns, in increasing order; empty: all.
     pub columns: &'a [u32],
-    /// Bytes that its columns may take, unless they are in memory of the caller.
+    /// Largest number of bytes of the columns, except in memory of the caller.
     pub max_bytes: usize,
 }
 
-/// Adds a part of a batch, in memory that this thread uses again.
+/// Adds a part of a batch. Its memory is used again by this thread.
 fn add_samples(taken: &mut Vec<Sampled>, mut more: Vec<Sampled>, batch_size: usize) {
     if taken.is_empty() && more.len() >= batch_size {
         *taken = more;
@@ -278,7 +277,7 @@ fn add_samples(taken: &mut Vec<Sampled>, mut more: Vec<Sampled>, batch_size: usi
     keep_samples(more);
 }
 
-/// Takes the other columns away.
+/// Removes the columns that were not requested.
 fn select(samples: &mut [Sampled], columns: &[u32]) -> Result<()> {
     let mut builder = TrajectoryBuilder::new();
     for sampled in samples {

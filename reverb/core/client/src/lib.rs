@@ -3,8 +3,8 @@
 //!
 //! Design: `docs/design/writers.md` and `docs/design/readers.md`.
 //!
-//! The crate reaches every server through `reverb_wire::transport::Transport`, also one in its own
-//! process.
+//! The crate reaches every server, even one in its own process, through
+//! `reverb_wire::transport::Transport`.
 
 #![forbid(unsafe_code)]
 
@@ -39,5 +39,5 @@ pub use writer::item::ColumnRefs;
 pub use writer::item_queue::ItemQueue;
 pub use writer::lane::{ColumnOptions, Lane};
 pub use writer::legacy::{LegacyOptions, LegacyWriter};
-pub use writer::sequence::{PerRow, SequenceOptions, SequenceWriter, Step, Window};
+pub use writer::sequence::{ItemSteps, PerRow, SequenceOptions, SequenceWriter, Step};
 pub use writer::trajectory::TrajectoryWriter;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Retries with backoff, and when to give up.
+//! Retries with backoff and a time limit.
 
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub(crate) struct Backoff {
     /// Start of the first failed attempt; `None` while the server answers.
     unreachable_since: Option<Instant>,
     attempt_began: Instant,
-    /// When the stream was opened, if the attempt got that far.
+    /// Time when the stream was opened, if the attempt got that far.
     connected_at: Option<Instant>,
 }
 

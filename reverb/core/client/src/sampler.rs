@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Readers: `cursor` fetches items on demand, `parallel` prefetches them with several workers,
-//! `scan` reads a whole table once, and `batch` stacks items into arrays (`batch_column`), most of
-//! them by a `copy_plan`, with chunks that `fetch_ahead` has brought into the cache; `ragged` does
-//! that with items of different lengths. `batch_size` says which batch is too large. `ahead` has
-//! batches ready before they are asked for.
+//! `scan` reads a whole table once, and `ahead` prepares whole batches. `batch` stacks items into
+//! arrays (`batch_column`), mostly by a `copy_plan`, with chunks that `fetch_ahead` has brought
+//! into the cache; `ragged` does so for items of different lengths; `batch_size` refuses batches
+//! that are too large.
 
 pub(crate) mod ahead;
 pub(crate) mod batch;

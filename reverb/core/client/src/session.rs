@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! State that a client shares with its readers and writers: how to reach the server, and cached
-//! signatures.
+//! Session: state that a client shares with its readers and writers, such as cached signatures.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,18 +28,18 @@ pub trait Connector: Send + Sync {
     /// The transport to use now.
     fn transport(&self) -> Result<Arc<dyn Transport>>;
 
-    /// Whether the address is known to lead to several servers. This is checked before every call,
-    /// so an implementation should not create a transport for it if that is expensive.
+    /// True if the address is known to lead to several servers. Checked before every call, so it
+    /// should not create a transport if that is expensive.
     fn has_several_servers(&self) -> bool {
         self.transport().is_ok_and(|transport| transport.has_several_servers())
     }
 
-    /// Whether the address leads to a group of shards.
+    /// True if the address leads to a group of shards.
     fn leads_to_group(&self) -> bool {
         false
     }
 
-    /// Whether calls have a token with them. Then the server may have tables that it does not show.
+    /// True if calls carry a token. Then the server may hide some of its tables.
     fn has_token(&self) -> bool {
         false
     }
@@ -54,8 +53,8 @@ pub(crate) struct Session {
     address: String,
     connector: Box<dyn Connector>,
     connect_timeout: Duration,
-    /// How long a server may be silent that was asked how it is, or told to change; not set: as
-    /// long as its connection lives. A group has limits of its own.
+    /// Time after which a silent server fails status calls and changes; unset: as long as its
+    /// connection lives. Groups have limits of their own.
     silence: OnceLock<Duration>,
     runtime: Handle,
     signatures: Mutex<Option<CachedSignatures>>,
@@ -70,7 +69,8 @@ struct CachedSignatures {
 }
 
 impl CachedSignatures {
-    /// Whether it is of the same server, which shows the same tables: rights may change.
+    /// True if the signatures come from this server with these tables; rights may change the
+    /// tables.
     fn is_of(&self, info: &ServerInfo) -> bool {
         self.tables_state_id == info.tables_state_id
             && self.tables.len() == info.tables.len()
@@ -109,12 +109,12 @@ impl Session {
         &self.address
     }
 
-    /// How long a call waits while no server answers.
+    /// Time that a call waits while no server answers.
     pub(crate) fn connect_timeout(&self) -> Duration {
         self.connect_timeout
     }
 
-    /// Ends questions and changes whose server is silent for so long. Only the first limit counts.
+    /// Sets the time after which calls about a silent server fail. Only the first value counts.
     pub(crate) fn give_up_on_silence(&self, limit: Duration) {
         let _ = self.silence.set(limit);
     }
@@ -137,7 +137,7 @@ impl Session {
         Ok(info)
     }
 
-    /// Makes a small call with an encoded request, and again as its row says.
+    /// Makes a small call with an encoded request, and retries as its row says.
     pub(crate) async fn small_call(
         &self,
         call: &'static SmallCall,
@@ -175,16 +175,15 @@ impl Session {
         Ok(answer)
     }
 
-    /// Opens an insert stream once, without retries. Also returns whether the server is in this
-    /// process.
+    /// Opens an insert stream without retries. The flag is true if the server is in this process.
     pub(crate) async fn open_insert(&self, next: NextStream<'_>) -> Result<(InsertStream, bool)> {
         let transport = self.transport()?;
         let stream = transport.open_next_insert(next).await?;
         Ok((stream, transport.is_local()))
     }
 
-    /// Opens a sample stream, or takes the idle one. Also returns whether it was idle; then it may
-    /// be stale.
+    /// Opens a sample stream, or takes the idle one. The flag is true for an idle one, which may be
+    /// stale.
     pub(crate) async fn open_sample(&self) -> Result<(Box<dyn SampleStream>, bool)> {
         let idle = self.idle_sample_stream.lock().take();
         // The name may resolve to more servers now than when the stream became idle.
@@ -209,23 +208,23 @@ impl Session {
         }
     }
 
-    /// Whether the address is known to lead to several servers. Calls and streams are distributed
-    /// over them in turn.
+    /// True if the address is known to lead to several servers, which get calls and streams in
+    /// rotation.
     pub(crate) fn has_several_servers(&self) -> bool {
         self.connector.has_several_servers()
     }
 
-    /// Whether the address leads to a group of shards.
+    /// True if the address leads to a group of shards.
     pub(crate) fn leads_to_group(&self) -> bool {
         self.connector.leads_to_group()
     }
 
-    /// Whether calls have a token with them.
+    /// True if calls carry a token.
     pub(crate) fn has_token(&self) -> bool {
         self.connector.has_token()
     }
 
-    /// Signatures of the server's tables, fetched on first use. Waits as `server_info` does.
+    /// Signatures of the server's tables, fetched on first use. Waits like `server_info`.
     pub(crate) async fn signatures(&self) -> Result<Arc<Signatures>> {
         if let Some(cached) = &*self.signatures.lock() {
             return Ok(Arc::clone(&cached.tables));
@@ -237,7 +236,7 @@ impl Session {
         Ok(Arc::clone(&cached.tables))
     }
 
-    /// What the server does beyond dm-reverb, asked on first use. Waits as `server_info` does.
+    /// Features of the server beyond dm-reverb, fetched on first use. Waits like `server_info`.
     pub(crate) async fn capabilities(&self) -> Result<Arc<Capabilities>> {
         if let Some(cached) = &*self.signatures.lock() {
             return Ok(Arc::clone(&cached.capabilities));
@@ -247,12 +246,12 @@ impl Session {
         Ok(cached.as_ref().map(|cached| Arc::clone(&cached.capabilities)).unwrap_or_default())
     }
 
-    /// Checks that the server can do this beyond dm-reverb. Asks it on first use, and again before
-    /// saying no: it may be another one by now. Waits as `server_info` does.
+    /// Checks that the server has these features beyond dm-reverb. Fetched on first use, and again
+    /// before an error, because the server may have been replaced. Waits like `server_info`.
     ///
     /// # Errors
     ///
-    /// `Unimplemented` that says what the server does not know.
+    /// `Unimplemented` with the missing feature.
     pub(crate) async fn require(&self, capabilities: &[Capability]) -> Result<()> {
         let check = |known: &Capabilities| {
             capabilities.iter().try_for_each(|&it| known.require(it, &self.address))
@@ -263,11 +262,12 @@ impl Session {
         check(&self.server_info().await?.capabilities)
     }
 
-    /// Checks that the server knows what the priorities of these items ask for, as `require`.
+    /// Checks that the server supports the priorities of these items. Waits like `require`.
     ///
     /// # Errors
     ///
-    /// `Unimplemented` for `MAX_PRIORITY` and for removal priorities that the server does not know.
+    /// `Unimplemented` for `MAX_PRIORITY` and removal priorities if the server does not support
+    /// them.
     pub(crate) async fn check_priorities(&self, items: &[NewItem]) -> Result<()> {
         let max = items.iter().any(|item| is_max_priority(item.priority));
         let removal = items.iter().any(|item| item.removal_priority.is_some());
@@ -281,13 +281,13 @@ impl Session {
         }
     }
 
-    /// Whether the signatures in the cache are those of the tables with this id.
+    /// True if the cached signatures belong to the tables with this id.
     pub(crate) fn knows_tables(&self, tables_state_id: (u64, u64)) -> bool {
         let cached = self.signatures.lock();
         cached.as_ref().is_some_and(|cached| cached.tables_state_id == tables_state_id)
     }
 
-    /// Whether `signatures` are the ones in the cache.
+    /// True if `signatures` are the cached ones.
     pub(crate) fn is_current(&self, signatures: &Arc<Signatures>) -> bool {
         let cached = self.signatures.lock();
         cached.as_ref().is_some_and(|cached| Arc::ptr_eq(&cached.tables, signatures))
@@ -314,7 +314,7 @@ impl Session {
         Ok(())
     }
 
-    /// Asks a server for something that it knows at once. Repeats that as `retrying`.
+    /// Makes a call that needs no work at the server. Retries like `retrying`.
     pub(crate) async fn asking<T, F>(&self, ask: impl Fn(Arc<dyn Transport>) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,
@@ -323,8 +323,8 @@ impl Session {
         self.retrying(|transport| async move { self.answer_of(ask(transport), "").await }).await
     }
 
-    /// Changes something at a server that is there, with the moment of its clock until when it may
-    /// begin; 0: at any time. Repeats that as `retrying`.
+    /// Makes a change at a server that answers. `change` receives a deadline for its start by the
+    /// server's clock, or 0 for none. Retries like `retrying`.
     pub(crate) async fn changing<T, F>(
         &self,
         change: impl Fn(Arc<dyn Transport>, i64) -> F,
@@ -343,7 +343,8 @@ impl Session {
                 Err(error) if error.is_transient() || error.kind() == ErrorKind::Unavailable => {
                     return Err(error);
                 }
-                // A server of dm-reverb, or a caller that may not ask: the change itself says so.
+                // The server runs dm-reverb, or the caller has no right to ask. The change itself
+                // will fail then.
                 Err(_) => return change(transport, 0).await,
             };
             let changing = change(Arc::clone(&transport), clock.not_after_ns());
@@ -364,7 +365,7 @@ impl Session {
         .await
     }
 
-    /// What a server answers, or that it is silent.
+    /// The server's answer, or an error if it is silent.
     async fn answer_of<T>(&self, asked: impl Future<Output = Result<T>>, then: &str) -> Result<T> {
         match self.silence.get() {
             Some(&limit) if !self.leads_to_group() => {
@@ -382,7 +383,7 @@ impl Session {
         }
     }
 
-    /// Repeats a call while the server cannot be reached.
+    /// Retries a call while the server cannot be reached.
     pub(crate) async fn retrying<T, F>(&self, call: impl Fn(Arc<dyn Transport>) -> F) -> Result<T>
     where
         F: Future<Output = Result<T>>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writers that create items by configuration: which cells an item consists of, when it is created,
+//! Structured writers: configurations decide which cells an item consists of, when it is created,
 //! and its priority.
 //!
 //! `config` checks the caller's declarations and translates them into `pattern` (which cells),

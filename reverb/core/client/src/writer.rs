@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writers: steps become cells of blocks, blocks become chunks, items refer to them.
+//! Writers: steps become cells of blocks, blocks become chunks, items refer to chunks.
 //!
-//! `cell` stores single values, `lane` the history of one environment, `item` a pending item.
-//! `item_kind` is what items have in common. `item_queue` checks items, and `send_queue` encodes
-//! (`resolver`) and streams them in the background. `column_orders` compares the names of columns
-//! with those of signatures. `dropped` keeps the order of items of a writer that was dropped and
-//! those of the next.
-//! `trajectory`, `batched`, `sequence` and `legacy` are the writers. `insertion` needs none of it:
+//! `cell` stores single values, `lane` the history of one environment, `item` a pending item, and
+//! `item_kind` the common parts of items. `item_queue` checks items; `send_queue` encodes them
+//! (`resolver`) and streams them in the background. `column_orders` matches the names of columns
+//! with signatures. `dropped` keeps the items of a dropped writer before those of the next.
+//! `trajectory`, `batched`, `sequence` and `legacy` are the writers. `insertion` uses none of this:
 //! it encodes single steps (`rows`) and sends them itself.
 
 pub(crate) mod batched;
@@ -30,8 +29,8 @@ mod signatures;
 pub(crate) mod testing;
 pub(crate) mod trajectory;
 
-/// A message is sent when its chunks reach this size. So it bounds the memory of both sides, and a
-/// large chunk fills a message: the server stores it where it arrived, without a copy.
+/// Size of a message's chunks at which it is sent. This bounds the memory of both ends. A large
+/// chunk fills a message, which the server stores without a copy.
 const MESSAGE_BYTES: usize = 256 * 1024;
-/// Maximum number of items in one message.
+/// Largest number of items in one message.
 const MESSAGE_ITEMS: usize = 1024;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Batches that are sampled again and again into the same memory allocate no large blocks.
+//! Batches that are sampled repeatedly into the same memory allocate no large blocks.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
@@ -20,7 +20,7 @@ use reverb_server::{Server, ServerOptions, local_transport};
 use reverb_wire::transport::Transport;
 use tokio::runtime::Runtime;
 
-/// Blocks of this size and more are large.
+/// Smallest size of a large block.
 const LARGE: usize = 4096;
 
 thread_local! {
@@ -30,7 +30,7 @@ thread_local! {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The allocator of the system; counts the large blocks that a thread asks for.
+/// System allocator that counts large blocks of each thread.
 struct Counting;
 
 fn count(size: usize) {
@@ -39,7 +39,7 @@ fn count(size: usize) {
     }
 }
 
-// SAFETY: passes everything on to the allocator of the system.
+// SAFETY: passes everything on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
@@ -65,7 +65,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The large blocks that this thread asks for meanwhile.
+/// Number of large blocks that this thread allocates during `work`.
 fn large_blocks(work: impl FnOnce()) -> u64 {
     let before = NUM_LARGE.get();
     work();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use reverb_data::Result;
 use reverb_rpc::target::Target;
 use reverb_server::local_shard_of_id;
-use reverb_shards::member::{Dial, Line};
+use reverb_shards::member::{Connect, ShardConnection};
 use reverb_wire::shard::Shard;
 
 use crate::server_connector::{Options, ServerConnector};
@@ -18,8 +18,8 @@ const SHARD_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct ShardConnector(pub(crate) Options);
 
-impl Dial for ShardConnector {
-    fn dial(&self, address: &str, server_id: Option<u64>) -> Result<Box<dyn Line>> {
+impl Connect for ShardConnector {
+    fn connect(&self, address: &str, server_id: Option<u64>) -> Result<Box<dyn ShardConnection>> {
         Target::parse(address)?;
         let connect_timeout = self.0.connect_timeout.min(SHARD_CONNECT_TIMEOUT);
         let options = Options { connect_timeout, ..self.0.clone() };
@@ -28,11 +28,11 @@ impl Dial for ShardConnector {
     }
 
     /// `None` with TLS: a socket has no TLS, and a map must not weaken the client's choice.
-    fn dial_socket(&self, unix_path: &str) -> Option<Box<dyn Line>> {
+    fn connect_socket(&self, unix_path: &str) -> Option<Box<dyn ShardConnection>> {
         if self.0.security.has_tls() || !Path::new(unix_path).exists() {
             return None;
         }
-        self.dial(&format!("unix://{unix_path}"), None).ok()
+        self.connect(&format!("unix://{unix_path}"), None).ok()
     }
 }
 
@@ -41,7 +41,7 @@ struct Connection {
     server_id: Option<u64>,
 }
 
-impl Line for Connection {
+impl ShardConnection for Connection {
     fn shard(&self) -> Result<Arc<dyn Shard>> {
         match self.server_id.and_then(local_shard_of_id) {
             Some(local) => Ok(local),

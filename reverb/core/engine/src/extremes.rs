@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The smallest and the largest of the weights in a tree of sums.
+//! Smallest and largest weight of a tree of sums.
 #![expect(clippy::float_cmp, reason = "an extreme is one of the weights, bit for bit")]
 
 use crate::sum_tree::{FAN_OUT, SumTree};
 
-/// The smallest weight above 0, and the largest one, of a part of the weights.
+/// Smallest weight above 0 and largest weight of a range of weights.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Range {
     /// Infinity if all weights are 0.
@@ -24,18 +24,18 @@ impl Range {
     }
 }
 
-/// Number of adjacent weights of which the extremes are known. With more of them an extreme changes
-/// less often, and looking for another one takes longer.
+/// Number of adjacent weights whose extremes are stored. A larger number changes less often, but
+/// its extremes take longer to find.
 const GROUP: usize = NODES * FAN_OUT;
 
-/// The same in nodes.
+/// The same number in nodes.
 const NODES: usize = 8;
 
-/// The extremes of adjacent weights.
+/// Extremes of adjacent weights.
 #[derive(Debug, Clone, Copy)]
 struct Group {
     range: Range,
-    /// How many weights are the smallest one; often all are the same.
+    /// Number of weights equal to the smallest; often all are equal.
     num_min: u32,
     num_max: u32,
 }
@@ -55,7 +55,7 @@ impl Group {
         }
     }
 
-    /// Takes a weight away that is not 0; `false` if an extreme has to be looked for.
+    /// Removes a weight that is not 0; `false` if an extreme has to be searched again.
     fn remove(&mut self, weight: f64) -> bool {
         self.num_min -= u32::from(weight == self.range.min);
         self.num_max -= u32::from(weight == self.range.max);
@@ -63,15 +63,15 @@ impl Group {
     }
 }
 
-/// The extremes of the weights of a [`SumTree`].
+/// Extremes of the weights of a [`SumTree`].
 ///
-/// A change looks at other weights only if it takes the last one of an extreme of its group away,
-/// and goes up only while an extreme changes: mostly it compares two numbers.
+/// A change reads other weights only if it removes the last weight equal to an extreme of its
+/// group, and goes up only while an extreme changes. Mostly it compares two numbers.
 #[derive(Debug)]
 pub(crate) struct Extremes {
     groups: Vec<Group>,
-    /// Entry `i` of a level is of the entries from `16 * i` on of the level below, which are the
-    /// groups for the first one. The last level has one entry.
+    /// Entry `i` of a level covers the entries from `16 * i` on of the level below; at the first
+    /// level, these are groups. The last level has one entry.
     levels: Vec<Vec<Range>>,
 }
 
@@ -85,20 +85,20 @@ impl Extremes {
         Some(self.root().min).filter(|min| min.is_finite())
     }
 
-    /// The index of a smallest weight above 0.
+    /// Index of a smallest weight above 0.
     pub(crate) fn min_index(&self, weights: &SumTree) -> Option<usize> {
         let min = self.min()?;
         self.find(weights, |range| range.min == min)
     }
 
-    /// The index of a largest weight, if one is above 0.
+    /// Index of a largest weight, if one is above 0.
     pub(crate) fn max_index(&self, weights: &SumTree) -> Option<usize> {
         let max = Some(self.root().max).filter(|&max| max > 0.0)?;
         self.find(weights, |range| range.max == max)
     }
 
-    /// The weight at `index` was `old` and is another one now. Every change must be told before the
-    /// next one is made.
+    /// Updates the extremes after a change of the weight at `index` from `old`. Called for every
+    /// change before the next one.
     #[inline]
     pub(crate) fn changed(&mut self, weights: &SumTree, index: usize, old: f64) {
         let new = weights.get(index);
@@ -119,7 +119,7 @@ impl Extremes {
         }
     }
 
-    /// The range of a group was `before` and is `after`.
+    /// Replaces the range of a group, from `before` to `after`.
     fn go_up(&mut self, group: usize, mut before: Range, mut after: Range) {
         let mut at = group;
         for level in 0..self.levels.len() {
@@ -151,7 +151,7 @@ impl Extremes {
         groups.iter().map(|group| group.range).chain(below.iter().copied())
     }
 
-    /// The index of a weight for which `is_it` holds, as it must for the root.
+    /// Index of a weight whose range satisfies `is_it`, which must hold for the root.
     fn find(&self, weights: &SumTree, is_it: impl Fn(Range) -> bool) -> Option<usize> {
         let mut at = 0;
         for level in (0..self.levels.len()).rev() {
@@ -182,14 +182,14 @@ impl Extremes {
     }
 }
 
-/// The extremes of a group, from all its weights.
+/// Extremes of a group, from all of its weights.
 #[inline(never)]
 fn group_of(weights: &SumTree, group: usize) -> Group {
     let nodes = || weights.nodes(group * NODES..(group + 1) * NODES);
     let mut range = Range::NONE;
     for node in nodes() {
         for &weight in node {
-            // Without branches, which would be unpredictable.
+            // Avoids branches, which would be unpredictable.
             range.min = range.min.min(if weight > 0.0 { weight } else { f64::INFINITY });
             range.max = range.max.max(weight);
         }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counts of values by their size, in powers of two.
+//! Histogram with bounds at powers of two.
 
-/// How many values there were up to 1, 2, 4, 8 and so on, in units of the caller.
+/// Number of values up to 1, 2, 4, 8 and so on, in the caller's unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Histogram<const BUCKETS: usize> {
-    /// The last one is of all values that no other takes.
+    /// The last count is for values above all bounds.
     counts: [u64; BUCKETS],
     sum: u64,
 }
@@ -21,22 +21,22 @@ impl<const BUCKETS: usize> Histogram<BUCKETS> {
         self.add_many(value, 1);
     }
 
-    /// Counts a value so many times.
+    /// Counts a value several times.
     pub(crate) fn add_many(&mut self, value: u64, count: u64) {
-        // The smallest power of two that is not below the value.
+        // Exponent of the smallest power of two that is not below the value.
         let power = u64::BITS - value.saturating_sub(1).leading_zeros();
         self.counts[(power as usize).min(BUCKETS - 1)] += count;
         self.sum = self.sum.saturating_add(value.saturating_mul(count));
     }
 
-    /// Counts the values of another one as well.
+    /// Adds the counts of another histogram.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.counts.iter_mut().zip(&other.counts).for_each(|(mine, other)| *mine += other);
         self.sum = self.sum.saturating_add(other.sum);
     }
 
-    /// How many values there were up to 1, above that up to 2, above that up to 4 and so on, and
-    /// last those above the largest of these bounds.
+    /// Number of values up to 1, above 1 up to 2, above 2 up to 4 and so on; the last count is for
+    /// values above all bounds.
     pub fn counts(&self) -> &[u64; BUCKETS] {
         &self.counts
     }

@@ -23,8 +23,8 @@ mod table;
 
 pub use histogram::Histogram;
 pub use table::{
-    Configured, Confirm, Evicted, Forecast, Held, Limit, LimiterHold, MAX_SAMPLE_BYTES,
-    MAX_SAMPLE_ITEMS, Removal, Removed, Restored, Scan, SetBy, Side, SlotSet, SnapshotCut,
-    Statistics, Table, TableChanges, TableSnapshot, TableStatus, TableWatch, Transferred,
-    WaitReason, Watched, WindowBefore, configure,
+    ChangedBy, Configured, Confirm, Evicted, Forecast, Held, Limit, LimiterHold, MAX_SAMPLE_BYTES,
+    MAX_SAMPLE_ITEMS, Removal, Removed, Restored, Scan, Side, SlotSet, SnapshotCut, Statistics,
+    Table, TableChanges, TableSnapshot, TableStatus, TableWatch, Transferred, WaitReason, Watched,
+    WindowBefore, configure,
 };

@@ -1,43 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rate limiters: when a table allows an insert or a sample.
+//! Rate limiter: decides when a table allows an insert or a sample.
 
 use std::fmt;
 
 use reverb_data::RateLimiterConfig;
 use reverb_data::figures::Bound;
 
-/// The counters of one table and the inequalities over them. It decides and never waits.
+/// Counters of one table, and the inequalities over them. Decides, and never waits.
 ///
-/// While it is held, inserts need no permission. If they are neutral then, the ratio goes on as if
-/// they had not happened.
+/// While the limiter is held, inserts need no permission. With `Hold::Neutral`, the ratio then
+/// continues as if these inserts had not happened.
 ///
-/// With a window it keeps other bounds than those of its settings. A window is a part of the bounds
-/// of a whole group of servers, so it is kept more strictly: no insert is free, because every table
-/// of the group would have free inserts of its own.
+/// A window replaces the bounds of the settings. It is one shard's part of the bounds of a whole
+/// group, so it is stricter: no insert is free, because each shard would have free inserts of its
+/// own.
 #[derive(Debug, Clone)]
 pub(crate) struct RateLimiter {
     config: RateLimiterConfig,
-    /// The settings, or with the bounds of a window.
+    /// The settings, with the bounds of the window if there is one.
     in_force: RateLimiterConfig,
     has_window: bool,
-    /// Of who moved the window last.
+    /// Term of the coordinator that moved the window last.
     term: i64,
     inserts: i64,
     samples: i64,
     deletes: i64,
     hold: Option<Hold>,
-    /// Inserts that the ratio leaves out; 0 unless it is held.
+    /// Inserts that the ratio ignores; 0 unless the limiter is held.
     neutral_inserts: i64,
-    /// What was rounded off when the samples of neutral inserts were counted.
+    /// Rounding error when the samples of neutral inserts were counted.
     remainder: f64,
 }
 
-/// How inserts count while they need no permission.
+/// Treatment of inserts while the limiter is held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// As always.
+    /// Counted as usual.
     Counted,
-    /// The ratio leaves them out.
+    /// Ignored by the ratio.
     Neutral,
 }
 
@@ -46,7 +46,7 @@ impl RateLimiter {
         Self::with_counters(config, 0, 0, 0)
     }
 
-    /// A limiter with given counters.
+    /// Makes a limiter with given counters.
     pub(crate) fn with_counters(
         config: RateLimiterConfig,
         inserts: i64,
@@ -71,22 +71,22 @@ impl RateLimiter {
         &self.config
     }
 
-    /// The settings with the bounds that are in force.
+    /// The settings with the bounds in force.
     pub(crate) fn bounds(&self) -> &RateLimiterConfig {
         &self.in_force
     }
 
-    /// The bounds of its window, if it has one.
+    /// The bounds of the window, if there is one.
     pub(crate) fn window(&self) -> Option<&RateLimiterConfig> {
         self.has_window.then_some(&self.in_force)
     }
 
-    /// Keeps other bounds from now on. They are as near to these as the cursor allows, which is
-    /// between them afterwards.
+    /// Sets a window. Its bounds are as close to the given ones as the cursor allows, which is
+    /// within them afterwards.
     ///
     /// # Errors
     ///
-    /// The last term, if it is larger than this one. Then nothing changes.
+    /// The last term, if it is larger than this one; then nothing changes.
     pub(crate) fn set_window(
         &mut self,
         min_diff: f64,
@@ -109,7 +109,7 @@ impl RateLimiter {
         self.in_force = RateLimiterConfig { min_diff, max_diff, min_size_to_sample, ..self.config };
     }
 
-    /// Keeps the bounds of its settings again.
+    /// Returns to the bounds of the settings.
     pub(crate) fn clear_window(&mut self) {
         self.has_window = false;
         self.in_force = self.config;
@@ -119,7 +119,7 @@ impl RateLimiter {
         self.inserts
     }
 
-    /// Samples, and those that neutral inserts would have allowed.
+    /// Samples, including those that neutral inserts would have allowed.
     pub(crate) fn samples(&self) -> i64 {
         self.samples + self.neutral_samples()
     }
@@ -145,8 +145,8 @@ impl RateLimiter {
         self.samples += 1;
     }
 
-    /// Counts an item that was not inserted, so that inserts minus deletes is the number of items
-    /// and the cursor stays where it is: a delete less. If there are none, it is a neutral insert.
+    /// Counts an item that came without an insert as one delete less, or else as a neutral insert.
+    /// So inserts minus deletes is the number of items, and the cursor does not move.
     pub(crate) fn count_transfer(&mut self) {
         if self.deletes > 0 {
             self.deletes -= 1;
@@ -163,14 +163,14 @@ impl RateLimiter {
         self.deletes += 1;
     }
 
-    /// Sets all counters to zero. A window stays where it is: the sum of the windows of a group
-    /// does not depend on where the cursors are.
+    /// Sets all counters to zero. A window stays, because the sum of a group's windows does not
+    /// depend on the cursors.
     pub(crate) fn reset(&mut self) {
         let Self { in_force, has_window, term, hold, .. } = *self;
         *self = Self { in_force, has_window, term, hold, ..Self::new(self.config) };
     }
 
-    /// Lets all inserts through from now on.
+    /// Allows all inserts from now on.
     pub(crate) fn hold(&mut self, hold: Hold) {
         self.hold = Some(hold);
     }
@@ -188,14 +188,14 @@ impl RateLimiter {
         self.neutral_inserts = 0;
     }
 
-    /// Gives it other numbers.
+    /// Changes the numbers of the limiter.
     ///
-    /// They hold from now on, not for what was inserted before: the cursor keeps its distance from
-    /// `min_diff`, as far as there is one. With another `samples_per_insert`, or if no ratio was
-    /// kept until now, it also comes within the new bounds.
+    /// They apply from now on, not to earlier inserts: the cursor keeps its distance from
+    /// `min_diff`, if there is one. With another `samples_per_insert`, or if there was no ratio, it
+    /// also moves within the new bounds.
     ///
-    /// A window was a part of the old numbers, and the cursor may have moved. So it closes around
-    /// the cursor; without bounds it ends.
+    /// The window was a part of the old numbers, and the cursor may have moved. So the window
+    /// closes around the cursor, or ends if there are no bounds.
     pub(crate) fn configure(&mut self, config: RateLimiterConfig) {
         self.count_neutral_samples();
         self.remainder = 0.0;
@@ -219,7 +219,7 @@ impl RateLimiter {
         }
     }
 
-    /// Counts samples as taken that can never be: `left` is how many the items still allow.
+    /// Counts impossible samples as taken: the items allow only `left` more.
     pub(crate) fn limit_to(&mut self, left: i64) {
         let highest = self.in_force.min_diff + left as f64;
         if self.in_force.min_diff > -f64::MAX && self.cursor() > highest {
@@ -233,16 +233,16 @@ impl RateLimiter {
         self.samples = (allowed - cursor).round().max(0.0) as i64;
     }
 
-    /// Whether `n` more samples are allowed now.
+    /// True if `n` more samples are allowed now.
     pub(crate) fn can_sample(&self, n: i64) -> bool {
         self.size() >= self.in_force.min_size_to_sample
             && self.cursor() - n as f64 >= self.in_force.min_diff
     }
 
-    /// Whether `n` more inserts are allowed now.
+    /// True if `n` more inserts are allowed now.
     ///
-    /// Inserts up to the minimum size are always allowed, because sampling starts only there; but
-    /// not with a window.
+    /// Without a window, inserts up to the minimum size are always allowed, because sampling starts
+    /// there.
     pub(crate) fn can_insert(&self, n: i64) -> bool {
         let inserts = self.inserts.saturating_add(n);
         let counted = inserts.saturating_sub(self.neutral_inserts);
@@ -253,7 +253,7 @@ impl RateLimiter {
             || self.hold.is_some()
     }
 
-    /// How many samples in a row are allowed now, at most `wanted`.
+    /// Number of consecutive samples that are allowed now, at most `wanted`.
     pub(crate) fn samples_allowed(&self, wanted: usize) -> usize {
         let mut ahead = self.clone();
         for allowed in 0..wanted {
@@ -265,8 +265,8 @@ impl RateLimiter {
         wanted
     }
 
-    /// How many samples it can ever allow at once, if inserts come meanwhile; `None` if there is no
-    /// such limit.
+    /// Largest number of samples that can ever be allowed at once, with inserts in between; `None`
+    /// if unlimited.
     pub(crate) fn most_samples_at_once(&self) -> Option<i64> {
         let RateLimiterConfig { min_diff, max_diff, min_size_to_sample, samples_per_insert } =
             self.in_force;
@@ -289,14 +289,14 @@ impl RateLimiter {
         inserts as f64 * self.config.samples_per_insert - self.samples as f64
     }
 
-    /// How many inserts the next sample needs; 0 if it is allowed now.
+    /// Number of inserts that the next sample needs; 0 if it is allowed now.
     pub(crate) fn missing_inserts(&self) -> f64 {
         self.in_force.missing_inserts(self.size(), self.cursor())
     }
 
-    /// How many samples the next insert needs; 0 if it is allowed now.
+    /// Number of samples that the next insert needs; 0 if it is allowed now.
     pub(crate) fn missing_samples(&self) -> f64 {
-        // With a window no insert is free, however few items there are.
+        // With a window no insert is free, even below the minimum size.
         let size = if self.has_window { i64::MAX } else { self.size() };
         self.in_force.missing_samples(size, self.cursor())
     }
@@ -390,7 +390,7 @@ mod tests {
             limiter.count_insert();
         }
         assert_eq!(limiter.cursor(), before);
-        // As dm-reverb's clients and checkpoints compute it.
+        // Same as dm-reverb's clients and checkpoints.
         assert_eq!(limiter.samples(), 3 + 2503);
         limiter.count_sample();
         limiter.release();
@@ -467,14 +467,14 @@ mod tests {
         assert_eq!(limiter.samples_allowed(100), 5);
         limiter.count_insert();
         assert_eq!(limiter.samples_allowed(100), 13);
-        // SampleToInsertRatio(8.0, 20, 10.0): as many samples are allowed as before.
+        // SampleToInsertRatio(8.0, 20, 10.0) allows as many samples as before.
         limiter.configure(config(8.0, 150.0, 170.0));
         assert_eq!((limiter.cursor(), limiter.samples_allowed(100)), (163.0, 13));
-        // The same ratio with narrower bounds: nothing is forgiven.
+        // The same ratio with narrower bounds: the cursor stays.
         limiter.configure(config(8.0, 150.0, 160.0));
         assert_eq!(limiter.cursor(), 163.0);
         assert!(!limiter.can_insert(1));
-        // No bounds, and bounds again after 1000 samples that nobody counted.
+        // No bounds, and bounds again after 1000 samples that were not counted.
         limiter.configure(config(8.0, -f64::MAX, f64::MAX));
         (0..1000).for_each(|_| limiter.count_sample());
         limiter.configure(config(8.0, 70.0, 90.0));

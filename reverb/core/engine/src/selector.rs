@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selectors: which item a table samples next, and which one it evicts when it is full.
+//! Selectors: choose the item to sample next, and the item to evict from a full table.
 //!
 //! A selector works on handles, the small numbers that address the items of a table.
 //! `CONTRIBUTING.md` has the recipe for adding one.
@@ -57,7 +57,7 @@ pub(crate) struct Pick {
     pub(crate) handle: Handle,
     /// Probability of this choice.
     pub(crate) probability: f64,
-    /// How often all items were chosen before, with a selector that goes through all of them.
+    /// Number of complete passes over all items, for a selector that makes passes.
     pub(crate) epoch: i64,
 }
 
@@ -68,19 +68,19 @@ impl Pick {
     }
 }
 
-/// The item of the largest priority among those that are present.
+/// Item of the largest priority among the present items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Largest {
-    /// This one.
+    /// The item with this handle.
     Item(Handle),
     /// No item has a priority above 0.
     Zero,
-    /// It would take a search.
+    /// Unknown without a search.
     Unknown,
 }
 
-/// What a selector needs to put a removed item back. Opaque to its callers.
-pub(crate) type Place = u64;
+/// Data that a selector needs to put a removed item back. Opaque to its callers.
+pub(crate) type RestorePoint = u64;
 
 /// The operations of a selector. Priorities were checked with [`check_priority`].
 trait Select {
@@ -96,14 +96,14 @@ trait Select {
     /// Removes an item that is present.
     fn remove(&mut self, handle: Handle);
 
-    /// What [`Select::put_back`] needs to undo the removal of an item.
-    fn place(&self, _handle: Handle) -> Place {
+    /// Data that [`Select::put_back`] needs to undo the removal of an item.
+    fn restore_point(&self, _handle: Handle) -> RestorePoint {
         0
     }
 
     /// Undoes the last `remove`. Several are undone in reverse order. No other operation may come
     /// in between.
-    fn put_back(&mut self, handle: Handle, priority: f64, place: Place);
+    fn put_back(&mut self, handle: Handle, priority: f64, point: RestorePoint);
 
     /// Gives an item that is present a new priority, perhaps the same one again.
     fn update(&mut self, handle: Handle, priority: f64);
@@ -118,19 +118,19 @@ trait Select {
     /// Chooses `count` times. Chooses nothing if there are no items.
     fn pick_many(&mut self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>);
 
-    /// Takes the last choice back, for selectors that remember it. Several are taken back in
-    /// reverse order. The item must be present.
+    /// Takes the last choice back, for selectors with a memory. Several are taken back in reverse
+    /// order. The item must be present.
     fn unpick(&mut self, _pick: Pick) {}
 
     /// The probability that one choice is this item, which is present.
     fn probability_of(&self, handle: Handle) -> f64;
 
-    /// The smallest probability that an item can be chosen with now; 0 if weights should not be
-    /// made relative to it, or if there are no items.
+    /// Smallest probability of an item now; 0 if weights should not be made relative to it, or if
+    /// there are no items.
     fn min_probability(&self) -> f64;
 }
 
-/// Any selector. It is an enum because it is called for every item and should be inlined.
+/// Any selector. An enum, because it is called for every item and should be inlined.
 #[derive(Debug)]
 pub(crate) enum Selector {
     Fifo(Fifo),
@@ -171,7 +171,7 @@ impl Selector {
         }
     }
 
-    /// What an item takes in this selector.
+    /// Bytes of an item in this selector.
     pub(crate) fn item_bytes(&self) -> u64 {
         fn item_bytes<S: Select>(_: &S) -> u64 {
             S::ITEM_BYTES
@@ -187,12 +187,12 @@ impl Selector {
         dispatch!(self, selector => selector.remove(handle));
     }
 
-    pub(crate) fn place(&self, handle: Handle) -> Place {
-        dispatch!(self, selector => selector.place(handle))
+    pub(crate) fn restore_point(&self, handle: Handle) -> RestorePoint {
+        dispatch!(self, selector => selector.restore_point(handle))
     }
 
-    pub(crate) fn put_back(&mut self, handle: Handle, priority: f64, place: Place) {
-        dispatch!(self, selector => selector.put_back(handle, priority, place));
+    pub(crate) fn put_back(&mut self, handle: Handle, priority: f64, point: RestorePoint) {
+        dispatch!(self, selector => selector.put_back(handle, priority, point));
     }
 
     pub(crate) fn update(&mut self, handle: Handle, priority: f64) {
@@ -203,7 +203,7 @@ impl Selector {
         dispatch!(self, selector => selector.update_many(updates));
     }
 
-    /// Sum of the weights of all items, if it has weights.
+    /// Sum of the weights of all items, if the selector has weights.
     pub(crate) fn mass(&self) -> Option<f64> {
         match self {
             Self::Prioritized(selector) => Some(selector.mass()),
@@ -219,8 +219,8 @@ impl Selector {
         }
     }
 
-    /// Gives it other parameters of the same kind. A prioritized selector keeps its weights, which
-    /// [`Self::swap_weights`] exchanges.
+    /// Sets other parameters of the same kind of selector. A prioritized selector keeps its
+    /// weights, which [`Self::swap_weights`] exchanges.
     pub(crate) fn configure(&mut self, config: &SelectorConfig) {
         match (self, config) {
             (Self::Prioritized(selector), SelectorConfig::Prioritized { draw, .. }) => {
@@ -238,8 +238,8 @@ impl Selector {
         }
     }
 
-    /// Whether the items of a request depend on how many are asked for, so that they must be chosen
-    /// in one call.
+    /// True if the items of a request depend on their number, so that they must be chosen in one
+    /// call.
     pub(crate) fn chooses_together(&self) -> bool {
         matches!(self, Self::Prioritized(selector) if selector.chooses_together())
     }
@@ -252,7 +252,7 @@ impl Selector {
         dispatch!(self, selector => selector.probability_of(handle))
     }
 
-    /// Whether another choice is likely to be another item.
+    /// True if another choice is likely to be another item.
     pub(crate) fn repeats(&self) -> bool {
         fn repeats<S: Select>(_: &S) -> bool {
             S::REPEATS
@@ -264,7 +264,7 @@ impl Selector {
         dispatch!(self, selector => selector.min_probability())
     }
 
-    /// Exchanges the weights of a prioritized selector; returns the old ones, to be freed.
+    /// Exchanges the weights of a prioritized selector; returns the old ones for freeing.
     pub(crate) fn swap_weights(&mut self, new: NewWeights) -> NewWeights {
         match self {
             Self::Prioritized(selector) => selector.swap_weights(new),

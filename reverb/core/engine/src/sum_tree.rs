@@ -93,8 +93,8 @@ impl SumTree {
         self.levels[0][index / FAN_OUT].0[index % FAN_OUT]
     }
 
-    /// The weights of some nodes; node `n` has those from `16 * n` on. Nodes without a weight that
-    /// was set may be missing.
+    /// Weights of some nodes; node `n` has the weights from `16 * n` on. Nodes without set weights
+    /// may be missing.
     pub(crate) fn nodes(&self, nodes: Range<usize>) -> impl Iterator<Item = &[f64; FAN_OUT]> {
         let len = self.levels[0].len();
         self.levels[0][nodes.start.min(len)..nodes.end.min(len)].iter().map(|node| &node.0)
@@ -105,7 +105,7 @@ impl SumTree {
         self.levels[0].get(index / FAN_OUT).map_or(0.0, |node| node.0[index % FAN_OUT])
     }
 
-    /// The sum of the weights before `end`.
+    /// Sum of the weights before `end`.
     pub(crate) fn sum_before(&self, end: usize) -> f64 {
         let mut at = end;
         let mut sum = 0.0;
@@ -113,12 +113,12 @@ impl SumTree {
             if let Some(node) = level.get(at / FAN_OUT) {
                 sum += node.0[..at % FAN_OUT].iter().sum::<f64>();
             } else {
-                // Nothing was set from here on. What is before belongs to the entries above.
+                // Nothing was set from here on. Earlier weights belong to the levels above.
                 at = level.len() * FAN_OUT;
             }
             at /= FAN_OUT;
         }
-        // Else it is beyond the last level, with all weights before it.
+        // `end` is beyond the last level, after all weights.
         if at == 0 { sum } else { self.total }
     }
 
@@ -150,7 +150,7 @@ impl SumTree {
     ) {
         let Some(highest) = changes.iter().map(|&(index, _)| index).max() else { return };
         self.grow_to(highest);
-        // Reads of their own, so that the processor fetches all weights from memory in parallel.
+        // Separate reads, so that the processor fetches all weights from memory in parallel.
         let bits = changes.iter().fold(0, |bits, &(index, _)| bits ^ self.get(index).to_bits());
         black_box(bits);
         for &(index, weight) in &*changes {

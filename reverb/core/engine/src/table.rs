@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A table as its callers see it: the state behind a lock, and waiting.
+//! A table for its callers: the state behind a lock, and waiting.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use reverb_data::{
 };
 use tokio::sync::{Notify, oneshot};
 
+mod changed_by;
 mod checks;
 mod clock;
 mod configure;
@@ -27,7 +28,6 @@ mod model_tests;
 mod mutation;
 mod restore;
 mod scan;
-mod set_by;
 mod snapshot;
 mod state;
 mod statistics;
@@ -39,6 +39,7 @@ mod wait_reason;
 mod watch;
 mod window;
 
+pub use changed_by::ChangedBy;
 use checks::{check_bytes, check_count, check_new};
 use clock::{Activity, Clock};
 pub use configure::{Configured, configure};
@@ -49,7 +50,6 @@ pub use foreign_keys::SlotSet;
 pub use limiter_hold::LimiterHold;
 pub use restore::Restored;
 pub use scan::Scan;
-pub use set_by::SetBy;
 pub use snapshot::{SnapshotCut, TableSnapshot};
 use state::TableState;
 pub use state::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS};
@@ -64,27 +64,27 @@ pub use window::WindowBefore;
 /// Maximum number of queued inserts before writers have to wait.
 const MAX_QUEUED_INSERTS: i64 = 1000;
 
-/// Receives the outcome of inserts. Any thread that uses the table may call it. No lock is held.
-/// The methods must neither block nor take long.
+/// Receives the outcome of inserts, on any thread that uses the table and without a lock. The
+/// methods must neither block nor take long.
 pub trait Confirm: Send + Sync {
-    /// These items were inserted. They may have been removed again already.
+    /// These items were inserted. They may already have been removed again.
     fn confirmed(&self, keys: &[u64]);
 
-    /// The table was closed. Items of the call that are not confirmed yet will not be inserted.
+    /// The table was closed. Items of the call without confirmation will not be inserted.
     fn failed(&self, error: Error);
 }
 
 /// A bounded collection of items with a sampler, a remover and a rate limiter.
 ///
 /// All methods may be called from any thread. Only `sample`, `sample_with` and
-/// `wait_for_insert_room` wait, and they do not hold the lock meanwhile. Freeing items can take
-/// long (`reset` of a large table). It happens on the caller's thread after the lock is released.
+/// `wait_for_insert_room` wait, without the lock. Freeing items can be slow (`reset` of a large
+/// table); it happens on the caller's thread after the lock is released.
 pub struct Table {
     name: Box<str>,
     room: Notify,
-    /// Held while settings change, so that one change follows the other.
+    /// Locked while settings change, so that changes are applied one after another.
     configuring: Mutex<()>,
-    /// Whether there is a forecast that nobody has taken yet.
+    /// Set while there is a new forecast.
     has_forecast: AtomicBool,
     versions: Versions,
     shared: Mutex<Shared>,
@@ -97,23 +97,23 @@ struct Shared {
     room: InsertRoom,
     clock: Clock,
     forecasts: ForecastTimes,
-    /// Who lets inserts through without the rate limiter.
-    limiter_off: Option<SetBy>,
+    /// Author of a hold of the rate limiter.
+    limiter_off: Option<ChangedBy>,
     watchers: Watchers,
     closed: bool,
 }
 
-/// How much may be queued before writers have to wait.
+/// Limits of queued inserts, above which writers have to wait.
 struct InsertRoom {
     items: usize,
     bytes: u64,
-    /// What the server allows each table.
+    /// Bytes that the server allows each table.
     server_bytes: u64,
 }
 
 impl InsertRoom {
     fn new(config: &TableConfig, server_bytes: u64) -> Self {
-        // A tenth of the table.
+        // A tenth of the table's limit.
         let share = config.memory.max_bytes.map_or(u64::MAX, |bytes| (bytes / 10).max(1));
         Self {
             items: (config.max_size / 10).clamp(1, MAX_QUEUED_INSERTS) as usize,
@@ -129,7 +129,7 @@ impl Shared {
         queues.queued_inserts() < room.items && queues.queued_bytes() < room.bytes
     }
 
-    /// The operation is over; what is still queued waits.
+    /// Ends an operation; requests that are still queued are blocked now.
     fn now_waits(&mut self, now: Instant) {
         let Self { queues, clock, .. } = self;
         clock.change(queues.waits_for(), now);
@@ -162,7 +162,7 @@ impl Shared {
 }
 
 impl Table {
-    /// An empty table.
+    /// Makes an empty table.
     ///
     /// # Errors
     ///
@@ -192,8 +192,8 @@ impl Table {
     }
 
     /// Makes the table part of a server: its bytes count in the server's account, and writers wait
-    /// while more than `insert_room_bytes` of their items are queued, or a tenth of `max_bytes`.
-    /// Its changes wake the watchers of `changes`.
+    /// while more than `insert_room_bytes` of their items, or a tenth of `max_bytes`, are queued.
+    /// Its changes notify the watchers of `changes`.
     pub fn join_server(
         &self,
         account: &ServerAccount,
@@ -206,12 +206,12 @@ impl Table {
         shared.state.account_mut().move_to(account);
     }
 
-    /// Its settings.
+    /// Settings of the table.
     pub fn config(&self) -> Arc<TableConfig> {
         Arc::clone(&self.shared.lock().config)
     }
 
-    /// Its name.
+    /// Name of the table.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -228,7 +228,7 @@ impl Table {
     /// item larger than `max_bytes`; no item of the call is inserted then. `Cancelled` if the table
     /// is closed. In all cases `confirm` is not called.
     pub fn insert(&self, items: Vec<NewItem>, confirm: &Arc<dyn Confirm>) -> Result<()> {
-        // What is refused is freed after the lock is released.
+        // Refused items are freed after the lock is released.
         let mut items = Some(items);
         self.operate(Activity::Inserting, |shared, now| {
             let config = &shared.config;
@@ -243,7 +243,7 @@ impl Table {
         })?
     }
 
-    /// Removes the items of `confirm` that still wait for the rate limiter.
+    /// Removes the queued items of `confirm`.
     pub fn cancel_inserts(&self, confirm: &Arc<dyn Confirm>) {
         // A closed table has no queued items. The items are freed after the lock is released.
         let cancelled = self
@@ -252,7 +252,7 @@ impl Table {
         drop(cancelled);
     }
 
-    /// Back-pressure: waits while too many inserts are queued. Returns at once when the table is
+    /// Back-pressure: waits while too many inserts are queued. Returns at once if the table is
     /// closed.
     pub async fn wait_for_insert_room(&self) {
         loop {
@@ -267,19 +267,19 @@ impl Table {
         }
     }
 
-    /// The trajectories of the items that wait to be inserted.
+    /// Trajectories of the queued items.
     pub fn queued_trajectories(&self) -> Vec<Trajectory> {
         let mut found = Vec::with_capacity(self.queued_inserts());
         while !self.shared.lock().queues.queued_trajectories(&mut found) {
-            // More have come. The memory is taken without the lock.
+            // More were queued meanwhile. Memory is allocated without the lock.
             found.clear();
             found.reserve(2 * self.queued_inserts());
         }
         found
     }
 
-    /// What the table will take when it is full, if that has become known, or has changed by half
-    /// since this was asked last. Costs next to nothing otherwise.
+    /// New forecast of the memory of a full table, or one that has changed by half since the last
+    /// call. Costs almost nothing otherwise.
     pub fn take_forecast(&self) -> Option<Forecast> {
         if !self.has_forecast.swap(false, Ordering::Relaxed) {
             return None;
@@ -289,7 +289,7 @@ impl Table {
         forecasts.take(state.len(), state.account().bytes())
     }
 
-    /// Inserts that wait for the rate limiter.
+    /// Number of queued inserts.
     pub fn queued_inserts(&self) -> usize {
         self.shared.lock().queues.queued_inserts()
     }
@@ -298,28 +298,26 @@ impl Table {
     /// when the request is served, and stops once their chunks reach [`MAX_SAMPLE_BYTES`].
     ///
     /// Waits at most `timeout` for the first item. Zero makes exactly one attempt, and `None` waits
-    /// without a limit. A dropped call leaves the queue. Items that it was already given stay
-    /// counted.
+    /// without a limit. A dropped call leaves the queue. Items that it already got stay counted.
     ///
     /// # Errors
     ///
-    /// `RateLimiterTimeout` with what it waited for. `Cancelled` if the table is closed, also while
-    /// waiting. `InvalidArgument` if `num` is 0.
+    /// `RateLimiterTimeout` with the reason of the wait. `Cancelled` if the table is closed, even
+    /// while waiting. `InvalidArgument` if `num` is 0.
     pub async fn sample(&self, num: usize, timeout: Option<Duration>) -> Result<Vec<Sampled>> {
         self.sample_with(num, timeout, SampleOptions::default()).await
     }
 
-    /// Like [`Table::sample`], for a reader that asks more of the items. If the table has a
-    /// `max_times_sampled`, a batch whose items cannot be stacked is not sampled. The call then
-    /// returns the items before that batch, or the error if there are none. With `all_or_nothing`
-    /// it waits until the rate limiter allows all items under one lock; `num` may be
-    /// [`MAX_SAMPLE_ITEMS`] at most. So it does with `distinct`, where no item comes twice; the
-    /// probability of an item is that of one draw.
+    /// Like [`Table::sample`], with options. If the table has a `max_times_sampled`, a batch whose
+    /// items cannot be stacked is not sampled: the call returns the items before that batch, or the
+    /// error if there are none. With `all_or_nothing` it waits until the rate limiter allows all
+    /// items under one lock; `num` is then at most [`MAX_SAMPLE_ITEMS`]. The same holds for
+    /// `distinct`, which returns no item twice; the probability of an item is that of one draw.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if there are fewer items than are asked for with `distinct`, although the
-    /// rate limiter allows the request. Those of [`Table::sample`], and those of
+    /// `InvalidArgument` if `distinct` requests more items than there are, although the rate
+    /// limiter allows the request. Errors of [`Table::sample`] and of
     /// [`reverb_data::ItemSpec::check`]; nothing was sampled then.
     pub async fn sample_with(
         &self,
@@ -330,12 +328,12 @@ impl Table {
         self.sample_until(num, timeout, options, std::future::pending()).await
     }
 
-    /// Like [`Table::sample_with`]. A call that still waits when `interrupted` completes leaves
-    /// the queue and fails with its error; nothing was sampled for it then.
+    /// Like [`Table::sample_with`]. When `interrupted` completes, a blocked call leaves the queue
+    /// and fails with its error; nothing was sampled for it then.
     ///
     /// # Errors
     ///
-    /// Those of [`Table::sample_with`], and that of `interrupted`.
+    /// Errors of [`Table::sample_with`], and that of `interrupted`.
     pub async fn sample_until(
         &self,
         num: usize,
@@ -411,7 +409,7 @@ impl Table {
     /// Removes all items and sets all counters to zero. Queued requests stay queued and are tried
     /// again.
     pub fn reset(&self) {
-        // A closed table stays unchanged, because its items cannot be reached any more.
+        // A closed table stays unchanged, because its items are out of reach.
         let contents =
             self.operate(Activity::Running, |shared, _| shared.state.reset(&shared.config));
         if let Ok(Some(contents)) = contents {
@@ -420,7 +418,7 @@ impl Table {
         }
     }
 
-    /// Ends all waiting: queued samples and inserts fail with `Cancelled`, and so do all later
+    /// Closes the table: queued samples and inserts fail with `Cancelled`, and so do all later
     /// calls. A closed table cannot be opened again. Closing it twice does nothing.
     pub fn close(&self) {
         let mut done = Completions::default();
@@ -439,12 +437,12 @@ impl Table {
         self.shared.lock().state.len()
     }
 
-    /// Whether it has no items.
+    /// True if there are no items.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether the rate limiter allows `n` more samples now. Ignores `max_times_sampled`.
+    /// True if the rate limiter allows `n` more samples now. Ignores `max_times_sampled`.
     ///
     /// # Errors
     ///
@@ -454,7 +452,7 @@ impl Table {
         Ok(self.shared.lock().state.limiter().can_sample(n))
     }
 
-    /// Whether the rate limiter allows `n` more inserts now. Ignores `max_size`.
+    /// True if the rate limiter allows `n` more inserts now. Ignores `max_size`.
     ///
     /// # Errors
     ///
@@ -464,18 +462,18 @@ impl Table {
         Ok(self.shared.lock().state.limiter().can_insert(n))
     }
 
-    /// Its settings, counters and current size.
+    /// Settings, counters and current size.
     pub fn info(&self) -> TableInfo {
         self.shared.lock().info()
     }
 
-    /// Lets requests of one side or of both wait from now on, until [`Table::resume`]. `by` is the
-    /// caller, for those who ask why they wait.
+    /// Pauses requests of one side or of both until [`Table::resume`]. `by` is reported to blocked
+    /// callers.
     ///
     /// # Errors
     ///
     /// `Cancelled` if the table is closed.
-    pub fn pause(&self, inserts: bool, samples: bool, by: &SetBy) -> Result<()> {
+    pub fn pause(&self, inserts: bool, samples: bool, by: &ChangedBy) -> Result<()> {
         self.operate(Activity::Running, |shared, _| {
             let paused = &mut shared.queues.paused;
             if inserts {
@@ -487,7 +485,7 @@ impl Table {
         })
     }
 
-    /// Serves the requests of one side or of both again.
+    /// Resumes requests of one side or of both.
     ///
     /// # Errors
     ///
@@ -500,14 +498,14 @@ impl Table {
         })
     }
 
-    /// How long the oldest request has waited; `None` if none waits.
+    /// Wait of the oldest request; `None` if none waits.
     pub fn longest_wait(&self) -> Option<Duration> {
         let now = Instant::now();
         let queues = &self.shared.lock().queues;
         queues.oldest_insert(now).max(queues.oldest_sample(now))
     }
 
-    /// Everything about it that can be counted.
+    /// All counters of the table.
     pub fn status(&self) -> TableStatus {
         let shared = self.shared.lock();
         let Shared { state, queues, clock, limiter_off, .. } = &*shared;
@@ -531,12 +529,13 @@ impl Table {
         }
     }
 
-    /// Bytes of its items and their chunks, each chunk once.
+    /// Bytes of the items and their chunks, each chunk once.
     pub fn bytes(&self) -> u64 {
         self.shared.lock().state.account().bytes()
     }
 
-    /// Tries a sample request once. If it cannot be answered, `otherwise` gets it in the queue.
+    /// Tries a sample request once. If it is blocked, it stays queued and `otherwise` makes the
+    /// result.
     fn attempt<R>(
         &self,
         num: usize,
@@ -605,7 +604,7 @@ impl Table {
 }
 
 impl Drop for Table {
-    /// Queued inserts fail, because they cannot be applied any more.
+    /// Queued inserts fail, because the table is gone.
     fn drop(&mut self) {
         self.close();
     }
@@ -617,7 +616,7 @@ impl fmt::Debug for Table {
     }
 }
 
-/// The result of the first attempt of a sample request.
+/// Result of the first attempt of a sample request.
 enum Attempt<R> {
     Answered(Answer),
     Queued(R),
@@ -639,7 +638,7 @@ impl Waiting<'_> {
     }
 
     /// Removes the request from the queue, after a last look at the table; `None` if it was
-    /// answered already. Those behind it may go on.
+    /// answered already. Later requests may then be served.
     fn leave<R>(&mut self, look: impl FnOnce(&Shared, RequestId) -> R) -> Option<R> {
         self.is_over = true;
         let seen = self.table.operate(Activity::Running, |shared, _| {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Work of calls that takes long, on threads for it.
+//! Slow work of calls, done on separate threads.
 
 use reverb_data::{Error, Result};
 use tokio::sync::Semaphore;
 
-/// How many threads do such work. Each has memory of its own, so that a thousand calls at once must
-/// not have one each; and more would not be faster.
+/// Number of threads for such work. Each thread has memory of its own, so their number must not
+/// grow with the number of calls; more would not be faster.
 const MAX_THREADS: usize = 8;
 
-/// Does work on a thread for it, so that other calls go on. Waits while many others do.
+/// Runs work on a blocking thread. Waits while all of these threads are busy.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who calls over the network, and what that caller may do.
+//! Callers over the network, and their rights.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use tokio::time::Instant;
 
 use crate::service::Service;
 
-/// How a server finds out who calls.
+/// Authentication of callers.
 #[derive(Debug, Default)]
 pub(crate) struct Authentication {
-    /// Everybody may do everything if it is absent.
+    /// If absent, every caller has every right.
     authenticator: Option<Arc<Authenticator>>,
-    /// Whether tokens may come over a network in cleartext.
+    /// True if tokens may cross a network in cleartext.
     insecure_tokens: bool,
 }
 
-/// The maker of a call, and what it may do.
+/// The caller of a method or page, and its rights.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Caller {
-    /// Absent if everybody may do everything, or if the call needs no right.
+    /// Absent if callers need no rights, or if this call needs none.
     known: Option<Known>,
-    /// Whether the server knows callers, and did not ask who this one is.
+    /// True if callers need credentials and this one has shown none.
     is_unknown: bool,
 }
 
@@ -36,30 +36,30 @@ struct Known {
     access: Arc<Access>,
     authenticator: Arc<Authenticator>,
     peer: String,
-    /// The name of the method, or the path of the page.
+    /// Name of the method, or path of the page.
     call: String,
 }
 
-/// Who makes a call, or why that one is refused.
+/// Outcome of the authentication of a call.
 #[derive(Debug)]
 pub(crate) struct Identity(std::result::Result<Caller, Refused>);
 
 #[derive(Debug)]
 enum Refused {
-    /// The caller could not be authenticated, and is told so at this time.
+    /// The caller could not be authenticated. The error is sent at this time.
     Unauthenticated(Refusal, Instant),
-    /// So many calls of the connection were, that nobody looks at what it shows.
+    /// Too many calls of the connection failed, so its credentials are no longer checked.
     TooOften,
-    /// No request of this kind could be allowed.
+    /// The caller may make no request of this kind.
     Denied(Error),
 }
 
-/// What a caller has shown.
+/// Credentials of an admitted caller.
 #[derive(Debug, Clone)]
 pub(crate) enum Admission {
-    /// The server asks for nothing.
+    /// The server needs no credentials.
     Anybody,
-    /// Its token or certificate gives it this access.
+    /// A token or certificate with this access.
     Known(Arc<Access>),
 }
 
@@ -77,11 +77,11 @@ impl Authentication {
         Self { authenticator, insecure_tokens }
     }
 
-    /// Refuses to listen where tokens would travel in cleartext.
+    /// Refuses an address at which tokens would cross a network in cleartext.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` that says what to do.
+    /// `InvalidArgument` with a remedy.
     pub(crate) fn check_address(&self, address: SocketAddr, is_encrypted: bool) -> Result<()> {
         let is_safe = is_encrypted || address.ip().to_canonical().is_loopback();
         if self.authenticator.is_none() || self.insecure_tokens || is_safe {
@@ -95,15 +95,15 @@ impl Authentication {
         )))
     }
 
-    /// How many callers were refused, by the reason; no server without tokens refuses any.
+    /// Number of refused callers by reason; empty without tokens.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (Reason, u64)> {
         let counted = self.authenticator.iter().flat_map(|it| it.failures());
         let none = self.authenticator.is_none().then_some(Reason::ALL.map(|reason| (reason, 0)));
         counted.chain(none.into_iter().flatten())
     }
 
-    /// Finds out who makes a call by its headers, and checks what it needs before its request is
-    /// read. There is no admission for who is not known, nor for a call that needs nothing.
+    /// Authenticates a call by its headers, and checks its right before the request is read. There
+    /// is no admission for unknown callers, or for calls that need no right.
     pub(crate) fn identify(
         &self,
         path: &str,
@@ -138,7 +138,7 @@ impl Authentication {
         }
     }
 
-    /// Whether what a caller has shown would still do.
+    /// True if the credentials of an admission are still valid.
     pub(crate) fn still_admits(&self, admission: &Admission) -> bool {
         match (admission, &self.authenticator) {
             (Admission::Known(access), Some(authenticator)) => authenticator.still_gives(access),
@@ -160,12 +160,13 @@ impl Authentication {
         authenticator.authenticate(authorization.map(bearer_token), peer.certificate_names())
     }
 
-    /// Finds out who asks for a page. `token` gives the token of the request; it is not called if
-    /// the server has no tokens.
+    /// Authenticates the request of a page. `token` returns the token of the request; it is not
+    /// called if the server has no tokens.
     ///
     /// # Errors
     ///
-    /// `Unauthenticated`, and `PermissionDenied` for a caller who may sample from no table.
+    /// `Unauthenticated`, and `PermissionDenied` for a caller without a right to sample from any
+    /// table.
     pub(crate) fn admit_page(
         &self,
         path: &str,
@@ -185,19 +186,19 @@ impl Authentication {
         Ok(caller)
     }
 
-    /// Whether callers need tokens.
+    /// True if callers need tokens.
     pub(crate) fn is_on(&self) -> bool {
         self.authenticator.is_some()
     }
 }
 
 impl Identity {
-    /// The caller of a call.
+    /// The caller, after the checks.
     ///
     /// # Errors
     ///
-    /// `Unauthenticated`, after a moment; `PermissionDenied` if no request of this kind could be
-    /// allowed; `Unavailable` if too many calls of the connection have failed.
+    /// `Unauthenticated`, after a delay; `PermissionDenied` if the caller may make no request of
+    /// this kind; `Unavailable` if too many calls of the connection have failed.
     pub(crate) async fn admitted(self, responder: &mut Responder) -> Result<Caller> {
         let (error, answered_at) = match self.0 {
             Ok(caller) => return Ok(caller),
@@ -228,16 +229,16 @@ impl Caller {
         Self { known: Some(known), is_unknown: false }
     }
 
-    /// Whether it has shown neither a token nor a certificate where others have to.
+    /// True if the caller has shown neither a token nor a certificate, and callers need one.
     pub(crate) fn is_unknown(&self) -> bool {
         self.is_unknown
     }
 
-    /// Checks a call about a table. The answer is the same whether there is the table or not.
+    /// Checks a right on a table. The answer does not show if the table exists.
     ///
     /// # Errors
     ///
-    /// `PermissionDenied` that names the call, the table and what the caller may do.
+    /// `PermissionDenied` with the call, the table and the rights of the caller.
     pub(crate) fn check(&self, right: Right, table: &str) -> Result<()> {
         self.known(|it| it.access.check(right, table, &it.call))
     }
@@ -250,44 +251,45 @@ impl Caller {
         })
     }
 
-    /// Checks a caller whose rights are limited; counts and logs it if it is denied.
+    /// Checks a caller with limited rights; counts and logs a denial.
     fn known(&self, check: impl FnOnce(&Known) -> Result<()>) -> Result<()> {
         let Some(known) = &self.known else { return Ok(()) };
         check(known).inspect_err(|why| {
             known.authenticator.count_failure(Reason::Denied);
-            // The name of a table is the caller's choice, and must not make a warning of its own.
+            // The name of the table is left out: callers could choose names that make new warnings.
             let peer = known.peer.trim_start_matches("client ");
             tracing::warn!(peer, %why, "refused a caller: {}", Reason::Denied.fault());
         })
     }
 
-    /// Whether it has a right on a table.
+    /// True if the caller has a right on a table.
     pub(crate) fn may(&self, right: Right, table: &str) -> bool {
         self.known.as_ref().is_none_or(|known| known.access.has(right, table))
     }
 
-    /// Whether it has a right on all tables.
+    /// True if the caller has a right on all tables.
     pub(crate) fn may_everywhere(&self, right: Right) -> bool {
         self.known.as_ref().is_none_or(|known| known.access.has_everywhere(right))
     }
 
-    /// The name of its token or certificate in the server's list, if it has rights by that.
+    /// Name of the caller's token or certificate in the server's list, if its rights come from
+    /// there.
     pub(crate) fn name(&self) -> Option<&str> {
         self.known.as_ref().map(|known| known.access.name())
     }
 
-    /// Whether it has any right on a table.
+    /// True if the caller has any right on a table.
     pub(crate) fn may_see(&self, table: &str) -> bool {
         self.known.as_ref().is_none_or(|known| known.access.has_any(table))
     }
 }
 
 impl Service {
-    /// A table, for a caller who has a right on it, with its name.
+    /// The table with this name, for a caller with a right on it.
     ///
     /// # Errors
     ///
-    /// `PermissionDenied`, and `TableNotFound` that lists the tables that the caller may see.
+    /// `PermissionDenied`, and `TableNotFound` with the tables that the caller may see.
     pub(crate) fn table_for(
         &self,
         caller: &Caller,

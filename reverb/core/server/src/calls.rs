@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Small calls: one file a call, which has its handler. Paths and rights are in `wire/calls.rs`.
+//! Small calls: one file per handler. Paths and rights are in `wire/calls.rs`.
 
 mod checkpoint;
 mod checkpoint_status;
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reverb_data::{Error, ErrorKind, Result};
-use reverb_engine::SetBy;
+use reverb_engine::ChangedBy;
 use reverb_rpc::Message;
 use reverb_rpc::client::own_name;
 use reverb_rpc::framing::MessageReader;
@@ -38,19 +38,19 @@ use crate::reader_room::room_for_answer;
 use crate::service::Service;
 use crate::transfer;
 
-/// A table in an answer takes about so many bytes.
+/// Estimated size of a table in an answer.
 const TABLE_BYTES: usize = 2 << 10;
 
 /// The handler of a small call.
 pub(crate) trait Answer: Call {
-    /// Bytes of the answer, about, if it describes all tables or streams: a reader over the network
-    /// is waited for while others have taken the room.
+    /// Estimated size of an answer that describes all tables or streams. Such an answer waits for
+    /// room in the memory that is kept for readers over the network.
     fn answer_bytes(&self, service: &Service) -> usize {
         let _ = service;
         0
     }
 
-    /// Does what is asked. The caller has the right of the row on all tables of the request.
+    /// Handles the call. The caller has the required right on all tables of the request.
     fn answer(
         self,
         service: &Arc<Service>,
@@ -60,11 +60,11 @@ pub(crate) trait Answer: Call {
 
 /// The caller of a small call.
 pub(crate) struct From<'a> {
-    /// Its rights.
+    /// Rights of the caller.
     pub(crate) caller: &'a Caller,
-    /// Its name and the time, for those who ask later who has changed something.
-    pub(crate) set_by: SetBy,
-    /// Whether it is in this process.
+    /// Name of the caller and the time, reported later as the author of a change.
+    pub(crate) changed_by: ChangedBy,
+    /// True if the caller is in this process.
     pub(crate) is_local: bool,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct From<'a> {
 ///
 /// # Errors
 ///
-/// `Unimplemented` for a path that is none, and those of its handler.
+/// `Unimplemented` for a path that is no small call, and the errors of its handler.
 pub(crate) async fn answer(
     service: &Arc<Service>,
     path: &str,
@@ -82,23 +82,23 @@ pub(crate) async fn answer(
 ) -> Result<()> {
     let call = find(path)?;
     let request = read_single_encoded(&service.stop, reader).await?;
-    let from = From { caller, set_by: set_by(responder), is_local: false };
+    let from = From { caller, changed_by: changed_by(responder), is_local: false };
     let answer = call(service, request, &from, Some(responder)).await?;
     responder.send_now(answer)
 }
 
-/// Answers a caller of this process.
+/// Answers a small call of this process.
 pub(crate) async fn answer_here(
     service: &Arc<Service>,
     call: &SmallCall,
     request: Bytes,
 ) -> Result<Bytes> {
     let caller = &Caller::default();
-    let from = From { caller, set_by: SetBy::now(own_name()), is_local: true };
+    let from = From { caller, changed_by: ChangedBy::now(own_name()), is_local: true };
     find(call.row.path)?(service, request, &from, None).await.map(body_bytes)
 }
 
-/// Decodes a request, does what it asks for, and encodes the answer.
+/// Decodes a request, handles it, and encodes the answer.
 type Handler = for<'a> fn(
     &'a Arc<Service>,
     Bytes,
@@ -160,12 +160,13 @@ fn handle<'a, C: Answer>(
     })
 }
 
-/// Bytes of an answer that describes all tables, about.
+/// Estimated size of an answer that describes all tables.
 fn table_bytes(service: &Service) -> usize {
     service.tables.all().len() * TABLE_BYTES
 }
 
-/// Refuses what its caller has given up: a process that was frozen finds it when it goes on.
+/// Refuses a call after its deadline: a process that was frozen receives calls that their callers
+/// have given up.
 fn check_not_late(not_after_ns: i64) -> Result<()> {
     let late_ns = transfer::now_ns().saturating_sub(not_after_ns);
     if not_after_ns == 0 || late_ns <= 0 {
@@ -178,10 +179,10 @@ fn check_not_late(not_after_ns: i64) -> Result<()> {
     ))
 }
 
-/// The name that a client gave itself, else its address; and the time.
-pub(crate) fn set_by(responder: &Responder) -> SetBy {
+/// The author of a change: the name that the client gave itself, or else its address, and the time.
+pub(crate) fn changed_by(responder: &Responder) -> ChangedBy {
     let client = responder.client();
-    SetBy::now(if client.is_empty() { responder.peer().name() } else { client })
+    ChangedBy::now(if client.is_empty() { responder.peer().name() } else { client })
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a server saves its tables, and the status of its saves.
+//! Saves of a server's tables, and their status.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -18,20 +18,20 @@ use reverb_rpc::server::stopping;
 
 use crate::throttle::{HOURLY, Throttle};
 
-/// How often progress is logged.
+/// Interval between log lines about progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How often a thread polls for the end of a save.
+/// Polling interval of a thread that waits for the end of a save.
 const END_POLL: Duration = Duration::from_millis(5);
 
-/// Where and when a server saves its tables.
+/// Place and times of a server's checkpoints.
 #[derive(Debug, Clone)]
 pub struct CheckpointOptions {
     /// The directory of checkpoints. If absent, the first save makes a temporary one.
     pub root: Option<PathBuf>,
     /// The checkpoint group. There are no groups, so saving fails unless it is empty.
     pub group: String,
-    /// How many checkpoints are kept; at least 1.
+    /// Number of checkpoints that are kept, at least 1.
     pub keep_latest: usize,
     /// Time from the start of one save to the next. If absent, there are no periodic saves.
     pub interval: Option<Duration>,
@@ -40,7 +40,8 @@ pub struct CheckpointOptions {
     pub name: Option<ServerName>,
     /// The checkpoint that the tables were loaded from.
     pub restored_from: Option<PathBuf>,
-    /// What the server holds exclusively until it stops; locked while a checkpoint is written.
+    /// Locks on files that the server holds until it stops. The mutex is locked while a checkpoint
+    /// is written.
     pub held: Arc<tokio::sync::Mutex<Held>>,
 }
 
@@ -67,7 +68,7 @@ pub(crate) struct Checkpoints {
 
 #[derive(Default)]
 struct State {
-    /// Of the save in progress, or of the last one.
+    /// Progress of the save that runs, or of the last one.
     progress: Arc<Progress>,
     is_saving: bool,
     is_stopped: bool,
@@ -81,7 +82,7 @@ struct State {
 
 struct Latest {
     saved: Saved,
-    /// The time of its snapshot, in nanoseconds since 1970.
+    /// Time of the snapshot, in nanoseconds since 1970.
     saved_at_ns: i64,
 }
 
@@ -98,7 +99,7 @@ impl Checkpoints {
 
     /// Saves the tables as of a moment after this call. Waits for earlier saves to end.
     ///
-    /// The save continues when the future is dropped: other callers may rely on it.
+    /// The save continues when the future is dropped, because other callers may rely on it.
     /// `shard` is the server in its group.
     pub(crate) async fn save(
         self: &Arc<Self>,
@@ -116,7 +117,7 @@ impl Checkpoints {
             let options = this.save_options(shard);
             let (sender, saved) = oneshot::channel();
             let checkpoints = Arc::clone(&this);
-            // It needs its own thread because it lowers the thread's priority for good.
+            // The save lowers the priority of its thread for good, so it gets a thread of its own.
             let thread = std::thread::Builder::new().name("reverb-save".to_owned());
             let thread = thread.spawn(move || {
                 let saved = save(&tables, &options, &progress, &mut held);
@@ -219,7 +220,7 @@ impl Checkpoints {
                      locked for {locked:?}",
                     path.display()
                 );
-                // An operator wants to see that saves go on, and not every one of them.
+                // One line now and then shows operators that saves continue.
                 match state.told.count((), 1, SystemTime::now()) {
                     None => tracing::debug!("{news}"),
                     Some(1) => tracing::info!("{news}"),

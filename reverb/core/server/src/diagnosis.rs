@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a table does or waits for, in a word and a sentence, with what would help.
+//! Diagnosis of a table: one state and sentence about its progress, with a remedy.
 //!
-//! The table itself decides why its calls cannot go on ([`WaitReason`]). This adds what only a
-//! server knows (rates, streams, its own memory, a drain), and says which of all that counts.
-//! Errors of timeouts, lines of the log, the page and the commands show what is said here.
+//! The table itself decides why its calls are blocked ([`WaitReason`]). This file adds facts about
+//! the server (rates, streams, its memory, a drain) and chooses the state. Timeout errors, log
+//! lines, the page and the commands all show this diagnosis.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use reverb_data::byte_size;
 use reverb_data::diagnosis as told;
 pub(crate) use reverb_data::diagnosis::State;
 use reverb_data::figures::{plural, seconds};
-use reverb_engine::{Held, Limit, SetBy, TableStatus, WaitReason};
+use reverb_engine::{ChangedBy, Held, Limit, TableStatus, WaitReason};
 
-use crate::history::Rates;
 use crate::streams::{Stream, WaitsFor};
+use crate::timeline::Rates;
 
-/// A side without a request for so long does not come any more.
+/// Time without a request after which a side counts as inactive.
 const LONG: Duration = Duration::from_secs(10);
-/// A shorter wait is part of the normal course of things.
+/// Shortest wait that counts; shorter ones are normal.
 pub(crate) const NOTICEABLE: Duration = Duration::from_secs(1);
-/// From this share of the last seconds on, a side waits more than it works.
+/// Blocked share of the last seconds from which on a side counts as blocked.
 const MOSTLY: f64 = 0.5;
 
-/// What is known beside the table itself.
+/// Facts about the server around a table.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Surroundings {
-    /// What the table did in the last seconds, if that is known.
+    /// Rates of the last seconds, if known.
     pub(crate) rates: Option<Rates>,
     /// Nanoseconds since 1970.
     pub(crate) now_ns: i64,
@@ -35,16 +35,16 @@ pub(crate) struct Surroundings {
     pub(crate) writers: usize,
     /// Number of open sample streams of the server.
     pub(crate) readers: usize,
-    /// The readers of the table that do not take what is ready.
+    /// Readers of the table that leave sent data unread.
     pub(crate) slow_readers: Option<SlowReaders>,
-    /// Bytes that the server holds and its limit, if inserts wait for that.
+    /// Bytes in use and their limit, if inserts are blocked by that limit.
     pub(crate) full_server: Option<(u64, u64)>,
-    /// Who drains the server, if anybody does.
-    pub(crate) draining: Option<SetBy>,
+    /// Author of the server's drain, if it drains.
+    pub(crate) draining: Option<ChangedBy>,
 }
 
 impl Surroundings {
-    /// Why no insert has room in the server, if that is so.
+    /// Sentence about the memory of the server, if it blocks inserts.
     fn why_full(&self) -> Option<String> {
         let (total, limit) = self.full_server?;
         Some(format!(
@@ -55,23 +55,23 @@ impl Surroundings {
         ))
     }
 
-    /// Why inserts wait before their table, or at it.
+    /// Reason why inserts are blocked, by the server or by the table.
     pub(crate) fn why_inserts_wait(&self, table: &TableStatus) -> Option<String> {
         self.why_full().filter(|_| self.writers > 0).or_else(|| table.inserting.why_it_waits())
     }
 }
 
-/// The readers of a table that do not take what is ready for them.
+/// Readers of a table that leave sent data unread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SlowReaders {
     count: usize,
-    /// The one that has not read for the longest time.
+    /// Peer that has not read for the longest time.
     slowest: String,
     wait: Duration,
 }
 
 impl SlowReaders {
-    /// Those among these streams; `None` if all readers of the table read.
+    /// Slow readers of the table among these streams; `None` if there are none.
     pub(crate) fn of(streams: &[Arc<Stream>], table: &str) -> Option<Self> {
         let waits = streams.iter().filter_map(|stream| match stream.wait()? {
             (WaitsFor::Peer, wait) if wait >= NOTICEABLE && stream.is_of(table) => {
@@ -102,7 +102,7 @@ pub(crate) struct Diagnosis {
     pub(crate) state: State,
     /// Sentences about the server and the last seconds.
     pub(crate) around: String,
-    /// Why the table lets its callers wait, if the other sentences do not say it.
+    /// Sentence about the table's wait reason, unless `around` says the same.
     pub(crate) reason: String,
 }
 
@@ -119,17 +119,17 @@ pub(crate) fn diagnose(table: &TableStatus, around: &Surroundings) -> Diagnosis 
     Diagnosis { state, around, reason: reason.map_or(String::new(), ToString::to_string) }
 }
 
-/// A table with what follows from it at once.
+/// A table, with values derived from it.
 struct Case<'a> {
     table: &'a TableStatus,
     around: &'a Surroundings,
-    /// Why the next insert cannot go on.
+    /// Reason why the next insert is blocked.
     inserts_wait_for: Option<&'a WaitReason>,
-    /// Why the next sample cannot go on.
+    /// Reason why the next sample is blocked.
     samples_wait_for: Option<&'a WaitReason>,
-    /// How long samples have waited, if they wait noticeably.
+    /// Age of the oldest blocked sample request, if it is noticeable.
     sample_wait: Option<Duration>,
-    /// How long inserts have waited, if they wait noticeably; 0 if that is not known.
+    /// Age of the oldest blocked insert, if it is noticeable; 0 if unknown.
     insert_wait: Option<Duration>,
 }
 
@@ -154,12 +154,12 @@ impl<'a> Case<'a> {
                 table.inserting.oldest_wait,
                 rates.map(|rates| rates.insert_blocked),
             )
-            // A server without memory holds writers back before the table sees their items.
+            // A server without memory stops writers before the table gets their items.
             .or_else(|| around.full_server.filter(|_| around.writers > 0).map(|_| Duration::ZERO)),
         }
     }
 
-    /// The state, and the two parts of a [`Diagnosis`].
+    /// The state, the sentences about the server, and the wait reason.
     fn decide(&self) -> (State, String, Option<&'a WaitReason>) {
         let (inserts, samples) = (self.inserts_wait_for, self.samples_wait_for);
         if let Some(by) = &self.around.draining {
@@ -182,7 +182,7 @@ impl<'a> Case<'a> {
                 _ => (State::Behind, self.how_far_behind(), inserts),
             },
             (Some(wait), None) => self.why_samples_wait(wait),
-            // Nobody waits at this moment; what was most of the last seconds is what it does.
+            // No call is blocked at this moment, so the last seconds decide.
             (None, None) if self.is_mostly(|rates| rates.sample_blocked) => {
                 self.why_samples_wait(Duration::ZERO)
             }
@@ -194,11 +194,11 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Who lets a side wait, and how many requests wait for that.
+    /// Author of the pause, and the number of blocked requests.
     fn why_paused(&self) -> Option<String> {
         let TableStatus { info, inserting, sampling, .. } = self.table;
         inserting.paused().or(sampling.paused())?;
-        let told = |by: &'a SetBy| (&*by.client, by.to_string());
+        let told = |by: &'a ChangedBy| (&*by.client, by.to_string());
         let waiting = (info.waiting_inserts as i64, info.waiting_samples as i64);
         let (inserts, samples) = (inserting.paused().map(told), sampling.paused().map(told));
         Some(told::paused(inserts, samples, waiting))
@@ -243,7 +243,7 @@ impl<'a> Case<'a> {
         )
     }
 
-    /// When the last sample was and how many could ask for one, if that was long ago.
+    /// Time of the last sample and number of readers, if the last sample was long ago.
     fn since_when_nobody_samples(&self, wait: Duration) -> String {
         let last_sample = self.since(self.table.statistics.last_sample_ns);
         if last_sample.unwrap_or(wait) <= LONG {
@@ -266,7 +266,7 @@ impl<'a> Case<'a> {
             let told = told::starving(waiting, wait, last_insert);
             return (State::Starved, format!("{told}; {streams} open."), self.samples_wait_for);
         }
-        // A queue is empty again and again.
+        // Queues are often empty, so an empty queue counts as started after its first item.
         let has_begun =
             self.since(self.table.statistics.last_sample_ns).is_some_and(|ago| ago <= LONG);
         if let Some(WaitReason::Limiter(Held { limit: Limit::MinSize, size, limiter, .. })) =
@@ -287,7 +287,7 @@ impl<'a> Case<'a> {
         (State::Ahead, format!("Learners wait for actors: {now}{share}."), self.samples_wait_for)
     }
 
-    /// Whether most of the last seconds was a wait of one side, while items went through.
+    /// True if a side was blocked most of the last seconds, while some items passed.
     fn is_mostly(&self, blocked: impl Fn(&Rates) -> f64) -> bool {
         self.is_moving() && self.around.rates.as_ref().is_some_and(|it| blocked(it) >= MOSTLY)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a task has ended, for threads and for tasks.
+//! End of a task: a flag that both threads and tasks can wait for.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
-/// Maximum time that a thread waits for the end: for a port to close and its streams to end.
+/// Longest wait of a thread for a port to close and its streams to end.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 
-/// Whether a task has ended.
+/// Flag that is set when a task has ended.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     threads: Mutex<bool>,
@@ -19,7 +19,7 @@ pub(crate) struct Done {
 }
 
 impl Done {
-    /// Blocks the thread until the task has ended, for 5 s at most.
+    /// Blocks the thread until the task has ended, at most 5 s.
     pub(crate) fn wait(&self) {
         let mut is_done = self.threads.lock();
         if !*is_done {
@@ -34,7 +34,7 @@ impl Done {
     }
 }
 
-/// Reports the end, even if the task is dropped together with its runtime.
+/// Sets the flag when dropped, even if the runtime drops the task.
 #[derive(Debug)]
 pub(crate) struct DoneGuard(pub(crate) Arc<Done>);
 

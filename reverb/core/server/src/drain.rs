@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Draining a server: it ends all streams of items and accepts no new ones, so that it can be
+//! Drain of a server: it ends all streams of items and accepts no new ones, so that it can be
 //! stopped without losing anything.
 //!
-//! What was confirmed is in the tables, what was sampled is sent, and what was neither is still
-//! with the clients, which try again until this server or another one answers.
+//! Confirmed items are in the tables, and samples that were taken are sent. All other items are
+//! still held by the clients, which retry until this server or another one answers.
 
 use std::time::Duration;
 
 use reverb_data::{Error, Result};
-use reverb_engine::SetBy;
+use reverb_engine::ChangedBy;
 use reverb_rpc::server::stopping;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::service::Service;
 
-/// How often the end of the streams is looked for.
+/// Polling interval for the end of the streams.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Whether a server drains, and who has asked for it.
+/// State of the drain: its author, once it has begun.
 #[derive(Debug, Default)]
-pub(crate) struct Drain(watch::Sender<Option<SetBy>>);
+pub(crate) struct Drain(watch::Sender<Option<ChangedBy>>);
 
 impl Drain {
-    /// Who drains the server, if anybody does.
-    pub(crate) fn by(&self) -> Option<SetBy> {
+    /// Author of the drain, if the server drains.
+    pub(crate) fn by(&self) -> Option<ChangedBy> {
         self.0.borrow().clone()
     }
 
@@ -32,22 +32,22 @@ impl Drain {
     ///
     /// # Errors
     ///
-    /// `Unavailable` with who drains the server.
+    /// `Unavailable` with the author of the drain.
     pub(crate) fn check(&self) -> Result<()> {
         self.by().map_or(Ok(()), |by| Err(draining(&by)))
     }
 
-    /// Resolves when the server begins to drain.
+    /// Waits until the server starts to drain.
     pub(crate) async fn begun(&self) -> Error {
         let mut by = self.0.subscribe();
         // The sender lives as long as `self`.
         let by = by.wait_for(Option::is_some).await.ok().and_then(|by| by.clone());
-        draining(&by.unwrap_or_else(|| SetBy::now("the server")))
+        draining(&by.unwrap_or_else(|| ChangedBy::now("the server")))
     }
 }
 
 impl Service {
-    /// Resolves when the server stops or begins to drain: a request that waits is given up then.
+    /// Waits until the server stops or starts to drain, which ends blocked requests.
     pub(crate) async fn interrupted(&self) -> Error {
         tokio::select! {
             biased;
@@ -56,9 +56,9 @@ impl Service {
         }
     }
 
-    /// Ends all streams, and waits until that is done. Returns how many streams over the network
-    /// are still open after `timeout`; those of clients in this process end when they are used.
-    pub(crate) async fn drain(&self, timeout: Duration, by: SetBy) -> usize {
+    /// Ends all streams. Returns the number of network streams that are still open after `timeout`;
+    /// streams of clients in this process end on their next use.
+    pub(crate) async fn drain(&self, timeout: Duration, by: ChangedBy) -> usize {
         let deadline = Instant::now().checked_add(timeout);
         if self.drain.0.send_if_modified(|known| {
             let is_first = known.is_none();
@@ -80,6 +80,6 @@ impl Service {
     }
 }
 
-fn draining(by: &SetBy) -> Error {
+fn draining(by: &ChangedBy) -> Error {
     Error::unavailable(format!("The server is draining, before it stops, for {by}."))
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The group of servers that a server is a shard of: its map, and the calls `Directory` and
-//! `SetDirectory`.
+//! Group of a server: its shard map, and the calls `Directory` and `SetDirectory`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,7 +10,7 @@ use parking_lot::Mutex;
 use reverb_auth::Right;
 use reverb_checkpoint::ShardIdentity;
 use reverb_data::{Error, NUM_SLOTS, Result};
-use reverb_engine::{SetBy, SlotSet, Table, TableChanges};
+use reverb_engine::{ChangedBy, SlotSet, Table, TableChanges};
 use reverb_wire::generated::reverb::{
     DirectoryRequest, DirectoryResponse, SetDirectoryRequest, ShardMap, TableFill,
 };
@@ -22,51 +21,50 @@ use crate::server::ShardOptions;
 use crate::service::Service;
 use crate::streams::StreamKind;
 
-/// What a server knows of the group that it is a shard of.
+/// The server's knowledge of its group.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
-    place: Mutex<Option<Arc<Place>>>,
-    /// Of the map; 0 without one.
+    membership: Mutex<Option<Arc<Membership>>>,
+    /// Epoch of the map; 0 without a map.
     epoch: AtomicI64,
-    /// Held while tables are told of a new map, so that one map follows the other.
+    /// Locked while tables are updated to a new map, so that maps are applied one after another.
     changing: Mutex<()>,
 }
 
-/// A map, and where the server is in it.
+/// A map, and the index of the server in it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Membership {
     pub(crate) map: ShardMap,
     pub(crate) index: i32,
-    /// Whether the server made it from its own options: any map replaces it.
+    /// True if the server made the map from its own options. Any other map replaces it.
     is_own: bool,
 }
 
 impl Group {
-    /// The epoch of its map; 0 if it has none.
+    /// Epoch of the map; 0 without a map.
     pub(crate) fn epoch(&self) -> i64 {
         self.epoch.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn place(&self) -> Option<Arc<Place>> {
-        self.place.lock().clone()
+    pub(crate) fn membership(&self) -> Option<Arc<Membership>> {
+        self.membership.lock().clone()
     }
 
-    /// What checkpoints tell of it.
+    /// Index and map as stored in checkpoints.
     pub(crate) fn stored_place(&self) -> Option<ShardIdentity> {
-        let place = self.place()?;
-        let num_shards = u32::try_from(place.map.shards.len()).ok()?;
-        let index = u32::try_from(place.index).ok()?;
-        Some(ShardIdentity { group: place.map.group.clone(), index, num_shards })
+        let membership = self.membership()?;
+        let num_shards = u32::try_from(membership.map.shards.len()).ok()?;
+        let index = u32::try_from(membership.index).ok()?;
+        Some(ShardIdentity { group: membership.map.group.clone(), index, num_shards })
     }
 
-    /// Takes a map, and tells the tables which slots the server owns. May take long: it looks at
+    /// Installs a map, and tells the tables which slots the server owns. Slow: checks the keys of
     /// all items.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for a map with a fault, and `FailedPrecondition` for one that is older
-    /// than the present one or differs from it at the same epoch, of another group, or meant for
-    /// another server.
+    /// `InvalidArgument` for an invalid map. `FailedPrecondition` for a map that is older than the
+    /// current one, differs from it at the same epoch, or is meant for another group or server.
     pub(crate) fn set(
         &self,
         request: SetDirectoryRequest,
@@ -81,12 +79,12 @@ impl Group {
         let slots = Arc::new(slots_of(&map, index));
         let _changing = self.changing.lock();
         {
-            let mut place = self.place.lock();
-            if let Some(known) = &*place {
+            let mut membership = self.membership.lock();
+            if let Some(known) = &*membership {
                 check_successor(known, &map)?;
             }
             self.epoch.store(map.epoch, Ordering::Relaxed);
-            *place = Some(Arc::new(Place { map, index, is_own }));
+            *membership = Some(Arc::new(Membership { map, index, is_own }));
         }
         for table in tables {
             table.set_own_slots(&slots);
@@ -97,16 +95,16 @@ impl Group {
 }
 
 impl Service {
-    /// The id of this server: no other one has it, not even the next one at this address.
+    /// Unique id of this server. The next server at this address has another one.
     pub(crate) fn server_id(&self) -> u64 {
         self.tables.state_id().0
     }
 
-    /// Becomes a shard of a group, before the server has clients.
+    /// Joins a group, before the server has clients.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for a map with a fault.
+    /// `InvalidArgument` for an invalid map.
     pub(crate) fn join_group(&self, shard: &ShardOptions) -> Result<()> {
         let ShardOptions { map, index, is_coordinated } = shard;
         let mut map = map.clone();
@@ -120,7 +118,8 @@ impl Service {
             let is_bounded = limiter.min_diff > -f64::MAX || limiter.max_diff < f64::MAX;
             let (low, high) =
                 if is_bounded { (f64::MAX, -f64::MAX) } else { (-f64::MAX, f64::MAX) };
-            // The group may be smaller than it must be to be sampled, whatever this part is.
+            // Each part starts closed to samples, because the whole group may be smaller than its
+            // minimum.
             if is_bounded || limiter.min_size_to_sample > 1 {
                 table.set_window(low, high, i64::MAX, 0)?;
             }
@@ -128,24 +127,24 @@ impl Service {
         Ok(())
     }
 
-    /// The map of the group, with the tables that the caller may see; without the place of its
-    /// checkpoints for a caller of some tables.
+    /// The map of the group with the tables that the caller may see. Callers without a right on all
+    /// tables do not get the paths of checkpoints.
     pub(crate) fn directory(
         &self,
         request: &DirectoryRequest,
         caller: &Caller,
     ) -> DirectoryResponse {
-        let place = self.group.place();
-        let is_new = |place: &&Arc<Place>| place.map.epoch != request.known_epoch;
-        let map = place.as_ref().filter(is_new).map(|place| {
-            let mut map = place.map.clone();
+        let membership = self.group.membership();
+        let is_new = |membership: &&Arc<Membership>| membership.map.epoch != request.known_epoch;
+        let map = membership.as_ref().filter(is_new).map(|membership| {
+            let mut map = membership.map.clone();
             map.tables.retain(|table| caller.may_see(&table.name));
             if !caller.may_everywhere(Right::Sample) {
                 map.checkpoint_directory.clear();
             }
             map
         });
-        let index = place.map(|place| place.index);
+        let index = membership.map(|membership| membership.index);
         let fills = self.fills(&request.tables, caller);
         let writer_place = self.writer_places.choose(Instant::now(), &request.writer_places);
         DirectoryResponse {
@@ -158,9 +157,9 @@ impl Service {
         }
     }
 
-    /// How full these tables are, as far as the caller may see them.
+    /// Fill levels of these tables, except those that the caller may not see.
     fn fills(&self, tables: &[String], caller: &Caller) -> Vec<TableFill> {
-        // Callers may send very many names.
+        // Requests may repeat names many times.
         let asked: BTreeSet<&str> = tables.iter().map(String::as_str).collect();
         let is_told =
             |table: &&Arc<Table>| asked.contains(table.name()) && caller.may_see(table.name());
@@ -169,19 +168,19 @@ impl Service {
         self.tables.all().iter().filter(is_told).map(fill).collect()
     }
 
-    /// Takes a new map.
+    /// Installs a new map.
     ///
     /// # Errors
     ///
-    /// Those of [`Group::set`].
+    /// Errors of [`Group::set`].
     pub(crate) async fn set_directory(
         self: &Arc<Self>,
         request: SetDirectoryRequest,
-        by: &SetBy,
+        by: &ChangedBy,
     ) -> Result<()> {
         let service = Arc::clone(self);
         let told = request.map.as_ref().map(|map| (map.epoch, map.group.clone()));
-        // It looks at all items.
+        // Slow work: the keys of all items are checked.
         blocking(move || {
             let Service { group, tables, changes, .. } = &*service;
             group.set(request, service.server_id(), tables.all(), changes, false)
@@ -194,15 +193,15 @@ impl Service {
     }
 }
 
-/// The slots that a shard owns, or has owned.
+/// Slots that a shard owns or has owned.
 fn slots_of(map: &ShardMap, index: i32) -> SlotSet {
     let own = map.slots.iter().filter(|it| it.owner == index || it.former_owners.contains(&index));
-    // `check_map` has looked at the numbers.
+    // `check_map` has checked the ranges.
     SlotSet::new(own.flat_map(|range| (range.first..range.first + range.count).map(|it| it as u16)))
 }
 
-fn check_successor(place: &Place, map: &ShardMap) -> Result<()> {
-    let known = &place.map;
+fn check_successor(membership: &Membership, map: &ShardMap) -> Result<()> {
+    let known = &membership.map;
     if known.group != map.group {
         return Err(Error::failed_precondition(format!(
             "This server is a shard of group {:?}; it takes no map of group {:?}. Groups need \
@@ -217,9 +216,9 @@ fn check_successor(place: &Place, map: &ShardMap) -> Result<()> {
             known.group, known.epoch, map.epoch
         )));
     }
-    // Where the shards are may be found out at any time; the rest is decided once an epoch.
+    // Addresses may change within an epoch; slots and tables may not.
     let differs = known.slots != map.slots || known.tables != map.tables;
-    if known.epoch == map.epoch && differs && !place.is_own {
+    if known.epoch == map.epoch && differs && !membership.is_own {
         return Err(Error::failed_precondition(format!(
             "This shard of group {:?} has another map of epoch {}: two have changed the group at \
              the same time. Ask the shards for their maps, and go on from the newest.",
@@ -306,7 +305,7 @@ fn check_slots(map: &ShardMap, indices: &BTreeSet<i32>) -> Result<()> {
     }
     Ok(())
 }
-/// The part of its `max_size` that a table has, or of its `max_bytes` if that is more.
+/// Fill level of a table from 0 to 1: of `max_size` or `max_bytes`, whichever is larger.
 fn share(table: &Table) -> f64 {
     let config = table.config();
     let of_items = table.len() as f64 / config.max_size.max(1) as f64;

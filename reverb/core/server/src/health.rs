@@ -41,7 +41,7 @@ pub(crate) async fn watch(
     let is_known = is_known(&request.service);
     let now = if is_known { serving(service) } else { ServingStatus::ServiceUnknown };
     responder.send_now(message(now))?;
-    // It has no end of its own.
+    // The call lasts until the server or the caller ends it.
     responder.settle(true);
     if now == ServingStatus::Serving {
         tokio::select! {

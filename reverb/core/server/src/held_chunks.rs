@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The chunks that insert streams hold for later items.
+//! Held chunks: chunks that insert streams keep for later items.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use reverb_data::{Chunk, Result, ServerAccount};
 use tokio::sync::Notify;
 
-/// What a held chunk takes beside its payload: header, entry in the map, unused room of both.
+/// Estimated size of a held chunk beside its payload: header, map entry, and unused capacity.
 const CHUNK_OVERHEAD_BYTES: usize = 128;
 
-/// The chunks that the writer of one stream may still refer to.
+/// Chunks that the writer of one stream may still refer to.
 #[derive(Debug, Default)]
 pub(crate) struct HeldChunks {
     by_key: HashMap<u64, Held>,
@@ -26,7 +26,7 @@ pub(crate) struct HeldChunks {
 #[derive(Debug)]
 struct Held {
     chunk: Chunk,
-    /// What it takes, without a look at it.
+    /// Cached size, so that the chunk itself is not read.
     bytes: usize,
 }
 
@@ -53,12 +53,12 @@ impl HeldChunks {
         self.by_key.get(&key).map(|held| &held.chunk)
     }
 
-    /// Releases all chunks but those whose keys `for_each` passes on. Returns how many are held
-    /// now: fewer than there are keys if one is not held, or occurs twice.
+    /// Releases all chunks except those with keys that `for_each` yields. Returns the number of
+    /// held chunks, which is smaller than the number of keys if a key is unknown or repeated.
     ///
     /// # Errors
     ///
-    /// Those of `for_each`.
+    /// Errors of `for_each`.
     pub(crate) fn keep(
         &mut self,
         for_each: impl FnOnce(&mut dyn FnMut(u64)) -> Result<()>,
@@ -80,7 +80,7 @@ impl HeldChunks {
         self.bytes
     }
 
-    /// The chunks that no item of a table refers to.
+    /// Chunks that no item refers to.
     fn in_no_table(&self) -> impl Iterator<Item = &Chunk> {
         let chunks = self.by_key.values().map(|held| &held.chunk);
         chunks.filter(|chunk| ServerAccount::is_in_no_table(chunk))
@@ -91,11 +91,11 @@ impl HeldChunks {
     }
 }
 
-/// An open insert stream, as the server sees all of them.
+/// An open insert stream, as listed by the server.
 pub(crate) struct HoldingStream {
     pub(crate) held: Mutex<HeldChunks>,
     pub(crate) peer: String,
-    /// Bytes of a message that is not complete, and of what is not read.
+    /// Bytes of incomplete and unread messages.
     partial_bytes: AtomicI64,
     is_ended: AtomicBool,
     ended: Notify,
@@ -112,7 +112,7 @@ impl HoldingStream {
         self.partial_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// What would be free if the stream ended.
+    /// Bytes that would be freed by ending the stream.
     fn bytes(&self) -> u64 {
         let partial = self.partial_bytes.load(Ordering::Relaxed);
         self.held.lock().bytes_in_no_table() + u64::try_from(partial).unwrap_or(0)
@@ -127,7 +127,7 @@ impl HoldingStream {
         self.is_ended.load(Ordering::Acquire)
     }
 
-    /// Resolves when the server has ended the stream: its memory is used up, or it drains.
+    /// Waits until the server ends the stream, for a drain or for lack of memory.
     pub(crate) async fn ended(&self) {
         self.ended.notified().await;
     }
@@ -150,7 +150,7 @@ impl HoldingStreams {
         stream
     }
 
-    /// Ends all of them.
+    /// Ends all streams.
     pub(crate) fn end_all(&self) {
         self.all().iter().for_each(|stream| stream.end());
     }
@@ -166,7 +166,7 @@ impl HoldingStreams {
         }
     }
 
-    /// The streams with the bytes that would be free if they ended, largest first.
+    /// Streams, largest first, with the bytes that would be freed by ending them.
     pub(crate) fn by_bytes(&self) -> Vec<(Arc<HoldingStream>, u64)> {
         let with_bytes = |stream: Arc<HoldingStream>| {
             let bytes = stream.bytes();

@@ -19,42 +19,42 @@ use tokio::sync::oneshot;
 
 use crate::caller::Caller;
 use crate::done::{Done, DoneGuard};
-use crate::history::TablePoint;
 use crate::metrics::{Format, metrics};
 use crate::page;
 use crate::service::Service;
 use crate::status::json;
+use crate::timeline::TablePoint;
 
-/// Connections of a port: at most half of the files that are kept for it and for others. A scraper,
-/// a probe and some pages need ten.
+/// Largest number of connections: at most half of the open files that are reserved for this and
+/// other purposes. A scraper, a probe and some pages need ten.
 const MAX_CONNECTIONS: usize = 64;
 
-/// What a port says that reads no token.
+/// Answer of a port that does not read tokens.
 const ONLY_PROBES: &str = "This port serves only /livez, /readyz and /metrics: the server has \
                            tokens, and what is sent to this port can be read on the way, as it has \
                            no TLS and others than this machine reach it.";
 
-/// What a port says to those who sent no token.
+/// Answer to a request without a token.
 const WANTS_TOKEN: &str = "This server wants a token, as the password (the user may be empty) or as \
                            Authorization: Bearer TOKEN.";
 
-/// What a port says to those who have shown no certificate.
+/// Answer to a request without a certificate.
 const WANTS_CERTIFICATE: &str = "This server asks its clients for a certificate. Without one there \
                                  are only /livez, /readyz and /metrics.";
 
-/// An open HTTP port. Dropping it closes the port.
+/// An open HTTP port, closed on drop.
 #[derive(Debug)]
 pub struct HttpPort {
     port: u16,
     pages: Arc<Pages>,
-    /// Closes the port when it is dropped.
+    /// Closes the port when dropped.
     stop: Option<oneshot::Sender<()>>,
     done: Arc<Done>,
 }
 
 impl HttpPort {
-    /// Opens the port, with TLS or without, and answers on `runtime`. Until a server is attached,
-    /// its tables are loading.
+    /// Opens the port, with or without TLS, and answers on `runtime`. Reports "loading" until a
+    /// server is attached.
     ///
     /// # Errors
     ///
@@ -88,12 +88,12 @@ impl HttpPort {
         Ok(Self { port, pages, stop: Some(stop), done })
     }
 
-    /// The port that it listens on.
+    /// Port number.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The tables of this server are loaded.
+    /// Serves this server, whose tables are loaded.
     pub(crate) fn attach(&self, service: &Arc<Service>) {
         *self.pages.service.write() = Some(Arc::downgrade(service));
     }
@@ -123,20 +123,20 @@ fn unusable(error: &std::io::Error) -> Error {
     Error::internal(format!("The port was opened but cannot be used: {error}."))
 }
 
-/// The pages.
+/// Pages of the port.
 #[derive(Debug)]
 struct Pages {
     /// The server; absent while its tables are loading.
     service: RwLock<Option<Weak<Service>>>,
-    /// Whether nobody else can read what a browser sends: the port is encrypted, or only this
-    /// machine reaches it. If not, no token is read.
+    /// True if the port is encrypted or reachable from this machine only. Otherwise tokens are not
+    /// read.
     is_private: bool,
-    /// Whether the server asks its clients for certificates.
+    /// True if clients need certificates.
     wants_certificate: bool,
 }
 
 impl Pages {
-    /// The server, or why it does not answer.
+    /// The server, or the reason why there is none.
     fn service(&self) -> std::result::Result<Arc<Service>, &'static str> {
         let attached = self.service.read().clone();
         let service = attached.ok_or("not ready: the tables are loading")?;
@@ -146,7 +146,7 @@ impl Pages {
 }
 
 impl Pages {
-    /// Who asks for a page about tables, or the answer that refuses it.
+    /// Authenticates the request of a page about tables, or returns the refusal.
     fn admit(
         &self,
         service: &Service,
@@ -234,8 +234,8 @@ impl Site for Pages {
     }
 }
 
-/// The last minutes of the tables that a query names (`table=a&table=b`), as JSON: how long ago
-/// each point was, and what each table had counted.
+/// The last minutes of the tables in a query (`table=a&table=b`), as JSON: the age of each point,
+/// and the counters of each table.
 fn history(service: &Service, query: &str, caller: &Caller) -> Vec<u8> {
     let names = query.split('&').filter_map(|part| part.strip_prefix("table="));
     let names: Vec<String> =
@@ -244,7 +244,7 @@ fn history(service: &Service, query: &str, caller: &Caller) -> Vec<u8> {
     let is_asked =
         |name: &str| names.iter().any(|asked| asked == name) && caller.may(Right::Sample, name);
     let found: Vec<usize> = (0..all.len()).filter(|&at| is_asked(all[at].name())).collect();
-    let (ago, points) = service.history.points(&found);
+    let (ago, points) = service.timeline.points(&found);
     let tables = found.iter().zip(points).map(|(&at, points)| {
         let column = |value: fn(&TablePoint) -> f64| points.iter().map(value).collect::<Vec<_>>();
         let counted = json!({

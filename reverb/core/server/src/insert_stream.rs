@@ -36,22 +36,22 @@ pub(crate) const ITEMS_AT_ONCE: usize = 1024;
 pub(crate) struct InsertStream<'a> {
     service: &'a Service,
     stream: OpenStream,
-    /// The chunks that it holds.
+    /// Chunks that the stream holds.
     open: Arc<HoldingStream>,
     inbox: Arc<Inbox>,
     confirm: Arc<dyn Confirm>,
-    /// Items that are not confirmed yet.
+    /// Number of items without confirmation.
     unconfirmed: usize,
     templates: TrajectoryTemplates,
     chunk_maker: ChunkMaker,
     validator: ItemValidator,
-    /// A caller who may insert into some tables only.
+    /// Set for a caller that may not insert into all tables.
     limited: Option<&'a Caller>,
-    /// The table of the last item, which such a caller may insert into.
+    /// Table of the last item, already checked for such a caller.
     allowed: Option<Arc<str>>,
 }
 
-/// Whether the stream reads the next message.
+/// State of reading the next message.
 enum Reading {
     Open,
     /// The table of the last item is over its limit; reading resumes when the future completes.
@@ -98,7 +98,7 @@ impl<'a> InsertStream<'a> {
             limited: (!caller.may_everywhere(Right::Insert)).then_some(caller),
             allowed: None,
         };
-        // From here on a drain ends it; one that began before does not know it.
+        // A later drain ends this stream, because it is listed; this finds an earlier one.
         service.drain.check()?;
         Ok(stream)
     }
@@ -132,7 +132,7 @@ impl<'a> InsertStream<'a> {
         result
     }
 
-    /// Whether the stream has ended without the will of its writer.
+    /// True if the stream was ended by an error or by the server, not by its writer.
     fn is_lost(&self, result: &Result<()>) -> bool {
         let is_lost = |error: &Error| error.kind() == ErrorKind::Unavailable;
         result.as_ref().is_err_and(is_lost) && !self.service.stop.is_stopped()
@@ -179,7 +179,7 @@ impl<'a> InsertStream<'a> {
         }
     }
 
-    /// Tells the writer which items were inserted.
+    /// Confirms inserted items to the writer.
     async fn confirm_keys(&self, keys: &[u64], responder: &mut Responder) -> Result<()> {
         let outbox = responder.outbox();
         let mut rest = keys;
@@ -206,7 +206,7 @@ impl<'a> InsertStream<'a> {
         }
         let next = async {
             match reading {
-                // While memory is used up, the reader waits, perhaps in the middle of a message.
+                // While memory is full, reading pauses, perhaps within a message.
                 Reading::Open if self.service.memory.max_bytes.is_some() => tokio::select! {
                     biased;
                     message = reader.next() => message.map(Event::Message),
@@ -280,8 +280,7 @@ impl<'a> InsertStream<'a> {
         .over_limit("stream_bytes"))
     }
 
-    /// Inserts items in order, and groups those for the same table. If one is refused, the items
-    /// before it stay.
+    /// Inserts items in order, in runs of the same table. If an item is refused, earlier ones stay.
     fn insert_items(
         &mut self,
         request: &InsertRequest,
@@ -372,7 +371,7 @@ impl Drop for InsertStream<'_> {
     }
 }
 
-/// Releases all held chunks except those that a request keeps, which must be held and distinct.
+/// Releases all held chunks except those in the request, which must be held and distinct.
 pub(crate) fn keep(held: &mut HeldChunks, request: &InsertRequest) -> Result<()> {
     let count = held.keep(|keep| request.for_each_kept_chunk(keep))?;
     let wanted = request.num_kept_chunks();
@@ -385,7 +384,7 @@ pub(crate) fn keep(held: &mut HeldChunks, request: &InsertRequest) -> Result<()>
     )))
 }
 
-/// Inserts items; returns how many.
+/// Inserts items, and returns their number.
 fn insert(table: &Table, items: Vec<NewItem>, confirm: &Arc<dyn Confirm>) -> Result<usize> {
     let count = items.len();
     table.insert(items, confirm)?;
@@ -399,7 +398,7 @@ fn wait_for_room(table: Arc<Table>) -> Reading {
     Reading::Paused(Box::pin(async move { table.wait_for_insert_room().await }))
 }
 
-/// Where tables report the outcome of a stream's items.
+/// Inbox for the outcomes that tables report for a stream's items.
 #[derive(Debug, Default)]
 struct Inbox {
     content: Mutex<InboxContent>,

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The call `HoldRateLimiter`: a rate limiter is off as long as its stream is open.
+//! The call `HoldRateLimiter`: the rate limiter is off as long as the stream is open.
 
 use std::sync::Arc;
 
 use reverb_auth::Right;
 use reverb_data::{Error, Result};
-use reverb_engine::{LimiterHold, SetBy};
+use reverb_engine::{ChangedBy, LimiterHold};
 use reverb_rpc::Message;
 use reverb_rpc::framing::MessageReader;
 use reverb_rpc::server::{Responder, decode};
 use reverb_wire::generated::reverb::{HoldRateLimiterRequest, HoldRateLimiterResponse};
 
 use crate::caller::Caller;
-use crate::calls::set_by;
+use crate::calls::changed_by;
 use crate::service::Service;
 
-/// A rate limiter that is off until this is dropped; the log tells both.
+/// Keeps a rate limiter off until dropped, and logs both.
 pub(crate) struct LoggedHold {
     _hold: LimiterHold,
     table: Arc<str>,
@@ -34,7 +34,7 @@ impl Service {
     pub(crate) fn hold_limiter(
         &self,
         request: &HoldRateLimiterRequest,
-        by: SetBy,
+        by: ChangedBy,
     ) -> Result<LoggedHold> {
         self.drain.check()?;
         let (name, table) = self.tables.get(&request.table)?;
@@ -45,7 +45,7 @@ impl Service {
     }
 }
 
-/// Serves the stream until the client closes its half, or is gone.
+/// Serves the stream until the client closes its half or disconnects.
 pub(crate) async fn run(
     service: &Service,
     caller: &Caller,
@@ -58,7 +58,7 @@ pub(crate) async fn run(
     })?;
     let request: HoldRateLimiterRequest = decode(request)?;
     service.table_for(caller, Right::Admin, &request.table)?;
-    let _hold = service.hold_limiter(&request, set_by(responder))?;
+    let _hold = service.hold_limiter(&request, changed_by(responder))?;
     responder.send_now(Message::encode(&HoldRateLimiterResponse {}))?;
     tokio::select! {
         biased;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Limits: what one peer may take of a server's memory.
+//! Limits on the memory that one peer can use.
 
 use std::time::Duration;
 
@@ -9,15 +9,14 @@ use reverb_rpc::server::{ConnectionLimits, max_files, reserved_files};
 
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
-/// A client keeps up to nine idle streams for later calls. Its other calls need room beside them.
+/// A client keeps up to nine idle streams for later calls; its other calls need more.
 const MIN_STREAMS: usize = 16;
-/// What a semaphore can count.
+/// Largest count of a semaphore.
 const MAX_CONNECTIONS: usize = tokio::sync::Semaphore::MAX_PERMITS;
-/// What the length of a gRPC message can say.
+/// Largest length of a gRPC message.
 const MAX_MESSAGE_BYTES: usize = u32::MAX as usize;
 
-/// What one peer may take. Whoever exceeds a limit gets `ResourceExhausted`, with the name of the
-/// limit.
+/// Limits of one peer. A peer that exceeds one gets `ResourceExhausted` with the name of the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Size of a message on an insert stream.
@@ -26,7 +25,7 @@ pub struct Limits {
     pub call_bytes: usize,
     /// Bytes of the chunks that an insert stream holds for later items.
     pub stream_bytes: usize,
-    /// Bytes of the items that wait to be inserted into a table.
+    /// Bytes of the items that are queued for a table.
     pub queued_bytes: usize,
     /// Number of connections.
     pub connections: usize,
@@ -34,7 +33,7 @@ pub struct Limits {
     pub streams: usize,
     /// Number of concurrent streams of a connection.
     pub streams_per_connection: usize,
-    /// How long a reader may take nothing of what waits for it.
+    /// Time that a reader may leave sent data unread.
     pub unread_timeout: Duration,
 }
 
@@ -83,8 +82,8 @@ impl Limits {
         Ok(())
     }
 
-    /// With no more connections than the process may open files, less those that are kept for other
-    /// things. A line in the log tells it.
+    /// Caps the number of connections by the process's limit of open files, minus reserved files.
+    /// Logs it.
     #[must_use]
     pub(crate) fn cut_to_files(self) -> Self {
         let max_files = max_files();
@@ -98,7 +97,7 @@ impl Limits {
                 grouped(max_files),
                 grouped(reserved_files(max_files)),
             );
-            // Nobody has asked for the default.
+            // A lowered default is no warning, because no option asked for it.
             if self.connections == Self::default().connections {
                 tracing::info!("{text}");
             } else {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use reverb_data::{Error, Result, SampleOptions, Sampled};
-use reverb_engine::{Confirm, SetBy, Table};
+use reverb_engine::{ChangedBy, Confirm, Table};
 use reverb_rpc::client::own_name;
 use reverb_rpc::socket_path::SocketPath;
 use reverb_rpc::target::Loopback;
@@ -35,21 +35,21 @@ use crate::status::explain_timeout;
 use crate::streams::{OpenStream, Stream, StreamKind, THIS_PROCESS, WaitsFor};
 use reverb_rpc::server::stopping;
 
-/// Maximum number of samples per lock of a table; bounds how long the lock is held.
+/// Largest number of samples taken under one lock of a table.
 const MAX_BATCH: usize = 4096;
 
-/// A lock that another thread holds during a fork stays locked in the child. So parent and child
-/// use different locks.
+/// Number of registries. A mutex that another thread holds during a fork stays locked in the child,
+/// so parent and child use different ones.
 const REGISTRIES: usize = 64;
 
-/// The servers of this process, by port and address.
+/// Servers of this process, by port and address.
 fn registry() -> &'static Mutex<BTreeMap<(u16, IpAddr), Registered>> {
     static ALL: [Mutex<BTreeMap<(u16, IpAddr), Registered>>; REGISTRIES] =
         [const { Mutex::new(BTreeMap::new()) }; REGISTRIES];
     &ALL[std::process::id() as usize % REGISTRIES]
 }
 
-/// The same by the path of the Unix socket.
+/// Servers of this process, by the path of their Unix socket.
 fn socket_registry() -> &'static Mutex<BTreeMap<PathBuf, Registered>> {
     static ALL: [Mutex<BTreeMap<PathBuf, Registered>>; REGISTRIES] =
         [const { Mutex::new(BTreeMap::new()) }; REGISTRIES];
@@ -58,9 +58,9 @@ fn socket_registry() -> &'static Mutex<BTreeMap<PathBuf, Registered>> {
 
 struct Registered {
     service: Weak<Service>,
-    /// A forked child has a server's memory but none of its threads.
+    /// Id of the server's process: a forked child has a server's memory but none of its threads.
     process: u32,
-    /// Of the server.
+    /// Id of the server.
     id: u64,
 }
 
@@ -74,13 +74,13 @@ impl Registered {
         std::ptr::eq(self.service.as_ptr(), &raw const **service)
     }
 
-    /// The service, if its server is one of this process.
+    /// The service, if its server belongs to this process.
     fn get(&self) -> Option<Arc<Service>> {
         (self.process == std::process::id()).then(|| self.service.upgrade())?
     }
 }
 
-/// Registers a server if a loopback address reaches it.
+/// Registers a server that can be reached by a loopback address.
 pub(crate) fn register(address: SocketAddr, service: &Arc<Service>) {
     let ip = address.ip().to_canonical();
     if ip.is_loopback() || ip.is_unspecified() {
@@ -88,7 +88,7 @@ pub(crate) fn register(address: SocketAddr, service: &Arc<Service>) {
     }
 }
 
-/// Removes a server, unless another one has taken its port.
+/// Removes a server, unless another one now has its port.
 pub(crate) fn unregister(address: SocketAddr, service: &Arc<Service>) {
     let key = (address.port(), address.ip().to_canonical());
     let mut registry = registry().lock();
@@ -102,7 +102,7 @@ pub(crate) fn register_socket(path: &Path, service: &Arc<Service>) {
     socket_registry().lock().insert(path.to_owned(), Registered::new(service));
 }
 
-/// Removes a Unix socket, unless another server has it.
+/// Removes a Unix socket, unless another server now has it.
 pub(crate) fn unregister_socket(path: &Path, service: &Arc<Service>) {
     let mut registry = socket_registry().lock();
     if registry.get(path).is_some_and(|it| it.is(service)) {
@@ -110,23 +110,23 @@ pub(crate) fn unregister_socket(path: &Path, service: &Arc<Service>) {
     }
 }
 
-/// A transport to the server of this process to which an address leads, if there is one.
+/// Transport to the server of this process at an address, if there is one.
 pub fn local_transport(address: Loopback) -> Option<Arc<dyn Transport>> {
     find(address).map(|transport| Arc::new(transport) as Arc<dyn Transport>)
 }
 
-/// The same with the calls of a shard of a group.
+/// Like [`local_transport`], with the calls of a shard.
 pub fn local_shard(address: Loopback) -> Option<Arc<dyn Shard>> {
     find(address).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
 }
 
-/// The server of this process that listens on a Unix socket, if there is one. Another path of the
-/// same socket, as by a link, leads over the socket.
+/// The server of this process that listens on a Unix socket. A different path of the same socket,
+/// such as a link, is not recognised and uses the socket.
 pub fn local_shard_of_socket(path: &SocketPath) -> Option<Arc<dyn Shard>> {
     find_socket(path).map(|transport| Arc::new(transport) as Arc<dyn Shard>)
 }
 
-/// The server of this process that has this id, whatever its address is.
+/// The server of this process with this id, at any address.
 pub fn local_shard_of_id(server_id: u64) -> Option<Arc<dyn Shard>> {
     let (port, service) = {
         let registry = registry().lock();
@@ -164,8 +164,7 @@ fn running(service: &Arc<Service>, address: impl FnOnce() -> String) -> Option<L
     (!service.stop.is_stopped()).then(|| LocalTransport::new(service, &address()))
 }
 
-/// A reference to a server that does not keep it alive: clients may outlive it by far, and its
-/// tables can be large.
+/// Weak reference to a server: clients may outlive it, and its tables can be large.
 #[derive(Clone)]
 struct LocalService(Weak<Service>);
 
@@ -176,7 +175,7 @@ impl LocalService {
         service.ok_or_else(stopping)
     }
 
-    /// The service, if it takes streams of items.
+    /// The service, if it accepts streams of items.
     fn get_for_stream(&self) -> Result<Arc<Service>> {
         let service = self.get()?;
         service.drain.check()?;
@@ -197,7 +196,7 @@ impl LocalTransport {
 }
 
 impl Service {
-    /// A stream of a client in this process.
+    /// Registers a stream of a client in this process.
     fn open_local(&self, kind: StreamKind) -> OpenStream {
         self.streams.open(kind, THIS_PROCESS, "", &Caller::default())
     }
@@ -272,12 +271,12 @@ impl Transport for LocalTransport {
     }
 }
 
-/// A client of this process, as those see it that wait for it.
-fn caller() -> SetBy {
-    SetBy::now(own_name())
+/// Name of this process as the author of a change.
+fn caller() -> ChangedBy {
+    ChangedBy::now(own_name())
 }
 
-/// A rate limiter that is off for a client of this process.
+/// Keeps a rate limiter off for a client in this process.
 struct LocalLimiterHold {
     hold: Option<LoggedHold>,
     service: LocalService,
@@ -290,7 +289,7 @@ impl RateLimiterHold for LocalLimiterHold {
     }
 }
 
-/// Forwards the confirmations of tables. The channel closes when the sink and all queued items are
+/// Forwards confirmations of tables. The channel closes when the sink and all queued items are
 /// gone.
 struct Confirmer {
     sender: mpsc::UnboundedSender<Result<Vec<u64>>>,
@@ -298,7 +297,7 @@ struct Confirmer {
 
 impl Confirm for Confirmer {
     fn confirmed(&self, keys: &[u64]) {
-        // A closed receiver is fine: the items stay inserted.
+        // The receiver may be gone; the items stay inserted.
         let _ = self.sender.send(Ok(keys.to_vec()));
     }
 
@@ -310,7 +309,7 @@ impl Confirm for Confirmer {
 struct LocalInsertSink {
     service: LocalService,
     confirm: Arc<dyn Confirm>,
-    /// The table of the last item; it signals when there is room for more.
+    /// Table of the last item, which signals when it has room.
     last_table: Option<Weak<Table>>,
     open: OpenStream,
 }
@@ -352,7 +351,7 @@ struct LocalSampleStream {
     open: OpenStream,
     service: LocalService,
     requests: VecDeque<LocalRequest>,
-    /// Why the stream ended. Later calls return it again, as on a stream over the network.
+    /// Error that ended the stream. Later calls return it again, like a stream over the network.
     failure: Option<Error>,
 }
 
@@ -362,7 +361,7 @@ struct LocalRequest {
     timeout: Option<Duration>,
     options: SampleOptions,
     columns: Box<[u32]>,
-    /// Absent before the first items.
+    /// Columns of the last request; absent before the first items.
     selection: Option<Selection>,
 }
 

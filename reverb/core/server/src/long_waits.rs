@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Warns once of a table at which somebody has waited for minutes, with its diagnosis.
+//! Warnings about tables with calls that have been blocked for minutes, with their diagnosis.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
@@ -10,13 +10,13 @@ use parking_lot::Mutex;
 use crate::service::Service;
 use crate::status::diagnosis;
 
-/// A wait of this length is told.
+/// Length of a wait that is logged.
 const LONG: Duration = Duration::from_secs(300);
 
-/// More than a process has forks of forks; see `local`.
+/// Number of registries, more than the depth of nested forks; see `local`.
 const REGISTRIES: usize = 64;
 
-/// Running servers, and the process of each: a forked child has a server's memory but none of its
+/// Running servers with their process ids. A forked child has a server's memory but none of its
 /// threads, and a lock that was held during the fork stays locked there.
 type Servers = Mutex<Vec<(u32, Weak<Service>)>>;
 
@@ -26,19 +26,19 @@ fn servers() -> &'static Servers {
     &SERVERS[std::process::id() as usize % REGISTRIES]
 }
 
-/// The tables, by position, whose present long wait was told.
+/// Positions of the tables whose current long wait was logged.
 #[derive(Debug, Default)]
 pub(crate) struct LongWaits(Mutex<BTreeSet<usize>>);
 
-/// Includes a server in what [`warn_of_long_waits`] looks at.
+/// Adds a server to those checked by [`warn_of_long_waits`].
 pub(crate) fn register(service: &Arc<Service>) {
     let mut servers = servers().lock();
     servers.retain(|(_, service)| service.strong_count() > 0);
     servers.push((std::process::id(), Arc::downgrade(service)));
 }
 
-/// Warns of long waits at the servers of this process, once for each. To be called now and then:
-/// no server has a timer for it.
+/// Logs long waits at the servers of this process, once each. The caller runs this periodically, so
+/// servers need no timer.
 pub fn warn_of_long_waits() {
     let servers: Vec<_> = servers().lock().clone();
     let here = std::process::id();
@@ -50,7 +50,7 @@ pub fn warn_of_long_waits() {
     }
 }
 
-/// The tables with a wait of at least `long` that was not told yet, and their diagnoses.
+/// Tables with a wait of at least `long` that was not logged yet, and their diagnoses.
 fn untold(service: &Service, long: Duration) -> Vec<(String, String)> {
     let mut told = service.long_waits.0.lock();
     let mut untold = Vec::new();
@@ -67,7 +67,7 @@ fn untold(service: &Service, long: Duration) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use reverb_data::{RateLimiterConfig, TableConfig};
-    use reverb_engine::{SetBy, Table};
+    use reverb_engine::{ChangedBy, Table};
     use tokio::runtime::Handle;
 
     use super::*;
@@ -95,7 +95,7 @@ mod tests {
         let service = registered.iter().filter_map(Weak::upgrade).find(of_this).unwrap();
 
         assert_eq!(untold(&service, Duration::ZERO), []);
-        empty.pause(false, true, &SetBy::now("ann")).unwrap();
+        empty.pause(false, true, &ChangedBy::now("ann")).unwrap();
         for _ in 0..2 {
             let waiting = tokio::spawn({
                 let empty = Arc::clone(&empty);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory of a server: its limit, and what is done near it.
+//! Memory of a server: its limit, and the measures near the limit.
 //!
 //! | level | what happens |
 //! |---|---|
@@ -27,51 +27,52 @@ use crate::held_chunks::{HoldingStream, HoldingStreams};
 const REMOVE_FROM_PERCENT: u64 = 90;
 const REMOVE_UNTIL_PERCENT: u64 = 88;
 const PAUSE_FROM_PERCENT: u64 = 97;
-/// When streams hold more than this for later items, tables do not pay for it: the largest ends.
+/// Share of the limit above which streams' chunks for later items end the largest stream, instead
+/// of evicting items.
 const STREAMS_PERCENT: u64 = 50;
 
-/// What messages of other calls may take while they arrive.
+/// Share of the limit for messages of other calls while they arrive.
 const CALLS_PERCENT: u64 = 12;
 
-/// Number of items that a table gives up under one lock.
+/// Number of items that a table evicts under one lock.
 const EVICTED_TOGETHER: usize = 64;
-/// Number of such locks before the thread does something else.
+/// Number of such locks before the thread continues with other work.
 const MAX_BATCHES: usize = 256;
-/// After so many items whose chunks others still hold, removing more is of no use for a while.
+/// Number of evicted items without freed chunks after which eviction pauses for a while.
 const MAX_FRUITLESS_ITEMS: usize = 4 * EVICTED_TOGETHER;
 const FRUITLESS_PAUSE: Duration = Duration::from_millis(100);
 
-/// How often those who wait for memory look again.
+/// Polling interval of callers that wait for memory.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// How much of a small message is read even while the memory is used up: requests to sample, and
-/// updates of a few hundred priorities.
+/// Size of a message that is read even while memory is full: sample requests, and updates of a few
+/// hundred priorities.
 const MAX_FREE_BYTES: usize = 16 << 10;
 
-/// The smallest limit of a message, and of a stream. dm-reverb's writers send 40 MiB at once.
+/// Smallest limit of a message and of a stream. dm-reverb's writers send 40 MiB at once.
 const MIN_PEER_BYTES: u64 = 64 << 20;
 
-/// With less, messages that writers send would not fit beside each other.
+/// Smallest allowed limit, for which messages of writers still fit beside each other.
 const MIN_BYTES: u64 = 16 << 20;
-/// A server with less is told that this is little.
+/// Limit below which a server logs that it is small.
 const LITTLE_BYTES: u64 = 128 << 20;
 
 const MIN_WINDOW_BYTES: u64 = 256 << 10;
 
-/// What may be prepared for readers: a part of the limit, or so much without one.
+/// Bytes of prepared messages for readers: this fraction of the limit, or a fixed size without one.
 const OUTGOING_PART: u64 = 8;
 const MAX_OUTGOING_BYTES: u64 = 256 << 20;
 
-/// What a server keeps in memory, and the limit of it.
+/// Memory account of a server, with its limit.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) account: ServerAccount,
     pub(crate) max_bytes: Option<u64>,
     pub(crate) streams: HoldingStreams,
     tables: Vec<Arc<Table>>,
-    /// What is prepared for readers. Tables do not pay for it.
+    /// Messages prepared for readers. Tables do not evict items for them.
     pub(crate) outgoing: Arc<Outgoing>,
-    /// One thread at a time makes room.
+    /// Locked by the only thread that evicts items.
     removal: Mutex<Removal>,
 }
 
@@ -81,7 +82,7 @@ struct Removal {
     removed: Throttle<(), HOURLY>,
 }
 
-/// What the memory is used for, in bytes.
+/// Use of the memory, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) total: u64,
@@ -124,20 +125,20 @@ impl Memory {
         })
     }
 
-    /// Bytes that a stream may send before they are read. While streams wait, these are not
-    /// counted, so they are a small part of the limit.
+    /// Bytes that a stream may send before they are read. Blocked streams' bytes are not counted,
+    /// so they are a small part of the limit.
     pub(crate) fn stream_window_bytes(&self) -> u32 {
         let share = self.max_bytes.map_or(u64::MAX, |bytes| (bytes / 128).max(MIN_WINDOW_BYTES));
         u32::try_from(share).unwrap_or(u32::MAX).min(STREAM_WINDOW_BYTES)
     }
 
-    /// A part of the limit that one peer may take, at most `limit`.
+    /// Part of the limit for one peer, at most `limit`.
     pub(crate) fn peer_bytes(&self, limit: usize) -> usize {
         let share = self.max_bytes.map_or(u64::MAX, |bytes| (bytes / 4).max(MIN_PEER_BYTES));
         limit.min(usize::try_from(share).unwrap_or(usize::MAX))
     }
 
-    /// Removes items if there is too little memory. To be called after items or chunks came.
+    /// Evicts items if memory is short. Called after items or chunks arrive.
     pub(crate) fn make_room(&self) {
         if !self.is_above(REMOVE_FROM_PERCENT) {
             return;
@@ -146,14 +147,14 @@ impl Memory {
         let removal = &mut *removal;
         let streams = self.streams.by_bytes();
         self.end_flooding_streams(&streams);
-        // Tables do not pay for what ended streams give back in a moment.
+        // Ended streams free their chunks soon, so tables evict less.
         let ended = streams.iter().filter(|(stream, _)| stream.is_ended());
         let coming = ended.map(|(_, bytes)| bytes).sum();
         self.remove_items(coming, removal);
         self.end_streams_if_full(&streams);
     }
 
-    /// Removes items until there is room, when `coming` bytes will be free anyway.
+    /// Evicts items until there is room, counting `coming` bytes that will be freed anyway.
     fn remove_items(&self, coming: u64, removal: &mut Removal) {
         if removal.fruitless_at.is_some_and(|at| at.elapsed() < FRUITLESS_PAUSE) {
             return;
@@ -176,7 +177,7 @@ impl Memory {
         }
     }
 
-    /// Streams that hold most of the memory for later items end before tables pay for them.
+    /// Ends streams that hold most of the memory for later items, before tables evict items.
     fn end_flooding_streams(&self, streams: &[(Arc<HoldingStream>, u64)]) {
         let allowed = self.part(STREAMS_PERCENT);
         let held: u64 = streams.iter().map(|(_, bytes)| bytes).sum();
@@ -185,8 +186,8 @@ impl Memory {
         }
     }
 
-    /// When nothing may be removed any more, streams end until there is room. Below the limit they
-    /// only wait, as for a table: what others hold comes back when somebody samples or reads.
+    /// Ends streams until there is room, if nothing more can be evicted. Below the limit, streams
+    /// only wait, as for a table: memory is freed when items are sampled or read.
     fn end_streams_if_full(&self, streams: &[(Arc<HoldingStream>, u64)]) {
         if self.is_above(100) {
             let excess = self.account.total().saturating_sub(self.part(PAUSE_FROM_PERCENT));
@@ -194,9 +195,9 @@ impl Memory {
         }
     }
 
-    /// Ends the first of these streams until they had `excess` bytes.
+    /// Ends streams in this order until they would free `excess` bytes.
     fn end_streams(&self, streams: &[(Arc<HoldingStream>, u64)], mut excess: u64) {
-        // Those that end already give back what they have in a moment.
+        // Streams that are already ending will free their bytes soon.
         for (_, bytes) in streams.iter().filter(|(stream, _)| stream.is_ended()) {
             excess = excess.saturating_sub(*bytes);
         }
@@ -210,8 +211,8 @@ impl Memory {
         }
     }
 
-    /// The table that exceeds its share by most and may give up items. A share is `max_bytes` of
-    /// the table, or an equal part of what the others leave.
+    /// The table that exceeds its share the most and may evict items. A share is the table's
+    /// `max_bytes`, or an equal part of the memory that such tables leave.
     fn most_over_its_share(&self) -> Option<&Arc<Table>> {
         let tables = &self.tables;
         let own = |table: &Arc<Table>| table.config().memory.max_bytes;
@@ -222,19 +223,19 @@ impl Memory {
         let candidates = tables.iter().filter_map(|table| {
             let bytes = table.bytes();
             let may_remove = table.config().memory.when_full == WhenFull::Remove && bytes > 0;
-            // Below the limit all shares are as much smaller.
+            // Below the limit, all shares shrink in proportion.
             let share = own(table).unwrap_or(part) / 100 * REMOVE_UNTIL_PERCENT;
             may_remove.then(|| (i128::from(bytes) - i128::from(share), table))
         });
         candidates.max_by_key(|(excess, _)| *excess).map(|(_, table)| table)
     }
 
-    /// Whether those who insert have to wait.
+    /// True if inserts have to wait.
     pub(crate) fn is_full(&self) -> bool {
         self.is_above(PAUSE_FROM_PERCENT)
     }
 
-    /// Waits while the memory is used up, and removes what may be removed.
+    /// Waits while memory is full, and evicts items.
     pub(crate) async fn wait_for_room(&self) {
         while self.is_full() {
             self.make_room();
@@ -244,11 +245,11 @@ impl Memory {
         }
     }
 
-    /// Refuses a new insert stream while the memory is used up.
+    /// Refuses a new insert stream while memory is full.
     ///
     /// # Errors
     ///
-    /// `Unavailable`, after which clients try again: it is not the fault of this one.
+    /// `Unavailable`, so that clients retry: the stream itself is not at fault.
     pub(crate) fn check_new_stream(&self) -> Result<()> {
         if self.is_above(100) {
             Err(self.used_up("A new insert stream is refused"))
@@ -257,7 +258,7 @@ impl Memory {
         }
     }
 
-    /// The error of a stream that was ended to free memory.
+    /// Error of a stream that was ended to free memory.
     pub(crate) fn ended(&self) -> Error {
         self.used_up(
             "This insert stream was ended because it held the most chunks that no item refers to",
@@ -275,7 +276,7 @@ impl Memory {
         .over_limit("max_bytes")
     }
 
-    /// What the memory is used for. Looks at all held and queued chunks.
+    /// Use of the memory. Visits all held and queued chunks.
     pub(crate) fn usage(&self) -> Usage {
         let tables = &self.tables;
         let total = self.account.total();
@@ -313,7 +314,7 @@ impl Memory {
         );
     }
 
-    /// This part of the limit.
+    /// A percentage of the limit, in bytes.
     fn part(&self, percent: u64) -> u64 {
         self.max_bytes.map_or(u64::MAX, |bytes| bytes / 100 * percent)
     }
@@ -338,12 +339,12 @@ impl Removal {
     }
 }
 
-/// Lets an insert stream wait while the memory is used up.
+/// Pauses reading of an insert stream while memory is full.
 #[derive(Debug)]
 pub(crate) struct InsertGate {
     pub(crate) memory: Arc<Memory>,
     pub(crate) stream: Arc<HoldingStream>,
-    /// The same stream, as status tells it.
+    /// The stream in the list of open streams.
     pub(crate) told: Option<Arc<Stream>>,
 }
 
@@ -365,11 +366,11 @@ impl Gate for InsertGate {
     }
 }
 
-/// Refuses large messages of other calls, so that all of them take a small part of the memory.
+/// Refuses large messages of other calls, so that they share a small part of the memory.
 #[derive(Debug)]
 pub(crate) struct CallGate {
     memory: Arc<Memory>,
-    /// What all calls take that go through this gate.
+    /// Bytes of all calls behind this gate.
     bytes: AtomicI64,
 }
 

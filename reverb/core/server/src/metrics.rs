@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The status of a server as metrics: names, kinds and meanings of all series.
+//! Metrics of a server's status: names, types and help texts of all series.
 
 mod text;
 
@@ -12,7 +12,7 @@ use reverb_wire::generated::reverb::{
 pub(crate) use text::Format;
 use text::{Kind, Label, Text};
 
-/// The release of dm-reverb whose protocol is spoken.
+/// Release of dm-reverb with the same protocol.
 const PROTOCOL: &str = "dm-reverb 0.14";
 
 const NS_PER_S: f64 = 1e9;
@@ -126,7 +126,7 @@ fn traffic(text: &mut Text, traffic: &TrafficStatus) {
     }
 }
 
-/// Only what the server has: without TLS there is no time, and without tokens no count of them.
+/// Leaves out absent features: the expiry of certificates without TLS, refusals without tokens.
 fn security(text: &mut Text, security: &SecurityStatus) {
     text.family(
         "reverb_tls_certificate_expiry_timestamp_seconds",
@@ -186,7 +186,7 @@ fn checkpoint(text: &mut Text, status: &CheckpointStatusResponse) {
     );
 }
 
-/// What an absent message stands for.
+/// Stands in for an absent message.
 static NO_VALUES: Histogram =
     Histogram { counts: Vec::new(), first_bound: 0.0, num_bounds: 0, sum: 0.0 };
 static NONE_REMOVED: RemovedItems = RemovedItems {
@@ -200,7 +200,7 @@ static NONE_REMOVED: RemovedItems = RemovedItems {
     shrunk: 0,
 };
 
-/// A family with one series for each table.
+/// Family with one series per table.
 struct OfTables<'a> {
     text: &'a mut Text,
     tables: &'a [TableStatus],
@@ -244,7 +244,7 @@ impl OfTables<'_> {
         }
     }
 
-    /// One series for those who insert, and one for those who sample.
+    /// One series for inserts and one for samples.
     fn sides(
         &mut self,
         family: (&'static str, Kind),
@@ -419,7 +419,7 @@ fn histograms(text: &mut Text, tables: &[TableStatus]) {
         let removed = table.removed.as_ref().unwrap_or(&NONE_REMOVED);
         let times = removed.times_sampled.as_ref().unwrap_or(&NO_VALUES);
         let (bounds, above) = buckets(times);
-        // Those that nobody had sampled have a bucket of their own.
+        // Items that were never sampled get a bucket of their own.
         let all = std::iter::once((0.0, removed.unsampled as u64)).chain(bounds);
         text.histogram(&[("table", &table.name)], all, above, times.sum);
     }
@@ -439,12 +439,12 @@ fn buckets(histogram: &Histogram) -> (impl Iterator<Item = (f64, u64)> + '_, u64
     ((0..bounds).map(move |at| (bound(at), count(at))), count(bounds))
 }
 
-/// A limit in a message; 0 means that there is none.
+/// Limit in a message; 0 means unlimited.
 fn limit(bytes: i64) -> f64 {
     if bytes > 0 { bytes as f64 } else { f64::INFINITY }
 }
 
-/// A bound of a rate limiter; the largest numbers mean that there is none.
+/// Bound of a rate limiter. The largest and smallest floats mean "unbounded".
 fn bound(number: f64) -> f64 {
     if number.abs() >= f64::MAX { f64::INFINITY.copysign(number) } else { number }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The beginning of a server: its HTTP port opens, a checkpoint is loaded, then it serves.
+//! Start of a server: opens the HTTP port, loads a checkpoint, then serves.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,17 +13,17 @@ use tokio::runtime::Handle;
 use crate::http_port::HttpPort;
 use crate::server::{Server, ServerOptions};
 
-/// All that a server starts with, besides its tables.
+/// Options of a server's start, besides its tables.
 #[derive(Debug, Clone, Default)]
 pub struct Config {
-    /// The server itself. `http_port`, `checkpoints.held` and `checkpoints.restored_from` are set
-    /// by [`Server::open`].
+    /// Options of the server itself. [`Server::open`] sets `http_port`, `checkpoints.held` and
+    /// `checkpoints.restored_from`.
     pub server: ServerOptions,
     /// The checkpoint to load if the directory of checkpoints has none.
     pub fallback: Option<PathBuf>,
-    /// Whether tables get the settings of the checkpoint. Otherwise they keep their own.
+    /// True if tables take the settings of the checkpoint instead of their own.
     pub restore_settings: bool,
-    /// The HTTP port; none if absent.
+    /// HTTP port, if any.
     pub http: Option<HttpOptions>,
 }
 
@@ -34,12 +34,12 @@ pub struct HttpOptions {
     pub host: String,
     /// Port; 0 picks a free one.
     pub port: u16,
-    /// Whether it has the TLS of the server's port, if that has any.
+    /// True if the port uses the TLS of the server's port, if that has any.
     pub tls: bool,
 }
 
-/// A server whose tables are loaded, and which does not serve yet. Dropping it closes the HTTP port
-/// and gives the tables back without the items of the checkpoint.
+/// A server with loaded tables that does not serve yet. Dropping it closes the HTTP port and
+/// removes the checkpoint's items from the tables.
 #[derive(Debug)]
 pub struct Opened {
     tables: GivenBack,
@@ -49,14 +49,14 @@ pub struct Opened {
 }
 
 impl Server {
-    /// Opens the HTTP port, which tells that the tables are loading, and loads the latest
-    /// checkpoint into them if there is one. Blocks until that is done; `progress` can cancel it.
+    /// Opens the HTTP port, which reports "loading", and loads the latest checkpoint if there is
+    /// one. Blocks meanwhile; `progress` can cancel it.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if a limit is out of its range, the Unix socket has an impossible path or
-    /// the HTTP port cannot be opened; those of [`reverb_checkpoint::load()`]. The tables are as
-    /// they were, and the HTTP port is closed.
+    /// `InvalidArgument` for a limit out of range, an invalid path of the Unix socket, or an HTTP
+    /// port that cannot be opened; errors of [`reverb_checkpoint::load()`]. After an error the
+    /// tables are unchanged, and the HTTP port is closed.
     pub fn open(
         tables: Vec<Arc<Table>>,
         config: Config,
@@ -64,7 +64,7 @@ impl Server {
         progress: &Arc<Progress>,
     ) -> Result<Opened> {
         let Config { server: mut options, fallback, restore_settings, http } = config;
-        // What cannot be should not wait until a checkpoint is loaded.
+        // Invalid options fail before the load, which may take long.
         options.limits.validate()?;
         if let Some(path) = &options.unix_path {
             SocketPath::from_root(path.clone())?;
@@ -87,11 +87,11 @@ impl Server {
 }
 
 impl Opened {
-    /// Starts to serve; the HTTP port tells that the server is ready.
+    /// Starts serving; the HTTP port reports "ready".
     ///
     /// # Errors
     ///
-    /// Those of [`Server::start`]. The tables are as they were before [`Server::open`].
+    /// Errors of [`Server::start`]. The tables are then as they were before [`Server::open`].
     pub fn start(self) -> Result<Server> {
         let Self { tables, options, http, runtime } = self;
         let server = Server::start(tables.all.clone(), &options, &runtime)?;
@@ -123,7 +123,7 @@ fn load(
     Ok(GivenBack { all: loaded.tables, is_loaded: true })
 }
 
-/// Tables that lose the items of a checkpoint unless their server starts.
+/// Tables that lose the checkpoint's items again unless their server starts.
 #[derive(Debug)]
 struct GivenBack {
     all: Vec<Arc<Table>>,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The status page: one file, which asks nothing but its own server.
+//! Status page: one HTML file that contacts only its own server.
 
 use std::fmt::Write;
 
 use reverb_wire::generated::reverb::StatusResponse;
 
-/// The page. `{{SERVER}}` and `{{STATES}}` are what browsers without scripts show.
+/// HTML of the page. Browsers without scripts show `{{SERVER}}` and `{{STATES}}`.
 const PAGE: &str = include_str!("page/page.html");
 
-/// What the page may do: run its own script, use its own styles, and ask its own server.
+/// Content security policy: own script, own styles, and requests to the own server.
 pub(crate) const POLICY: &str = concat!(
     "default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; ",
     "frame-ancestors 'none'; script-src 'sha256-NDmt71cgz/PCxFUsdkETGQ9Kz8Uur1czee+lHs22nPk='; style-src 'sha256-a84FLUY2ujodiSbt9dZcAweI1161oNGqEsKjK+sfPLQ='"
@@ -59,7 +59,7 @@ mod tests {
 
     use super::*;
 
-    /// What is between two marks of the page.
+    /// Part of the page between two marks.
     fn between(start: &str, end: &str) -> &'static str {
         let (_, rest) = PAGE.split_once(start).unwrap();
         rest.split_once(end).unwrap().0

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much memory this process may use: what the machine has, and what its control groups allow.
+//! Memory limit of this process: the memory of the machine, or less by control groups.
 
 use std::path::{Path, PathBuf};
 
-/// Limits above this are no limits: the largest number of pages, which control groups of version 1
-/// write.
+/// Smallest number that means "unlimited": control groups of version 1 write the largest page
+/// count.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// Bytes that this process may use: the smallest limit of the control groups above it, and the
-/// memory of the machine. `None` if the system does not tell.
+/// Bytes that this process may use: the smallest limit of its control groups, or the memory of the
+/// machine. `None` if the system does not report it.
 pub fn process_memory() -> Option<u64> {
     limit(Path::new("/proc"), Path::new("/sys/fs/cgroup"))
 }
@@ -42,7 +42,7 @@ fn group_limits(line: &str, groups: &Path) -> Vec<u64> {
     };
     let mut directory: PathBuf = root.join(path.trim_start_matches('/'));
     let mut limits = Vec::new();
-    // A container may see its own group as the root, and not the path in `/proc`.
+    // A container may see its own control group as the root, unlike the path in `/proc`.
     while directory.starts_with(&root) {
         let text = std::fs::read_to_string(directory.join(file)).unwrap_or_default();
         limits.extend(text.trim().parse().ok().filter(|&limit: &u64| limit < NO_LIMIT));

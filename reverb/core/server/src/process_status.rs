@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the process of the server takes, as Linux tells it in `/proc`. Elsewhere everything is 0.
+//! Resources of the server's process, from Linux's `/proc`. All 0 on other systems.
 
 use std::fs;
 use std::path::Path;
 
 use reverb_wire::generated::reverb::ProcessStatus;
 
-/// Unit of times in `/proc`: Linux shows programs 100 ticks a second on every architecture.
+/// Unit of times in `/proc`: Linux reports 100 ticks per second on every architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
 const NS_PER_SECOND: f64 = 1e9;
 
@@ -19,7 +19,7 @@ fn read(proc: &Path) -> ProcessStatus {
     let own = proc.join("self");
     let text = |path: &Path| fs::read_to_string(path).unwrap_or_default();
     let stat = text(&own.join("stat"));
-    // The name of the program may have spaces. The fields after it are counted from 3.
+    // The program's name may contain spaces. Fields after it are numbered from 3.
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
     let field = |number: usize| -> f64 {
         fields.split(' ').nth(number - 3).and_then(|field| field.parse().ok()).unwrap_or(0.0)

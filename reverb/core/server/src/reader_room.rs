@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waiting for the room of what will be made for a reader.
+//! Waits for room in the memory of prepared messages.
 
 use std::pin::pin;
 
@@ -10,7 +10,7 @@ use reverb_rpc::server::{CallType, PASS_BYTES, Responder, Room, stopping};
 use crate::service::Service;
 use crate::streams::{Stream, WaitsFor};
 
-/// Waits for the room of a stream. Meanwhile the stream waits for its reader.
+/// Waits for room for a stream's message. The stream counts as waiting for its reader meanwhile.
 pub(crate) async fn wait_for_room(
     service: &Service,
     stream: &Stream,
@@ -26,7 +26,7 @@ pub(crate) async fn wait_for_room(
     stream.waiting(WaitsFor::Peer, room).await
 }
 
-/// Likewise, for a call that is not listed among the streams.
+/// Waits for room for the answer of a call, which is not listed among the streams.
 pub(crate) async fn wait_for_answer_room(
     service: &Service,
     responder: &mut Responder,
@@ -40,7 +40,7 @@ pub(crate) async fn wait_for_answer_room(
     }
 }
 
-/// Room for an answer of `bytes`. A small one does not wait for others.
+/// Waits for room for an answer of `bytes`; a small answer does not wait.
 pub(crate) async fn room_for_answer(
     service: &Service,
     responder: &mut Responder,

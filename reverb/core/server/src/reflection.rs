@@ -28,7 +28,7 @@ use crate::service::Service;
 
 static DIRECTORY: LazyLock<Directory> = LazyLock::new(Directory::new);
 
-/// Full names of the services that a server has.
+/// Full names of the server's services.
 pub(crate) fn services() -> impl Iterator<Item = &'static str> {
     DIRECTORY.services.iter().map(String::as_str)
 }
@@ -109,7 +109,7 @@ impl Directory {
                 None => failure(Code::NotFound, format!("There is no file {}.", cut(name))),
             },
             Some(MessageRequest::FileContainingSymbol(symbol)) => {
-                // Some tools put a dot in front of full names, as descriptors do.
+                // Some tools put a dot before full names, like descriptors.
                 match self.by_symbol.get(symbol.strip_prefix('.').unwrap_or(symbol)) {
                     Some(&at) => self.with_dependencies(at),
                     None => failure(Code::NotFound, format!("Nothing is called {}.", cut(symbol))),

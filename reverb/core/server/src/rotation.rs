@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Certificates and tokens that change while a server runs.
+//! Reload of certificates and tokens while a server runs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use tokio::time::MissedTickBehavior;
 
 use crate::throttle::{DAILY, Throttle};
 
-/// How often a server looks whether its files have changed.
+/// Interval between checks of the files.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The files that say who may call a server, and how it proves who it is.
+/// Files with the server's certificate and its tokens.
 #[derive(Debug, Default)]
 pub(crate) struct Rotation {
     tls: Option<Arc<ServerTls>>,
     authenticator: Option<Arc<Authenticator>>,
     tls_failures: Failures,
     token_failures: Failures,
-    /// Certificates that are out of date, or soon will be.
+    /// Limits repeated warnings about an expiring certificate.
     warned: Mutex<Throttle<(Validity, Standing), DAILY>>,
 }
 
@@ -36,12 +36,12 @@ impl Rotation {
         Arc::new(Self { tls, authenticator, ..Self::default() })
     }
 
-    /// Reads the files again. Each part changes if it is good. Logs and returns a line for each
-    /// that has changed; logs each problem once, and counts it. May block for a moment.
+    /// Reads the files again, and uses each part that is valid. Logs and returns a line for each
+    /// changed part; logs and counts each problem once. May block briefly.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` with all problems. A part with a problem stays as it was.
+    /// `InvalidArgument` with all problems. A part with a problem keeps its old contents.
     pub(crate) fn reload(&self) -> Result<Vec<String>> {
         let (mut lines, mut problems) = (Vec::new(), Vec::new());
         for part in [self.reload_tls(), self.reload_tokens()] {
@@ -81,8 +81,8 @@ impl Rotation {
         Ok(vec![line])
     }
 
-    /// Looks at the files until the server stops. One part does not wait for the other, whose files
-    /// may lie where reading takes long.
+    /// Checks the files until the server stops. Each part has its own task, because reading the
+    /// files of the other may be slow.
     pub(crate) async fn watch(self: Arc<Self>, stop: Stop) {
         if self.tls.is_none() && self.authenticator.is_none() {
             return;
@@ -96,15 +96,15 @@ impl Rotation {
         while stop.or(clock.tick()).await.is_ok() {
             let rotation = Arc::clone(self);
             let looked = tokio::task::spawn_blocking(move || reload(&rotation));
-            // Problems are logged.
+            // Problems are already logged.
             if stop.or(looked).await.is_err() {
                 return;
             }
         }
     }
 
-    /// Logs a warning if the certificate in use is not valid, or will soon expire: at once, and
-    /// then once a day. Returns whether it did.
+    /// Warns if the certificate in use is invalid or expires soon: at once, then once a day.
+    /// Returns true if it did.
     pub(crate) fn warn_of_certificate(&self, now: SystemTime) -> bool {
         let Some(tls) = &self.tls else { return false };
         let validity = tls.validity();
@@ -121,12 +121,12 @@ impl Rotation {
         is_due
     }
 
-    /// When the certificate in use expires; `None` without TLS.
+    /// Expiry of the certificate in use; `None` without TLS.
     pub(crate) fn certificate_expires_at(&self) -> Option<SystemTime> {
         self.tls.as_ref().map(|tls| tls.validity().not_after)
     }
 
-    /// How often files that had changed could not be used, for those that there are.
+    /// Number of failed reloads of each kind of file.
     pub(crate) fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let tls = self.tls.as_ref().map(|_| ("tls", self.tls_failures.total()));
         let tokens = self.authenticator.as_ref().map(|_| ("tokens", self.token_failures.total()));
@@ -138,12 +138,13 @@ fn cert_path(tls: &ServerTls) -> impl std::fmt::Display {
     Path::display(&tls.files().cert)
 }
 
-/// Looks at one part that failed. A problem counts once, however often the server looks at it.
+/// Checks of one part. A problem counts once, however often it is found.
 #[derive(Debug, Default)]
 struct Failures(Mutex<(u64, Option<String>)>);
 
 impl Failures {
-    /// Notes how a look went. Logs and counts a problem that the look before did not have.
+    /// Records the result of a check. Logs and counts a problem that the previous check did not
+    /// have.
     fn count(&self, looked: Result<bool>) -> Result<bool> {
         let (total, last) = &mut *self.0.lock();
         let problem = looked.as_ref().err().map(|error| error.message().to_owned());
@@ -171,7 +172,7 @@ mod tests {
 
     use super::*;
 
-    /// The files of a server, in a directory that is removed at the end.
+    /// Files of a server, in a directory that is removed on drop.
     struct Files(std::path::PathBuf);
 
     impl Files {
@@ -258,12 +259,12 @@ mod tests {
             .rev()
             .filter(|hours| rotation.warn_of_certificate(end - hour * *hours))
             .collect();
-        // In the last third of its 30 days.
+        // Hours before the end: the last third of the 30 days.
         assert_eq!(warned, [240, 216, 192, 168, 144, 120, 96, 72, 48, 24, 0]);
         assert!(rotation.warn_of_certificate(end + hour));
         assert!(!rotation.warn_of_certificate(end + hour * 2));
 
-        // A new one is told of by itself.
+        // Another certificate gets a warning of its own.
         let other = Files::new("expiry-new");
         files.write("tls.crt", &other.read("tls.crt"));
         files.write("tls.key", &other.read("tls.key"));

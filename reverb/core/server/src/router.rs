@@ -26,7 +26,8 @@ use crate::{
     calls, health, limiter_hold, reflection, sample_stream, scan_stream, transfer, watch_stream,
 };
 
-/// Some ten thousand updates. More of them take milliseconds.
+/// Size of a mutation that is short enough to run without a blocking thread: some ten thousand
+/// updates. Larger ones take milliseconds.
 const MAX_SHORT_MUTATION_BYTES: usize = 256 << 10;
 
 impl Handler for Service {
@@ -104,7 +105,7 @@ impl Handler for Service {
 }
 
 impl Service {
-    /// How large a message of a caller may be.
+    /// Size limit of a caller's message.
     fn request_limit(&self, path: &str) -> MessageLimit {
         let of_tables = self.tables.all().len() * rows::BYTES_A_TABLE;
         let of_calls = MessageLimit::of_setting("call_bytes", self.limits.call_bytes);
@@ -145,7 +146,7 @@ async fn mutate_priorities(
     responder.send_now(Message::encode(&MutatePrioritiesResponse {}))
 }
 
-/// Does what a request asks for. Returns the keys of which there are no items.
+/// Carries out a request. Returns the keys that have no items.
 async fn mutate(service: &Service, caller: &Caller, message: Bytes) -> Result<Vec<u64>> {
     let is_short = message.len() <= MAX_SHORT_MUTATION_BYTES;
     let parse = move || parse_mutation(&message);
@@ -162,8 +163,8 @@ fn answer(responder: &mut Responder, room: Room, message: &impl prost::Message) 
     responder.send_now(Message::encode(message).with_room(room))
 }
 
-/// A dm-reverb server returns a pointer to clients in its own process here. An empty response makes
-/// them use the streams.
+/// A dm-reverb server returns a pointer to clients in its own process here. The empty response
+/// makes clients use the streams.
 async fn initialize_connection(
     service: &Service,
     mut reader: MessageReader,
@@ -175,7 +176,7 @@ async fn initialize_connection(
     Ok(())
 }
 
-/// Its request has the fields of `MutatePriorities`.
+/// Handles `UpdatePriorities`, a request with the fields of `MutatePriorities`.
 async fn update_priorities(
     service: &Service,
     caller: &Caller,
@@ -183,8 +184,7 @@ async fn update_priorities(
     responder: &mut Responder,
 ) -> Result<()> {
     let message = read_single_encoded(&service.stop, &mut reader).await?;
-    // Each key may be missing: then it is in a list and in the answer, about as large as in the
-    // request.
+    // The worst case is that all keys are missing, and the answer is as large as the request.
     let room = room_for_answer(service, responder, message.len()).await?;
     let missing_keys = mutate(service, caller, message).await?;
     let epoch = service.group.epoch();

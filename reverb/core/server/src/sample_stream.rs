@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sample stream: receives requests and sends exactly the requested number of samples, in
-//! order.
+//! Sample stream: receives requests, and sends exactly the requested number of samples in order.
 
 use std::time::Duration;
 
@@ -20,19 +19,19 @@ use crate::service::Service;
 use crate::status::explain_timeout;
 use crate::streams::{Stream, WaitsFor};
 
-/// Number of samples taken from a table per lock at first; it doubles after every full batch.
+/// First number of samples taken under one lock; it doubles after every full batch.
 const FIRST_BATCH: usize = 128;
-/// The most that it becomes.
+/// Largest number of samples taken under one lock.
 const MAX_BATCH: usize = 4096;
 
-/// What an item takes in a list, without its chunks; with columns that are made for the reader.
+/// Bytes of a listed item without its chunks, including columns that are made for the reader.
 const LISTED_BYTES: usize = size_of::<Sampled>();
 const SELECTED_BYTES: usize = LISTED_BYTES + 256;
 
-/// What an item takes in a message beside its chunks, about.
+/// Estimated bytes of an item in a message, without its chunks.
 const ITEM_BYTES: usize = 192;
 
-/// After so many bytes others have their turn.
+/// Bytes after which other streams get their turn.
 const TURN_BYTES: usize = 256 << 10;
 
 /// Serves the stream, request by request, until the reader closes its half.
@@ -86,7 +85,7 @@ async fn serve_request(
     let listed_bytes = if selection.is_of_all() { LISTED_BYTES } else { SELECTED_BYTES };
     let outbox = responder.outbox();
     while remaining > 0 {
-        // A batch of the reader is taken under one lock, so that it is checked as a whole.
+        // A batch of the reader is taken under one lock, so that it can be checked as a whole.
         let mut wanted = options.at_once(batch, remaining);
         let bytes = wanted.min(MAX_SAMPLE_ITEMS).saturating_mul(listed_bytes);
         let mut list = if options.at_once(1, remaining) > 1 {
@@ -116,21 +115,21 @@ async fn serve_request(
         let is_full = samples.len() == wanted;
         batch = if is_full { batch.saturating_mul(2).min(MAX_BATCH) } else { FIRST_BATCH };
         selection.apply(&mut samples)?;
-        // The pass is for the message now.
+        // The pass counts for the message from here on.
         let list = (!list.is_pass()).then_some(list);
         send_samples(service, stream, responder, encoder, (name, &samples)).await?;
         keep_samples(samples);
         drop(list);
         if remaining > 0 {
             service.drain.check()?;
-            // Lets the connection send queued data before the next batch is taken.
+            // The connection sends queued data before the next batch is taken.
             tokio::task::yield_now().await;
         }
     }
     Ok(())
 }
 
-/// Sends samples of a table as fast as the reader takes them. A message is encoded when there is
+/// Sends samples of a table as fast as the reader takes them. Each message is encoded once there is
 /// room for it.
 pub(crate) async fn send_samples(
     service: &Service,
@@ -166,7 +165,7 @@ pub(crate) async fn send_samples(
     Ok(())
 }
 
-/// What the next message of these samples takes, about.
+/// Estimated size of the next message of these samples.
 fn message_bytes(samples: &[Sampled]) -> usize {
     let mut bytes = 0;
     for sample in samples {
@@ -190,7 +189,7 @@ async fn wait_for_samples(
     }
 }
 
-/// Zero and negative values mean no timeout, as in dm-reverb.
+/// Timeout of a request. Zero and negative values mean no timeout, as in dm-reverb.
 fn timeout(request: &SampleStreamRequest) -> Option<Duration> {
     let milliseconds = request.rate_limiter_timeout.as_ref()?.milliseconds;
     u64::try_from(milliseconds).ok().filter(|&it| it > 0).map(Duration::from_millis)

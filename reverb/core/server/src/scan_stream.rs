@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A scan: sends each item of a table once, as fast as the reader takes them.
+//! Scan: sends each item of a table once, as fast as the reader takes them.
 
 use std::sync::Arc;
 
@@ -18,12 +18,12 @@ use crate::sample_stream::send_samples;
 use crate::service::Service;
 use crate::streams::Stream;
 
-/// Maximum bytes of chunks that a scan holds because its reader keeps them. When their items are
-/// deleted meanwhile, only the scan keeps them in memory. Items that share chunks are near to each
-/// other, so more would hardly save anything.
+/// Largest number of bytes of chunks that a scan keeps for chunks shared by later items. Deleted
+/// items' chunks are kept in memory only by the scan. Items that share chunks are close to each
+/// other, so more would save little.
 const MAX_KEPT_CHUNK_BYTES: usize = 4 << 20;
 
-/// Number of items that are listed at a time: with room for the list, and without it.
+/// Numbers of items listed at a time: with room for the list, and without.
 const LISTED_ITEMS: usize = 1 << 18;
 const FEW_LISTED_ITEMS: usize = 1 << 10;
 
@@ -47,7 +47,7 @@ pub(crate) async fn run(
     let mut _list = None;
     loop {
         if scan.needs_list() {
-            // What was listed before is not needed any more.
+            // The previous list is no longer needed.
             _list = None;
             let most = LISTED_ITEMS.min(table.len());
             let room = outbox.room_or_pass(CallType::Stream, most * Scan::LISTING_BYTES);
@@ -69,12 +69,12 @@ pub(crate) async fn run(
         let _items = (!room.is_pass()).then_some(room);
         stream.count_items(items.len());
         send_samples(service, stream, responder, &mut encoder, (name, &items)).await?;
-        // Lets the connection send queued data before the next items are taken.
+        // The connection sends queued data before the next items are taken.
         tokio::task::yield_now().await;
     }
 }
 
-/// Lists the next items on a thread for blocking work: looking at millions of items takes time.
+/// Lists the next items on a blocking thread, because visiting millions of items takes time.
 async fn list(table: &Arc<Table>, mut scan: Scan, most: usize) -> Result<Scan> {
     let table = Arc::clone(table);
     blocking(move || table.list(&mut scan, most).map(|()| scan)).await

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The columns that a reader wants of the items.
+//! Columns that a reader requests.
 
 use reverb_data::{Error, Result, Sampled, TrajectoryBuilder};
 use reverb_engine::Table;
 
-/// Columns of items, by their places in the flat structure.
+/// Selected columns of items, by position in the flat structure.
 pub(crate) struct Selection {
-    /// Increasing; empty: all.
+    /// Positions in increasing order; empty: all.
     columns: Box<[u32]>,
     builder: TrajectoryBuilder,
 }
 
 impl Selection {
-    /// These columns of items of a table; all if there are none.
+    /// Selects these columns of a table's items; all if empty.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if they do not increase, or if the signature of the table has fewer.
+    /// `InvalidArgument` if the positions do not increase, or exceed the table's signature.
     pub(crate) fn new(table: &Table, columns: &[u32]) -> Result<Self> {
         if let Some((one, next)) =
             columns.iter().zip(columns.iter().skip(1)).find(|(one, next)| one >= next)
@@ -38,16 +38,17 @@ impl Selection {
         Ok(Self { columns: columns.into(), builder: TrajectoryBuilder::new() })
     }
 
-    /// Whether it takes no column away.
+    /// True if all columns are selected.
     pub(crate) fn is_of_all(&self) -> bool {
         self.columns.is_empty()
     }
 
-    /// Takes the other columns away.
+    /// Removes all other columns.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if an item lacks one; a table without a signature may have such items.
+    /// `InvalidArgument` if an item lacks a selected column, which only tables without a signature
+    /// have.
     pub(crate) fn apply(&mut self, samples: &mut [Sampled]) -> Result<()> {
         if self.columns.is_empty() {
             return Ok(());

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 use reverb_auth::Authenticator;
 use reverb_data::{Error, Result};
-use reverb_engine::{SetBy, Table};
+use reverb_engine::{ChangedBy, Table};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::own_name;
 use reverb_wire::calls;
@@ -25,7 +25,6 @@ use crate::checkpoints::{CheckpointOptions, Checkpoints};
 use crate::done::{Done, DoneGuard};
 use crate::drain::Drain;
 use crate::group::Group;
-use crate::history::History;
 use crate::http_port::HttpPort;
 use crate::limits::Limits;
 use crate::local;
@@ -34,6 +33,7 @@ use crate::memory::{CallGate, Memory};
 use crate::rotation::Rotation;
 use crate::service::Service;
 use crate::tables::Tables;
+use crate::timeline::Timeline;
 use crate::writer_places::WriterPlaces;
 use reverb_rpc::server::{
     self as rpc, Listeners, PortOptions, PortTls, StopSender, Traffic, stop_signal,
@@ -42,46 +42,45 @@ use reverb_rpc::server::{
 /// Maximum time that `stop` waits for the end of a save.
 const MAX_STOP_WAIT: Duration = Duration::from_secs(5);
 
-/// Where a server listens, and how it treats its clients.
+/// Options of a server.
 #[derive(Debug, Clone, Default)]
 pub struct ServerOptions {
-    /// Host name or address; all addresses of the machine if absent.
+    /// Host name or address to listen on; all addresses of the machine if absent.
     pub host: Option<String>,
     /// Port; 0 picks a free one.
     pub port: u16,
-    /// The path of a Unix socket to listen on besides the port; none if absent. Its directory is
-    /// made if there is none. TLS is for the port alone.
+    /// Path of a Unix socket to listen on besides the port, without TLS. Its directory is created.
     pub unix_path: Option<PathBuf>,
-    /// Where and when to save the tables.
+    /// Place and times of checkpoints.
     pub checkpoints: CheckpointOptions,
-    /// When to ping clients to see whether they are alive.
+    /// Pings that detect dead clients.
     pub keepalive: Keepalive,
-    /// What one peer may take.
+    /// Limits of one peer.
     pub limits: Limits,
-    /// Bytes that chunks and items may take. There is no limit if it is absent.
+    /// Limit of the bytes of chunks and items; unlimited if absent.
     pub max_bytes: Option<u64>,
-    /// TLS of the port; none if absent.
+    /// TLS of the port, if any.
     pub tls: Option<PortTls>,
-    /// The HTTP port that will be attached, for who looks for it at the wrong port.
+    /// HTTP port that will be attached, named to clients that look for it at this port.
     pub http_port: Option<u16>,
-    /// Knows who may call. Without it everybody may do everything; clients in this process always
-    /// may.
+    /// Authenticates callers. Without it every caller has every right; callers in this process
+    /// always do.
     pub authenticator: Option<Arc<Authenticator>>,
-    /// Whether tokens may travel over a network in cleartext.
+    /// True if tokens may cross a network in cleartext.
     pub insecure_tokens: bool,
-    /// The group that it is a shard of, if it knows that from the beginning.
+    /// Group that the server is a shard of, if known at the start.
     pub shard: Option<ShardOptions>,
 }
 
-/// The place of a server in a group.
+/// Position of a server in a group.
 #[derive(Debug, Clone)]
 pub struct ShardOptions {
-    /// The map that it tells until it is given a newer one.
+    /// The map that the server reports until it gets a newer one.
     pub map: ShardMap,
-    /// Its own place in it.
+    /// Index of this server in the map.
     pub index: i32,
-    /// Whether its rate limiters wait for the windows of a coordinator. The others may have all the
-    /// room that there is for the cursors, so a shard must not begin with a part of it.
+    /// True if its rate limiters start closed and wait for windows from a coordinator. Other shards
+    /// may already have all the room, so a shard must not start with a part of it.
     pub is_coordinated: bool,
 }
 
@@ -98,13 +97,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the port and serves on `runtime`, which must have I/O and time enabled.
+    /// Opens the port, and serves on `runtime`, which must have I/O and time enabled.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if there are no tables, if two have the same name, if a limit is out of
-    /// its range, if the port or the Unix socket cannot be opened, if tokens would come in
-    /// cleartext from other machines, or if the map of its group has a fault.
+    /// `InvalidArgument` if there are no tables, two have the same name, a limit is out of range,
+    /// the port or Unix socket cannot be opened, tokens would arrive in cleartext from other
+    /// machines, or the map of the group is invalid.
     pub fn start(
         tables: Vec<Arc<Table>>,
         options: &ServerOptions,
@@ -132,7 +131,7 @@ impl Server {
             traffic,
             streams: Arc::default(),
             started_at: SystemTime::now(),
-            history: History::new(runtime),
+            timeline: Timeline::new(runtime),
             long_waits: LongWaits::default(),
             group: Group::default(),
             writer_places: WriterPlaces::default(),
@@ -160,7 +159,7 @@ impl Server {
             service.join_group(shard)?;
         }
         service.memory.make_room();
-        // The tables of a shard go by the bounds of their group.
+        // A shard's tables depend on the bounds of the group.
         if options.shard.is_none() {
             service.tables.warn_of_prospects();
         }
@@ -201,44 +200,44 @@ impl Server {
         Ok(Self { service, address, unix_path, http_port, stop, done, http })
     }
 
-    /// Reads certificates and tokens again; returns a line for each part that has changed. May
-    /// block for a moment.
+    /// Reads certificates and tokens again; returns a line for each changed part. May block
+    /// briefly.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` with all problems. A part with a problem stays as it was.
+    /// `InvalidArgument` with all problems. A part with a problem keeps its old contents.
     pub fn reload_security(&self) -> Result<Vec<String>> {
         self.service.rotation.reload()
     }
 
-    /// Tells the status on an HTTP port, until the server stops.
+    /// Serves the status on an HTTP port until the server stops.
     pub fn attach(&self, http: HttpPort) {
         http.attach(&self.service);
         *self.http.lock() = Some(http);
     }
 
-    /// The port that it listens on, or listened on before it stopped.
+    /// Port that the server listens on, or listened on before it stopped.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// The HTTP port of its options, which stays known after the server has stopped.
+    /// HTTP port of the options, which stays known after a stop.
     pub fn http_port(&self) -> Option<u16> {
         self.http_port
     }
 
-    /// The Unix socket that it listens on, or listened on before it stopped, from the root of the
-    /// file system.
+    /// Absolute path of the Unix socket that the server listens on, or listened on before it
+    /// stopped.
     pub fn unix_path(&self) -> Option<&Path> {
         self.unix_path.as_deref()
     }
 
-    /// Its tables, in the order in which they were given.
+    /// Tables, in the order in which they were given.
     pub fn tables(&self) -> &[Arc<Table>] {
         self.service.tables.all()
     }
 
-    /// Whether it has not been stopped yet.
+    /// True until the server is stopped.
     pub fn is_running(&self) -> bool {
         !self.service.stop.is_stopped()
     }
@@ -247,12 +246,12 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Those of [`reverb_checkpoint::save()`]; `Unavailable` if the server is stopped meanwhile.
+    /// Errors of [`reverb_checkpoint::save()`]; `Unavailable` if the server is stopped meanwhile.
     pub async fn checkpoint(&self) -> Result<String> {
         self.service.checkpoint().await
     }
 
-    /// What its memory is used for. Answers after the server has stopped too.
+    /// Status of the server. Works after a stop too.
     pub fn status(&self, request: StatusRequest) -> StatusResponse {
         self.service.status(request, &Caller::default())
     }
@@ -261,33 +260,33 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Those of [`reverb_engine::configure`], `TableNotFound`, and `InvalidArgument` for a table
+    /// Errors of [`reverb_engine::configure`], `TableNotFound`, and `InvalidArgument` for a table
     /// that is named twice.
     pub async fn configure(
         &self,
         request: &ConfigureTablesRequest,
     ) -> Result<ConfigureTablesResponse> {
-        self.service.configure(request, &SetBy::now(own_name())).await
+        self.service.configure(request, &ChangedBy::now(own_name())).await
     }
 
-    /// Ends all streams of items with `UNAVAILABLE` and accepts no new ones; other calls go on.
-    /// Waits at most `timeout`; returns how many streams over the network are still open then.
+    /// Ends all streams of items with `UNAVAILABLE` and accepts no new ones; other calls continue.
+    /// Waits at most `timeout`, and returns the number of network streams that are still open.
     pub async fn drain(&self, timeout: Duration) -> usize {
-        self.service.drain(timeout, SetBy::now(own_name())).await
+        self.service.drain(timeout, ChangedBy::now(own_name())).await
     }
 
-    /// Stops the server: wakes all waiting callers, ends all streams with `UNAVAILABLE` and closes
-    /// its ports and its Unix socket, whose file it removes. Confirmed items stay in the tables. A
-    /// checkpoint in progress is cancelled.
+    /// Stops the server: wakes all blocked callers, ends all streams with `UNAVAILABLE`, closes its
+    /// ports, and removes its Unix socket. Confirmed items stay in the tables. A running checkpoint
+    /// is cancelled.
     ///
-    /// Blocks until that is done, except on a thread of a runtime, which must not be blocked; use
-    /// `wait` there. Stopping twice has no effect.
+    /// Blocks until that is done, except on a thread of a runtime; use `wait` there. Stopping twice
+    /// has no effect.
     pub fn stop(&self) {
         local::unregister(self.address, &self.service);
         if let Some(path) = &self.unix_path {
             local::unregister_socket(path, &self.service);
         }
-        // This order: callers that a closed table wakes must see that the server is stopping.
+        // Stopped first, so that callers that a closed table wakes see a stopping server.
         self.stop.stop();
         self.service.tables.close();
         self.service.checkpoints.cancel();
@@ -299,7 +298,7 @@ impl Server {
         }
     }
 
-    /// Waits until the server is stopped and its port is closed.
+    /// Waits until the server has stopped and its port is closed.
     pub async fn wait(&self) {
         self.done.ended().await;
     }

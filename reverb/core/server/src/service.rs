@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a server is made of, and what its calls share.
+//! State of a server that its calls share.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,7 +15,6 @@ use crate::caller::{Authentication, Caller};
 use crate::checkpoints::Checkpoints;
 use crate::drain::Drain;
 use crate::group::Group;
-use crate::history::History;
 use crate::limits::Limits;
 use crate::long_waits::LongWaits;
 use crate::memory::Memory;
@@ -24,39 +23,40 @@ use crate::rotation::Rotation;
 use crate::status;
 use crate::streams::Streams;
 use crate::tables::Tables;
+use crate::timeline::Timeline;
 use crate::writer_places::WriterPlaces;
 
-/// What a server offers, over any transport.
+/// A server's state and calls, independent of the transport.
 #[derive(Debug)]
 pub(crate) struct Service {
     pub(crate) tables: Tables,
     pub(crate) checkpoints: Arc<Checkpoints>,
-    /// Whom it knows.
+    /// Authentication of callers.
     pub(crate) authentication: Authentication,
-    /// Its certificate and tokens, when they change.
+    /// Reload of certificate and tokens.
     pub(crate) rotation: Arc<Rotation>,
     pub(crate) stop: Stop,
     pub(crate) drain: Drain,
     pub(crate) limits: Limits,
     pub(crate) memory: Arc<Memory>,
-    /// What passes the port.
+    /// Counters of the port.
     pub(crate) traffic: Arc<Traffic>,
     pub(crate) streams: Arc<Streams>,
     pub(crate) started_at: SystemTime,
-    pub(crate) history: History,
+    pub(crate) timeline: Timeline,
     pub(crate) long_waits: LongWaits,
-    /// The group that it is a shard of.
+    /// Group that the server is a shard of.
     pub(crate) group: Group,
-    /// Where writers of the group have begun.
+    /// Shards at which writers of the group started recently.
     pub(crate) writer_places: WriterPlaces,
     /// Wakes the watchers of its tables.
     pub(crate) changes: Arc<TableChanges>,
-    /// What calls other than insert streams are read through.
+    /// Gate through which all calls except insert streams are read.
     pub(crate) call_gate: Arc<dyn Gate>,
 }
 
 impl Service {
-    /// Deletes items, then updates priorities. Returns the keys of which there are no items.
+    /// Deletes items, then updates priorities. Returns the keys that have no items.
     pub(crate) fn mutate(
         &self,
         table: &str,
@@ -71,11 +71,11 @@ impl Service {
     pub(crate) async fn checkpoint(&self) -> Result<String> {
         let save = self.checkpoints.save(self.tables.all(), self.group.stored_place());
         let saved = self.stop.or(save).await?;
-        // Who runs the server may not be who asked, and would not hear of it.
+        // The caller gets the error, but the operator would not see it.
         saved.inspect_err(|error| tracing::error!("{error}"))
     }
 
-    /// Keeps the memory within its limit, and tells once what a table will take.
+    /// Keeps memory within its limit, and logs once how much memory a table will need.
     pub(crate) fn after_insert(&self, table: Option<&Table>) {
         self.memory.make_room();
         if let Some(table) = table
@@ -85,7 +85,7 @@ impl Service {
         }
     }
 
-    /// What the caller may know of it: nothing of tables that it may not sample from.
+    /// Status for a caller, without tables that it may not sample from.
     pub(crate) fn status(
         self: &Arc<Self>,
         request: StatusRequest,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The `Status` call: everything that a server counts, at one moment.
+//! The `Status` call: all counters of a server at one moment.
 
 pub(crate) mod json;
 mod table;
@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use reverb_auth::Right;
 use reverb_data::{Error, ErrorKind, Result};
-use reverb_engine::{SetBy, Table, TableStatus};
+use reverb_engine::{ChangedBy, Table, TableStatus};
 use reverb_rpc::server::Traffic;
 use reverb_wire::convert::table_config::from_max_bytes;
 use reverb_wire::generated::reverb::{
@@ -21,22 +21,22 @@ use reverb_wire::generated::reverb::{
 
 use crate::caller::Caller;
 use crate::diagnosis::{Diagnosis, NOTICEABLE, SlowReaders, State, Surroundings, diagnose};
-use crate::history::TablePoint;
 use crate::memory::Memory;
 use crate::process_status::process_status;
 use crate::rotation::Rotation;
 use crate::service::Service;
 use crate::streams::{Stream, StreamKind};
+use crate::timeline::TablePoint;
 
-/// The status of a server, without the tables that the caller may not sample from.
+/// Status of the server, without tables that the caller may not sample from.
 pub(crate) fn status(
     service: &Arc<Service>,
     request: StatusRequest,
     caller: &Caller,
 ) -> StatusResponse {
     let may_know = |table: &str| caller.may(Right::Sample, table);
-    // A caller of some tables sees nothing of what belongs to the whole server: paths on its disk,
-    // who drains it, and streams of others that have no table yet.
+    // A caller with rights on some tables only sees nothing of the whole server: no paths, no
+    // author of a drain, and no streams without a table.
     let sees_all = caller.may_everywhere(Right::Sample);
     let is_own = |stream: &Stream| stream.caller.as_deref() == caller.name();
     let streams = service.streams.all();
@@ -61,7 +61,7 @@ pub(crate) fn status(
             .map(|(stream, table)| stream_status(stream, table))
             .collect(),
         draining: service.drain.by().as_ref().map(|by| {
-            let by = set_by(by);
+            let by = changed_by(by);
             if sees_all { by } else { SetByMessage { client: String::new(), ..by } }
         }),
         security: Some(security_status(&service.rotation)),
@@ -96,7 +96,7 @@ fn table_statuses(
 ) -> (Vec<TableStatusMessage>, i64) {
     let tables: Vec<_> = service.tables.all().iter().map(|table| table.status()).collect();
     let points: Vec<_> = tables.iter().map(TablePoint::new).collect();
-    let rates = service.history.look(&Arc::downgrade(service), &points);
+    let rates = service.timeline.look(&Arc::downgrade(service), &points);
     let now_ns = nanoseconds(SystemTime::now());
     let around = surroundings(service, now_ns);
     let of_table = |(status, rates): (&TableStatus, _)| {
@@ -107,7 +107,7 @@ fn table_statuses(
     (asked.map(of_table).collect(), now_ns)
 }
 
-/// The state of the checkpoints, without paths for a caller of some tables.
+/// Status of checkpoints, without paths for a caller with rights on some tables only.
 pub(crate) fn checkpoint_status(service: &Service, caller: &Caller) -> CheckpointStatusResponse {
     let status = service.checkpoints.status();
     if caller.may_everywhere(Right::Sample) {
@@ -125,9 +125,9 @@ pub(crate) fn checkpoint_status(service: &Service, caller: &Caller) -> Checkpoin
     }
 }
 
-/// The error of a request for samples that has waited for so long, with what the table waits for.
+/// Adds the diagnosis of the table to the timeout error of a sample request.
 ///
-/// A short wait is part of the normal course of things: its error stays as it is.
+/// Short waits are normal, so their error stays as it is.
 pub(crate) fn explain_timeout(
     service: &Service,
     table: &Table,
@@ -140,25 +140,25 @@ pub(crate) fn explain_timeout(
     }
     let around = surroundings(service, nanoseconds(SystemTime::now()));
     let mut status = table.status();
-    // It has left the queue.
+    // The request has already left the queue.
     status.info.waiting_samples += 1;
     status.sampling.oldest_wait = status.sampling.oldest_wait.max(Some(waited));
     let Diagnosis { state, around, .. } = diagnose(&status, &around);
     match state {
-        // The error says so itself.
+        // The error already says the same.
         State::Paused | State::Never | State::Idle | State::Flowing => error,
         _ => error.followed_by(&format!("The table is {}: {around}", state.name())),
     }
 }
 
-/// What is known of a table at once.
+/// Diagnosis of a table.
 pub(crate) fn diagnosis(service: &Service, table: &Table) -> Diagnosis {
     let around = surroundings(service, nanoseconds(SystemTime::now()));
     let slow_readers = SlowReaders::of(&service.streams.all(), table.name());
     diagnose(&table.status(), &Surroundings { slow_readers, ..around })
 }
 
-/// What is known beside all tables.
+/// Facts about the server that all diagnoses share.
 fn surroundings(service: &Service, now_ns: i64) -> Surroundings {
     let memory = &service.memory;
     Surroundings {
@@ -175,7 +175,7 @@ fn surroundings(service: &Service, now_ns: i64) -> Surroundings {
     }
 }
 
-/// Of several tables whose items wait, one that lets them wait; else the last one.
+/// The table that blocks a stream with items for several tables, or else the last one.
 fn table_of(service: &Service, stream: &Stream) -> Option<Arc<str>> {
     let lets_wait = |name: &Arc<str>| {
         let table = service.tables.get(name);
@@ -252,8 +252,8 @@ fn security_status(rotation: &Rotation) -> SecurityStatus {
     }
 }
 
-/// How many calls have ended, by the method and the code. Both services of reflection have a method
-/// of the same name, and count together.
+/// Number of ended calls by method and code. The two reflection services have a method of the same
+/// name, and count together.
 fn calls(traffic: &Traffic) -> BTreeMap<(&'static str, &'static str), u64> {
     let mut counts = BTreeMap::new();
     for (path, code, count) in traffic.calls().filter(|(_, _, count)| *count > 0) {
@@ -262,7 +262,7 @@ fn calls(traffic: &Traffic) -> BTreeMap<(&'static str, &'static str), u64> {
     counts
 }
 
-/// The name of a method without its package.
+/// Name of a method without its package.
 fn method_name(path: &'static str) -> &'static str {
     match path.rsplit_once('/') {
         Some((_, name)) => name,
@@ -270,7 +270,7 @@ fn method_name(path: &'static str) -> &'static str {
     }
 }
 
-fn set_by(by: &SetBy) -> SetByMessage {
+fn changed_by(by: &ChangedBy) -> SetByMessage {
     SetByMessage { client: by.client.to_string(), at_ns: nanoseconds(by.at) }
 }
 

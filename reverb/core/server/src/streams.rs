@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The open streams of a server, of clients over the network and of those in its process: who has
-//! them, and what they wait for.
+//! Open streams of a server, over the network and in its process: their clients, and the reasons
+//! why they wait.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use parking_lot::Mutex;
 
 use crate::caller::Caller;
 
-/// The peer of a stream that is not over the network.
+/// Peer of a stream that is not over the network.
 pub(crate) const THIS_PROCESS: &str = "this process";
 
-/// What a stream is for.
+/// Purpose of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamKind {
     Insert,
@@ -24,7 +24,7 @@ pub(crate) enum StreamKind {
 }
 
 impl StreamKind {
-    /// Its name: `insert`.
+    /// Name in the status, such as `insert`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Insert => "insert",
@@ -34,19 +34,19 @@ impl StreamKind {
     }
 }
 
-/// What a stream waits for.
+/// Reason why a stream waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitsFor {
-    /// The permission of a table.
+    /// A table's rate limiter or pause.
     Table,
     /// Memory of the server.
     Memory,
-    /// Its peer, which does not read what is ready.
+    /// A peer that leaves sent data unread.
     Peer,
 }
 
 impl WaitsFor {
-    /// Its name: `table`.
+    /// Name in the status, such as `table`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Table => "table",
@@ -69,34 +69,34 @@ pub(crate) struct Streams {
 pub(crate) struct Stream {
     number: u64,
     pub(crate) kind: StreamKind,
-    /// Whom it belongs to, by its address.
+    /// Address of the client.
     pub(crate) peer: String,
-    /// The name that the client gave itself; empty if it gave none.
+    /// Name that the client gave itself, or empty.
     pub(crate) client: String,
-    /// Whose token or certificate opened it, if the server knows callers.
+    /// Name of the token or certificate that opened the stream, if callers need one.
     pub(crate) caller: Option<String>,
     pub(crate) opened_at: Instant,
     items: AtomicU64,
     state: Mutex<State>,
-    /// Whether `State::memory_wait` is there.
+    /// Cached `State::memory_wait.is_some()`.
     waits_for_memory: AtomicBool,
 }
 
 #[derive(Debug, Clone, Default)]
 struct State {
     table: Option<Arc<str>>,
-    /// Those of items that wait, the last one included, if they are of several.
+    /// Tables of blocked items, including the last item's, if there are several.
     waiting_tables: Vec<Arc<str>>,
     wait: Option<(WaitsFor, Instant)>,
-    /// Since when nothing is read from it, as there is no memory.
+    /// Start of a pause in reading for lack of memory.
     memory_wait: Option<Instant>,
 }
 
-/// The tables of a stream that are looked at for what it waits for.
+/// Largest number of blocked tables that are recorded for a stream.
 const MAX_WAITING_TABLES: usize = 16;
 
 impl Streams {
-    /// A stream of this client, which is open until the guard is dropped.
+    /// Registers a stream of this client until the guard is dropped.
     pub(crate) fn open(
         self: &Arc<Self>,
         kind: StreamKind,
@@ -154,7 +154,7 @@ impl Stream {
         self.items.load(Ordering::Relaxed)
     }
 
-    /// From now on it is about this table.
+    /// Sets the table of the last item.
     pub(crate) fn use_table(&self, table: &Arc<str>) {
         let mut state = self.state.lock();
         if state.table.as_ref().is_some_and(|known| Arc::ptr_eq(known, table)) {
@@ -172,22 +172,22 @@ impl Stream {
         }
     }
 
-    /// The tables of items that wait, if they may be of several.
+    /// Tables of blocked items, if there may be several.
     pub(crate) fn waiting_tables(&self) -> Vec<Arc<str>> {
         self.state.lock().waiting_tables.clone()
     }
 
-    /// The table that it was about last.
+    /// Table of the last item.
     pub(crate) fn table(&self) -> Option<Arc<str>> {
         self.state.lock().table.clone()
     }
 
-    /// Whether it was about this table last.
+    /// True if the last item belongs to this table.
     pub(crate) fn is_of(&self, table: &str) -> bool {
         self.state.lock().table.as_deref() == Some(table)
     }
 
-    /// From now on it waits, or does not wait any more.
+    /// Starts or ends a wait.
     pub(crate) fn set_wait(&self, waits_for: Option<WaitsFor>) {
         let wait = waits_for.map(|waits_for| (waits_for, Instant::now()));
         let mut state = self.state.lock();
@@ -197,22 +197,23 @@ impl Stream {
         }
     }
 
-    /// From now on nothing is read from it, as there is no memory; or it is read again.
+    /// Starts or ends a pause in reading for lack of memory.
     pub(crate) fn set_memory_wait(&self, waits: bool) {
-        // Asked for each part of a message, by the stream alone.
+        // The lock is taken only on a change: only the stream itself calls this, for each part of a
+        // message.
         if self.waits_for_memory.load(Ordering::Relaxed) != waits {
             self.waits_for_memory.store(waits, Ordering::Relaxed);
             self.state.lock().memory_wait = waits.then(Instant::now);
         }
     }
 
-    /// Runs a future, for as long as which it waits.
+    /// Runs a future, and counts its time as a wait.
     pub(crate) async fn waiting<T>(&self, waits_for: WaitsFor, work: impl Future<Output = T>) -> T {
         let _waiting = Waiting::begin(self, waits_for);
         work.await
     }
 
-    /// What it waits for, and for how long.
+    /// Reason of the current wait, and its length.
     pub(crate) fn wait(&self) -> Option<(WaitsFor, Duration)> {
         let State { wait, memory_wait, .. } = &*self.state.lock();
         let wait = memory_wait.map(|since| (WaitsFor::Memory, since)).or(*wait);
@@ -220,7 +221,7 @@ impl Stream {
     }
 }
 
-/// Ends a wait, also if the future that waits is dropped.
+/// Ends a wait on drop, even if the waiting future is dropped.
 struct Waiting<'a>(&'a Stream);
 
 impl<'a> Waiting<'a> {
@@ -236,7 +237,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-/// A stream that is open until this is dropped.
+/// Guard of an open stream, which ends when dropped.
 #[derive(Debug)]
 pub(crate) struct OpenStream {
     streams: Arc<Streams>,
@@ -244,7 +245,7 @@ pub(crate) struct OpenStream {
 }
 
 impl OpenStream {
-    /// The stream, for those who look at it.
+    /// The stream in the list.
     pub(crate) fn shared(&self) -> Arc<Stream> {
         Arc::clone(&self.stream)
     }

@@ -7,13 +7,12 @@ use hashbrown::HashMap;
 use reverb_data::{Error, Result};
 use reverb_engine::Table;
 
-/// A server's set of tables. It never changes while the server runs.
+/// Tables of a server. The set never changes while the server runs.
 #[derive(Debug)]
 pub(crate) struct Tables {
     by_name: HashMap<Arc<str>, Arc<Table>>,
     in_order: Vec<Arc<Table>>,
-    /// Identifies this server among all servers that had the same address, so that clients know
-    /// when to drop their caches.
+    /// Id of this server among all servers at the same address, which tells clients to drop caches.
     state_id: (u64, u64),
 }
 
@@ -43,7 +42,7 @@ impl Tables {
         Ok(Self { by_name, in_order: tables, state_id: (rand::random(), rand::random()) })
     }
 
-    /// Tells of tables that will come to a stop by their settings.
+    /// Logs tables that will come to a stop by their settings.
     pub(crate) fn warn_of_prospects(&self) {
         for table in &self.in_order {
             if let Some(why) = table.info().config.why_never() {
@@ -56,7 +55,7 @@ impl Tables {
     ///
     /// # Errors
     ///
-    /// `TableNotFound` that lists the existing tables.
+    /// `TableNotFound` with the existing tables.
     pub(crate) fn get(&self, name: &str) -> Result<(&Arc<str>, &Arc<Table>)> {
         self.get_among(name, |_| true)
     }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lines of the log that would repeat: told when they change, and once in a while as long as they
-//! last, with how often it happened. Nothing wakes for it: an event tells those before it.
+//! Throttle for repeated log lines: a line is due when it changes, and once per interval while it
+//! lasts, with the number of events. No timer: an event reports the earlier ones.
 
 use std::time::{Duration, SystemTime};
 
-/// Seconds between news of a healthy server.
+/// Interval in seconds for lines of a healthy server.
 pub(crate) const HOURLY: u64 = 3600;
-/// Seconds between reminders of an operator.
+/// Interval in seconds for reminders to an operator.
 pub(crate) const DAILY: u64 = 86_400;
 
-/// Counts events, and lets the same news be told once in `SECONDS`.
+/// Counts events, and makes the same line due once in `SECONDS`.
 #[derive(Debug)]
 pub(crate) struct Throttle<News, const SECONDS: u64> {
     told: Option<(News, SystemTime)>,
@@ -23,12 +23,12 @@ impl<News, const SECONDS: u64> Default for Throttle<News, SECONDS> {
 }
 
 impl<News: PartialEq, const SECONDS: u64> Throttle<News, SECONDS> {
-    /// Counts `events` of now. Returns the number of those that were not told yet if it is time.
+    /// Counts `events` at `now`. If a line is due, returns the number of events since the last one.
     pub(crate) fn count(&mut self, news: News, events: u64, now: SystemTime) -> Option<u64> {
         let interval = Duration::from_secs(SECONDS);
         self.count += events;
         let was_told = self.told.as_ref().is_some_and(|(told, at)| {
-            // A clock that was put back is no reason to wait.
+            // A clock that was set back makes the line due.
             *told == news && now.duration_since(*at).is_ok_and(|since| since < interval)
         });
         (!was_told && self.count > 0).then(|| {
@@ -37,7 +37,7 @@ impl<News: PartialEq, const SECONDS: u64> Throttle<News, SECONDS> {
         })
     }
 
-    /// It is over: the same news will be new again.
+    /// Ends the condition: the same line is due again on the next event.
     pub(crate) fn end(&mut self) {
         (self.told, self.count) = (None, 0);
     }

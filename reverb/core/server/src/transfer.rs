@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The call `Transfer`: adds items of another shard as they were there.
+//! The call `Transfer`: adds items of another shard unchanged.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -23,7 +23,7 @@ use crate::insert_stream::{ITEMS_AT_ONCE, keep};
 use crate::memory::InsertGate;
 use crate::service::Service;
 
-/// A transfer. It holds the chunks that later items may refer to.
+/// A transfer. Holds the chunks that later items may refer to.
 struct Transfer<'a> {
     service: &'a Service,
     caller: &'a Caller,
@@ -31,7 +31,7 @@ struct Transfer<'a> {
     templates: TrajectoryTemplates,
     chunk_maker: ChunkMaker,
     validator: ItemValidator,
-    /// The table of the last item, which the caller may administer.
+    /// Table of the last item, already checked for the caller's right to administer it.
     allowed: Option<(&'a Arc<str>, &'a Arc<Table>)>,
     done: TransferResponse,
 }
@@ -56,7 +56,7 @@ pub(crate) async fn run(
         allowed: None,
         done: TransferResponse::default(),
     };
-    // From here on a drain ends it; one that began before does not know it.
+    // A later drain ends this stream, because it is listed; this finds an earlier one.
     service.drain.check()?;
     reader.pass_through(Arc::new(InsertGate {
         memory: Arc::clone(memory),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The call `Watch`: sizes, masses and cursors of tables, as they change.
+//! The call `Watch`: reports sizes, masses and cursors of tables as they change.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,28 +17,28 @@ use crate::caller::Caller;
 use crate::reader_room::wait_for_answer_room;
 use crate::service::Service;
 
-/// Changes are told at most this often, unless they are urgent.
+/// Shortest interval between reports that are not urgent.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// Urgent ones are told at most this often.
+/// Shortest interval between urgent reports.
 const URGENT_INTERVAL: Duration = Duration::from_millis(1);
 
-/// How long it does not look again after it was woken for tables of others.
+/// Pause after a wake-up for a table that is not watched.
 const REST: Duration = Duration::from_millis(10);
 
-/// What a table takes in a message, with what the message is made from, about.
+/// Estimated bytes of a table in a message and its source.
 const TABLE_BYTES: usize = 512;
 
 /// A watch of tables.
 pub(crate) struct Watch {
     tables: Vec<(Arc<str>, TableWatch)>,
     changes: Arc<TableChanges>,
-    /// When it told something last, and the epoch that it told.
+    /// Time and epoch of the last report.
     last: Option<(Instant, i64)>,
 }
 
 impl Watch {
-    /// Watches these tables; all that the caller may see if there are none.
+    /// Watches these tables, or all that the caller may see if there are none.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl Watch {
         service.drain.check()?;
         let all = service.tables.all().iter();
         let visible = all.filter(|table| caller.may_see(table.name()));
-        // Callers may send very many names, and servers have many tables.
+        // Requests may have many names, and servers many tables.
         let mut missing: HashSet<&str> = tables.iter().map(String::as_str).collect();
         let is_watched = |table: &&Arc<Table>| tables.is_empty() || missing.remove(table.name());
         let watched: Vec<_> = visible
@@ -69,7 +69,7 @@ impl Watch {
         self.tell(service, usize::MAX)
     }
 
-    /// Waits until there is something to tell. Cancel safe.
+    /// Waits for a change that is due. Cancel safe.
     async fn changed(&self, service: &Service) {
         let changes = Arc::clone(&self.changes);
         let mut rests_until = None;
@@ -111,7 +111,7 @@ impl Watch {
         }
     }
 
-    /// Whether a table has changed, and whether that is urgent.
+    /// Two flags: a table has changed, and the change is urgent.
     fn look(&self) -> (bool, bool) {
         self.tables.iter().fold((false, false), |(any, urgent), (_, table)| {
             let (has_changed, is_urgent) = table.has_changed();
@@ -119,7 +119,7 @@ impl Watch {
         })
     }
 
-    /// What has changed of `most` tables at most. The others are told next.
+    /// Report of at most `most` changed tables. Other tables follow in the next report.
     fn tell(&mut self, service: &Service, most: usize) -> WatchResponse {
         let epoch = service.group.epoch();
         self.last = Some((Instant::now(), epoch));
@@ -139,7 +139,7 @@ pub(crate) async fn run(
     let WatchRequest { tables } = read_single_message(&service.stop, &mut reader).await?;
     let mut watch = Watch::begin(service, &tables, caller)?;
     drop(tables);
-    // It has no end of its own.
+    // The call lasts until the server or the caller ends it.
     responder.settle(true);
     let outbox = responder.outbox();
     loop {

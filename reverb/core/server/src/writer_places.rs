@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where writers of a group begin, so that those that begin at the same time are kept apart.
+//! Recent choices of shards for writers, which spread writers that start at the same time.
 //!
-//! All of them see the same shard as the emptiest, because nothing of theirs has arrived anywhere.
-//! So they ask one shard, which remembers for a second what it has answered.
+//! Until items arrive, all writers see the same shard as the emptiest. So they ask one shard, which
+//! remembers its answers for a second.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -11,20 +11,20 @@ use parking_lot::Mutex;
 use reverb_data::KeyGenerator;
 use reverb_wire::generated::reverb::WriterPlace;
 
-/// After this time, the items of a writer are in its shard.
+/// Time after which a writer's items are counted in its shard.
 const MEMORY: Duration = Duration::from_secs(1);
-/// A writer that has begun counts as if its shard were fuller by so much.
+/// Fill level by which a recent writer raises its shard's.
 const SHARE_OF_A_WRITER: f64 = 0.05;
-/// More writers are not remembered.
+/// Largest number of writers that are remembered.
 const MAX_REMEMBERED: usize = 4096;
 
-/// The writers of the last second.
+/// Writers of the last second.
 #[derive(Debug, Default)]
 pub(crate) struct WriterPlaces(Mutex<VecDeque<(Instant, i32)>>);
 
 impl WriterPlaces {
-    /// The emptiest shard, counting the writers that begin there; of several, one with the fewest
-    /// writers, at random. `None` if there are no shards.
+    /// The emptiest shard, counting recent writers. Among equally empty ones, a random one with the
+    /// fewest writers. `None` if there are no shards.
     pub(crate) fn choose(&self, now: Instant, shards: &[WriterPlace]) -> Option<i32> {
         if shards.is_empty() {
             return None;
@@ -39,7 +39,7 @@ impl WriterPlaces {
         }
         let place = |shard: &WriterPlace| {
             let writers = writers.get(&shard.index).copied().unwrap_or_default();
-            // Anything else says that nothing is known.
+            // Infinite or NaN means unknown.
             let share = if shard.share.is_finite() { shard.share } else { 1.0 };
             (share + SHARE_OF_A_WRITER * f64::from(writers), shard.num_writers, shard.index)
         };
@@ -82,7 +82,7 @@ mod tests {
         let now = Instant::now();
         assert_eq!(counts(&WriterPlaces::default(), now, &[0.0; 4], 4), [1; 4]);
         assert_eq!(counts(&WriterPlaces::default(), now, &[1.0; 4], 64), [16; 4]);
-        // Those that are full get none before the empty one is full of writers.
+        // Full shards get no writers until the empty one has as many.
         let some = counts(&WriterPlaces::default(), now, &[0.9, 0.4, 0.9, 0.9], 9);
         assert_eq!(some, [0, 9, 0, 0]);
         let some = counts(&WriterPlaces::default(), now, &[0.2, 0.1, 0.2, 0.2], 6);

@@ -5,57 +5,58 @@ use std::time::Duration;
 
 use reverb_data::{Error, Result};
 
-/// Above this many shards a request asks some of them only.
+/// Largest number of shards that serve one request; larger groups spread requests over random
+/// shards.
 const MAX_SHARDS_PER_BATCH: usize = 32;
 
-/// How long a writer tries to reach the shard that it wrote to before it goes on at another.
+/// Time that a writer tries to reach its lost shard before it continues at another one.
 const FAILOVER_AFTER: Duration = Duration::from_secs(10);
 
-/// Which shard a writer begins with.
+/// Choice of the shard that a writer starts at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writers {
-    /// The shard whose tables are the emptiest; later another one, when that is much emptier.
+    /// The shard with the emptiest tables. The writer moves later if another shard is much emptier.
     Even,
-    /// Shards in turn.
+    /// The shards in rotation, by weight.
     RoundRobin,
-    /// A shard on this machine, if there is one; else shards in turn.
+    /// A shard on this machine, or else the shards in rotation.
     Local,
-    /// Of two random ones the one with the shorter queue.
+    /// The shard with fewer streams of this client, out of two random shards.
     LeastLoaded,
 }
 
-/// Where items are sampled.
+/// Shards that items are sampled from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SampleFrom {
-    /// From all shards, as if they were one table.
+    /// All shards, as if they were one table.
     All,
-    /// From a shard on this machine, as one of several learners that have one each.
+    /// A shard on this machine. Meant for several learners that have one shard each.
     Local,
 }
 
 /// A parsed address of a group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupAddress {
-    /// What stands before the address of each shard: `grpcs://`, `grpc://` or nothing.
+    /// Scheme of the shards' addresses: `grpcs://`, `grpc://` or empty.
     pub scheme: &'static str,
-    /// Some shards, at least one: each knows all.
+    /// Addresses of some shards, at least one. Each shard can name all others.
     pub seeds: Vec<String>,
-    /// See [`Writers`].
+    /// Choice of the shard that a writer starts at.
     pub writers: Writers,
-    /// See [`SampleFrom`].
+    /// Shards that items are sampled from.
     pub sample_from: SampleFrom,
-    /// At most this many shards are asked for a batch; at least 1.
+    /// Largest number of shards that serve one batch, at least 1.
     pub max_shards_per_batch: usize,
-    /// How long a writer waits for a shard that it lost before it goes on at another one.
+    /// Time that a writer waits for its lost shard before it continues at another one.
     pub failover_after: Duration,
 }
 
-/// What addresses of groups begin with, and the scheme of their shards.
+/// Prefixes of group addresses, each with the scheme of its shards.
 const SCHEMES: [(&str, &str); 3] =
     [("shards:///", ""), ("shards+grpcs:///", "grpcs://"), ("shards+grpc:///", "grpc://")];
 
 impl GroupAddress {
-    /// Whether it is meant to be the address of a group.
+    /// True if the text is meant to be the address of a group, valid or not.
     pub fn is_one(text: &str) -> bool {
         text.starts_with("shards:") || text.starts_with("shards+")
     }
@@ -64,7 +65,7 @@ impl GroupAddress {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` that says what is wrong.
+    /// `InvalidArgument` with the part of the address that is wrong.
     pub fn parse(text: &str) -> Result<Self> {
         let malformed = |what: &str| {
             Error::invalid_argument(format!(
@@ -78,8 +79,8 @@ impl GroupAddress {
         let Some((scheme, rest)) = found else {
             return Err(malformed("begins with neither shards:/// nor shards+grpcs:///"));
         };
-        let (places, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let seeds: Vec<String> = places.split(',').map(|it| it.trim().to_owned()).collect();
+        let (host_ports, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let seeds: Vec<String> = host_ports.split(',').map(|it| it.trim().to_owned()).collect();
         if seeds.iter().any(String::is_empty) {
             return Err(malformed("has an empty host:port"));
         }
@@ -143,23 +144,23 @@ impl GroupAddress {
         Ok(())
     }
 
-    /// The address of one shard.
-    pub fn shard(&self, place: &str) -> String {
-        if place.starts_with("unix:") {
-            place.to_owned()
+    /// The address of the shard at this `host:port` or `unix:` path.
+    pub fn shard(&self, host_port: &str) -> String {
+        if host_port.starts_with("unix:") {
+            host_port.to_owned()
         } else {
-            format!("{}{place}", self.scheme)
+            format!("{}{host_port}", self.scheme)
         }
     }
 
-    /// The addresses of all seeds, as of one target with several servers.
+    /// The seeds as one address with several servers, without Unix sockets if there are others.
     pub fn seeds_as_target(&self) -> String {
-        let places: Vec<&str> =
+        let host_ports: Vec<&str> =
             self.seeds.iter().filter(|it| !it.starts_with("unix:")).map(String::as_str).collect();
-        if places.is_empty() {
+        if host_ports.is_empty() {
             self.seeds.first().cloned().unwrap_or_default()
         } else {
-            format!("{}{}", self.scheme, places.join(","))
+            format!("{}{}", self.scheme, host_ports.join(","))
         }
     }
 }

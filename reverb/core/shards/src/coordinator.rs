@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Moves the windows of a group's rate limiters to where somebody waits.
+//! Coordinator: moves the windows of a group's rate limiters to shards with blocked callers.
 //!
-//! It has nothing that the shards have not: another one may take over at any time. The later one
-//! has the larger term, and the shards refuse the orders of the earlier one from then on.
+//! A coordinator holds no state of its own, so another one may take over at any time. The newer one
+//! has the larger term, and shards refuse orders with a smaller term.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::member::Member;
 use crate::tables::together;
 use crate::windows::{Bounds, Order, Report, Window, Windows};
 
-/// How often windows are looked at when nobody asks.
+/// Interval between rounds while no caller is blocked.
 const INTERVAL: Duration = Duration::from_millis(100);
-/// Between two rounds at least.
+/// Shortest interval between two rounds.
 const MIN_INTERVAL: Duration = Duration::from_millis(2);
-/// A shard that does not carry out an order in this time counts as lost.
+/// Time in which a shard must carry out an order; a slower shard counts as lost.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two attempts to find the shards.
+/// Pause between two attempts to find the shards.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Runs until it is dropped.
+/// Handle of a running coordinator, which stops when the handle is dropped.
 #[derive(Debug)]
 pub struct Coordinator {
     group: Arc<Group>,
@@ -40,20 +40,21 @@ pub struct Coordinator {
 }
 
 impl Coordinator {
-    /// Starts it. It waits for the shards as long as they take.
+    /// Starts a coordinator. It waits without limit for the shards to appear.
     pub fn start(group: Arc<Group>, runtime: &Handle) -> Self {
         let is_frozen = Arc::new(AtomicBool::new(false));
         let task = runtime.spawn(run(Arc::clone(&group), Arc::clone(&is_frozen))).abort_handle();
         Self { group, is_frozen, task }
     }
 
-    /// While it is frozen, no window grows: the sum of all cursors stays within what it was given.
+    /// Stops or allows the growth of windows. While frozen, the sum of all cursors stays in its
+    /// bounds.
     pub fn freeze(&self, is_frozen: bool) {
         self.is_frozen.store(is_frozen, Ordering::Relaxed);
         self.group.tell();
     }
 
-    /// Whether it still runs. It ends when a later one has taken over.
+    /// True until a coordinator with a larger term takes over.
     pub fn is_running(&self) -> bool {
         !self.task.is_finished()
     }
@@ -66,12 +67,12 @@ impl Drop for Coordinator {
     }
 }
 
-/// The books of all tables that have a limiter worth the name.
+/// Windows of all tables whose rate limiter has a bound.
 struct Books {
     term: i64,
     tables: BTreeMap<String, Windows>,
     bounds: BTreeMap<String, Bounds>,
-    /// The server that each shard was when it was last looked at.
+    /// Server id of each shard in the last round.
     servers: HashMap<i32, u64>,
 }
 
@@ -115,7 +116,7 @@ async fn run(group: Arc<Group>, is_frozen: Arc<AtomicBool>) {
     }
 }
 
-/// The limiters of the whole group.
+/// Rate-limiter bounds of the tables of the whole group.
 async fn bounds_of(view: &View) -> Result<BTreeMap<String, Bounds>> {
     let mut parts: Vec<Vec<TableInfo>> = Vec::new();
     let asked = view.members.iter().map(|member| async {
@@ -129,7 +130,7 @@ async fn bounds_of(view: &View) -> Result<BTreeMap<String, Bounds>> {
             Err(error) => failure = Some(error),
         }
     }
-    // The sums of a list without a map need all of its parts.
+    // Without a map, the bounds of the group are the sums over all shards, so none may be missing.
     if let Some(error) = failure
         && (parts.is_empty() || view.given().is_empty())
     {
@@ -150,7 +151,7 @@ async fn bounds_of(view: &View) -> Result<BTreeMap<String, Bounds>> {
 }
 
 impl Books {
-    /// Begins with another view: with its shards, and with its bounds.
+    /// Adopts another view: its shards and its bounds.
     fn begin(&mut self, group: &Group, view: &View, bounds: BTreeMap<String, Bounds>) {
         for (table, bounds) in &bounds {
             group.need(table);
@@ -170,7 +171,7 @@ impl Books {
         }
     }
 
-    /// Looks at all shards, and moves windows where that helps.
+    /// Asks all shards for their cursors, and moves windows where that helps.
     async fn round(&mut self, view: &View, is_frozen: bool) -> Result<()> {
         for member in &view.members {
             let Some(id) = member.server_id() else { continue };
@@ -181,16 +182,16 @@ impl Books {
         for (table, windows) in &mut self.tables {
             windows.freeze(is_frozen);
             for member in &view.members {
-                let facts = member.facts(table).now();
-                if member.is_down() || !facts.is_heard {
+                let stats = member.stats(table).now();
+                if member.is_down() || !stats.is_heard {
                     windows.lose(member.index);
                     continue;
                 }
                 let report = Report {
-                    cursor: facts.cursor,
-                    size: facts.size,
-                    insert_waits: facts.insert_waits,
-                    sample_waits: facts.sample_waits,
+                    cursor: stats.cursor,
+                    size: stats.size,
+                    insert_waits: stats.insert_waits,
+                    sample_waits: stats.sample_waits,
                 };
                 windows.report(member.index, report);
             }
@@ -203,7 +204,7 @@ impl Books {
     }
 }
 
-/// Sends orders, all at the same time.
+/// Sends orders to all shards at the same time.
 async fn carry_out(
     view: &View,
     table: &str,
@@ -238,7 +239,7 @@ async fn carry_out(
             low: answer.previous_min_diff,
             high: answer.previous_max_diff,
             min_size: match answer.previous_min_size_to_sample {
-                // A server that does not say it.
+                // The server does not report the number.
                 0 => i64::MAX,
                 told => told,
             },
@@ -250,7 +251,7 @@ async fn carry_out(
             sample_waits: now.sample_waits,
         };
         if let Some(member) = view.member(shard) {
-            member.facts(table).watched(&now);
+            member.stats(table).watched(&now);
         }
         windows.answered(shard, window, before, report);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A group of shards: who is in it, and how each of them is.
+//! A group of shards: its members, their health, and the choice among them.
 
-mod find;
-mod tend;
+mod discovery;
+mod health;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,30 +18,30 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::address::{GroupAddress, SampleFrom, Writers};
-use crate::foreign::ForeignKeys;
-use crate::member::{Dial, Member};
+use crate::key_cache::ForeignKeyCache;
+use crate::member::{Connect, Member};
 use crate::slot_map::SlotMap;
-use crate::turns::Turns;
+use crate::weighted_round_robin::WeightedRoundRobin;
 
-pub(crate) use find::within;
-pub(crate) use tend::take;
+pub(crate) use discovery::within;
+pub(crate) use health::take;
 
-/// How long a shard may take for what it answers at once.
+/// Time limit for calls that a shard answers without waiting.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// So long after its last message a writer counts as one that writes.
+/// Time after its last message in which a writer counts as active.
 const WRITING: Duration = Duration::from_secs(3);
 
-/// The group as it is now. A change makes a new view.
+/// Immutable snapshot of the group. Every change installs a new view.
 #[derive(Debug)]
 pub(crate) struct View {
-    /// The map that the shards agree on; `None` for a plain list of servers.
+    /// Map that the shards agree on; `None` for a plain list of servers.
     pub(crate) map: Option<ShardMap>,
     pub(crate) slots: SlotMap,
-    /// By their indices.
+    /// Members, sorted by index.
     pub(crate) members: Vec<Arc<Member>>,
     pub(crate) samplings: HashMap<String, GroupSampling>,
-    /// What the first shard says of its tables; the signatures of all are like these.
+    /// Tables of the first shard that answered. The signatures are the same at all shards.
     pub(crate) tables: Vec<TableInfo>,
 }
 
@@ -50,7 +50,7 @@ impl View {
         self.map.as_ref().map_or(0, |map| map.epoch)
     }
 
-    /// The tables as the program gave them to the group, where that is known.
+    /// Tables with the settings of the whole group, or empty if the group has no map.
     pub(crate) fn given(&self) -> &[TableInfo] {
         self.map.as_ref().map_or(&[], |map| &map.tables)
     }
@@ -59,7 +59,7 @@ impl View {
         self.members.iter().find(|member| member.index == index)
     }
 
-    /// The only member of a group of one: it needs no help.
+    /// The only member of a group of one, which needs no merging of answers.
     pub(crate) fn only(&self) -> Option<&Arc<Member>> {
         match &self.members[..] {
             [only] => Some(only),
@@ -67,38 +67,38 @@ impl View {
         }
     }
 
-    /// Where a table is sampled, as its first server said.
+    /// Sampling rule of a table, as reported by the first shard that answered.
     pub(crate) fn sampling(&self, table: &str) -> Option<GroupSampling> {
         self.samplings.get(table).copied()
     }
 }
 
-/// The shards behind one address. Connects on first use.
+/// Shards behind one address. Connects on first use.
 pub struct Group {
-    /// As it was given.
+    /// Address as given by the program.
     text: String,
     pub(crate) address: GroupAddress,
-    dial: Box<dyn Dial>,
+    connect: Box<dyn Connect>,
     runtime: Handle,
     view: RwLock<Option<Arc<View>>>,
-    /// Only one caller looks for the shards.
+    /// Lock of the discovery: one caller searches at a time.
     finding: tokio::sync::Mutex<()>,
-    /// The tables whose sizes and masses somebody needs.
+    /// Tables whose sizes and masses are needed.
     interest: Mutex<BTreeSet<String>>,
-    /// The tables that writers of this client write to, if these are to fill evenly.
+    /// Tables that `writers=even` writers of this client write to.
     written: Mutex<BTreeSet<String>>,
-    /// When one of them has sent something, in milliseconds since `began`; 0: never.
+    /// Time of the last message of such a writer, in milliseconds since `began`; 0: never.
     written_at: AtomicU64,
     began: Instant,
-    /// Changes with everything that is heard.
+    /// Counter that grows with every report of a shard.
     news: watch::Sender<u64>,
-    turns: Mutex<Turns>,
-    /// Whether rows were sent, whose shards come in turn.
+    rotation: Mutex<WeightedRoundRobin>,
+    /// True after the first rows were sent.
     has_rows: AtomicBool,
-    /// Keys whose priority nobody could set, or that nobody had to delete.
+    /// Keys of updates and deletes that no shard had.
     missed_updates: AtomicU64,
-    /// Where items with keys of other shards' slots were sampled.
-    foreign: Mutex<ForeignKeys>,
+    /// Shards of sampled keys whose slots belong to other shards.
+    foreign: Mutex<ForeignKeyCache>,
 }
 
 impl Group {
@@ -106,13 +106,13 @@ impl Group {
     pub fn new(
         text: &str,
         address: GroupAddress,
-        dial: Box<dyn Dial>,
+        connect: Box<dyn Connect>,
         runtime: Handle,
     ) -> Arc<Self> {
         Arc::new(Self {
             text: text.to_owned(),
             address,
-            dial,
+            connect,
             runtime,
             view: RwLock::new(None),
             finding: tokio::sync::Mutex::new(()),
@@ -121,24 +121,24 @@ impl Group {
             written_at: AtomicU64::new(0),
             began: Instant::now(),
             news: watch::Sender::new(0),
-            turns: Mutex::new(Turns::new(random())),
+            rotation: Mutex::new(WeightedRoundRobin::new(random())),
             has_rows: AtomicBool::new(false),
             missed_updates: AtomicU64::new(0),
             foreign: Mutex::default(),
         })
     }
 
-    /// The address as it was given.
+    /// Address as given by the program.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The view, if the shards were found already.
+    /// The view, if the shards have been found.
     pub(crate) fn found(&self) -> Option<Arc<View>> {
         self.view.read().clone()
     }
 
-    /// The view. Looks for the shards first.
+    /// The view. Finds the shards first if necessary.
     pub(crate) async fn view(self: &Arc<Self>) -> Result<Arc<View>> {
         if let Some(view) = self.found() {
             return Ok(view);
@@ -152,7 +152,7 @@ impl Group {
         Ok(view)
     }
 
-    /// Says it once if a limiter cannot move what it allows between the shards.
+    /// Warns once if the servers cannot share the room of a bounded rate limiter.
     fn warn_if_not_coordinated(&self, view: &View, table: &str) {
         let Some(info) = view.tables.iter().find(|it| it.name == table) else { return };
         let limiter = info.rate_limiter_info.unwrap_or_default();
@@ -169,7 +169,7 @@ impl Group {
         }
     }
 
-    /// Makes this the view, and looks after its members.
+    /// Replaces the view, and starts a health task for each new member.
     fn install(self: &Arc<Self>, view: &Arc<View>) {
         let old = self.view.write().replace(Arc::clone(view));
         if view.members.len() > 1 || view.map.is_some() {
@@ -178,7 +178,7 @@ impl Group {
                     .as_ref()
                     .is_some_and(|old| old.members.iter().any(|known| Arc::ptr_eq(known, member)));
                 if !is_known {
-                    let tending = tend::tend(Arc::downgrade(self), Arc::downgrade(member));
+                    let tending = health::watch(Arc::downgrade(self), Arc::downgrade(member));
                     member.set_task(self.runtime.spawn(tending).abort_handle());
                 }
             }
@@ -186,24 +186,24 @@ impl Group {
         self.tell();
     }
 
-    /// Ends what runs for it.
+    /// Ends the health tasks.
     pub(crate) fn close(&self) {
         if let Some(view) = self.view.write().take() {
             view.members.iter().for_each(|member| member.end_task());
         }
     }
 
-    /// Wakes those who wait for news.
+    /// Wakes all subscribers of news.
     pub(crate) fn tell(&self) {
         self.news.send_modify(|number| *number += 1);
     }
 
-    /// Tells when something was heard.
+    /// Subscribes to reports of the shards.
     pub(crate) fn news(&self) -> watch::Receiver<u64> {
         self.news.subscribe()
     }
 
-    /// From now on the shards tell how this table changes.
+    /// Starts reports of this table by all shards.
     pub(crate) fn need(&self, table: &str) {
         if self.interest.lock().insert(table.to_owned())
             && let Some(view) = self.found()
@@ -217,7 +217,7 @@ impl Group {
         self.interest.lock().iter().cloned().collect()
     }
 
-    /// From now on the shards are asked how full these tables are, while somebody writes.
+    /// Starts polling of these tables' fill levels, while a writer is active.
     pub(crate) fn fills<'a>(&self, tables: impl Iterator<Item = &'a str>) {
         let mut written = self.written.lock();
         for table in tables {
@@ -227,21 +227,20 @@ impl Group {
         }
     }
 
-    /// A writer sends something.
+    /// Marks the writers of this client as active.
     pub(crate) fn writes(&self) {
         let now = self.began.elapsed().as_millis() as u64;
         self.written_at.store(now.max(1), Ordering::Relaxed);
     }
 
-    /// Whether shards are to be asked how full they are: somebody writes, and goes on at another
-    /// one if that is emptier.
+    /// True if fill levels are needed: a writer is active and may move to an emptier shard.
     pub(crate) fn is_writing(&self) -> bool {
         let at = Duration::from_millis(self.written_at.load(Ordering::Relaxed));
         let is_even = self.address.writers == Writers::Even;
         is_even && !at.is_zero() && self.began.elapsed() < at + WRITING
     }
 
-    /// What a shard is asked for: a newer map, and how full it is.
+    /// The request that polls a member: for a newer map and, if needed, for fill levels.
     pub(crate) fn directory_request(&self) -> DirectoryRequest {
         let is_writing = self.is_writing();
         let tables =
@@ -253,12 +252,12 @@ impl Group {
         }
     }
 
-    /// An item was sampled at a shard that does not own the slot of its key.
+    /// Remembers the shard at which a foreign key was sampled.
     pub(crate) fn remember(&self, key: u64, shard: i32) {
         self.foreign.lock().remember(key, shard);
     }
 
-    /// Where such an item was sampled, if that is remembered.
+    /// The shard at which a foreign key was sampled, if remembered.
     pub(crate) fn recall(&self, key: u64) -> Option<i32> {
         self.foreign.lock().recall(key)
     }
@@ -267,12 +266,12 @@ impl Group {
         self.missed_updates.fetch_add(keys as u64, Ordering::Relaxed);
     }
 
-    /// Keys of updates and deletes that no shard had.
+    /// Number of keys in updates and deletes that no shard had.
     pub fn num_missed_updates(&self) -> u64 {
         self.missed_updates.load(Ordering::Relaxed)
     }
 
-    /// The shards that take items: those that answer, if there are any.
+    /// Shards that accept items: those that are up, or all that are not draining if none is up.
     pub(crate) fn takers<'a>(&self, view: &'a View) -> Result<Vec<&'a Arc<Member>>> {
         let usable = |is_strict: bool| -> Vec<&'a Arc<Member>> {
             let members = view.members.iter().filter(|it| it.route.is_some() && !it.is_draining);
@@ -291,7 +290,7 @@ impl Group {
         Ok(members)
     }
 
-    /// The shards that take the next `count` writers or rows, without a look at how full they are.
+    /// Shards for the next `count` writers or rows. Ignores fill levels.
     pub(crate) fn writers(&self, view: &View, count: usize) -> Result<Vec<Arc<Member>>> {
         let mut members = self.takers(view)?;
         match self.address.writers {
@@ -315,22 +314,22 @@ impl Group {
             }
         }
         let weights = weights(&members);
-        let mut turns = self.turns.lock();
-        Ok((0..count).map(|_| Arc::clone(members[turns.next(&weights)])).collect())
+        let mut rotation = self.rotation.lock();
+        Ok((0..count).map(|_| Arc::clone(members[rotation.next(&weights)])).collect())
     }
 
-    /// Whether the next rows are the first ones; asked once.
+    /// True on the first call only: for the first rows of this client.
     pub(crate) fn begins_rows(&self) -> bool {
         !self.has_rows.load(Ordering::Relaxed) && !self.has_rows.swap(true, Ordering::Relaxed)
     }
 
-    /// Lets turns pass until the next one is that of this shard.
+    /// Advances the rotation until this shard is next.
     pub(crate) fn pass_turns_before(&self, view: &View, index: i32) -> Result<()> {
-        self.turns.lock().pass_before(index, &weights(&self.takers(view)?));
+        self.rotation.lock().pass_before(index, &weights(&self.takers(view)?));
         Ok(())
     }
 
-    /// The members that are sampled.
+    /// Members that items are sampled from.
     pub(crate) fn sampled<'a>(&self, view: &'a View) -> Vec<&'a Arc<Member>> {
         let all: Vec<&Arc<Member>> = view.members.iter().collect();
         match self.address.sample_from {
@@ -354,7 +353,7 @@ fn weights(members: &[&Arc<Member>]) -> Vec<(i32, f64)> {
     members.iter().map(|it| (it.index, it.weight)).collect()
 }
 
-/// Whether a shard is on this machine, as far as its address tells.
+/// True if the shard is on this machine, as far as its address shows.
 pub(crate) fn is_near(member: &Member) -> bool {
     let host = member.address.rsplit_once(':').map_or("", |(host, _)| host);
     let host = host.trim_start_matches("grpcs://").trim_start_matches("grpc://");
@@ -373,7 +372,7 @@ fn own_host() -> &'static str {
     })
 }
 
-/// A number in `[0, 1)`.
+/// A random number in `[0, 1)`.
 pub(crate) fn random() -> f64 {
     (KeyGenerator::new().next_key() >> 11) as f64 / (1_u64 << 53) as f64
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How each shard of a group is, for people and for programs that run groups.
+//! Information about each shard of a group, for people and for programs that run groups.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,44 +14,44 @@ use reverb_wire::generated::reverb::{
 use crate::group::{Group, View, within};
 use crate::member::{Member, State};
 
-/// A shard as it is now.
+/// The current state of a shard.
 #[derive(Debug)]
 pub struct ShardRow {
-    /// Its place in the group.
+    /// Index in the group.
     pub index: i32,
-    /// Where it is reached.
+    /// Address of its server.
     pub address: String,
-    /// The id of its server, if it was heard.
+    /// Id of its server, if known.
     pub server_id: Option<u64>,
-    /// Number of slots of keys that it owns.
+    /// Number of key slots that it owns.
     pub num_slots: usize,
     /// "up", "down" or "draining".
     pub state: &'static str,
-    /// Why it is down; else empty.
+    /// Reason why it is down, or empty.
     pub error: String,
-    /// How long ago it said something.
+    /// Time since its last answer.
     pub last_seen: Option<Duration>,
-    /// Its tables; none if it is down, or a server of dm-reverb.
+    /// Tables of the shard. Empty if it is down or runs dm-reverb.
     pub tables: WatchResponse,
 }
 
 impl Group {
-    /// Asks every shard. Those that do not answer within seconds are down.
+    /// Asks every shard. A shard that does not answer within seconds counts as down.
     ///
     /// # Errors
     ///
-    /// `Unavailable` if the shards were never found.
+    /// `Unavailable` if discovery has never succeeded.
     pub async fn shard_info(self: &Arc<Self>) -> Result<Vec<ShardRow>> {
         let view = self.view().await?;
         let asked = view.members.iter().map(|member| row(&view, member));
         Ok(join_all(asked).await)
     }
 
-    /// The map of the group. A plain list of servers has one, too.
+    /// The map of the group. For a plain list of servers, a map is made up.
     ///
     /// # Errors
     ///
-    /// `Unavailable` if the shards were never found.
+    /// `Unavailable` if discovery has never succeeded.
     pub async fn directory(self: &Arc<Self>) -> Result<DirectoryResponse> {
         let view = self.view().await?;
         let of_list = || ShardMap {
@@ -86,7 +86,7 @@ async fn row(view: &View, member: &Member) -> ShardRow {
     match answer {
         Ok(answer) => tables = answer,
         Err(error) if error.is_transient() => member.went_down(&error),
-        // A server of dm-reverb, or one that this client may not watch.
+        // The server runs dm-reverb, or this client has no right to watch it.
         Err(_) => {}
     }
     let (state, error) = match member.state() {

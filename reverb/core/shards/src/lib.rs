@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Several servers as one: a group of shards behind one [`Transport`].
+//! A group: several servers (shards) behind one [`Transport`].
 //!
 //! Design: `docs/design/groups.md`.
 //!
@@ -10,10 +10,9 @@
 
 pub mod address;
 pub mod coordinator;
-pub mod facts;
-mod foreign;
 pub mod group;
 pub mod info;
+mod key_cache;
 pub mod member;
 mod merge;
 mod plan;
@@ -22,8 +21,9 @@ pub mod shares;
 pub mod slot_map;
 mod status;
 pub mod table_part;
+pub mod table_stats;
 mod tables;
 pub mod transfer;
 pub mod transport;
-pub mod turns;
+pub mod weighted_round_robin;
 pub mod windows;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A shard as its clients see it: how to reach it, and what it said last.
+//! A member: a client's view of one shard, with its connections and last reports.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,78 +15,79 @@ use reverb_wire::transport::ShardRoute;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-use crate::facts::TableFacts;
+use crate::table_stats::TableStats;
 
-/// Who listens on a socket of this machine answers at once.
+/// Time limit for a Unix socket on this machine, which answers at once.
 const SOCKET_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Leads to one server.
-pub trait Line: Send + Sync {
-    /// The server. It may have moved into this process meanwhile.
+/// A connection to one server.
+pub trait ShardConnection: Send + Sync {
+    /// The server. The call can return another object later, if the server moves into this process.
     fn shard(&self) -> Result<Arc<dyn Shard>>;
 }
 
-/// Makes lines to servers, by their addresses.
-pub trait Dial: Send + Sync {
-    /// A line; it connects on first use. The server that has the id, if it is known, may be in this
-    /// process at an address that does not say so.
+/// Makes connections to servers.
+pub trait Connect: Send + Sync {
+    /// Makes a connection; it opens on first use. A server with this id in the same process is used
+    /// directly, even if the address does not show that it is local.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for an address that cannot be.
-    fn dial(&self, address: &str, server_id: Option<u64>) -> Result<Box<dyn Line>>;
+    /// `InvalidArgument` for a malformed address.
+    fn connect(&self, address: &str, server_id: Option<u64>) -> Result<Box<dyn ShardConnection>>;
 
-    /// A line over a Unix socket of this machine, if there is one at the path. Whoever listens
-    /// there has to prove its id.
-    fn dial_socket(&self, unix_path: &str) -> Option<Box<dyn Line>>;
+    /// Makes a connection over a Unix socket of this machine, if the path exists. The caller must
+    /// check the id of the server.
+    fn connect_socket(&self, unix_path: &str) -> Option<Box<dyn ShardConnection>>;
 }
 
-/// Whether a shard can be used.
+/// Availability of a shard.
 #[derive(Debug, Clone)]
 pub(crate) enum State {
-    /// Nothing was heard of it yet.
+    /// Not asked yet.
     New,
-    /// It answers.
+    /// The last call was answered.
     Up,
-    /// It does not.
+    /// The last call failed.
     Down(Error),
 }
 
 /// A shard of a group.
 pub struct Member {
-    /// Its place in the group.
+    /// Index in the group.
     pub(crate) index: i32,
-    /// For people, and to reach it.
+    /// Address, used to connect and in messages.
     pub(crate) address: String,
-    line: Box<dyn Line>,
-    /// A shorter way on the same machine, and whether the right server is at its end.
-    socket: Option<Box<dyn Line>>,
+    connection: Box<dyn ShardConnection>,
+    /// Connection over a Unix socket, used once `is_socket_proved` is true: the server's id is
+    /// right.
+    socket: Option<Box<dyn ShardConnection>>,
     is_socket_proved: AtomicBool,
-    /// `None` if it owns no slots; then it gets no items.
+    /// Key slots of the shard; `None` if it owns none and so gets no items.
     pub(crate) route: Option<ShardRoute>,
-    /// Its share of the inserts.
+    /// Relative share of inserts that the shard gets.
     pub(crate) weight: f64,
     pub(crate) is_draining: bool,
     pub(crate) is_coordinator: bool,
     state: Mutex<State>,
     last_seen: Mutex<Option<Instant>>,
     server_id: Mutex<Option<u64>>,
-    tables: RwLock<HashMap<String, Arc<TableFacts>>>,
-    /// Whether it has the calls of shards; those of dm-reverb have not.
+    tables: RwLock<HashMap<String, Arc<TableStats>>>,
+    /// False for servers of dm-reverb, which lack the calls of shards.
     is_ours: AtomicBool,
-    /// Whether a watch tells of its tables as they change.
+    /// True while a watch reports changes of its tables.
     pub(crate) is_watched: AtomicBool,
-    /// Insert streams of all clients that lead to it, as it has told last.
+    /// Number of insert streams of all clients to this shard, as last reported.
     pub(crate) told_writers: AtomicI64,
-    /// Insert streams of this client that lead to it.
+    /// Number of insert streams of this client to this shard.
     pub(crate) num_writers: AtomicUsize,
-    /// Wakes the task that looks after it.
+    /// Wakes the health task of this member.
     pub(crate) look: Notify,
     task: Mutex<Option<AbortHandle>>,
 }
 
-/// What makes a member.
-pub(crate) struct Place {
+/// Arguments of [`Member::new`].
+pub(crate) struct MemberConfig {
     pub(crate) index: i32,
     pub(crate) address: String,
     pub(crate) weight: f64,
@@ -96,12 +97,17 @@ pub(crate) struct Place {
 }
 
 impl Member {
-    pub(crate) fn new(place: Place, line: Box<dyn Line>, slots: Option<KeySlots>) -> Self {
-        let Place { index, address, weight, is_draining, is_coordinator, server_id } = place;
+    pub(crate) fn new(
+        config: MemberConfig,
+        connection: Box<dyn ShardConnection>,
+        slots: Option<KeySlots>,
+    ) -> Self {
+        let MemberConfig { index, address, weight, is_draining, is_coordinator, server_id } =
+            config;
         Self {
             index,
             address,
-            line,
+            connection,
             socket: None,
             is_socket_proved: AtomicBool::new(false),
             route: slots.map(|slots| ShardRoute { index, slots: Arc::new(slots) }),
@@ -121,22 +127,22 @@ impl Member {
         }
     }
 
-    /// With a shorter way on the same machine.
-    pub(crate) fn with_socket(mut self, socket: Option<Box<dyn Line>>) -> Self {
+    /// Adds a connection over a Unix socket of this machine.
+    pub(crate) fn with_socket(mut self, socket: Option<Box<dyn ShardConnection>>) -> Self {
         self.socket = socket;
         self
     }
 
-    /// The server.
+    /// The server, over the Unix socket if it is proved.
     pub(crate) fn shard(&self) -> Result<Arc<dyn Shard>> {
         match &self.socket {
             Some(socket) if self.is_socket_proved.load(Ordering::Relaxed) => socket.shard(),
-            _ => self.line.shard(),
+            _ => self.connection.shard(),
         }
     }
 
-    /// Asks who is at the end of the socket. Paths, like host names, are alike in containers: only
-    /// the server with the right id may be used.
+    /// Checks the server's id over the Unix socket. Containers can have equal paths and host names,
+    /// so only the id identifies a server.
     pub(crate) async fn prove_socket(&self, server_id: u64) {
         let Some(socket) = &self.socket else { return };
         let asked = async { socket.shard()?.call(DirectoryRequest::default()).await };
@@ -174,13 +180,13 @@ impl Member {
         self.is_ours.store(is_ours, Ordering::Relaxed);
     }
 
-    /// It has answered. `server_id` says who, if it is known.
+    /// Records an answer, and the server's id if known.
     pub(crate) fn came_up(&self, server_id: Option<u64>) {
         *self.last_seen.lock() = Some(Instant::now());
         if let Some(id) = server_id {
             let before = self.server_id.lock().replace(id);
             if before.is_some_and(|before| before != id) {
-                self.tables.read().values().for_each(|facts| facts.forget());
+                self.tables.read().values().for_each(|stats| stats.forget());
             }
         }
         let before = std::mem::replace(&mut *self.state.lock(), State::Up);
@@ -193,10 +199,10 @@ impl Member {
         }
     }
 
-    /// It did not answer.
+    /// Records a failed call.
     pub(crate) fn went_down(&self, error: &Error) {
         let before = std::mem::replace(&mut *self.state.lock(), State::Down(error.clone()));
-        self.tables.read().values().for_each(|facts| facts.doubt_keys());
+        self.tables.read().values().for_each(|stats| stats.doubt_keys());
         if !matches!(before, State::Down(_)) {
             tracing::warn!(
                 peer = self.address, shard = self.index, %error,
@@ -206,20 +212,20 @@ impl Member {
         }
     }
 
-    /// What is known of a table.
-    pub(crate) fn facts(&self, table: &str) -> Arc<TableFacts> {
-        if let Some(facts) = self.tables.read().get(table) {
-            return Arc::clone(facts);
+    /// Statistics of a table; created empty on first use.
+    pub(crate) fn stats(&self, table: &str) -> Arc<TableStats> {
+        if let Some(stats) = self.tables.read().get(table) {
+            return Arc::clone(stats);
         }
         Arc::clone(self.tables.write().entry(table.to_owned()).or_default())
     }
 
-    /// How full these tables are together, if that is known of all.
+    /// Sum of the fill levels of these tables, if all are known.
     pub(crate) fn share<'a>(&self, mut tables: impl Iterator<Item = &'a str>) -> Option<f64> {
-        tables.try_fold(0.0, |sum, table| Some(sum + self.facts(table).now().share?))
+        tables.try_fold(0.0, |sum, table| Some(sum + self.stats(table).now().share?))
     }
 
-    /// Nobody looks after it any more.
+    /// Ends the health task.
     pub(crate) fn end_task(&self) {
         if let Some(task) = self.task.lock().take() {
             task.abort();

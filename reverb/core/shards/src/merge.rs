@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Small calls to a group: one file a call, which asks the shards and merges their answers.
+//! Small calls to a group: one file for each call that asks the shards and merges their answers.
 
 mod checkpoint;
 mod checkpoint_status;
@@ -30,7 +30,7 @@ use reverb_wire::transport::BoxFuture;
 use crate::group::{Group, View};
 use crate::transport::of_shard;
 
-/// A small call whose answers a group merges.
+/// A small call with answers that a group merges.
 pub(crate) trait Merge: Call {
     /// Asks the shards, and merges their answers.
     fn merge(
@@ -40,7 +40,7 @@ pub(crate) trait Merge: Call {
     ) -> impl Future<Output = Result<Self::Answer>> + Send;
 }
 
-/// Asks the shards of an encoded request, and merges and encodes their answers.
+/// Decodes a request, merges the shards' answers, and encodes the result.
 pub(crate) async fn merged(
     group: &Arc<Group>,
     view: &View,
@@ -85,7 +85,7 @@ fn merge<'a, C: Merge>(
     })
 }
 
-/// Asks all shards at the same time. Every one must answer.
+/// Calls all shards at the same time. All must answer.
 async fn ask_all<C: Call>(view: &View, request: C) -> Result<Vec<C::Answer>> {
     let asked = view.members.iter().map(|member| {
         let request = request.clone();

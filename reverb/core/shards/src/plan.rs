@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a request is divided among the shards of a group. Decides, and never waits.
+//! Division of a sample request among the shards of a group. Decides, and never waits.
 
-use crate::facts::Facts;
 use crate::shares::Shares;
+use crate::table_stats::Stats;
 
-/// A shard is asked for at least this many items, so that a batch is not many small messages. Which
-/// shards give it is drawn by mass, so this changes no probability.
+/// Smallest number of items to ask of a shard, so that a batch is not many small messages. Shards
+/// are drawn by mass, so the minimum changes no probability.
 const MIN_ITEMS: usize = 64;
 
-/// A shard that may be asked, and its table.
+/// A shard that could serve a request, and its table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
-    /// Whether the shard answers.
+    /// True if the shard answers.
     pub(crate) is_usable: bool,
-    /// Whether the shard tells at once when its table changes.
+    /// True if a watch reports changes of the table at once.
     pub(crate) is_watched: bool,
-    pub(crate) facts: Facts,
+    pub(crate) stats: Stats,
 }
 
-/// The number of items of each candidate, and its share of the group.
+/// Number of items of each candidate, and the candidate's share of the group.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Plan {
     pub(crate) counts: Vec<usize>,
@@ -40,14 +40,14 @@ impl Plan {
         if total <= 0.0 {
             return None;
         }
-        // A message costs as much as some dozen small items.
+        // The limit: one message costs as much as some dozen small items.
         let limit = max_shards.min(count / MIN_ITEMS).max(1);
         let counts = shares.split(&masses, count, limit);
         Some(Self { counts, shares: masses.iter().map(|mass| mass / total * part).collect() })
     }
 
-    /// Shards in turn, as far as they have items; all, if none is known to have any. Not all items
-    /// may be divided.
+    /// Divides a request among shards in rotation, up to their sizes; all shards if no size is
+    /// known. The result may have fewer items than `count`.
     pub(crate) fn in_turn(
         candidates: &[Candidate],
         count: usize,
@@ -55,11 +55,11 @@ impl Plan {
     ) -> Option<Self> {
         let usable = || candidates.iter().filter(|it| it.is_usable);
         usable().next()?;
-        let allowed = |it: &Candidate| if it.is_usable { it.facts.samples_allowed() } else { 0 };
+        let allowed = |it: &Candidate| if it.is_usable { it.stats.samples_allowed() } else { 0 };
         let mut allowed: Vec<usize> = candidates.iter().map(allowed).collect();
         if allowed.iter().all(|&it| it == 0) {
-            // A watch tells at once when an empty table has items.
-            let size: i64 = candidates.iter().map(|it| it.facts.size).sum();
+            // The watch reports at once when an empty table gets items.
+            let size: i64 = candidates.iter().map(|it| it.stats.size).sum();
             if usable().all(|it| it.is_watched) && size == 0 {
                 return None;
             }
@@ -89,25 +89,25 @@ impl Plan {
     }
 }
 
-/// The masses by which a request is divided; 0 for shards that cannot be asked.
+/// Masses for the division; 0 for shards that cannot be asked.
 fn masses(candidates: &[Candidate]) -> Vec<f64> {
     let known = candidates.iter().filter(|it| it.is_usable);
-    let known = known.filter_map(|it| Some((it.facts.mass?, it.facts.size as f64)));
+    let known = known.filter_map(|it| Some((it.stats.mass?, it.stats.size as f64)));
     let (mass, size) = known.fold((0.0, 0.0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-    // The mean weight of an item where it is known stands for where it is not.
+    // The mean weight of known items stands in for unknown ones.
     let mean = if mass > 0.0 && size > 0.0 { mass / size } else { 1.0 };
     let sizes = || {
-        let size = |it: &Candidate| if it.is_usable { it.facts.size.max(0) as f64 } else { 0.0 };
+        let size = |it: &Candidate| if it.is_usable { it.stats.size.max(0) as f64 } else { 0.0 };
         candidates.iter().map(size)
     };
     let mass_of = |(it, size): (&Candidate, f64)| {
-        if size > 0.0 { it.facts.mass.unwrap_or(size * mean) } else { 0.0 }
+        if size > 0.0 { it.stats.mass.unwrap_or(size * mean) } else { 0.0 }
     };
     let masses: Vec<f64> = candidates.iter().zip(sizes()).map(mass_of).collect();
     if masses.iter().any(|&mass| mass > 0.0) {
         return masses;
     }
-    // All weights are 0: then all items are alike, as in one table.
+    // With all weights 0, items are equally likely, as in a single table.
     sizes().collect()
 }
 
@@ -119,7 +119,7 @@ mod tests {
         Candidate {
             is_usable: true,
             is_watched: true,
-            facts: Facts { size, mass, ..Facts::default() },
+            stats: Stats { size, mass, ..Stats::default() },
         }
     }
 
@@ -174,7 +174,7 @@ mod tests {
 
     fn limited(size: i64, allowed: f64) -> Candidate {
         let mut it = candidate(size, None);
-        (it.facts.cursor, it.facts.min_diff) = (allowed, Some(0.0));
+        (it.stats.cursor, it.stats.min_diff) = (allowed, Some(0.0));
         it
     }
 

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One sample stream over all shards.
 //!
-//! Which shard an item comes from is decided here, by the masses of the shards; which item of the
-//! shard, by the shard. The probability of an item is the product of both, and is exact also if the
-//! masses are out of date: then other items come, and their probabilities say so.
+//! The shard of an item is drawn here, by the masses of the shards; the item is drawn by the shard.
+//! The probability of an item is the product of both. It is exact even if the masses are out of
+//! date, because it is computed from the shares that were used.
 //!
-//! Tables that sample in an order of their own (queues, stacks, heaps) have that order in each
-//! shard only. Nothing is asked of a shard beyond what was requested, because what it samples may
-//! be gone from it. So requests go to the shards that have items, for a short time, and then to
-//! others.
+//! Tables that sample in a fixed order (queues, stacks, heaps) have that order in each shard only.
+//! Sampling can remove items from a shard, so no shard is asked for more than was requested.
+//! Requests go to the shards that have items, and after a short time to others.
 
-mod lane;
+mod shard_stream;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,53 +23,53 @@ use reverb_data::{
 };
 use reverb_wire::transport::{BoxFuture, SampleRequest, SampleStream};
 
-use crate::facts::TableFacts;
 use crate::group::{Group, View, random, within};
 use crate::member::{Member, State};
 use crate::plan::{Candidate, Plan};
 use crate::shares::Shares;
+use crate::table_stats::TableStats;
 
-use lane::{Lane, Part, Request};
+use shard_stream::{Part, Request, ShardStream};
 
-/// How long a shard may take to give items of an ordered table before others are asked too.
+/// Time that a shard of an ordered table gets before others are asked too.
 const ORDERED_PATIENCE: Duration = Duration::from_millis(50);
-/// The same for other tables: the items of the shard may have left since it told its mass.
+/// Time limit for other tables: the shard's items may have left since it reported its mass.
 const SHARD_PATIENCE: Duration = Duration::from_secs(2);
-/// How long the first request waits to hear the masses of all shards.
+/// Time that the first request waits for the masses of all shards.
 const FIRST_NEWS: Duration = Duration::from_secs(1);
 
 type Received = (usize, Box<dyn SampleStream>, Result<Vec<Sampled>>);
 
-/// What has to happen before the next request can be divided.
+/// Next step before another request can be divided.
 enum Next {
-    /// Nothing: the shards have been asked for all that can be asked now.
+    /// Wait for answers: no shard can be asked for more now.
     Listen,
-    /// The shards tell their masses.
+    /// Wait until the shards have reported their masses.
     Hear,
-    /// These lanes get a stream.
+    /// Open the streams of these shards.
     Open(Vec<usize>),
-    /// Some shard has items.
+    /// Wait until a shard has items.
     Wait,
 }
 
-/// A stream over the shards of a group.
+/// A sample stream over the shards of a group.
 pub(crate) struct GroupSampleStream {
     group: Arc<Group>,
     view: Arc<View>,
     table: String,
     sampling: GroupSampling,
     shares: Shares,
-    lanes: Vec<Lane>,
-    /// The table, as all shards know it, sampled here or not.
-    sizes: Vec<(Arc<Member>, Arc<TableFacts>)>,
-    /// Whether the masses were waited for.
+    shards: Vec<ShardStream>,
+    /// Statistics of the table at all shards, including those that are not sampled.
+    sizes: Vec<(Arc<Member>, Arc<TableStats>)>,
+    /// True after the wait for the masses.
     has_heard: bool,
     receiving: FuturesUnordered<BoxFuture<'static, Received>>,
-    /// Requests, or what is left of them, that no shard was asked for yet.
+    /// Requests, or their remainders, that were not sent to any shard yet.
     unasked: VecDeque<Request>,
-    /// How the first of them is divided, while streams are opened.
+    /// Division of the first of them, kept while streams are opened.
     plan: Option<Plan>,
-    /// Why a shard did not give all it was asked for. It is told when the others have.
+    /// Failure of a shard, reported after the answers of the other shards.
     failure: Option<Error>,
 }
 
@@ -82,7 +81,7 @@ impl GroupSampleStream {
             table: String::new(),
             sampling: GroupSampling::Ordered,
             shares: Shares::new(random()),
-            lanes: Vec::new(),
+            shards: Vec::new(),
             sizes: Vec::new(),
             has_heard: false,
             receiving: FuturesUnordered::new(),
@@ -92,7 +91,7 @@ impl GroupSampleStream {
         }
     }
 
-    /// Begins with a table, or with the shards of another view.
+    /// Starts with a table, or starts over with the shards of another view.
     fn begin(&mut self, table: &str, view: Arc<View>) -> Result<()> {
         let Some(sampling) = view.sampling(table) else {
             let known: Vec<String> = view.tables.iter().map(|it| it.name.clone()).collect();
@@ -101,17 +100,17 @@ impl GroupSampleStream {
         self.group.need(table);
         table.clone_into(&mut self.table);
         self.sampling = sampling;
-        let mut old = std::mem::take(&mut self.lanes);
-        self.lanes = self
+        let mut old = std::mem::take(&mut self.shards);
+        self.shards = self
             .group
             .sampled(&view)
             .into_iter()
             .map(|member| {
-                let same = old.iter().position(|lane| Arc::ptr_eq(&lane.member, member));
+                let same = old.iter().position(|shard| Arc::ptr_eq(&shard.member, member));
                 let stream = same.and_then(|at| old[at].stream.take());
-                Lane {
+                ShardStream {
                     member: Arc::clone(member),
-                    facts: member.facts(table),
+                    stats: member.stats(table),
                     stream,
                     share: 0.0,
                     parts: VecDeque::new(),
@@ -120,7 +119,7 @@ impl GroupSampleStream {
             })
             .collect();
         self.sizes =
-            view.members.iter().map(|member| (Arc::clone(member), member.facts(table))).collect();
+            view.members.iter().map(|member| (Arc::clone(member), member.stats(table))).collect();
         self.view = view;
         self.has_heard = false;
         self.plan = None;
@@ -128,41 +127,42 @@ impl GroupSampleStream {
     }
 
     fn has_outstanding(&self) -> bool {
-        self.lanes.iter().any(|lane| !lane.parts.is_empty())
+        self.shards.iter().any(|shard| !shard.parts.is_empty())
     }
 
-    /// Divides a request among the lanes; `None` if none can be asked for items now.
+    /// Divides a request among the shards; `None` if no shard can be asked for items now.
     fn divide(&mut self, count: usize) -> Option<Plan> {
-        let candidates: Vec<Candidate> = self.lanes.iter().map(Lane::as_candidate).collect();
+        let candidates: Vec<Candidate> =
+            self.shards.iter().map(ShardStream::as_candidate).collect();
         if self.sampling == GroupSampling::Ordered {
             return Plan::in_turn(&candidates, count, &mut self.shares);
         }
-        // The local shard of one of several learners stands for its part of the group.
-        let part = self.lanes.len() as f64 / self.view.members.len() as f64;
+        // One of several learners with a local shard each stands for an equal part of the group.
+        let part = self.shards.len() as f64 / self.view.members.len() as f64;
         let max_shards = self.group.address.max_shards_per_batch;
         Plan::by_mass(&candidates, count, max_shards, part, &mut self.shares)
     }
 
     fn is_heard(&self) -> bool {
-        self.lanes.iter().all(|lane| lane.member.is_down() || lane.facts.now().is_heard)
+        self.shards.iter().all(|shard| shard.member.is_down() || shard.stats.now().is_heard)
     }
 
-    /// Waits until the shards have told their masses, for a moment at most.
+    /// Waits a limited time for the shards to report their masses.
     async fn hear(&mut self) {
         let mut news = self.group.news();
-        let lanes: Vec<(Arc<Member>, Arc<TableFacts>)> = self
-            .lanes
+        let shards: Vec<(Arc<Member>, Arc<TableStats>)> = self
+            .shards
             .iter()
-            .map(|lane| (Arc::clone(&lane.member), Arc::clone(&lane.facts)))
+            .map(|shard| (Arc::clone(&shard.member), Arc::clone(&shard.stats)))
             .collect();
         let is_heard =
-            || lanes.iter().all(|(member, facts)| member.is_down() || facts.now().is_heard);
+            || shards.iter().all(|(member, stats)| member.is_down() || stats.now().is_heard);
         let heard = async { while !is_heard() && news.changed().await.is_ok() {} };
         let _ = tokio::time::timeout(FIRST_NEWS, heard).await;
         self.has_heard = true;
     }
 
-    /// Asks the shards for what was requested, as far as that needs no waiting.
+    /// Sends requests to shards as far as possible without waiting.
     fn ask(&mut self) -> Result<Next> {
         while let Some(request) = self.unasked.front().cloned() {
             if let Some(view) = self.group.found().filter(|view| !Arc::ptr_eq(view, &self.view))
@@ -178,13 +178,14 @@ impl GroupSampleStream {
             let Some(plan) = plan else {
                 return Ok(if self.has_outstanding() { Next::Listen } else { Next::Wait });
             };
-            let asked = || self.lanes.iter().zip(&plan.counts).enumerate();
-            // A stream that is listened to takes no request; its answer comes first.
-            if asked().any(|(_, (lane, &count))| count > 0 && lane.is_receiving) {
+            let asked = || self.shards.iter().zip(&plan.counts).enumerate();
+            // A stream whose answer is pending cannot send a request.
+            if asked().any(|(_, (shard, &count))| count > 0 && shard.is_receiving) {
                 self.plan = Some(plan);
                 return Ok(Next::Listen);
             }
-            let closed = asked().filter(|(_, (lane, count))| **count > 0 && lane.stream.is_none());
+            let closed =
+                asked().filter(|(_, (shard, count))| **count > 0 && shard.stream.is_none());
             let closed: Vec<usize> = closed.map(|(i, _)| i).collect();
             if !closed.is_empty() {
                 self.plan = Some(plan);
@@ -195,12 +196,12 @@ impl GroupSampleStream {
                 Some(rest) if rest.count > num_asked => rest.count -= num_asked,
                 _ => drop(self.unasked.pop_front()),
             }
-            for (lane, &share) in self.lanes.iter_mut().zip(&plan.shares) {
-                lane.share = share;
+            for (shard, &share) in self.shards.iter_mut().zip(&plan.shares) {
+                shard.share = share;
             }
             for (i, (count, share)) in plan.counts.into_iter().zip(plan.shares).enumerate() {
                 if count > 0 {
-                    self.ask_lane(i, count, share, &request);
+                    self.ask_shard(i, count, share, &request);
                 }
             }
             if num_asked < request.count {
@@ -210,7 +211,7 @@ impl GroupSampleStream {
         Ok(Next::Listen)
     }
 
-    fn ask_lane(&mut self, i: usize, count: usize, share: f64, request: &Request) {
+    fn ask_shard(&mut self, i: usize, count: usize, share: f64, request: &Request) {
         let patience =
             if self.sampling == GroupSampling::Ordered { ORDERED_PATIENCE } else { SHARD_PATIENCE };
         let left = request.deadline.map(|it| it.saturating_duration_since(Instant::now()));
@@ -218,18 +219,18 @@ impl GroupSampleStream {
         let asked = SampleRequest {
             options: SampleOptions {
                 stacking: request.options.stacking.map(|_| Stacking::new(count)),
-                // What one shard cannot give, others may have.
+                // Other shards can give the items that one shard lacks.
                 all_or_nothing: false,
                 ..request.options
             },
             columns: &request.columns,
             ..SampleRequest::new(&self.table, count, timeout)
         };
-        let lane = &mut self.lanes[i];
+        let shard = &mut self.shards[i];
         let deadline = request.deadline;
         let (options, columns) = (request.options, Arc::clone(&request.columns));
-        lane.parts.push_back(Part { missing: count, share, deadline, options, columns });
-        let asked = match &mut lane.stream {
+        shard.parts.push_back(Part { missing: count, share, deadline, options, columns });
+        let asked = match &mut shard.stream {
             Some(stream) => stream.request(&asked),
             None => Err(Error::unavailable("its stream is lost")),
         };
@@ -238,23 +239,22 @@ impl GroupSampleStream {
         }
     }
 
-    /// Opens the streams of these lanes, all at once. Where that fails, the request is divided
-    /// anew.
-    async fn open(&mut self, lanes: Vec<usize>) {
-        let opened = join_all(lanes.into_iter().map(|i| {
-            let member = Arc::clone(&self.lanes[i].member);
+    /// Opens the streams of these shards at the same time. A failure divides the request anew.
+    async fn open(&mut self, shards: Vec<usize>) {
+        let opened = join_all(shards.into_iter().map(|i| {
+            let member = Arc::clone(&self.shards[i].member);
             async move { (i, within(async { member.shard()?.open_sample().await }).await) }
         }))
         .await;
         for (i, opened) in opened {
             match opened {
-                Ok(stream) => self.lanes[i].stream = Some(stream),
+                Ok(stream) => self.shards[i].stream = Some(stream),
                 Err(error) if error.is_transient() => {
-                    self.lanes[i].member.went_down(&error);
+                    self.shards[i].member.went_down(&error);
                     self.plan = None;
                 }
                 Err(error) => {
-                    self.failure = Some(error.context(&self.lanes[i].member.name()));
+                    self.failure = Some(error.context(&self.shards[i].member.name()));
                     self.unasked.clear();
                     self.plan = None;
                 }
@@ -262,27 +262,26 @@ impl GroupSampleStream {
         }
     }
 
-    /// A shard does not give what it was asked for: the others are asked, in the shares that they
-    /// have without it.
+    /// Handles a shard that failed: its parts go to the other shards, in their shares without it.
     fn lost(&mut self, i: usize, error: &Error) {
         self.plan = None;
-        let lane = &mut self.lanes[i];
-        lane.stream = None;
+        let shard = &mut self.shards[i];
+        shard.stream = None;
         if error.is_transient() {
-            lane.member.went_down(error);
+            shard.member.went_down(error);
         }
-        for part in std::mem::take(&mut lane.parts) {
+        for part in std::mem::take(&mut shard.parts) {
             self.unasked.push_back(part.into_request());
         }
     }
 
-    /// No shard has an item that can be sampled: waits until one says that it has.
+    /// Waits until a shard reports an item that can be sampled.
     async fn wait_for_items(&mut self) -> Result<()> {
-        if self.lanes.iter().all(|lane| lane.member.is_down()) {
-            let down = self.lanes.iter().find_map(|lane| match lane.member.state() {
-                State::Down(error) => {
-                    Some(error.context(&format!("No shard can be sampled: {}", lane.member.name())))
-                }
+        if self.shards.iter().all(|shard| shard.member.is_down()) {
+            let down = self.shards.iter().find_map(|shard| match shard.member.state() {
+                State::Down(error) => Some(
+                    error.context(&format!("No shard can be sampled: {}", shard.member.name())),
+                ),
                 _ => None,
             });
             return Err(down.unwrap_or_else(|| Error::unavailable("No shard can be sampled.")));
@@ -294,26 +293,26 @@ impl GroupSampleStream {
         });
         let _ = tokio::time::timeout(patience, news.changed()).await;
         if deadline.is_some_and(|deadline| deadline <= Instant::now())
-            && self.lanes.iter().all(|lane| lane.facts.now().size == 0)
+            && self.shards.iter().all(|shard| shard.stats.now().size == 0)
         {
             return Err(Error::rate_limiter_timeout(&format!(
                 "Table {} is empty in all {} shards of {}.",
                 self.table,
-                self.lanes.len(),
+                self.shards.len(),
                 self.group.text()
             )));
         }
         Ok(())
     }
 
-    /// Begins to wait for the answers of all shards that owe one.
+    /// Starts waiting for the answers of all shards with unanswered parts.
     fn listen(&mut self) {
-        for (i, lane) in self.lanes.iter_mut().enumerate() {
-            if lane.parts.is_empty() || lane.is_receiving {
+        for (i, shard) in self.shards.iter_mut().enumerate() {
+            if shard.parts.is_empty() || shard.is_receiving {
                 continue;
             }
-            if let Some(mut stream) = lane.stream.take() {
-                lane.is_receiving = true;
+            if let Some(mut stream) = shard.stream.take() {
+                shard.is_receiving = true;
                 self.receiving.push(Box::pin(async move {
                     let received = stream.receive().await;
                     (i, stream, received)
@@ -322,27 +321,28 @@ impl GroupSampleStream {
         }
     }
 
-    /// The smallest probability of an item of the group: a shard's, times the share of the shard. 0
-    /// as long as a shard has not told its own.
+    /// Smallest probability of an item in the group: a shard's smallest one times the share of the
+    /// shard. 0 until all shards have reported theirs.
     fn min_probability(&self) -> f64 {
-        let asked = self.lanes.iter().filter(|lane| lane.share > 0.0);
-        let all = asked.map(|lane| lane.share * lane.facts.now().min_probability.unwrap_or(0.0));
+        let asked = self.shards.iter().filter(|shard| shard.share > 0.0);
+        let all = asked.map(|shard| shard.share * shard.stats.now().min_probability.unwrap_or(0.0));
         all.reduce(f64::min).unwrap_or(0.0)
     }
 
-    /// Takes an answer. Returns its items, with the probabilities of the group. After an error the
-    /// answers of the other shards come first: their items have been sampled, and may have left.
+    /// Takes an answer, and returns its items with the probabilities of the group. An error is
+    /// reported after the answers of the other shards: their items are already sampled, and may
+    /// have been removed.
     fn take(&mut self, (i, stream, received): Received) -> Vec<Sampled> {
-        let lane = &mut self.lanes[i];
-        lane.is_receiving = false;
+        let shard = &mut self.shards[i];
+        shard.is_receiving = false;
         match received {
             Ok(mut samples) => {
-                lane.stream = Some(stream);
-                lane.facts.sampled(&samples, self.sampling);
+                shard.stream = Some(stream);
+                shard.stats.sampled(&samples, self.sampling);
                 let mut left = samples.len();
                 let mut at = 0;
                 while left > 0 {
-                    let Some(part) = lane.parts.front_mut() else { break };
+                    let Some(part) = shard.parts.front_mut() else { break };
                     let count = left.min(part.missing);
                     for sampled in &mut samples[at..at + count] {
                         sampled.probability *= part.share;
@@ -352,12 +352,12 @@ impl GroupSampleStream {
                     at += count;
                     left -= count;
                     if part.missing == 0 {
-                        lane.parts.pop_front();
+                        shard.parts.pop_front();
                     }
                 }
-                let index = lane.member.index;
+                let index = shard.member.index;
                 let living = self.sizes.iter().filter(|(member, _)| !member.is_down());
-                let size: i64 = living.map(|(_, facts)| facts.now().size).sum();
+                let size: i64 = living.map(|(_, stats)| stats.now().size).sum();
                 let min_probability = self.min_probability();
                 for sampled in &mut samples {
                     sampled.table_size = size;
@@ -369,25 +369,25 @@ impl GroupSampleStream {
                 samples
             }
             Err(error) if error.kind() == ErrorKind::RateLimiterTimeout => {
-                // The stream goes on; the request that timed out is over.
-                lane.stream = None;
+                // The group's stream continues; only the request timed out.
+                shard.stream = None;
                 drop(stream);
-                let part = lane.parts.pop_front();
-                let rest: Vec<Part> = lane.parts.drain(..).collect();
+                let part = shard.parts.pop_front();
+                let rest: Vec<Part> = shard.parts.drain(..).collect();
                 let is_over = |deadline: Option<Instant>| {
                     deadline.is_some_and(|deadline| deadline <= Instant::now())
                 };
                 for part in part.into_iter().chain(rest) {
                     if is_over(part.deadline) {
-                        let name = self.lanes[i].member.name();
-                        let count = self.lanes.len();
-                        // The text begins with what happened, as that of a single server.
+                        let name = self.shards[i].member.name();
+                        let count = self.shards.len();
+                        // The text begins with the event, like the text of a single server.
                         self.failure = Some(error.clone().followed_by(&format!(
                             "These are the numbers of {name}, one of {count} shards."
                         )));
                         continue;
                     }
-                    // What the shard does not give now, others may have.
+                    // Other shards may have the items that this one lacks now.
                     self.unasked.push_back(part.into_request());
                 }
                 Vec::new()
@@ -398,8 +398,8 @@ impl GroupSampleStream {
                 Vec::new()
             }
             Err(error) => {
-                lane.parts.clear();
-                self.failure = Some(error.context(&lane.member.name()));
+                shard.parts.clear();
+                self.failure = Some(error.context(&shard.member.name()));
                 Vec::new()
             }
         }
@@ -409,7 +409,7 @@ impl GroupSampleStream {
         loop {
             let is_refused = |error: &Error| error.kind() != ErrorKind::RateLimiterTimeout;
             if self.failure.as_ref().is_some_and(is_refused) {
-                // Nothing more is asked for.
+                // After a failure other than a timeout, nothing more is requested.
                 self.unasked.clear();
                 self.plan = None;
             }
@@ -419,8 +419,8 @@ impl GroupSampleStream {
                     self.hear().await;
                     continue;
                 }
-                Ok(Next::Open(lanes)) => {
-                    self.open(lanes).await;
+                Ok(Next::Open(shards)) => {
+                    self.open(shards).await;
                     continue;
                 }
                 Ok(Next::Wait) if self.failure.is_some() => self.unasked.clear(),
@@ -446,7 +446,7 @@ impl GroupSampleStream {
             }
             let Some(received) = self.receiving.next().await else { continue };
             let mut items = self.take(received);
-            // What has come from others meanwhile.
+            // Answers of other shards that arrived meanwhile.
             while let Some(Some(received)) = self.receiving.next().now_or_never() {
                 items.extend(self.take(received));
             }
@@ -460,10 +460,10 @@ impl GroupSampleStream {
 impl SampleStream for GroupSampleStream {
     fn request(&mut self, request: &SampleRequest<'_>) -> Result<()> {
         let SampleRequest { table, num_samples, timeout, options, columns } = *request;
-        if table != self.table || self.lanes.is_empty() {
+        if table != self.table || self.shards.is_empty() {
             let view = Arc::clone(&self.view);
             if let Err(error) = self.begin(table, view) {
-                // As from a server: the answer says it.
+                // The error comes with the answer, as from a single server.
                 self.failure = Some(error);
                 return Ok(());
             }
@@ -471,7 +471,8 @@ impl SampleStream for GroupSampleStream {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let columns = columns.into();
         self.unasked.push_back(Request { count: num_samples, deadline, options, columns });
-        // What needs no waiting is done at once, so that the shards work while the caller does.
+        // Requests leave without waiting for `receive`, so that the shards work while the caller
+        // does.
         if let Err(error) = self.ask() {
             self.unasked.clear();
             self.failure = Some(error);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How many items of a request come from which shard.
+//! Numbers of items that a request takes from each shard.
 //!
-//! Systematic sampling: the shards divide a line of length `n` by their masses, and the points
-//! `u, u + 1, u + 2, ...` fall on it. Every request has exactly `n` items, and the number from a
-//! shard is `n` times its share on average. `u` advances by the golden ratio, so the error of a
-//! shard's total grows with the logarithm of the number of requests, not with its square root.
+//! Systematic sampling: the shards divide the interval `[0, n)` by their masses, and the points `u,
+//! u + 1, u + 2, ...` fall into it. Every request has exactly `n` items, and the mean number from a
+//! shard is `n` times its share. `u` advances by the golden ratio, so the error of a shard's total
+//! grows with the logarithm of the number of requests instead of its square root.
 
 /// The fractional part of the golden ratio.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
@@ -13,22 +13,22 @@ const GOLDEN: f64 = 0.618_033_988_749_894_9;
 #[derive(Debug, Clone)]
 pub struct Shares {
     u: f64,
-    /// Where the next remainder of a request of many shards begins.
+    /// Draw that gets the first leftover item of the next request over many shards.
     turn: usize,
 }
 
 impl Shares {
-    /// Starts at `u` in `[0, 1)`. Clients start at random places, so that they do not all begin
-    /// with the same shard.
+    /// Starts at `u` in `[0, 1)`. Clients use random values, so that they start at different
+    /// shards.
     pub fn new(u: f64) -> Self {
         Self { u: u.fract().abs(), turn: (u * 1e6) as usize }
     }
 
-    /// How many of `n` items come from each shard, by their masses: at least 0 each, and not all 0.
-    /// At most `max_shards` (at least 1) have any.
+    /// Divides `n` items among the shards by their masses, which are at least 0 and not all 0. At
+    /// most `max_shards` (at least 1) shards get items.
     ///
-    /// With more shards than that, `max_shards` are drawn by mass, with repetition, and each draw
-    /// gets the same number of items, up to 1. On average a shard still gets `n` times its share.
+    /// If there are more shards, `max_shards` draws by mass, with repetition, get the same number
+    /// of items each, up to 1. The mean for a shard is still `n` times its share.
     pub fn split(&mut self, masses: &[f64], n: usize, max_shards: usize) -> Vec<usize> {
         let max_shards = max_shards.max(1);
         let num_filled = masses.iter().filter(|&&mass| mass > 0.0).count();
@@ -37,7 +37,7 @@ impl Shares {
         }
         let draws = self.divide(masses, max_shards);
         let (each, rest) = (n / max_shards, n % max_shards);
-        // The items that are left over go to draws in turn, whatever their shards are.
+        // Leftover items go to the draws in rotation, regardless of their shards.
         let first = self.turn % max_shards;
         self.turn = self.turn.wrapping_add(rest);
         let mut draw = 0;
@@ -57,7 +57,7 @@ impl Shares {
         let (mut below, mut sum) = (0, 0.0);
         let counts = masses.iter().enumerate().map(|(shard, mass)| {
             sum += mass;
-            // The last one ends at n, whatever was rounded.
+            // The last interval ends at n, regardless of rounding.
             let end = if Some(shard) >= last {
                 n
             } else {

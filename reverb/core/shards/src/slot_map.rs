@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which shard owns which slot of keys.
+//! Slot map: the shard that owns each slot of keys.
 
 use reverb_data::{Error, KeySlots, NUM_SLOTS, Result};
 use reverb_wire::generated::reverb::{ShardMap, SlotRange};
 
-/// The owners of all slots.
+/// Owners of all slots.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotMap {
-    /// The index of the owner of each slot.
+    /// Index of the owner of each slot.
     owners: Vec<i32>,
-    /// Those who owned slots before and may still have items of them: ranges of slots, by their
-    /// first.
+    /// Former owners that may still have items: ranges of slots, and the former owners of each
+    /// range.
     former: Vec<(std::ops::Range<u16>, Vec<i32>)>,
 }
 
 impl SlotMap {
-    /// Slots in equal parts, by the positions of `num_shards` shards (1 to 4,096).
+    /// Equal ranges of slots for `num_shards` shards (1 to 4,096), in order of their positions.
     pub fn by_position(num_shards: usize) -> Self {
         let num_slots = usize::from(NUM_SLOTS);
         let n = num_shards.clamp(1, num_slots);
@@ -27,11 +27,11 @@ impl SlotMap {
         Self { owners, former: Vec::new() }
     }
 
-    /// The slots of a map.
+    /// The slots of a shard map.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if a slot has no owner or several, or one that is not in the map.
+    /// `InvalidArgument` if a slot has no owner, several owners, or an owner outside the map.
     pub fn of(map: &ShardMap) -> Result<Self> {
         let malformed = |what: String| {
             Error::invalid_argument(format!(
@@ -73,7 +73,7 @@ impl SlotMap {
         self.owners[usize::from(slot)]
     }
 
-    /// Who owned the slot before and may still have items of it.
+    /// Former owners that may still have items of the slot.
     pub fn former_owners(&self, slot: u16) -> &[i32] {
         let after = self.former.partition_point(|(slots, _)| slots.start <= slot);
         match after.checked_sub(1).map(|at| &self.former[at]) {
@@ -82,14 +82,14 @@ impl SlotMap {
         }
     }
 
-    /// The slots of a shard; `None` if it has none.
+    /// Slots of a shard; `None` if it has none.
     pub fn slots_of(&self, shard: i32) -> Option<KeySlots> {
         let slots: Vec<u16> =
             (0..NUM_SLOTS).filter(|&slot| self.owners[usize::from(slot)] == shard).collect();
         (!slots.is_empty()).then(|| KeySlots::new(slots))
     }
 
-    /// The slots as they travel, without former owners.
+    /// Slots in the form of the message, without former owners.
     pub fn ranges(&self) -> Vec<SlotRange> {
         let mut ranges: Vec<SlotRange> = Vec::new();
         for slot in 0..NUM_SLOTS {

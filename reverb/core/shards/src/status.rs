@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The status of a group: the sum of its shards.
+//! Status of a group: the sum over its shards.
 
 mod diagnosis;
 
@@ -14,7 +14,7 @@ use reverb_wire::generated::reverb::{
 use crate::tables::{add_bound, add_time};
 use diagnosis::{Part, SHARD_DOWN, of_group};
 
-/// The sum, and its parts.
+/// Merges the status of the shards, and keeps the parts.
 pub(crate) fn together(shards: Vec<ShardStatus>) -> StatusResponse {
     let mut sum = StatusResponse::default();
     for shard in &shards {
@@ -27,7 +27,7 @@ pub(crate) fn together(shards: Vec<ShardStatus>) -> StatusResponse {
     for table in &mut sum.tables {
         let parts = parts_of(&shards, &table.name);
         let told = of_group(table, &parts, sum.now_ns);
-        // A group with a shard that is down misses its items, whatever the others do.
+        // A missing shard is the diagnosis, whatever the states of the others.
         table.diagnosis = Some(match &missing {
             None => told,
             Some(missing) => Diagnosis {
@@ -40,7 +40,7 @@ pub(crate) fn together(shards: Vec<ShardStatus>) -> StatusResponse {
     sum
 }
 
-/// A table at all shards that answer.
+/// Parts of a table at all shards that answer.
 fn parts_of<'a>(shards: &'a [ShardStatus], name: &str) -> Vec<Part<'a>> {
     let parts = shards.iter().filter_map(|shard| {
         let status = shard.status.as_ref()?;
@@ -50,7 +50,7 @@ fn parts_of<'a>(shards: &'a [ShardStatus], name: &str) -> Vec<Part<'a>> {
     parts.collect()
 }
 
-/// Says which shards do not answer; `None` if all do.
+/// Sentence with the shards that do not answer; `None` if all do.
 fn who_is_missing(shards: &[ShardStatus]) -> Option<String> {
     let down = shards.iter().filter(|it| it.status.is_none());
     let names: Vec<String> = down
@@ -181,7 +181,7 @@ fn add_traffic(sum: &mut TrafficStatus, part: &TrafficStatus) {
     );
 }
 
-/// Adds counts of the same things.
+/// Adds counts that have the same name.
 fn add_counts<T: Clone>(
     sum: &mut Vec<T>,
     part: &[T],
@@ -321,7 +321,7 @@ fn add_rates(sum: &mut RatesStatus, part: &RatesStatus) {
     sum.sample_blocked = sum.sample_blocked.max(*sample_blocked);
 }
 
-/// Shards of one release have the same bounds.
+/// The bounds are equal: the shards are of the same release.
 fn add_histogram(sum: &mut Option<Histogram>, part: Option<&Histogram>) {
     let Some(part) = part else { return };
     let Some(sum) = sum else {
@@ -335,7 +335,7 @@ fn add_histogram(sum: &mut Option<Histogram>, part: Option<&Histogram>) {
     sum.sum += part.sum;
 }
 
-/// The checkpoints of all shards: the latest complete ones count as one.
+/// Merges the checkpoints of all shards: the latest complete ones count as one.
 pub(crate) fn checkpoints_together<'a>(
     all: impl IntoIterator<Item = &'a CheckpointStatusResponse>,
 ) -> CheckpointStatusResponse {
@@ -381,7 +381,7 @@ pub(crate) fn checkpoints_together<'a>(
     sum
 }
 
-/// The change that takes `change` back at a table that was like this.
+/// The change that undoes `change` at a table with these settings.
 pub(crate) fn old_settings(change: &TableChange, table: &TableInfo) -> TableChange {
     let limiter = table.rate_limiter_info.unwrap_or_default();
     let sampler = to_selector(table.sampler_options.as_ref());

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The numbers of a shard's part of a table, such that all parts together keep the table's.
+//! Settings of a shard's part of a table, such that all parts together keep the table's limits.
 
 use reverb_data::{Error, Result};
 
-/// What is divided of a table.
+/// Settings of a table that are divided among shards.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableNumbers {
-    /// For errors.
+    /// Name of the table, for errors.
     pub name: String,
     /// Maximum number of items.
     pub max_size: i64,
     /// Maximum memory; `None`: no limit.
     pub max_bytes: Option<u64>,
-    /// How often an item is sampled; below 1: as often as one likes.
+    /// Number of times that an item is sampled; below 1: unlimited.
     pub max_times_sampled: i64,
-    /// Of the rate limiter, as the following.
+    /// Samples per insert of the rate limiter.
     pub samples_per_insert: f64,
-    /// Number of items from which on the table is sampled.
+    /// Smallest number of items at which the table can be sampled.
     pub min_size_to_sample: i64,
     /// Lower bound of the cursor: inserts times `samples_per_insert` minus samples.
     pub min_diff: f64,
@@ -24,14 +24,14 @@ pub struct TableNumbers {
     pub max_diff: f64,
 }
 
-/// The numbers of a part; see [`TableNumbers`].
+/// Settings of one part of a table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TablePart {
     /// Maximum number of items.
     pub max_size: i64,
     /// Maximum memory; `None`: no limit.
     pub max_bytes: Option<u64>,
-    /// Of the rate limiter, as the following.
+    /// Smallest number of items at which the part can be sampled.
     pub min_size_to_sample: i64,
     /// Lower bound of the cursor.
     pub min_diff: f64,
@@ -39,44 +39,45 @@ pub struct TablePart {
     pub max_diff: f64,
 }
 
-/// Why the parts of a rate limiter are too narrow, with the number that would do.
+/// Reasons why the parts of a rate limiter are too narrow, with a number that suffices.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Narrowness {
-    /// There is a part in which inserts and samples would wait for each other.
+    /// Set if inserts and samples of a part would block each other.
     pub error: Option<String>,
-    /// There is little room in each part for requests of several items.
+    /// Set if a part has little room for requests of several items.
     pub warning: Option<String>,
 }
 
 impl TableNumbers {
-    /// Whether the cursor is a whole number at any time, and so are its bounds.
+    /// True if the cursor and its bounds are always whole numbers.
     fn is_exact(&self) -> bool {
         let numbers = [self.samples_per_insert, self.min_diff, self.max_diff];
         numbers.into_iter().all(|it| is_unbounded(it) || it.fract() == 0.0)
     }
 
-    /// Whether the limiter never lets in more items than `max_size`, as that of a queue.
+    /// True if the limiter alone keeps the table at `max_size`, as for a queue.
     ///
-    /// Each item is sampled once and counts 1, so that the cursor is the number of items.
+    /// Each item is sampled once and counts 1, so the cursor is the number of items.
     fn is_bounded_by_limiter(&self) -> bool {
         #[allow(clippy::float_cmp, reason = "a queue has exactly this number")]
         let is_one = self.samples_per_insert == 1.0;
         self.max_times_sampled == 1 && is_one && self.max_diff <= self.max_size as f64
     }
 
-    /// The part of the shard `index` of `num_shards`.
+    /// The part of shard `index` of `num_shards`.
     ///
-    /// * `max_size` is divided, rounded up. A table that its limiter keeps from being full, as a
-    ///   queue, keeps its `max_size`: there may be more room for one shard than for another.
+    /// * `max_size` is divided, rounded up. A table that its limiter keeps from being full, such as
+    ///   a queue, keeps its `max_size`, because the limiter may give one shard more room than
+    ///   another.
     /// * `max_bytes` is divided, rounded down.
-    /// * The parts of `min_size_to_sample` add up to it; each is 1 at least.
-    /// * The bounds of the parts add up to the bounds of the table: each shard has the same room
-    ///   around the cursor that its part of `min_size_to_sample` has, without samples. Where the
-    ///   cursor is always a whole number, so are the bounds.
+    /// * The parts of `min_size_to_sample` add up to it; each is at least 1.
+    /// * The bounds of the parts add up to the bounds of the table. Each part has the same room
+    ///   around its cursor at `min_size_to_sample` without samples. If the cursor is always a whole
+    ///   number, so are the bounds.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if there are not enough bytes for the parts.
+    /// `InvalidArgument` if `max_bytes` is less than one byte for each part.
     pub fn part(&self, index: usize, num_shards: usize) -> Result<TablePart> {
         let shards = num_shards.max(1) as i64;
         let max_size = match self.max_size {
@@ -104,13 +105,13 @@ impl TableNumbers {
         })
     }
 
-    /// Whether the parts of the rate limiter are too narrow.
+    /// Checks that the parts of the rate limiter are wide enough.
     pub fn narrowness(&self, num_shards: usize) -> Narrowness {
         if num_shards <= 1 || is_unbounded(self.min_diff) || is_unbounded(self.max_diff) {
             return Narrowness::default();
         }
         let spi = self.samples_per_insert;
-        // One insert and one sample must fit; with whole numbers they may share their last step.
+        // One insert and one sample must fit. Whole numbers allow them to share the last step.
         let step = f64::max(1.0, if self.is_exact() { spi } else { spi + 1.0 });
         let wanted = 2.0 * f64::max(1.0, spi);
         let room = self.max_diff - self.min_diff;
@@ -152,24 +153,24 @@ impl TableNumbers {
         limits.map(|(min_size, (low, high))| Limits { min_size, low, high }).collect()
     }
 
-    /// The parts of a bound; but for rounding they add up to it.
+    /// Divides a bound into parts that add up to it, except for rounding.
     fn bounds(&self, bound: f64, min_sizes: &[i64]) -> Vec<f64> {
         if is_unbounded(bound) {
             return vec![bound; min_sizes.len()];
         }
-        // Where the cursors are when each shard has its items, and nobody has sampled. A table with
-        // fewer items than shards has no such place.
+        // Cursors at which each shard has its minimum of items and no samples. A table with a
+        // smaller minimum than shards has none.
         let is_in_all = min_sizes.iter().sum::<i64>() == self.min_size_to_sample;
         let spi = if is_in_all { self.samples_per_insert } else { 0.0 };
-        let places: Vec<f64> = min_sizes.iter().map(|&it| spi * it as f64).collect();
-        let rest = bound - exact_sum(places.iter().copied());
+        let cursors: Vec<f64> = min_sizes.iter().map(|&it| spi * it as f64).collect();
+        let rest = bound - exact_sum(cursors.iter().copied());
         let mut parts = vec![rest / min_sizes.len() as f64; min_sizes.len()];
         if self.is_exact() {
-            // Those with more items have less of the rest.
+            // Parts with more items get less of the rest.
             parts = whole_parts(rest as i128, min_sizes.len()).map(|it| it as f64).collect();
             parts.reverse();
         }
-        places.into_iter().zip(parts).map(|(place, part)| place + part).collect()
+        cursors.into_iter().zip(parts).map(|(cursor, part)| cursor + part).collect()
     }
 }
 
@@ -184,20 +185,20 @@ fn is_unbounded(bound: f64) -> bool {
     bound.abs() >= f64::MAX
 }
 
-/// Whole numbers that add up to the total, as alike as possible.
+/// Whole numbers that add up to the total and differ by at most 1.
 fn whole_parts(total: i128, count: usize) -> impl Iterator<Item = i128> {
     let shards = count as i128;
     let (part, rest) = (total.div_euclid(shards), total.rem_euclid(shards));
     (0..shards).map(move |index| part + i128::from(index < rest))
 }
 
-/// The parts, with a sum that is not below the total by a rounding error.
+/// Corrects rounding: the sum of the parts is not below the total.
 fn at_least(parts: Vec<f64>, total: f64) -> Vec<f64> {
     let negated = parts.into_iter().map(|it| -it).collect();
     at_most(negated, -total).into_iter().map(|it| -it).collect()
 }
 
-/// The parts, with a sum that is not above the total by a rounding error.
+/// Corrects rounding: the sum of the parts is not above the total.
 fn at_most(mut parts: Vec<f64>, total: f64) -> Vec<f64> {
     if is_unbounded(total) {
         return parts;
@@ -211,12 +212,12 @@ fn at_most(mut parts: Vec<f64>, total: f64) -> Vec<f64> {
     }
 }
 
-/// The sum of finite numbers, with the sign that it has without rounding.
+/// Sum of finite numbers with an exact sign.
 ///
 /// Source: J. R. Shewchuk, "Adaptive Precision Floating-Point Arithmetic and Fast Robust Geometric
 /// Predicates", 1997, Grow-Expansion.
 fn exact_sum(numbers: impl Iterator<Item = f64>) -> f64 {
-    // They do not overlap; the largest is the last one.
+    // Partial sums without common bits, smallest first.
     let mut partials: Vec<f64> = Vec::new();
     for mut number in numbers {
         let mut kept = Vec::with_capacity(partials.len() + 1);
@@ -235,7 +236,7 @@ fn exact_sum(numbers: impl Iterator<Item = f64>) -> f64 {
     partials.iter().sum()
 }
 
-/// A number with six digits at most, as `%g` writes it.
+/// Formats a number with at most six digits, like `%g`.
 fn short(number: f64) -> String {
     let magnitude = number.abs();
     if magnitude != 0.0 && !(1e-4..1e6).contains(&magnitude) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The tables of a group: whether all shards have the same, and what they are together.
+//! Tables of a group: the check that all shards have the same ones, and their sum.
 
 use std::collections::HashMap;
 
@@ -9,11 +9,11 @@ use reverb_wire::generated::deepmind::reverb::{
     KeyDistributionOptions, RateLimiterCallStats, RateLimiterInfo, TableInfo, TableWorkerTime,
 };
 
-/// How each table is sampled.
+/// Sampling rule of each table.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` for a table whose sampler goes by all items of the table.
+/// `InvalidArgument` with the table and its sampler, if the sampler needs all items of the table.
 pub(crate) fn samplings(tables: &[TableInfo]) -> Result<HashMap<String, GroupSampling>> {
     let sampling = |table: &TableInfo| match to_selector(table.sampler_options.as_ref()) {
         Some(sampler) => sampler.in_group(&table.name),
@@ -37,7 +37,7 @@ fn describe(options: Option<KeyDistributionOptions>) -> String {
 ///
 /// # Errors
 ///
-/// `FailedPrecondition` that names the shards, the table and what differs.
+/// `FailedPrecondition` with the shards, the table and the difference.
 pub(crate) fn check_alike(first: (&str, &[TableInfo]), other: (&str, &[TableInfo])) -> Result<()> {
     let ((first_name, first), (other_name, other)) = (first, other);
     let differs = |table: &str, field: &str, here: String, there: String| {
@@ -86,8 +86,8 @@ pub(crate) fn check_alike(first: (&str, &[TableInfo]), other: (&str, &[TableInfo
     Ok(())
 }
 
-/// The tables of all shards together. `given` are those of the map, whose settings are those of the
-/// group; a table that is not there has the sums of its parts.
+/// Merges the tables of all shards. Tables in `given`, those of the map, keep the settings of the
+/// group; other tables get the sums of their parts.
 pub(crate) fn together(shards: &[Vec<TableInfo>], given: &[TableInfo]) -> Vec<TableInfo> {
     let Some(first) = shards.first() else { return Vec::new() };
     let sum_of = |table: &TableInfo| {
@@ -146,7 +146,7 @@ fn add_limiter(sum: &mut RateLimiterInfo, part: &RateLimiterInfo) {
     count(&mut sum.sample_stats, part.sample_stats);
 }
 
-/// The sum of two bounds of limiters. The largest numbers mean that there is no bound.
+/// Sum of two limiter bounds. The largest and smallest floats mean "unbounded".
 pub(crate) fn add_bound(a: f64, b: f64) -> f64 {
     if a.abs() >= f64::MAX { a } else { a + b }
 }

@@ -10,13 +10,13 @@ use reverb_wire::capability::Capability;
 use reverb_wire::generated::reverb::TransferResponse;
 use reverb_wire::shard::Shard;
 
-/// Adds the items of a table of `source` whose keys have these slots (all, if there are none) to
-/// `target`, oldest first, as they are. They stay in `source`.
+/// Copies items of a table from `source` to `target`, oldest first and unchanged: those with keys
+/// in these slots, or all items if `slots` is empty. The items stay in `source`.
 ///
 /// # Errors
 ///
-/// `TableNotFound`, and whatever ends one of the two streams; then `target` has some of the items.
-/// `Unimplemented` if items have removal priorities that `target` would forget.
+/// `TableNotFound`, or the error of one of the two streams; `target` may then have some of the
+/// items. `Unimplemented` if items have removal priorities and `target` cannot store them.
 pub async fn transfer(
     source: &dyn Shard,
     target: &dyn Shard,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The calls of a server, made of those of its shards.
+//! Transport of a group: calls of one server, made of calls to its shards.
 
 mod even;
 mod limiter_hold;
@@ -35,12 +35,12 @@ impl GroupTransport {
         Self { group }
     }
 
-    /// The group.
+    /// The group of this transport.
     pub fn group(&self) -> &Arc<Group> {
         &self.group
     }
 
-    /// The only shard of a group of one.
+    /// The view, and the only shard if the group has one.
     async fn only(&self) -> Result<(Arc<View>, Option<Arc<dyn Shard>>)> {
         let view = self.group.view().await?;
         let only = match view.only() {
@@ -115,7 +115,7 @@ impl Transport for GroupTransport {
             }
             let view = self.group.view().await?;
             match view.only() {
-                // A change waits for the roll call of the group, also for that of one.
+                // A change goes through the roll call even in a group of one.
                 Some(only) if !matches!(call.repeat, Repeat::Change { .. }) => {
                     only.shard()?.small_call(call, request).await
                 }
@@ -141,7 +141,7 @@ impl Transport for GroupTransport {
         self.group.text()
     }
 
-    /// A group of one in this process is served without a socket, and so are its chunks.
+    /// True for a group of one in this process, which is served without a socket.
     fn is_local(&self) -> bool {
         let view = self.group.found();
         let only = view.as_ref().and_then(|view| view.only());
@@ -178,7 +178,7 @@ impl InsertGroup for GroupTransport {
     }
 }
 
-/// An error that says which shard it is of.
+/// Adds the name of the shard to an error.
 pub(crate) fn of_shard(error: Error, name: &str) -> Error {
     if error.kind() == ErrorKind::TableNotFound { error } else { error.context(name) }
 }

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One rate limiter over several shards.
+//! Windows: one rate limiter divided over several shards.
 //!
 //! The limiter of a table keeps its *cursor*, inserts times `samples_per_insert` minus samples,
 //! between two bounds. Each shard keeps its own cursor within a *window*. The lower ends of all
-//! windows add up to at least the lower bound, the upper ends to at most the upper one, so whatever
-//! happens in the shards, the sum of their cursors stays within the bounds.
+//! windows add up to at least the lower bound, the upper ends to at most the upper one. So the sum
+//! of the cursors always stays within the bounds.
 //!
-//! A coordinator moves room to where it is needed: first windows shrink, then what came back is
-//! handed out. If it dies in between, room is lost until the next round, and none is created. An
-//! order that may have been lost counts as carried out if it grows a window, and as lost if it
-//! shrinks one.
+//! A coordinator moves room to shards that need it: first it shrinks windows, then it hands out the
+//! room that was returned. A coordinator that dies in between loses room until the next round, and
+//! never creates any. An order without an answer counts as carried out if it grows a window, and as
+//! lost if it shrinks one.
 
 use std::collections::BTreeMap;
 
-/// Absorbs what is rounded off in a sum of cursors.
+/// Tolerance for rounding in a sum of cursors.
 const EPSILON: f64 = 1e-9;
 
-/// The limiter of a table of the whole group.
+/// Rate limiter of a table of the whole group.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Bounds {
-    /// Of the sum of all cursors.
+    /// Lower bound of the sum of all cursors.
     pub min_diff: f64,
-    /// Of the sum of all cursors.
+    /// Upper bound of the sum of all cursors.
     pub max_diff: f64,
-    /// How many samples an insert allows.
+    /// Number of samples that one insert allows.
     pub samples_per_insert: f64,
-    /// Below this many items in all shards nothing is sampled.
+    /// Smallest number of items in all shards at which the table can be sampled.
     pub min_size_to_sample: i64,
 }
 
@@ -39,61 +39,61 @@ impl Bounds {
     }
 }
 
-/// Where the cursor of a shard may move.
+/// Range of a shard's cursor.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Window {
-    /// The least value.
+    /// Smallest cursor.
     pub low: f64,
-    /// The largest value.
+    /// Largest cursor.
     pub high: f64,
-    /// The items from which on the shard lets itself be sampled; `i64::MAX`: never.
+    /// Smallest number of items at which the shard can be sampled; `i64::MAX`: never.
     pub min_size: i64,
 }
 
 impl Window {
-    /// What a shard is asked for so that its window closes around its cursor.
+    /// Order that closes a window around the shard's cursor.
     pub const CLOSED: Self = Self { low: f64::MAX, high: -f64::MAX, min_size: i64::MAX };
 
-    /// Whether the shard may let itself be sampled.
+    /// True if the shard can be sampled.
     fn is_open(&self) -> bool {
         self.min_size < i64::MAX
     }
 }
 
-/// What a shard says of its table.
+/// Report of a shard about its table.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Report {
     /// Inserts times `samples_per_insert` minus samples.
     pub cursor: f64,
     /// Number of items.
     pub size: i64,
-    /// Whether somebody waits to insert.
+    /// True if inserts are blocked.
     pub insert_waits: bool,
-    /// Whether somebody waits to sample.
+    /// True if sample requests are blocked.
     pub sample_waits: bool,
 }
 
 #[derive(Debug, Clone)]
 struct Shard {
     report: Report,
-    /// The widest window that may be in force; `None` before this coordinator gave one.
+    /// Widest window that may be in force; `None` before the first order of this coordinator.
     window: Option<Window>,
-    /// The window when the books of the shard began: when this coordinator began with it, or when
-    /// another shard was replaced, came or left.
+    /// Window at the start of the accounting: when this coordinator met the shard, or when a shard
+    /// was last replaced, added or removed.
     first: Window,
     is_reached: bool,
 }
 
-/// A window for a shard.
+/// Order that sets the window of a shard.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Order {
     /// Index of the shard.
     pub shard: i32,
-    /// The window to ask for.
+    /// Requested window.
     pub window: Window,
 }
 
-/// The books of a coordinator: it decides, and never waits.
+/// State of a coordinator. Decides, and never waits.
 #[derive(Debug, Clone)]
 pub struct Windows {
     bounds: Bounds,
@@ -103,7 +103,7 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// A coordinator of these shards, of which it knows nothing yet.
+    /// State of a coordinator that knows only the indices of these shards.
     pub fn new(bounds: Bounds, shards: impl IntoIterator<Item = i32>) -> Self {
         let mut windows =
             Self { bounds, shards: BTreeMap::new(), is_open: false, is_frozen: false };
@@ -111,7 +111,7 @@ impl Windows {
         windows
     }
 
-    /// A new shard.
+    /// Adds a shard.
     pub fn add(&mut self, shard: i32) {
         let report = Report { cursor: 0.0, size: 0, insert_waits: false, sample_waits: false };
         let first = Window { low: 0.0, high: 0.0, min_size: i64::MAX };
@@ -121,18 +121,18 @@ impl Windows {
         }
     }
 
-    /// A shard has left the group.
+    /// Removes a shard that has left the group.
     pub fn remove(&mut self, shard: i32) {
         self.begin_again();
         self.shards.remove(&shard);
     }
 
-    /// The shards.
+    /// Indices of the shards.
     pub fn indices(&self) -> impl Iterator<Item = i32> {
         self.shards.keys().copied()
     }
 
-    /// Whether somebody waits whom this coordinator could help.
+    /// True if callers are blocked that a moved window could help, or if a window is unknown.
     pub fn is_asked(&self) -> bool {
         self.shards.values().any(|it| {
             it.is_reached
@@ -140,12 +140,12 @@ impl Windows {
         })
     }
 
-    /// While it is frozen, no window grows.
+    /// Stops or allows the growth of windows.
     pub fn freeze(&mut self, is_frozen: bool) {
         self.is_frozen = is_frozen;
     }
 
-    /// What a shard says of itself. Its window is not taken from it: the news may be older than the
+    /// Stores a shard's report. Its window is not stored, because the report may be older than the
     /// last order.
     pub fn report(&mut self, shard: i32, report: Report) {
         if let Some(it) = self.shards.get_mut(&shard) {
@@ -154,14 +154,14 @@ impl Windows {
         }
     }
 
-    /// A shard cannot be reached. What it may do counts until it is back or removed.
+    /// Marks a shard as unreachable. Its window counts until it is back or removed.
     pub fn lose(&mut self, shard: i32) {
         if let Some(it) = self.shards.get_mut(&shard) {
             it.is_reached = false;
         }
     }
 
-    /// Another server has taken the place of a shard: it has the window that it began with.
+    /// Handles a new server in place of a shard: its window is unknown until it answers an order.
     pub fn replace(&mut self, shard: i32) {
         self.begin_again();
         if let Some(it) = self.shards.get_mut(&shard) {
@@ -169,15 +169,15 @@ impl Windows {
         }
     }
 
-    /// What came back until now is not handed out before all windows are known: a shard that goes
-    /// may have it, or it was never there.
+    /// Restarts the accounting: room returned so far is not handed out until all windows are known,
+    /// because a shard that leaves may still use it, or it never existed.
     fn begin_again(&mut self) {
         for it in self.shards.values_mut() {
             it.first = it.window.unwrap_or(it.first);
         }
     }
 
-    /// An order leaves: a window that grows may do so from now on.
+    /// Records an order that is being sent. A window that grows may be in force from now on.
     pub fn sent(&mut self, order: &Order) {
         let Some(shard) = self.shards.get_mut(&order.shard) else { return };
         if let Some(window) = &mut shard.window {
@@ -186,7 +186,7 @@ impl Windows {
         }
     }
 
-    /// A shard has carried out the last order: the window that is in force, and the one before.
+    /// Records an answer: the window in force, and the one before the order.
     pub fn answered(&mut self, shard: i32, window: Window, before: Window, report: Report) {
         if let Some(it) = self.shards.get_mut(&shard) {
             if it.window.is_none() {
@@ -198,7 +198,7 @@ impl Windows {
         }
     }
 
-    /// Orders that only shrink windows, so that room can go to where it is needed.
+    /// Orders that only shrink windows, to free room.
     pub fn shrinks(&mut self) -> Vec<Order> {
         let size: i64 = self.shards.values().map(|it| it.report.size).sum();
         self.is_open |= size >= self.bounds.min_size_to_sample;
@@ -223,7 +223,8 @@ impl Windows {
                 high: window.high.min(target.high),
                 min_size: target.min_size.max(window.min_size),
             };
-            // Who asks hears the window again: a change of settings may have closed it.
+            // Resend the window to shards with blocked callers: a change of settings may have
+            // closed it.
             let asks = it.report.insert_waits || it.report.sample_waits;
             if shrunk != window || asks {
                 orders.push(Order { shard, window: shrunk });
@@ -232,7 +233,7 @@ impl Windows {
         orders
     }
 
-    /// Orders that only grow windows, by no more than there is room.
+    /// Orders that only grow windows, within the free room.
     pub fn grows(&self) -> Vec<Order> {
         if self.is_frozen {
             return Vec::new();
@@ -269,16 +270,16 @@ impl Windows {
         orders
     }
 
-    /// Whether closed shards may be sampled. The cursors of new shards are 0, and the lower bound
-    /// may be above that: the first shard opens when the lower ends have come up to it, and from
-    /// then on they stay there.
+    /// True if closed shards may be opened. Cursors of new shards are 0, and the lower bound may be
+    /// above 0: the first shard opens when the lower ends add up to the bound, and they stay there
+    /// from then on.
     fn may_open(&self) -> bool {
         let was_open = || self.shards.values().any(|it| it.window.is_some() && it.first.is_open());
         let is_known = || self.shards.values().all(|it| it.window.is_some());
         !self.bounds.has_min() || was_open() || (is_known() && self.slack_low() >= -EPSILON)
     }
 
-    /// By how much all lower ends together may sink.
+    /// Room by which the lower ends may sink in total.
     fn slack_low(&self) -> f64 {
         if !self.bounds.has_min() {
             return f64::INFINITY;
@@ -290,12 +291,12 @@ impl Windows {
         };
         match sum(|window| window.low).sum::<Option<Sums>>() {
             Some(Sums { now, .. }) => now - self.bounds.min_diff,
-            // The window of a shard is not known: only what was given back may be handed out.
+            // The window of a shard is unknown: only returned room may be handed out.
             None => sum(|window| window.low).flatten().map(|(now, first)| now - first).sum(),
         }
     }
 
-    /// By how much all upper ends together may rise.
+    /// Room by which the upper ends may rise in total.
     fn slack_high(&self) -> f64 {
         if !self.bounds.has_max() {
             return f64::INFINITY;
@@ -311,7 +312,7 @@ impl Windows {
         }
     }
 
-    /// The windows that would be best now, of the shards that can be reached.
+    /// Best windows now, for the shards that can be reached.
     fn targets(&self) -> BTreeMap<i32, Window> {
         let bounds = &self.bounds;
         let reached: Vec<(i32, &Shard)> =
@@ -345,7 +346,7 @@ impl Windows {
         targets
     }
 
-    /// Whether some shard has less than half of its part of the room, or must open or close.
+    /// True if a shard has less than half of its share of the room, or has to open or close.
     fn is_uneven(&self, targets: &BTreeMap<i32, Window>) -> bool {
         targets.iter().any(|(shard, target)| {
             let it = &self.shards[shard];
@@ -359,7 +360,7 @@ impl Windows {
     }
 }
 
-/// A sum of windows' ends.
+/// Sums of window ends: the current ones, and those at the start of the accounting.
 struct Sums {
     now: f64,
 }
@@ -370,13 +371,13 @@ impl std::iter::Sum<(f64, f64)> for Sums {
     }
 }
 
-/// How many steps of `quantum` fit into `room`; `None` without a bound.
+/// Number of steps of `quantum` that fit into `room`; `None` if unbounded.
 fn rooms(room: f64, quantum: f64, is_bounded: bool) -> Option<u64> {
     is_bounded.then(|| if quantum > 0.0 { ((room + EPSILON) / quantum).max(0.0) as u64 } else { 0 })
 }
 
-/// Divides `count` steps. Everybody gets the same, and those who ask one more each while there are
-/// any left. If there are too few for that, only those who ask get some.
+/// Divides `count` steps equally. Shards with blocked callers get the remainder, one step each, and
+/// get everything if there are too few steps for all.
 fn parts(count: u64, asks: &[bool]) -> Vec<u64> {
     let num_asking = asks.iter().filter(|&&asks| asks).count() as u64;
     let is_scarce = num_asking > 0 && count < 4 * asks.len() as u64;
@@ -396,7 +397,7 @@ fn parts(count: u64, asks: &[bool]) -> Vec<u64> {
     parts
 }
 
-/// What each gets of what it wants, in whole quanta if there is too little.
+/// Amount granted for each request, in whole quanta if there is too little.
 fn grants(wanted: Vec<f64>, slack: f64, quantum: f64) -> Vec<f64> {
     let total: f64 = wanted.iter().sum();
     if total <= slack.max(0.0) + EPSILON {
@@ -425,7 +426,7 @@ mod tests {
 
     use super::*;
 
-    /// The table of a shard, as the engine has it.
+    /// Table of a shard, modelled after the engine's.
     #[derive(Debug, Clone)]
     struct Table {
         inserts: u64,
@@ -534,7 +535,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
-        /// Orders are lost before or after they were carried out, come late, coordinators die.
+        /// Orders are lost before or after they are carried out, or come late; coordinators die.
         #[test]
         fn the_sum_of_cursors_never_leaves_the_bounds(
             bounds in some_bounds(), n in 1..12_usize, seed in any::<u64>(),
@@ -550,13 +551,13 @@ mod tests {
                         members = (members + 1).min(n as i32);
                     }
                     0 => {
-                        // All orders of the old coordinator are refused from now on.
+                        // Orders of the old coordinator are refused from now on.
                         windows = Windows::new(bounds, 0..members);
                     }
                     1 => windows.lose(rng.random_range(0..n) as i32),
                     2 => {
-                        // A server comes back from its checkpoint; its place is told once it is
-                        // heard.
+                        // A server returns from its checkpoint; the coordinator learns of it when
+                        // the server answers.
                         let i = rng.random_range(0..n);
                         tables[i].set(Window::CLOSED);
                         windows.replace(i as i32);
@@ -617,7 +618,7 @@ mod tests {
             }
         }
 
-        /// Whoever could go on with one table goes on after a few rounds.
+        /// Callers that one table would let continue do continue after a few rounds.
         #[test]
         fn nobody_waits_for_what_the_group_allows(
             bounds in some_bounds(), n in 1..12_usize, seed in any::<u64>(),

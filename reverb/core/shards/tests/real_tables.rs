@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The decisions of a group over real tables: a thousand in one process, without a network. One
-//! thread does everything, so whatever is read of all tables is of one moment.
+//! Decisions of a group over a thousand real tables in one process, without a network. There is
+//! only one thread, so all tables are read at the same moment.
 #![allow(clippy::unwrap_used, reason = "tests may")]
 
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use reverb_data::{
     SequenceRange, TableConfig, TrajectoryBuilder,
 };
 use reverb_engine::{Confirm, Table};
-use reverb_shards::facts::TableFacts;
 use reverb_shards::shares::Shares;
+use reverb_shards::table_stats::TableStats;
 use reverb_shards::windows::{Bounds, Order, Report, Window, Windows};
 
 const EXPONENT: f64 = 0.6;
@@ -47,7 +47,7 @@ fn free() -> RateLimiterConfig {
     }
 }
 
-/// An item over a chunk that all share.
+/// An item over a chunk that all items share.
 fn item(chunk: &Chunk, key: u64, priority: f64) -> NewItem {
     let mut builder = TrajectoryBuilder::new();
     builder.slice(chunk, 0, 0, 1);
@@ -72,7 +72,7 @@ fn insert(table: &Table, items: Vec<NewItem>) {
     table.insert(items, &confirm).unwrap();
 }
 
-/// How many standard deviations the counts are from what they should be, as one number.
+/// Distance between counts and their expectations, in standard deviations.
 fn z_of(counts: &[u64], expected: &[f64]) -> f64 {
     let (mut chi, mut cells, mut rest, mut rest_expected) = (0.0, 0.0, 0.0, 0.0);
     for (&count, &expected) in counts.iter().zip(expected) {
@@ -94,8 +94,8 @@ fn z_of(counts: &[u64], expected: &[f64]) -> f64 {
     ((chi / degrees).cbrt() - mean) / (2.0 / (9.0 * degrees)).sqrt()
 }
 
-/// Draws batches of all shards as a client does. Returns the counts of each shard's four classes of
-/// priorities, and the largest relative error of a reported probability.
+/// Draws batches from all shards like a client. Returns the counts of the four classes of
+/// priorities in each shard, and the largest relative error of a reported probability.
 fn draw(
     tables: &[Arc<Table>],
     total: f64,
@@ -105,7 +105,7 @@ fn draw(
     max_shards: usize,
 ) -> (Vec<u64>, f64) {
     let sampling = GroupSampling::Prioritized { exponent: EXPONENT };
-    let facts: Vec<TableFacts> = tables.iter().map(|_| TableFacts::default()).collect();
+    let stats: Vec<TableStats> = tables.iter().map(|_| TableStats::default()).collect();
     let mut masses: Vec<f64> = tables.iter().map(|table| table.watched().mass).collect();
     if is_equal {
         masses
@@ -125,7 +125,7 @@ fn draw(
             }
             let samples: Vec<Sampled> = tables[shard].try_sample(count).unwrap();
             assert_eq!(samples.len(), count);
-            facts[shard].sampled(&samples, sampling);
+            stats[shard].sampled(&samples, sampling);
             for sampled in &samples {
                 let class = (sampled.key % 4) as usize;
                 counts[shard * 4 + class] += 1;
@@ -136,7 +136,7 @@ fn draw(
                 }
             }
             if !is_equal {
-                masses[shard] = facts[shard].now().mass.unwrap();
+                masses[shard] = stats[shard].now().mass.unwrap();
             }
         }
     }
@@ -151,7 +151,7 @@ fn a_thousand_tables_are_sampled_as_one() {
     let tables: Vec<Arc<Table>> = (0..1_000)
         .map(|shard| {
             let table = table(10_000, free());
-            // Shards of different sizes and priorities; some have no mass, one no items.
+            // Shards of different sizes and priorities; some have no mass, one has no items.
             let size: u64 = if shard == 17 { 0 } else { rng.random_range(200..1_800) };
             let scale: f64 = rng.random_range(0.1..3.0);
             let mut sums = [0.0; 4];
@@ -182,7 +182,7 @@ fn a_thousand_tables_are_sampled_as_one() {
         let limit = if max_shards == 32 { 1e9 } else { 4.0 };
         assert!(z < limit, "{max_shards} shards: z = {z}");
         if max_shards == 32 {
-            // So the sums of shards are compared, each with its own spread.
+            // Therefore the sums of shards are compared, each with its own spread.
             let per_shard =
                 |it: &[f64]| it.chunks(4).map(|it| it.iter().sum()).collect::<Vec<f64>>();
             let counts: Vec<f64> = counts.iter().map(|&count| count as f64).collect();
@@ -192,14 +192,14 @@ fn a_thousand_tables_are_sampled_as_one() {
         }
         assert!(error < 1e-12, "{error}");
     }
-    // The same test sees equal shares at once.
+    // The same test detects equal shares.
     let (counts, _) = draw(&tables, total, 400, 1_000, true, 1_000);
     let expected: Vec<f64> = weights.iter().map(|weight| weight / total * 400_000.0).collect();
     let z = z_of(&counts, &expected);
     assert!(z > 100.0, "z = {z}");
 }
 
-/// Real tables with windows, and what the coordinator believes of them.
+/// Real tables with windows, and the coordinator's state.
 struct Limited {
     tables: Vec<Arc<Table>>,
     windows: Windows,
@@ -220,7 +220,7 @@ impl Limited {
         self.windows.report(shard as i32, report);
     }
 
-    /// Carries out orders, of which some are lost.
+    /// Carries out orders, and loses some.
     fn carry_out(&mut self, orders: &[Order], rng: &mut SmallRng) {
         for order in orders {
             self.windows.sent(order);
@@ -263,19 +263,19 @@ impl Limited {
         self.carry_out(&orders, rng);
     }
 
-    /// The sum of all cursors, at one moment: nobody else runs.
+    /// Checks the sum of all cursors. No other thread changes them.
     fn check(&self) {
         let sum: f64 = self.tables.iter().map(|table| table.watched().cursor).sum();
         let Bounds { min_diff, max_diff, .. } = self.bounds;
         assert!(sum <= max_diff + 1e-6, "{sum} of {:?}", self.bounds);
-        // It begins at 0, and nothing is sampled before it has come up.
+        // The cursor starts at 0, and nothing is sampled before it reaches the lower bound.
         let samples: i64 = self.tables.iter().map(|table| table.watched().num_samples).sum();
         assert!(sum >= min_diff - 1e-6 || samples == 0, "{sum} of {:?}", self.bounds);
     }
 }
 
-/// A million events at real limiters: whatever the coordinator does, whichever orders are lost, and
-/// how often it dies, the sum of cursors stays within the bounds.
+/// A million events at real limiters: the sum of cursors stays within the bounds, whatever the
+/// coordinator does, whichever orders are lost, and however often it dies.
 #[test]
 fn a_million_events_keep_the_global_ratio() {
     let chunk = chunk();
@@ -306,7 +306,7 @@ fn a_million_events_keep_the_global_ratio() {
     while inserts + samples < 1_000_000 {
         events += 1;
         if events % 5_000 == 0 {
-            // The coordinator dies, and another one knows nothing.
+            // The coordinator dies; the next one starts without knowledge.
             group.term += 1;
             group.windows = Windows::new(bounds, 0..num_shards);
         }
@@ -316,7 +316,7 @@ fn a_million_events_keep_the_global_ratio() {
             let shard = key % num_shards as u64;
             let table = &group.tables[shard as usize];
             if table.can_insert(1).unwrap() {
-                // Shards whose items differ: the learner draws from them in other proportions.
+                // Shards have different items, so the learner draws from them unequally.
                 let priority = rng.random_range(0.1..2.0) * (1.0 + (shard % 5) as f64);
                 insert(table, vec![item(&chunk, key, priority)]);
                 inserts += 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The attributes of an op, read from its `NodeDef`: the C API has no other way to read lists of
-//! shapes.
+//! Attributes of an op, read from its `NodeDef`, because the C API cannot read lists of shapes
+//! otherwise.
 
 #![allow(unsafe_code)]
 
@@ -15,11 +15,11 @@ use crate::failure::{Failure, Outcome};
 /// A shape with possibly unknown dimensions, or an unknown rank (`None`).
 pub(crate) type PartialShape = Option<Vec<Option<usize>>>;
 
-/// The attributes: name and serialised `tensorflow.AttrValue`.
+/// Attributes by name, as serialised `tensorflow.AttrValue`.
 pub(crate) struct Attrs(HashMap<String, Vec<u8>>);
 
 impl Attrs {
-    /// Reads them from a `TF_OpKernelConstruction`.
+    /// Reads the attributes from a `TF_OpKernelConstruction`.
     pub(crate) fn read(construction: Opaque) -> Outcome<Self> {
         let status = Status::new();
         // SAFETY: TensorFlow passes a construction that lives during the call, and the buffer is

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The error of an op: a code of TensorFlow and a text.
+//! Error of an op: a code of TensorFlow and a text.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use reverb_data::{Error, ErrorKind};
 /// A result of an op.
 pub(crate) type Outcome<T> = Result<T, Failure>;
 
-/// `TF_Code` of TensorFlow's `tf_status.h`, as far as it is used here.
+/// Codes of `TF_Code` in TensorFlow's `tf_status.h` that the ops use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
 pub(crate) enum Code {
@@ -19,7 +19,8 @@ pub(crate) enum Code {
     PermissionDenied = 7,
     ResourceExhausted = 8,
     FailedPrecondition = 9,
-    /// Also used for `UNAVAILABLE`, which TensorFlow replaces by `INTERNAL` inside functions.
+    /// Code 10, also used for `UNAVAILABLE`, which TensorFlow replaces by `INTERNAL` inside
+    /// functions.
     Aborted = 10,
     OutOfRange = 11,
     Unimplemented = 12,
@@ -28,7 +29,7 @@ pub(crate) enum Code {
     Unauthenticated = 16,
 }
 
-/// Why an op failed.
+/// Error of an op.
 #[derive(Debug, Clone)]
 pub(crate) struct Failure {
     pub(crate) code: Code,

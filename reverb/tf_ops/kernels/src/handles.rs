@@ -9,12 +9,13 @@ use parking_lot::RwLock;
 
 use crate::failure::{Code, Failure, Outcome};
 
-/// A process never uses a number twice, for any kind of object; 0 refers to nothing.
+/// The next handle. A process never uses a number twice, for any kind of object; 0 refers to
+/// nothing.
 static NEXT: AtomicI64 = AtomicI64::new(1);
 
 /// Objects of one kind.
 pub(crate) struct Handles<T> {
-    /// What the objects are, for error texts.
+    /// Name of the kind in error texts.
     kind: &'static str,
     objects: RwLock<Option<HashMap<i64, Arc<T>>>>,
 }

@@ -23,7 +23,7 @@ pub(crate) struct Definition {
 /// An op. TensorFlow makes one value per node of a graph, and one per set of attributes in eager
 /// code.
 pub(crate) trait Op: Sized + Send + Sync + 'static {
-    /// Its interface.
+    /// Interface of the op.
     const DEFINITION: Definition;
 
     /// Reads the attributes.

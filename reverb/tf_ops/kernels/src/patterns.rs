@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The engine behind an iterator of a pattern dataset.
+//! Pattern engine behind an iterator of a pattern dataset.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ struct State {
 /// The columns of an item, each `[T, ...]`, or `[...]` if it is squeezed.
 type Item = Vec<Tensor>;
 
-/// Checks configurations. Each pattern also waits until the history is long enough for it and for
+/// Checks configurations. Each pattern also requires a history that is long enough for it and for
 /// those before it, as in dm-reverb's datasets.
 pub(crate) fn parse_configs(serialized: &[Vec<u8>]) -> Outcome<Configs> {
     let mut configs = Configs::decode(serialized)?;
@@ -57,8 +57,8 @@ pub(crate) fn close(handle: i64) {
 }
 
 impl Patterns {
-    /// Appends a step; returns the number of queued items. `clear_after_episode`: whether the end
-    /// of an episode clears the history.
+    /// Appends a step; returns the number of queued items. With `clear_after_episode`, the end of
+    /// an episode clears the history.
     pub(crate) fn append(
         &self,
         step: Vec<CellValue<'_>>,
@@ -79,7 +79,7 @@ impl Patterns {
         Ok(queue.len())
     }
 
-    /// The oldest item, its columns as outputs.
+    /// The oldest item; its columns are the outputs.
     pub(crate) fn pop(&self, dtypes: &[DType]) -> Outcome<Vec<Output>> {
         let item = self.0.lock().queue.pop_front();
         let item = item.ok_or_else(|| Failure::internal("no item of the patterns is waiting"))?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls to a server that may take longer than an op may block.
+//! Pending calls: calls to a server that take longer than an op may block.
 //!
 //! The thread of the op drives a call for a short time, which is enough for most calls. An
 //! unfinished call continues in the background under a handle. The caller polls the handle for the
@@ -41,7 +41,7 @@ static PENDING: Handles<Pending> = Handles::new("call");
 #[derive(Default)]
 struct Pending {
     reply: Mutex<Option<Outcome<Reply>>>,
-    /// Notified when the result is there.
+    /// Notified when there is a result.
     notifier: Notifier,
     task: Mutex<Option<AbortHandle>>,
 }
@@ -64,7 +64,7 @@ pub(crate) fn start(runtime: &Handle, mut call: Call, limit: Duration) -> Outcom
     Ok(Progress::Pending(handle))
 }
 
-/// Waits for about `limit` more.
+/// Waits again, for about `limit`.
 pub(crate) fn resume(handle: i64, limit: Duration) -> Outcome<Progress> {
     let pending = PENDING.get(handle)?;
     match pending.notifier.wait(limit, || pending.reply.lock().take()) {
@@ -76,7 +76,7 @@ pub(crate) fn resume(handle: i64, limit: Duration) -> Outcome<Progress> {
     }
 }
 
-/// Cancels a call; returns whether it existed. Its result, if there was one, is dropped.
+/// Cancels a call; returns true if it existed. Drops its result.
 pub(crate) fn abandon(handle: i64) -> bool {
     let Some(pending) = PENDING.remove(handle) else { return false };
     if let Some(task) = pending.task.lock().take() {

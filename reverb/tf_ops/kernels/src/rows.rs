@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Converts sampled items to the outputs of an op: stacked, decoded directly into the memory that
+//! Conversion of sampled items to an op's outputs: stacked, and decoded directly into memory that
 //! TensorFlow takes over.
 
 use std::sync::{Arc, OnceLock};
@@ -20,10 +20,10 @@ use crate::tensor::Output;
 pub(crate) struct RowSpecs {
     pub(crate) table: String,
     pub(crate) columns: Vec<(DType, PartialShape)>,
-    /// Whether a row is a step of an item, and not a whole item.
+    /// True if a row is one step of an item instead of a whole item.
     pub(crate) timesteps: bool,
-    /// The table's signature, once it is known; `None` if the table has none or it is not
-    /// available.
+    /// Signature of the table, once known; the inner value is `None` if there is none or it is
+    /// unavailable.
     pub(crate) signature: OnceLock<Option<Arc<Signature>>>,
 }
 
@@ -124,7 +124,7 @@ impl RowSpecs {
     }
 }
 
-/// Whether there is a shape that matches both.
+/// True if some shape matches both.
 fn are_compatible(a: &PartialShape, b: &PartialShape) -> bool {
     let (Some(a), Some(b)) = (a, b) else { return true };
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_none() || b.is_none() || a == b)
@@ -275,8 +275,8 @@ fn column_plans(trajectory: &Trajectory, specs: &RowSpecs) -> Outcome<Plans> {
     Ok(plans)
 }
 
-/// How many of the items memory may be taken for: where it is much, those before the first one
-/// that is not like the plans, or not what it claims to be; with `exact` that is an error.
+/// Number of items that memory is allocated for. If that is much memory, only the items before the
+/// first invalid or different one count; with `exact` such an item is an error.
 fn num_checked(plans: &Plans, samples: &[Sampled], exact: bool) -> Result<usize> {
     let item_bytes = plans.iter().map(|plan| plan.item_bytes).fold(0, usize::saturating_add);
     if item_bytes.saturating_mul(samples.len()) <= ColumnPlan::MAX_UNCHECKED_BYTES {
@@ -303,7 +303,7 @@ enum ColumnData {
 }
 
 impl Columns {
-    /// Allocates so many rows.
+    /// Allocates this many rows.
     fn new(plans: Plans, rows: usize) -> Outcome<Self> {
         let mut columns = SmallVec::new();
         for plan in plans {
@@ -329,7 +329,7 @@ impl Columns {
         Ok(None)
     }
 
-    /// Writes the values of a column of an item that has the planned shapes.
+    /// Writes the values of a column of an item with the planned shapes.
     #[inline]
     fn put_values(&mut self, index: usize, row: usize, at: usize, values: &[u8]) {
         let (plan, ColumnData::Bytes(output)) = &mut self.0[index] else {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sampler behind an iterator of a dataset.
+//! Sampler behind an iterator of a dataset.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use crate::rows::{RowSpecs, Rows};
 use crate::timesteps::StepQueue;
 use crate::waiting::Notifier;
 
-/// How long an iterator waits for the signature of its table before it continues without it.
+/// Time that an iterator waits for the signature of its table before it continues without it.
 const SIGNATURE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Maximum number of steps per requested row, if the number of rows need not be exact. Many items
+/// Largest number of steps per requested row, if the number of rows need not be exact. Many items
 /// are longer than one step, and a call costs as much for one step as for a few.
 const MAX_STEPS_PER_ROW: usize = 16;
 
@@ -42,19 +42,19 @@ pub(crate) struct OpenSampler {
     specs: Arc<RowSpecs>,
     /// Notified when the sampler may have new items or has ended.
     notifier: Arc<Notifier>,
-    /// Items taken from the sampler that are too few for a batch, or were too many for one.
+    /// Items taken from the sampler that were too few, or too many, for a batch.
     held: Mutex<Vec<Sampled>>,
-    /// The same, if rows are steps.
+    /// Steps taken from the sampler, if rows are steps.
     held_steps: Mutex<StepQueue>,
 }
 
-/// How many rows an op asks for, and in which form.
+/// Number and form of the rows that an op requests.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RowRequest {
     pub(crate) rows: usize,
-    /// Whether to wait for all rows.
+    /// True if the op waits for all rows.
     pub(crate) exact: bool,
-    /// Whether to drop an incomplete batch at the end.
+    /// True if an incomplete batch at the end is dropped.
     pub(crate) drop_remainder: bool,
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn get(handle: i64) -> Outcome<Arc<OpenSampler>> {
     OPEN.get(handle)
 }
 
-/// Closes a sampler; returns whether it was open.
+/// Closes a sampler; returns true if it was open.
 pub(crate) fn close(handle: i64) -> bool {
     let Some(sampler) = OPEN.remove(handle) else { return false };
     sampler.sampler.close();
@@ -125,7 +125,7 @@ pub fn close_parked(dataset_key: i64, keep: usize) {
     }
 }
 
-/// Compares the specs with the signature of the table, if it is available; returns whether the
+/// Compares the specs with the signature of the table, if it is available. Returns true if the
 /// table removes sampled items.
 async fn learn_signature(
     client: Arc<Client>,
@@ -151,8 +151,8 @@ async fn learn_signature(
     let (signatures, removes_sampled) = signatures?;
     let signature = signatures.get(&table).cloned();
     if signature.is_none() {
-        // With several servers, another one may have the table. Otherwise the first sample fails
-        // with not found.
+        // One of several servers may have the table. Otherwise the first sample fails with "not
+        // found".
         tracing::warn!(table, "The server at {} has no such table.", client.address());
     }
     let signature = signature.flatten();
@@ -165,7 +165,7 @@ async fn learn_signature(
 }
 
 impl OpenSampler {
-    /// The next rows; none if not enough arrived within about `limit`.
+    /// The next rows, or none if too few arrived within about `limit`.
     pub(crate) fn next(&self, request: RowRequest, limit: Duration) -> Outcome<Rows> {
         if self.specs.timesteps {
             return self.next_steps(request, limit);
@@ -177,8 +177,7 @@ impl OpenSampler {
             Some(TakeOutcome::End)
                 if held.is_empty() || (request.exact && request.drop_remainder) =>
             {
-                // Dropped items are compared too, because items are compared before they are
-                // stacked.
+                // Dropped items are compared too, because the check precedes the stacking.
                 let last = std::mem::take(&mut *held);
                 last.iter().try_for_each(|item| self.specs.check_item(&item.trajectory))?;
                 return Err(Failure::end_of_sequence());
@@ -188,14 +187,14 @@ impl OpenSampler {
         let rows = Rows::of_items(&held, &self.specs, request.exact);
         match &rows {
             Ok(rows) => drop(held.drain(..rows.num_items)),
-            // Items that cannot be stacked are dropped. Otherwise every later call would fail.
+            // Items that cannot be stacked are dropped; otherwise every later call would fail.
             Err(_) if request.exact => held.clear(),
             Err(_) => drop(held.remove(0)),
         }
         rows
     }
 
-    /// As `next`, if rows are steps; a call may stop in the middle of an item.
+    /// Like `next`, if rows are steps; a call may stop in the middle of an item.
     fn next_steps(&self, request: RowRequest, limit: Duration) -> Outcome<Rows> {
         let mut held = self.held_steps.lock();
         let found =
@@ -239,7 +238,7 @@ impl OpenSampler {
         })
     }
 
-    /// As `collect`, if rows are steps.
+    /// Like `collect`, if rows are steps.
     fn collect_steps(
         &self,
         request: RowRequest,
@@ -260,14 +259,15 @@ impl OpenSampler {
             }
         }
         if lacking {
-            // Some items were longer than the earlier ones, so fewer are needed. If the sampler
-            // failed meanwhile, the next call reports it.
+            // Some items were longer than earlier ones, so fewer are needed. If the sampler failed
+            // meanwhile, the next call reports it.
             let _ = self.sampler.take(0, true, &mut items);
         }
         Ok(Some(TakeOutcome::Some))
     }
 
-    /// Whether the table's signature was compared; waits for that for about `limit`.
+    /// Waits for about `limit` for the check of the table's signature. Returns true if it was
+    /// compared.
     pub(crate) fn check(&self, limit: Duration) -> Outcome<bool> {
         let checked = self.notifier.wait(limit, || match self.specs.signature.get() {
             Some(_) => Some(Ok(true)),

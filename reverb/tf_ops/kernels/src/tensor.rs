@@ -57,7 +57,7 @@ impl Input {
         &self.shape
     }
 
-    /// The elements as they are in memory.
+    /// Bytes of the elements.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: the memory belongs to the tensor, which lives as long as `self`. Without elements
         // its length is 0, and the address may be null.
@@ -86,7 +86,7 @@ impl Input {
         }
     }
 
-    /// The value of a tensor of one string, whatever its rank.
+    /// The value of a tensor of one string with any rank.
     pub(crate) fn one_text(&self, what: &str) -> Outcome<String> {
         match (self.dtype, &self.strings()[..]) {
             (DType::String, [text]) => Ok(String::from_utf8_lossy(text).into_owned()),
@@ -183,7 +183,7 @@ impl Contents {
         })?;
         let mut contents = Self { memory: Some(memory), length, holds_strings, on_release: None };
         if holds_strings {
-            // The old content is not a string.
+            // Zeroed, because the old content is not a string.
             contents.bytes_mut().fill(0);
         }
         Ok(contents)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The steps of sampled items, one after another. A batch may start and end in the middle of an
-//! item.
+//! Steps of sampled items, one after another. A batch may start and end in the middle of an item.
 
 use std::collections::VecDeque;
 
@@ -17,9 +16,9 @@ use crate::tensor::Output;
 #[derive(Default)]
 pub(crate) struct StepQueue {
     items: VecDeque<Item>,
-    /// Number of steps of the first item that were returned.
+    /// Number of returned steps of the first item.
     given: usize,
-    /// Number of steps that were not.
+    /// Number of steps that were not returned.
     left: usize,
     /// Number of steps of the longest item so far.
     longest: usize,
@@ -30,8 +29,7 @@ pub(crate) struct StepQueue {
 struct Item {
     sampled: Sampled,
     steps: usize,
-    /// Columns that were decoded as a whole, because some steps cannot be decoded without the
-    /// others; by index.
+    /// Columns, by index, that were decoded completely because some steps cannot be decoded alone.
     decoded: Vec<Option<Tensor>>,
 }
 
@@ -59,8 +57,7 @@ impl StepQueue {
         }
     }
 
-    /// Whether `take` has something to return. With `exact`: whether more items would not change
-    /// the result.
+    /// True if `take` has a result; with `exact`, true if more items would not change the result.
     pub(crate) fn is_ready(&self, rows: usize, exact: bool) -> bool {
         self.failure.is_some() || self.left >= if exact { rows } else { 1 }
     }
@@ -77,8 +74,8 @@ impl StepQueue {
         Ok(())
     }
 
-    /// How many more items are needed for `rows` rows, unless the new ones are longer than all so
-    /// far. An unneeded item is lost to other readers if the table is a queue.
+    /// Number of additional items that `rows` rows need, unless those are longer than all items so
+    /// far. An unneeded item is lost to other readers of a queue.
     pub(crate) fn num_missing_items(&self, rows: usize) -> usize {
         match self.longest {
             0 => 1,
@@ -86,8 +83,8 @@ impl StepQueue {
         }
     }
 
-    /// Returns up to `rows` steps: columns become `[steps, ...]`. Steps of different shapes are not
-    /// returned together; with `exact` that is an error, and the steps are dropped.
+    /// Returns up to `rows` steps as columns `[steps, ...]`. Steps of different shapes are not
+    /// returned together; with `exact` they are an error, and are dropped.
     pub(crate) fn take(&mut self, rows: usize, specs: &RowSpecs, exact: bool) -> Outcome<Rows> {
         if let Some(failure) = &self.failure
             && (self.left == 0 || (exact && self.left < rows))
@@ -216,7 +213,7 @@ fn matches_step_specs(item: &Item, part: &Part, step_specs: &StepSpecs) -> Resul
     Ok(true)
 }
 
-/// Whether these steps can be copied without decoding others.
+/// True if these steps can be copied without decoding others.
 fn is_in_place(trajectory: &Trajectory, column: &Column<'_>, part: &Part) -> Result<bool> {
     for slice in slices(column, part) {
         if !trajectory.chunks()[slice.chunk].tensor(slice.tensor)?.has_rows_in_place() {
@@ -285,7 +282,7 @@ struct StepColumn {
 }
 
 enum ColumnData {
-    /// The number of bytes that are written.
+    /// Memory, and number of bytes written.
     Bytes(Output, usize),
     Strings(Vec<Vec<u8>>),
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How ops wait: until a notification, for a limited time.
+//! Waits of ops: until a notification, for a limited time.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 /// Wakes the threads that wait for a change.
 #[derive(Default)]
 pub(crate) struct Notifier {
-    /// How many notifications there were.
+    /// Number of notifications so far.
     count: Mutex<u64>,
     changed: Condvar,
 }
@@ -20,7 +20,7 @@ impl Notifier {
         self.changed.notify_all();
     }
 
-    /// Calls `attempt`, and repeats it after every notification, until it returns a result, for at
+    /// Calls `attempt`, repeating it after every notification, until it returns a result, for at
     /// most about `limit`.
     pub(crate) fn wait<T>(
         &self,
@@ -33,7 +33,7 @@ impl Notifier {
             if let Some(result) = attempt() {
                 return Some(result);
             }
-            // `attempt` may have missed notifications that came while it ran.
+            // Notifications may have come while `attempt` ran.
             let mut count = self.count.lock();
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + limit);
             while seen == Some(*count) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sequence writers of Python that ops may use.
+//! Sequence writers of Python for use by ops.
 
 use std::sync::{Arc, Weak};
 
@@ -8,7 +8,7 @@ use reverb_client::SequenceWriter;
 use crate::failure::{Code, Failure, Outcome};
 use crate::handles::Handles;
 
-/// Weak references: a graph with the handle of a writer does not keep it open.
+/// Writers by handle. The references are weak, so a graph does not keep a writer open.
 static WRITERS: Handles<Weak<SequenceWriter>> = Handles::new("sequence writer");
 
 /// Assigns a handle to a writer for the ops, until [`unregister`].

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The library that `tf.load_op_library` loads. Its constructor calls the register function of the
+//! Library that `tf.load_op_library` loads. Its constructor calls the register function of the
 //! native module.
 //!
 //! Design: `docs/design/tensorflow.md`.
@@ -26,7 +26,7 @@ const VARIABLE: &CStr = c"REVERB_REPLAY_REGISTER";
 /// failed; then `error` holds a text of less than `capacity` bytes, terminated by a zero.
 type Register = extern "C" fn(error: *mut c_char, capacity: usize) -> c_int;
 
-/// The loader runs it while TensorFlow waits for the ops.
+/// Run by the loader while TensorFlow waits for the ops.
 #[used]
 #[cfg_attr(target_os = "macos", unsafe(link_section = "__DATA,__mod_init_func"))]
 #[cfg_attr(not(target_os = "macos"), unsafe(link_section = ".init_array"))]

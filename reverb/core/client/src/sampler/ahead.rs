@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Batches of one table that are sampled before they are asked for.
+//! Batches of one table that are sampled in advance.
 //!
-//! A task samples and stacks whole batches until so many are ready. A reader takes what is ready,
-//! or waits for the batch that is on its way.
+//! A task samples and stacks whole batches until a number of them are ready. A reader takes a ready
+//! batch, or waits for the next one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,77 +17,77 @@ use crate::client::{BatchRequest, Client};
 use crate::sampler::batch_column::BatchColumn;
 use crate::sampler::ragged::RaggedForm;
 
-/// After so long a wait for the rate limiter it is known what is waited for. The request is made
-/// again then; what it has got stays.
+/// Interval at which a blocked request is repeated to learn its reason. Items that arrived stay.
 const POLL: Duration = Duration::from_millis(200);
 
-/// What the batches shall be.
+/// Options of the batches.
 #[derive(Debug, Clone)]
 pub struct AheadOptions {
-    /// The table.
+    /// Name of the table.
     pub table: String,
     /// Number of items in a batch, at least 1.
     pub batch_size: usize,
-    /// Number of batches that are ready or on their way, at least 1.
+    /// Number of batches that are ready or being sampled, at least 1.
     pub num_ahead: usize,
-    /// Whether no item may be in a batch twice.
+    /// True if no item may be in a batch twice.
     pub distinct: bool,
-    /// What becomes of items of different lengths.
+    /// Treatment of items of different lengths.
     pub ragged: RaggedForm,
-    /// Its columns, in increasing order; empty: all.
+    /// Requested columns, in increasing order; empty: all.
     pub columns: Vec<u32>,
-    /// Bytes that the columns of a batch may take.
+    /// Largest number of bytes of a batch's columns.
     pub max_bytes: usize,
-    /// Whether the server is in this process. Then `close` withdraws the request that waits.
-    /// Another server could answer it at that moment and its items would be lost, so it runs out,
-    /// which takes 0.2 s.
+    /// True if the server is in this process. Then `close` withdraws a pending request. With
+    /// another server, items of an answer under way would be lost, so the request times out, after
+    /// at most 0.2 s.
     pub is_local: bool,
 }
 
 /// The numbers of a sampled item, without its columns.
 #[derive(Debug, Clone, Copy)]
 pub struct SampledNumbers {
-    /// As in [`Sampled`].
+    /// Key of the item.
     pub key: u64,
-    /// As in [`Sampled`].
+    /// Priority of the item.
     pub priority: f64,
-    /// As in [`Sampled`].
+    /// Number of times that the item was sampled.
     pub times_sampled: i32,
-    /// As in [`Sampled`].
+    /// Probability with which the item was sampled.
     pub probability: f64,
-    /// As in [`Sampled`].
+    /// Number of items in the table.
     pub table_size: i64,
-    /// As in [`Sampled`].
+    /// Smallest sampling probability of an item in the table.
     pub min_probability: f64,
-    /// As in [`Sampled`].
+    /// Number of complete passes over the items; see [`Sampled`].
     pub epoch: i64,
 }
 
 /// A batch that is ready.
 #[derive(Debug)]
 pub struct ReadyBatch {
-    /// Of each item.
+    /// Numbers of each item.
     pub numbers: Vec<SampledNumbers>,
-    /// Its columns.
+    /// Columns of the batch.
     pub columns: Vec<BatchColumn>,
-    /// When it became ready.
+    /// Time when the batch became ready.
     pub since: Instant,
 }
 
-/// What a reader gets.
+/// Result of asking for a batch.
 #[derive(Debug)]
 pub enum NextBatch {
-    /// The oldest batch.
+    /// The oldest ready batch.
     Ready(ReadyBatch),
-    /// It is on its way; see [`BatchesAhead::arrival`].
+    /// The next batch is being sampled; see [`BatchesAhead::arrival`].
     OnItsWay,
-    /// Sampling has failed for good; the first time with the items of a batch that were sampled.
+    /// Sampling has failed for good. The first such result has the sampled items of the unfinished
+    /// batch.
     Failed(Error, Vec<Sampled>),
-    /// There are no more: it was closed.
+    /// Sampling was closed.
     Ended,
 }
 
-/// The batches of one reader. Those that are ready are dropped with it; they count as sampled.
+/// The batches of one reader. Ready batches are dropped with it, and count as sampled.
 #[derive(Debug)]
 pub struct BatchesAhead {
     shared: Arc<Shared>,
@@ -98,9 +98,9 @@ pub struct BatchesAhead {
 struct Shared {
     options: AheadOptions,
     state: Mutex<State>,
-    /// Whether there is something to take, for those who spin.
+    /// Set while there is a result to take, for threads that spin.
     has_arrived: AtomicBool,
-    /// Notifies all who wait when that becomes true.
+    /// Notifies waiting readers when that flag is set.
     arrival: Notify,
     closing: Notify,
 }
@@ -111,12 +111,12 @@ struct State {
     is_sampling: bool,
     failure: Option<(Error, Vec<Sampled>)>,
     has_ended: bool,
-    /// Why the rate limiter has not allowed the rest of a batch for some time.
+    /// Reason why the rate limiter has blocked the next batch for some time.
     waits_for: Option<Error>,
 }
 
 impl BatchesAhead {
-    /// Nothing is sampled before the first call of `start` or `next`.
+    /// Makes the reader. Nothing is sampled before the first call of `start` or `next`.
     pub fn new(client: Arc<Client>, options: AheadOptions) -> Self {
         let shared = Shared {
             options,
@@ -128,12 +128,12 @@ impl BatchesAhead {
         Self { shared: Arc::new(shared), client }
     }
 
-    /// Starts to sample, if there is room.
+    /// Starts sampling, if there is room.
     pub fn start(&self) {
         self.start_if_room(&mut self.shared.state.lock());
     }
 
-    /// The oldest batch, and starts to sample others. Never waits.
+    /// Takes the oldest batch, and starts sampling others. Never waits.
     pub fn next(&self) -> NextBatch {
         let mut state = self.shared.state.lock();
         let next = if let Some(batch) = state.ready.pop_front() {
@@ -158,10 +158,10 @@ impl BatchesAhead {
         self.shared.note_arrival(state);
     }
 
-    /// Waits until `next` does not return `OnItsWay`.
+    /// Waits while `next` would return `OnItsWay`.
     pub async fn arrival(&self) {
         loop {
-            // Made before the look, so that it misses nothing.
+            // Created before the check, so that no notification is missed.
             let arrival = self.shared.arrival.notified();
             if self.has_arrived() {
                 return;
@@ -170,8 +170,7 @@ impl BatchesAhead {
         }
     }
 
-    /// Waits for so long at most, and keeps the processor: a small batch comes sooner than a thread
-    /// that sleeps is woken.
+    /// Spins for at most this time: a small batch arrives sooner than a sleeping thread wakes.
     pub fn spin(&self, time: Duration) {
         let start = Instant::now();
         while !self.has_arrived() && start.elapsed() < time {
@@ -179,7 +178,7 @@ impl BatchesAhead {
         }
     }
 
-    /// Whether `next` does not return `OnItsWay`. To be asked after `start`.
+    /// True if `next` would not return `OnItsWay`. Call `start` first.
     pub fn has_arrived(&self) -> bool {
         self.shared.has_arrived.load(Ordering::Acquire)
     }
@@ -189,17 +188,17 @@ impl BatchesAhead {
         self.shared.state.lock().ready.len()
     }
 
-    /// Why the next batch takes long, if that is known: the rate limiter's reason.
+    /// The rate limiter's reason for a long wait, if known.
     pub fn waits_for(&self) -> Option<Error> {
         self.shared.state.lock().waits_for.clone()
     }
 
-    /// Drops the batches that are ready, and samples no more.
+    /// Drops ready batches, and stops sampling.
     pub fn close(&self) {
         let mut state = self.shared.state.lock();
         state.has_ended = true;
         let ready = std::mem::take(&mut state.ready);
-        // Whoever waits until nothing is sampled any more waits for the task alone.
+        // Callers that wait for the end of sampling wait for the task alone.
         self.shared.note_arrival(&state);
         drop(state);
         drop(ready);
@@ -220,7 +219,7 @@ impl State {
 }
 
 impl Shared {
-    /// Keeps a batch, or why there is none after these samples; returns whether to go on.
+    /// Stores a batch, or the error and the sampled items. Returns true if sampling should go on.
     fn put(&self, batch: Result<ReadyBatch>, samples: Vec<Sampled>) -> bool {
         let mut state = self.state.lock();
         match batch {
@@ -237,13 +236,13 @@ impl Shared {
         state.is_sampling
     }
 
-    /// Tells whether there is something to take, with the lock held.
+    /// Updates the flag of an available result; the lock is held.
     fn note_arrival(&self, state: &State) {
         let has_arrived = !state.ready.is_empty() || !state.is_sampling;
         self.has_arrived.store(has_arrived, Ordering::Release);
     }
 
-    /// Samples the next batch; `None` if it is closed meanwhile.
+    /// Samples the next batch; `None` if sampling was closed meanwhile.
     async fn batch(
         &self,
         client: &Client,
@@ -273,18 +272,18 @@ impl Shared {
         };
         Some(sampled.map(|columns| {
             let numbers = samples.iter().map(SampledNumbers::from).collect();
-            // Here, because the last references to the chunks may be among these.
+            // Dropped here, because these may be the last references to the chunks.
             keep_samples(std::mem::take(samples));
             ReadyBatch { numbers, columns, since: Instant::now() }
         }))
     }
 }
 
-/// The task: samples batches until there is no room, or one fails.
+/// The task: samples batches until there is no room or one fails.
 async fn sample(shared: Arc<Shared>, client: Arc<Client>) {
     let mut running = Running { shared: Arc::clone(&shared), has_ended: false };
     while !running.has_ended {
-        // A request that was made after `close` could be answered before it is withdrawn.
+        // A request after `close` could be answered before it is withdrawn.
         if shared.state.lock().has_ended {
             return;
         }
@@ -292,12 +291,12 @@ async fn sample(shared: Arc<Shared>, client: Arc<Client>) {
         let Some(batch) = shared.batch(&client, &mut samples).await else { return };
         running.has_ended = !shared.put(batch, samples);
         shared.arrival.notify_waiters();
-        // Other tasks have their turn.
+        // Lets other tasks run.
         tokio::task::yield_now().await;
     }
 }
 
-/// The task, as its reader sees it: nobody waits for one that was closed, or has panicked.
+/// Guard of the task: readers stop waiting for a task that was closed or has panicked.
 struct Running {
     shared: Arc<Shared>,
     has_ended: bool,

@@ -11,26 +11,26 @@ use crate::sampler::copy_plan::CopyPlans;
 use crate::sampler::fetch_ahead::fetched_ahead;
 use crate::sampler::ragged::{self, RaggedForm};
 
-/// Stacks items that arrive in several parts, each part while the next is on its way.
+/// Stacks items that arrive in several parts, each part while the next is being sampled.
 #[derive(Debug)]
 pub(crate) struct BatchBuilder<'m> {
     bounds: BatchBounds,
     ragged: RaggedForm,
-    /// The memory of the caller, until the first item.
+    /// Memory of the caller, until the first item.
     given: Option<Vec<GivenColumn<'m>>>,
     /// Empty before the first item.
     columns: Vec<ColumnRows<'m>>,
     plans: CopyPlans,
-    /// Bytes that strings may take yet.
+    /// Remaining bytes for strings.
     room: usize,
-    /// Number of items that are stacked.
+    /// Number of stacked items.
     num_rows: usize,
-    /// The first item that could not be stacked ends the batch.
+    /// Error of the first item that could not be stacked, which ends the batch.
     failure: Option<Error>,
 }
 
 impl<'m> BatchBuilder<'m> {
-    /// A builder for a batch of at most `batch_size` items, in memory of the caller if it is given.
+    /// Makes a builder for at most `batch_size` items, in the caller's memory if given.
     pub(crate) fn new(
         bounds: BatchBounds,
         ragged: RaggedForm,
@@ -40,9 +40,9 @@ impl<'m> BatchBuilder<'m> {
         Self { bounds, ragged, given, columns, plans, room, num_rows: 0, failure: None }
     }
 
-    /// Adds those of `samples` that were not added yet. An error comes with `finish`.
+    /// Adds the new items of `samples`. Errors are returned by `finish`.
     pub(crate) fn add(&mut self, samples: &[Sampled]) {
-        // How much memory items of different lengths take is known when all are there.
+        // Items of different lengths need memory that is known only when all are there.
         if self.ragged == RaggedForm::Refuse && self.failure.is_none() && self.is_small(samples) {
             self.failure = self.stack(samples, self.bounds.batch_size).err();
         }
@@ -52,9 +52,9 @@ impl<'m> BatchBuilder<'m> {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` that names the column and both shapes where they differ, or where the
-    /// memory of the caller does not fit; `DataLoss` for damaged chunks; `ResourceExhausted` if the
-    /// batch would take more than it may, or than there is.
+    /// `InvalidArgument` with the column and both shapes if they differ, or if the caller's memory
+    /// does not fit; `DataLoss` for damaged chunks; `ResourceExhausted` if the batch exceeds its
+    /// limit or the available memory.
     pub(crate) fn finish(mut self, samples: &[Sampled]) -> Result<Vec<BatchColumn>> {
         if let Some(error) = self.failure {
             return Err(error);
@@ -66,8 +66,8 @@ impl<'m> BatchBuilder<'m> {
         Ok(self.columns.into_iter().map(|column| column.finish(samples.len())).collect())
     }
 
-    /// Whether the whole batch may take memory before all of its items are there and checked, if
-    /// all are like the first.
+    /// True if the batch, with all items like the first, is small enough to allocate before all
+    /// items are checked.
     fn is_small(&self, samples: &[Sampled]) -> bool {
         if !self.columns.is_empty() || self.given.is_some() {
             return true;
@@ -81,7 +81,7 @@ impl<'m> BatchBuilder<'m> {
         )
     }
 
-    /// Adds the rest of `samples`. The first ones make room for `capacity` items.
+    /// Adds the rest of `samples`. The first items allocate memory for `capacity` items.
     fn stack(&mut self, samples: &[Sampled], capacity: usize) -> Result<()> {
         let Some(first) = samples.first() else { return Ok(()) };
         let mut num_bytes = None;
@@ -122,8 +122,7 @@ impl<'m> BatchBuilder<'m> {
         Ok(())
     }
 
-    /// Takes memory for `capacity` items that are like the first one, or that of the caller.
-    /// `num_bytes` is what they take.
+    /// Allocates `num_bytes` for `capacity` items like the first, or uses the caller's memory.
     fn make_room(
         &mut self,
         samples: &[Sampled],
@@ -133,7 +132,7 @@ impl<'m> BatchBuilder<'m> {
         let Some(first) = samples.first() else { return Ok(()) };
         let trajectory = &first.trajectory;
         let given = self.given.take();
-        // The memory of the caller is for the whole batch, even if fewer items come.
+        // The caller's memory fits the whole batch, even if fewer items come.
         let capacity = if given.is_some() { self.bounds.batch_size } else { capacity };
         if let Some(given) = &given {
             check_num_given(given, trajectory.num_columns())?;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A column of a batch, and the memory that it is written to.
+//! Column of a batch, with its memory.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ pub struct BatchColumn {
     pub dtype: DType,
     /// Sizes of the dimensions.
     pub shape: Shape,
-    /// Where the elements are.
+    /// Elements of the column.
     pub data: ColumnData,
-    /// The number of steps of each item, if items of different lengths were asked for and the
-    /// column has steps. Columns with the same numbers share them.
+    /// Number of steps of each item, for columns with steps of different numbers. Columns with the
+    /// same numbers share the list.
     pub lengths: Option<Arc<Lengths>>,
 }
 
@@ -29,12 +29,12 @@ thread_local! {
     static SPARE_LENGTHS: SpareLists<i32> = const { SpareLists::new() };
 }
 
-/// The number of steps of each item. Their memory is used again.
+/// Number of steps of each item. The memory of the list is used again.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Lengths(Vec<i32>);
 
 impl Lengths {
-    /// None. Items of many columns may turn out to be few, so no room is made before they are read.
+    /// An empty list. It grows while items are read, because a hostile message may claim many.
     pub(crate) fn new() -> Self {
         Self(SPARE_LENGTHS.try_with(SpareLists::take).unwrap_or_default())
     }
@@ -56,32 +56,32 @@ impl Deref for Lengths {
 impl Drop for Lengths {
     fn drop(&mut self) {
         let list = std::mem::take(&mut self.0);
-        // A thread that ends keeps nothing.
+        // Nothing is kept if the thread is ending.
         let _ = SPARE_LENGTHS.try_with(|spare| spare.keep(list));
     }
 }
 
-/// Where the elements of a column are.
+/// Elements of a column.
 #[derive(Debug)]
 pub enum ColumnData {
-    /// Elements of a fixed size, at the beginning of this memory.
+    /// Elements of a fixed size, from the beginning of this memory.
     Memory(Memory),
     /// Strings.
     Strings(Vec<Vec<u8>>),
-    /// In the memory that the caller gave.
+    /// Elements in the caller's memory.
     Given,
 }
 
-/// Memory that the caller gives for a column: row-major, `[B, T, ...]`.
+/// Memory of the caller for a column: row-major, `[B, T, ...]`.
 #[derive(Debug)]
 pub struct GivenColumn<'m> {
-    /// What it is called in errors: `out["obs"]`.
+    /// Name in errors, such as `out["obs"]`.
     pub name: &'m str,
-    /// The NumPy dtype of its elements.
+    /// NumPy dtype of the elements.
     pub dtype: &'m str,
     /// Sizes of the dimensions.
     pub shape: Shape,
-    /// Its elements.
+    /// Bytes of the elements.
     pub bytes: &'m mut [u8],
 }
 
@@ -90,7 +90,7 @@ impl GivenColumn<'_> {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` that names it, and what it must be and is.
+    /// `InvalidArgument` with the name, the required value and the given one.
     pub(crate) fn check(&self, dtype: DType, shape: &[usize]) -> Result<()> {
         let num_bytes = Tensor::num_bytes(dtype, shape);
         let fits = self.dtype == dtype.numpy_name() && self.shape[..] == *shape;
@@ -115,7 +115,7 @@ impl GivenColumn<'_> {
     }
 }
 
-/// The error for another number of given columns than items have.
+/// Error for a number of given columns that differs from the items' columns.
 pub(crate) fn check_num_given(given: &[GivenColumn<'_>], num_columns: usize) -> Result<()> {
     if given.len() == num_columns {
         return Ok(());
@@ -127,7 +127,7 @@ pub(crate) fn check_num_given(given: &[GivenColumn<'_>], num_columns: usize) -> 
     )))
 }
 
-/// What the rows of a column are written to.
+/// Destination of a column's rows.
 #[derive(Debug)]
 pub(crate) enum Target<'m> {
     Memory(Memory),
@@ -136,11 +136,11 @@ pub(crate) enum Target<'m> {
 }
 
 impl Target<'_> {
-    /// New memory for so many bytes.
+    /// Allocates this many bytes.
     ///
     /// # Errors
     ///
-    /// `ResourceExhausted` if there is none.
+    /// `ResourceExhausted` without memory.
     pub(crate) fn new(dtype: DType, num_bytes: usize) -> Result<Self> {
         match dtype {
             DType::String => {
@@ -181,8 +181,8 @@ pub(crate) struct ColumnRows<'m> {
 }
 
 impl<'m> ColumnRows<'m> {
-    /// A column without rows, for a batch of at most `batch_size`, which takes `num_bytes` unless
-    /// there is memory of the caller.
+    /// An empty column for at most `batch_size` rows. Allocates `num_bytes`, unless there is memory
+    /// of the caller.
     pub(crate) fn new(
         plan: ColumnPlan,
         batch_size: usize,
@@ -198,7 +198,7 @@ impl<'m> ColumnRows<'m> {
         Ok(Self { plan, target, num_rows: 0 })
     }
 
-    /// Adds an item. What strings take is subtracted from `room`.
+    /// Adds an item, and subtracts the bytes of its strings from `room`.
     pub(crate) fn put(
         &mut self,
         index: usize,
@@ -219,7 +219,7 @@ impl<'m> ColumnRows<'m> {
         if fits { Ok(()) } else { Err(plan.mismatch(index, trajectory, column)) }
     }
 
-    /// Adds the values of an item that has the planned shape, which begin at `at` in its row.
+    /// Adds the values of an item with the planned shape; `at` is their position in its row.
     #[inline]
     pub(crate) fn put_values(&mut self, row: usize, at: usize, values: &[u8]) {
         let begin = row * self.plan.item_bytes + at;

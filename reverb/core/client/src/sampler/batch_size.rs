@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How large a batch may be, and the error for one that is larger.
+//! Size limits of a batch, and the error for a batch that is too large.
 
 use reverb_data::{Error, ErrorKind, Result};
 
 use crate::sampler::ragged::RaggedForm;
 
-/// What bounds a batch.
+/// Limits of a batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BatchBounds {
-    /// Number of items that are wanted.
+    /// Number of requested items.
     pub(crate) batch_size: usize,
-    /// Bytes that all columns may take which are not in memory of the caller.
+    /// Largest number of bytes of all columns, except in memory of the caller.
     pub(crate) max_bytes: usize,
 }
 
-/// A string in a batch takes so many bytes and its own.
+/// Bytes of a string in a batch, besides its contents.
 pub(crate) const STRING_BYTES: usize = size_of::<Vec<u8>>();
 
-/// The longest item of a batch, and what the batch takes.
+/// Longest item of a batch, and the bytes of the batch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TakenBytes {
     pub(crate) num_items: usize,
-    /// The key of the longest item, and its number of steps.
+    /// Key of the longest item, and its number of steps.
     pub(crate) longest: (u64, usize),
-    /// Bytes of all columns, as far as they are known before strings are read.
+    /// Bytes of all columns, without the contents of strings that are not read yet.
     pub(crate) num_bytes: Option<usize>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) fn explain<T>(
     }
 }
 
-/// No memory, until `explain` says what for.
+/// Error for a failed allocation; `explain` adds the sizes.
 pub(crate) fn no_room() -> Error {
     Error::resource_exhausted("there is no room for the batch")
 }

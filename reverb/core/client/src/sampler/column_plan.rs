@@ -1,43 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the rows of a column of a batch have in common.
+//! Plan of a batch's column: the common properties of its rows.
 
 use reverb_data::stacking::{ColumnSpec, different_columns, different_shapes};
 use reverb_data::trajectory::{CheckedColumn, Column};
 use reverb_data::{DType, Error, Result, Shape, Trajectory};
 
-/// The common properties of one column's rows in a batch; writes a row to its position.
+/// Common properties of one column's rows, used to write each row to its position.
 #[derive(Debug, Clone)]
 pub struct ColumnPlan {
     /// Type of the elements.
     pub dtype: DType,
     /// Shape of one item's column before squeezing, `[T, ...]`.
     pub item_shape: Shape,
-    /// Whether the time dimension, which is 1, is left out.
+    /// True if the time dimension, which is 1, is left out.
     pub squeeze: bool,
     /// Bytes of one item's column; 0 for strings.
     pub item_bytes: usize,
 }
 
 impl ColumnPlan {
-    /// A batch that takes more than this takes it for items that were checked, all of them.
+    /// Size above which a batch is allocated only after all of its items are checked.
     pub const MAX_UNCHECKED_BYTES: usize = 64 << 20;
 
     /// The plan for items of the same dtypes and shapes as this one.
     ///
     /// # Errors
     ///
-    /// `DataLoss` or `InvalidArgument` if the chunks of the column are not what they claim to be.
+    /// `DataLoss` or `InvalidArgument` if the chunks of the column contradict their headers.
     pub fn new(trajectory: &Trajectory, column: &Column<'_>) -> Result<Self> {
         let CheckedColumn { dtype, shape, num_bytes, .. } = trajectory.checked_column(column)?;
         Ok(Self { dtype, item_shape: shape, squeeze: column.squeeze, item_bytes: num_bytes })
     }
 
-    /// Checks an item before there is memory for it, with the plans of all columns.
+    /// Checks an item with the plans of all columns before memory is allocated.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if it has not the planned shapes; `DataLoss` if its chunks are not what
-    /// they claim to be.
+    /// `InvalidArgument` for other shapes than planned; `DataLoss` if chunks contradict their
+    /// headers.
     pub fn check_item(plans: &[Self], trajectory: &Trajectory) -> Result<()> {
         if trajectory.num_columns() != plans.len() {
             return Err(different_columns(plans.len(), trajectory.num_columns()));
@@ -62,8 +62,8 @@ impl ColumnPlan {
         shape
     }
 
-    /// Writes the elements of one item's column, `item_bytes` in all. Returns whether the item has
-    /// the planned shape; if not, nothing is written.
+    /// Writes the elements of one item's column, `item_bytes` in all. Returns false, and writes
+    /// nothing, if the item does not have the planned shape.
     pub fn write(
         &self,
         trajectory: &Trajectory,
@@ -80,12 +80,12 @@ impl ColumnPlan {
         Ok(true)
     }
 
-    /// Appends the strings of one item's column, which may take `room` bytes. Returns whether the
-    /// item has the planned shape; if not, nothing is appended.
+    /// Appends the strings of one item's column, at most `room` bytes. Returns false, and appends
+    /// nothing, if the item does not have the planned shape.
     ///
     /// # Errors
     ///
-    /// `ResourceExhausted` if there is not so much room, or no memory.
+    /// `ResourceExhausted` if the strings exceed `room` or the memory.
     pub fn append_strings(
         &self,
         trajectory: &Trajectory,
@@ -117,13 +117,13 @@ impl ColumnPlan {
         }
     }
 
-    /// Whether an item has the planned shape.
+    /// True if an item has the planned shape.
     pub(crate) fn fits(&self, trajectory: &Trajectory, column: &Column<'_>) -> Result<bool> {
         let (dtype, shape) = trajectory.column_spec(column)?;
         Ok(dtype == self.dtype && shape == self.item_shape && column.squeeze == self.squeeze)
     }
 
-    /// Fast path for a single slice of fixed-size elements, with one chunk lookup. Returns whether
+    /// Fast path for a single slice of fixed-size elements, with one chunk lookup. Returns true if
     /// it applied.
     fn write_single_slice(
         &self,

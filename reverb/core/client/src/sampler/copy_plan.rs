@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Copies items that differ only in their values, without parsing their chunks again.
+//! Copy plans: items that differ only in their values are copied without parsing their chunks
+//! again.
 
 use std::ops::Range;
 
 use reverb_data::{ChunkLayout, OneChunkColumns, Trajectory};
 use smallvec::SmallVec;
 
-/// How many kinds of items a batch remembers. Most tables hold one kind.
+/// Number of plans per batch. Most tables hold one kind of item.
 const MAX_PLANS: usize = 2;
-/// How many items a batch tries to make a plan of; then it holds too many kinds, or items without a
-/// plan.
+/// Number of items from which a batch tries to learn a plan. After that, it has too many kinds of
+/// items, or items without a plan.
 const MAX_ATTEMPTS: usize = 8;
 
-/// How many different layouts an item of a plan has at most.
+/// Largest number of different layouts of an item's chunks.
 const MAX_LAYOUTS: usize = 16;
 
 /// The plans of one batch.
@@ -23,9 +24,9 @@ pub struct CopyPlans {
 }
 
 impl CopyPlans {
-    /// Passes the values to `write`, if an item of the same kind was learned: the index of a
-    /// column, the position of the first byte in the item's column, and the bytes. Returns whether
-    /// there was such an item; otherwise `write` was not called.
+    /// Passes the values to `write`, if an item of the same kind was learned: the column, the
+    /// position of the first byte in the item's column, and the bytes. Returns false, without a
+    /// call of `write`, if there was none.
     #[inline]
     pub fn copy(
         &mut self,
@@ -51,14 +52,14 @@ impl CopyPlans {
     }
 }
 
-/// Items of chunks of known layouts.
+/// Plan for items with chunks of known layouts.
 #[derive(Debug)]
 struct CopyPlan {
-    /// All different layouts of the item's chunks.
+    /// Different layouts of the item's chunks.
     layouts: SmallVec<[ChunkLayout; 1]>,
     columns: SmallVec<[PlannedColumn; 8]>,
-    /// What the copies of an item depend on, beside its layouts: its number of chunks, and its
-    /// columns as they are stored.
+    /// Number of chunks. Together with the layouts and the stored columns, it determines the
+    /// copies.
     num_chunks: usize,
     one_chunk_columns: Option<OneChunkColumns>,
     stored_columns: SmallVec<[u8; 64]>,
@@ -117,7 +118,7 @@ impl CopyPlan {
         plan.find_copies(trajectory).then_some(plan)
     }
 
-    /// Whether the item is of this kind; `copies` are then its own.
+    /// True if the item is of this kind; `copies` then hold for the item.
     #[inline]
     fn matches(&mut self, trajectory: &Trajectory) -> bool {
         let chunks = trajectory.chunks();
@@ -131,7 +132,7 @@ impl CopyPlan {
             let mut pairs = chunks.iter().zip(&self.layout_of);
             return pairs.all(|(chunk, &layout)| self.layouts[layout].matches(chunk));
         }
-        // Other steps of chunks that are all alike: windows of a history.
+        // The item has other steps of chunks that are all alike, such as windows of a history.
         let [layout] = &self.layouts[..] else { return false };
         if !chunks.iter().all(|chunk| layout.matches(chunk)) {
             return false;
@@ -141,8 +142,8 @@ impl CopyPlan {
         self.find_copies(trajectory)
     }
 
-    /// Finds the copies of an item whose chunks have the layouts of `layout_of`. Returns whether
-    /// its columns are of this kind; if not, no item matches by its stored columns.
+    /// Finds the copies of an item whose chunks have the layouts of `layout_of`. Returns false if
+    /// its columns are of another kind; then no item matches by its stored columns.
     fn find_copies(&mut self, trajectory: &Trajectory) -> bool {
         self.num_chunks = 0;
         self.one_chunk_columns = None;
@@ -239,8 +240,8 @@ mod tests {
     }
 
     proptest! {
-        /// What is copied by a plan is what decoding gives, of items of the kind that was learned
-        /// alone.
+        /// A plan copies the same values as decoding, and only for items of the kind that was
+        /// learned.
         #[test]
         fn copies_are_what_decoding_gives(
             widths in [1usize..40, 1usize..40],

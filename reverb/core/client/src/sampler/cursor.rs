@@ -40,14 +40,14 @@ pub struct SampleCursor {
     refill_at: usize,
     requests: u64,
     timeout: Option<Duration>,
-    /// What the caller asks of the items.
+    /// Options of the requests.
     options: SampleOptions,
-    /// Whether all items are requested at once.
+    /// True if all items are requested at once.
     is_at_once: bool,
-    /// The columns that the items shall have; empty: all.
+    /// Requested columns; empty: all.
     columns: Vec<u32>,
     stream: Option<Box<dyn SampleStream>>,
-    /// Whether the stream was idle before and has not answered since. It may be stale then.
+    /// True if the stream was idle and has not answered since: it may be stale.
     may_be_stale: bool,
     backoff: Backoff,
 }
@@ -86,14 +86,14 @@ impl SampleCursor {
         self
     }
 
-    /// Asks for these columns alone, in increasing order. Servers of dm-reverb send all of them.
+    /// Requests only these columns, in increasing order. Servers of dm-reverb send all columns.
     #[must_use]
     pub fn with_columns(mut self, columns: &[u32]) -> Self {
         self.columns = columns.to_vec();
         self
     }
 
-    /// An item that has arrived already. Taking the last one sends the next request.
+    /// An item that has already arrived. Taking the last one sends the next request.
     pub fn take_ready(&mut self) -> Option<Sampled> {
         let sampled = self.ready.pop_front()?;
         if self.outstanding == 0 && self.ready.len() <= self.refill_at {
@@ -124,20 +124,19 @@ impl SampleCursor {
         Ok(std::mem::take(&mut self.ready).into())
     }
 
-    /// Withdraws the request that waits, if there is one; `next` makes it again. Items that are on
-    /// their way are lost.
+    /// Withdraws a pending request, if there is one; `next` repeats it. Items under way are lost.
     pub fn withdraw(&mut self) {
         if self.outstanding > 0 {
             self.request_again();
         }
     }
 
-    /// Returns the stream for the next reader, if nothing is outstanding.
+    /// Returns the stream to the session, if nothing is outstanding.
     pub fn finish(mut self) {
         self.release();
     }
 
-    /// What `next` is waiting for, as text.
+    /// Text about what `next` is waiting for.
     pub fn describe_wait(&self) -> String {
         format!("items of table '{}' at {}", self.table, self.session.address())
     }
@@ -185,8 +184,8 @@ impl SampleCursor {
                     self.may_be_stale = false;
                     self.backoff.answered();
                     self.outstanding = self.outstanding.saturating_sub(samples.len());
-                    // For items that are decoded one by one, this also brings the headers of their
-                    // chunks into the cache, all at once.
+                    // Also brings the headers of the items' chunks into the cache, for items that
+                    // are decoded one by one.
                     if self.unrequested > 0 || !self.is_at_once {
                         let bytes: usize = samples.iter().map(|s| s.trajectory.chunk_bytes()).sum();
                         let fitting = MAX_BATCH_BYTES / (bytes / samples.len().max(1)).max(1);
@@ -208,7 +207,7 @@ impl SampleCursor {
         Ok(())
     }
 
-    /// Outstanding items are requested again, on another stream.
+    /// Makes outstanding items due for a request on another stream.
     fn request_again(&mut self) {
         self.unrequested += self.outstanding as u64;
         self.options = self.options.before(self.outstanding);

@@ -5,13 +5,14 @@ use std::hint::black_box;
 
 use reverb_data::Sampled;
 
-/// How many items are fetched together. The chunks that they may have still fit into the cache.
+/// Number of items that are fetched together. Their chunks must fit into the cache.
 const BLOCK: usize = 8;
 
-/// The samples in order; the beginnings of a block's chunks are read before its first item.
+/// Iterates over the samples, and reads the beginnings of the chunks of each block of items before
+/// the block's first item.
 ///
-/// The reads are independent of each other, so that the processor waits for all of them at once.
-/// While it copies a large chunk it would wait for each beginning by itself.
+/// The reads are independent, so the processor waits for all of them at once. Otherwise it would
+/// wait for each one separately while it copies a large chunk.
 #[inline]
 pub fn fetched_ahead(samples: &[Sampled]) -> impl Iterator<Item = &Sampled> {
     samples.chunks(BLOCK).flat_map(|block| {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Batches of items whose structure is valid, and whose numbers are not.
+//! Tests of batches of items with a valid structure and false numbers.
 
 use proptest::prelude::*;
 use reverb_data::proto_bytes::{put_bytes_field, put_varint, put_varint_field};
@@ -13,12 +13,12 @@ use crate::sampler::batch_size::BatchBounds;
 use crate::sampler::ragged::RaggedForm;
 use crate::sampler::testing;
 
-/// What a batch may take here. A batch that is larger, by a false number, would end the test.
+/// Size limit of batches in these tests, so that a false number cannot use up memory.
 const MAX_BYTES: usize = 1 << 20;
 
 const SIZES: [u64; 10] = [0, 1, 2, 3, 4, 1 << 20, 1 << 31, 1 << 40, 1 << 62, i64::MAX as u64];
 
-/// A tensor as a chunk has it: any shape over any content.
+/// A serialized tensor with any shape and content.
 fn tensor(dtype: DType, shape: &[u64], content: &[u8]) -> Vec<u8> {
     let (mut message, mut dims) = (Vec::new(), Vec::new());
     for &size in shape {
@@ -123,14 +123,14 @@ const FORMS: [RaggedForm; 4] =
     [RaggedForm::Refuse, RaggedForm::Packed, RaggedForm::Padded(1), RaggedForm::Padded(1 << 40)];
 
 proptest! {
-    /// A batch is what its items are, or an error; it never takes what a false number says.
+    /// A batch is equal to its items or fails; memory never follows a false number.
     #[test]
     fn false_numbers_are_errors(items in items()) {
         let samples: Vec<Sampled> = (0..).zip(&items).map(|(key, it)| sampled(key, it)).collect();
         let decoded: Vec<_> = samples.iter().map(|it| it.trajectory.decode()).collect();
         for form in FORMS {
             let Ok(mut columns) = batch(&samples, form, MAX_BYTES) else { continue };
-            // What cannot be read by itself cannot be read in a batch.
+            // Values that cannot be read alone cannot be read in a batch.
             let column = columns.remove(0);
             let mut values: Vec<Tensor> = Vec::new();
             for item in &decoded {

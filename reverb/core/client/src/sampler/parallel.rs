@@ -19,15 +19,15 @@ use crate::retry::Backoff;
 use crate::session::Session;
 use stacked::StackedRequests;
 
-/// With at least this many items in flight, a worker requests half of them at a time: the server
+/// Number of items in flight from which a worker requests half of them at a time: the server
 /// samples one half while the consumer uses the other. With fewer, it requests all of them after
-/// all were taken, so that a caller can rely on how many items were sampled.
+/// all were taken, so that a caller can rely on the number of sampled items.
 const MIN_OVERLAP: usize = 32;
 
 /// Minimum pause before a timed-out request is repeated while no caller waits for it.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(5);
 
-/// How a sampler fetches. The defaults are those of dm-reverb's datasets.
+/// Options of a sampler. The defaults are those of dm-reverb's datasets.
 #[derive(Debug, Clone)]
 pub struct SamplerOptions {
     /// Maximum number of items in total; `None` for no limit.
@@ -40,7 +40,7 @@ pub struct SamplerOptions {
     /// Number of items after which a worker opens a new stream, possibly to another server. At
     /// least 1.
     pub max_samples_per_stream: u64,
-    /// How long the table's rate limiter may block while a caller waits; `None` for no timeout.
+    /// Longest time that the rate limiter may block while a caller waits; `None` for no timeout.
     pub rate_limiter_timeout: Option<Duration>,
     /// Size of the batches into which the consumer stacks the items, if their shapes may differ.
     /// With one worker, a table that removes sampled items keeps batches that cannot be stacked.
@@ -61,7 +61,7 @@ impl Default for SamplerOptions {
 }
 
 impl SamplerOptions {
-    /// Number of workers that are needed.
+    /// Number of workers that can be used.
     fn effective_workers(&self) -> usize {
         let batches = self.max_samples.map_or(u64::MAX, |max_samples| {
             max_samples / self.max_in_flight_samples_per_worker as u64
@@ -70,10 +70,10 @@ impl SamplerOptions {
     }
 }
 
-/// What `Sampler::take` found.
+/// Result of `Sampler::take`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TakeOutcome {
-    /// There were items.
+    /// Some items.
     Some,
     /// No items yet.
     Nothing,
@@ -113,13 +113,13 @@ struct State {
     lacking: usize,
     /// Present if batches are checked before they are sampled.
     stacked: Option<StackedRequests>,
-    /// Whether the last `take` did not return enough items.
+    /// True if the last `take` did not return enough items.
     is_awaited: bool,
     end: Option<End>,
 }
 
 enum Reservation {
-    /// The number of items to request, and how the table checks them.
+    /// Number of items to request, and their position for the table's check.
     Made(usize, Option<Stacking>),
     NoRoom,
     /// All items were requested, or the sampler has ended.
@@ -138,9 +138,9 @@ enum End {
 }
 
 impl Sampler {
-    /// Starts fetching. `before` runs first, and returns whether the table removes sampled items;
-    /// if it fails, the sampler fails. `on_ready` is called, on any thread, when the result of
-    /// `take` may have changed; it must not block.
+    /// Starts fetching. `before` runs first, and returns true if the table removes sampled items;
+    /// if it fails, the sampler fails. `on_ready` is called on any thread when the result of `take`
+    /// may have changed; it must not block.
     pub fn start(
         client: &Client,
         table: &str,
@@ -253,16 +253,16 @@ impl Shared {
         self.options.max_in_flight_samples_per_worker.max(1)
     }
 
-    /// Whether a caller that asks for more has used all items it got before.
+    /// True if a caller that asks for more has used all items that it got before.
     ///
-    /// Usually it has. With few items in flight, the next request is sent only when all items of
-    /// the last one are used.
+    /// Usually it has. With few items in flight, the next request is sent only after the last item
+    /// is used.
     fn is_used_up(&self, state: &State) -> bool {
         let per_worker = self.per_worker();
         per_worker >= MIN_OVERLAP || state.handed_out >= per_worker || state.ready.is_empty()
     }
 
-    /// How many items to hand out at once to a caller that uses them one by one.
+    /// Number of items to hand out at once to a caller that uses them one by one.
     ///
     /// With few items in flight, the last item of a request is handed out alone: the next request
     /// is sent when that item is taken, not earlier.
@@ -275,8 +275,8 @@ impl Shared {
         max.min((left - 1).max(1))
     }
 
-    /// Waits until there is room for a request; returns how many items to request. `None` if there
-    /// is nothing left to do.
+    /// Waits until there is room for a request; returns the number of items to request. `None` if
+    /// nothing is left to do.
     async fn reserve(&self, limit: u64) -> Option<(usize, Option<Stacking>)> {
         loop {
             let mut notified = std::pin::pin!(self.room.notified());
@@ -395,7 +395,7 @@ async fn supervise(shared: Arc<Shared>, before: impl Future<Output = Result<bool
     (shared.on_ready)();
 }
 
-/// Fetches until there is nothing left to request.
+/// The worker: fetches until nothing is left to request.
 async fn work(shared: Arc<Shared>) -> Result<()> {
     let mut backoff = Backoff::new(shared.session.address(), shared.session.connect_timeout());
     let mut stream: Option<OpenStream> = None;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Batches of items of different lengths: padded to the longest, or one after another.
+//! Ragged batches: items of different lengths, padded to the longest or packed one after another.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use crate::sampler::batch_column::{BatchColumn, GivenColumn, Lengths, Target, ch
 use crate::sampler::batch_size::{self, BatchBounds, STRING_BYTES, TakenBytes, no_room};
 use crate::sampler::fetch_ahead::fetched_ahead;
 
-/// What becomes of items of different lengths.
+/// Treatment of items of different lengths.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum RaggedForm {
-    /// An error.
+    /// Items of different lengths are an error.
     #[default]
     Refuse,
-    /// `[B, T, ...]`, `T` the length of the longest, rounded up to a multiple of this number, at
-    /// least 1. What an item does not fill is zero.
+    /// `[B, T, ...]` with the length `T` of the longest item, rounded up to a multiple of this
+    /// number, which is at least 1. Padding is zero.
     Padded(usize),
     /// `[sum of the lengths, ...]`.
     Packed,
@@ -30,15 +30,14 @@ pub enum RaggedForm {
 
 /// The columns of a batch.
 ///
-/// The values of all items are found before they are copied, because the size of the batch is the
-/// sum of their lengths. So is whether they are there: any number in an item may be false.
+/// All values are found before any is copied, because the size of the batch is the sum of the
+/// items' lengths. This also checks that the values exist: any number in an item may be false.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` that names the column and both shapes where items differ in more than their
-/// lengths, or where the memory of the caller does not fit; `DataLoss` for damaged chunks;
-/// `ResourceExhausted` that names the longest item if the batch would take more than it may, or
-/// than there is.
+/// `InvalidArgument` with the column and both shapes if items differ in more than their lengths, or
+/// if the caller's memory does not fit; `DataLoss` for damaged chunks; `ResourceExhausted` with the
+/// longest item if the batch exceeds its limit or the available memory.
 pub(crate) fn assemble(
     samples: &[Sampled],
     bounds: BatchBounds,
@@ -94,7 +93,7 @@ fn fill<'m>(
     Ok(())
 }
 
-/// What an error says of a batch without memory.
+/// Sizes for the error of a batch without memory.
 fn taken_bytes(columns: &[RaggedColumn<'_>], samples: &[Sampled]) -> TakenBytes {
     let bytes = |column: &RaggedColumn<'_>| column.num_bytes().unwrap_or(usize::MAX);
     let largest = columns.iter().max_by_key(|column| bytes(column));
@@ -107,8 +106,8 @@ fn taken_bytes(columns: &[RaggedColumn<'_>], samples: &[Sampled]) -> TakenBytes 
     }
 }
 
-/// The values of all columns of all items, in order. What has to be parsed or decoded is one empty
-/// piece for the column of an item.
+/// Values of all columns of all items, in order. A value that must be parsed or decoded is an empty
+/// piece.
 type Pieces<'s> = Vec<&'s [u8]>;
 
 const NOT_FOUND: &[u8] = &[];
@@ -123,14 +122,14 @@ fn spare_pieces<'s>() -> Pieces<'s> {
 
 fn keep_pieces(mut pieces: Pieces<'_>) {
     pieces.clear();
-    // An empty list of any slices becomes one of static slices in its place.
+    // Collecting into the same memory changes the lifetime of the empty list.
     let pieces = pieces.into_iter().map(|_| NOT_FOUND).collect();
-    // A thread that ends keeps nothing.
+    // Nothing is kept if the thread is ending.
     let _ = SPARE_PIECES.try_with(|spare| spare.keep(pieces));
 }
 
-/// Finds the lengths of an item, and where its values are. Values that are not in place are
-/// checked: their chunks must have room for them.
+/// Finds the lengths of an item and the positions of its values. For compressed values, checks that
+/// their chunks are large enough.
 #[inline]
 fn measure<'s>(
     trajectory: &'s Trajectory,
@@ -192,17 +191,17 @@ fn finish(columns: Vec<RaggedColumn<'_>>) -> Vec<BatchColumn> {
 struct RaggedColumn<'m> {
     step: StepHeader,
     squeeze: bool,
-    /// Of each item.
+    /// Lengths of the items.
     lengths: Lengths,
-    /// Steps that each item takes, if they are padded.
+    /// Number of steps of each padded item.
     padded_to: Option<usize>,
     target: Target<'m>,
-    /// Where the next item begins.
+    /// Position of the next item.
     at: usize,
 }
 
 impl RaggedColumn<'_> {
-    /// The column of a batch of items like this one.
+    /// The column for items like this one.
     fn like(trajectory: &Trajectory, column: &Column<'_>) -> Result<Self> {
         let CheckedColumn { dtype, shape, .. } = trajectory.checked_column(column)?;
         let step = StepHeader::new(dtype, &shape[1..])
@@ -221,7 +220,7 @@ impl RaggedColumn<'_> {
         self.lengths.iter().copied().max().unwrap_or(0) as usize
     }
 
-    /// Number of steps that the whole column takes, padding included.
+    /// Number of steps of the whole column, with padding.
     fn num_steps(&self) -> usize {
         match self.padded_to {
             Some(length) => length.saturating_mul(self.lengths.len()),
@@ -229,8 +228,7 @@ impl RaggedColumn<'_> {
         }
     }
 
-    /// Bytes of the whole column, as far as they are known before strings are read; `None` if they
-    /// cannot be counted.
+    /// Bytes of the whole column, without strings that are not read yet; `None` if they overflow.
     fn num_bytes(&self) -> Option<usize> {
         let of_step = match self.step.dtype {
             DType::String => Tensor::num_elements(&self.step.shape)?.checked_mul(STRING_BYTES)?,
@@ -252,7 +250,7 @@ impl RaggedColumn<'_> {
 }
 
 impl<'m> RaggedColumn<'m> {
-    /// Sets how many steps each item takes, and returns what all of them take.
+    /// Sets the number of steps of each item, and returns their total.
     fn set_size(&mut self, form: RaggedForm, given: Option<&GivenColumn<'m>>) -> Option<usize> {
         if let (RaggedForm::Padded(multiple), false) = (form, self.squeeze) {
             let longest = self.longest();
@@ -261,7 +259,7 @@ impl<'m> RaggedColumn<'m> {
                 && let [_, steps, ..] = given.shape[..]
                 && steps > length
             {
-                // Memory for longer items is padded further.
+                // The caller's memory may be for longer items.
                 length = steps;
             }
             self.padded_to = Some(length);
@@ -269,7 +267,7 @@ impl<'m> RaggedColumn<'m> {
         self.num_bytes()
     }
 
-    /// Takes memory for all items, or that of the caller.
+    /// Allocates memory for all items, or uses the caller's.
     fn take_memory(&mut self, batch_size: usize, given: Option<GivenColumn<'m>>) -> Result<()> {
         self.target = match given {
             None => Target::new(self.step.dtype, self.num_bytes().ok_or_else(no_room)?)?,
@@ -283,7 +281,7 @@ impl<'m> RaggedColumn<'m> {
         Ok(())
     }
 
-    /// Adds item `row`, whose values are the next pieces. Strings may take `room` bytes.
+    /// Adds item `row`, whose values are the next pieces. Strings may use `room` bytes.
     #[inline]
     fn put<'p>(
         &mut self,
@@ -330,7 +328,7 @@ impl<'m> RaggedColumn<'m> {
     ) -> Result<()> {
         let Target::Strings(strings) = &mut self.target else { return Ok(()) };
         let before = strings.len();
-        // The strings themselves are counted already.
+        // The contents of the strings are counted separately.
         let per_step: usize = self.step.shape.iter().product();
         *room = room.saturating_add(length * per_step * STRING_BYTES);
         for slice in column_at(index, trajectory)?.slices() {
@@ -347,7 +345,7 @@ fn column_at(index: usize, trajectory: &Trajectory) -> Result<Column<'_>> {
     column.ok_or_else(|| different_columns(index + 1, trajectory.num_columns()))
 }
 
-/// Copies a column that was checked, and parses its chunks for that.
+/// Copies a column that was checked, and parses its chunks.
 #[cold]
 fn copy_parsed(
     index: usize,
@@ -364,7 +362,7 @@ fn copy_parsed(
     Ok(())
 }
 
-/// Checks that the steps of an item are like those of the others, and that its chunks have them.
+/// Checks that the steps of an item match those of other items, and that its chunks contain them.
 #[cold]
 fn check(
     index: usize,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads all items of a table once, in the order of insertion.
 //!
-//! The server sends ahead as far as the stream's window allows, so there are no requests. A scan
-//! that has returned items cannot restart after a lost connection, because the table's original
-//! content is unknown by then.
+//! The server sends as far as the stream's flow control allows, so there are no requests. A scan
+//! that has returned items cannot restart after a lost connection, because the table may have
+//! changed.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl ScanCursor {
         }
     }
 
-    /// An item that has arrived already.
+    /// An item that has already arrived.
     pub fn take_ready(&mut self) -> Option<Sampled> {
         self.ready.pop_front()
     }

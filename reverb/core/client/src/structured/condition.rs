@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Conditions: when a pattern is applied.
+//! Conditions under which a pattern is applied.
 
 use reverb_wire::generated::condition::{Cmp, Left as ProtoLeft};
 use reverb_wire::generated::{Condition as Proto, condition::ModuloEq};
@@ -24,7 +24,7 @@ pub(crate) enum Left {
     },
 }
 
-/// How the left side is compared.
+/// Comparison with the left side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Comparison {
     Equal(i64),
@@ -54,8 +54,8 @@ pub(super) struct Inputs {
 }
 
 impl Condition {
-    /// Translates a condition; `column_of` maps a leaf to its column. The error says what is wrong
-    /// with the condition.
+    /// Translates a condition; `column_of` maps a leaf to its column. The error is a sentence about
+    /// the condition.
     pub(super) fn new(proto: &Proto, column_of: impl Fn(usize) -> usize) -> Checked<Self> {
         let left = match proto.left {
             None => {
@@ -100,7 +100,7 @@ impl Condition {
         Self { left: Left::BufferLength, comparison, inverse: false }
     }
 
-    /// Whether the condition requires a history of at least `steps` steps.
+    /// True if the condition requires a history of at least `steps` steps.
     pub(super) fn requires_buffer_length(&self, steps: u64) -> bool {
         self.left == Left::BufferLength
             && !self.inverse
@@ -115,8 +115,8 @@ impl Condition {
         }
     }
 
-    /// Whether it holds. `data` returns the value of a column; without a value the condition is
-    /// false, inverted or not.
+    /// True if the condition holds. `data` returns the value of a column; without a value the
+    /// condition is false, inverted or not.
     pub(super) fn holds(&self, inputs: &Inputs, data: impl Fn(usize) -> Option<i32>) -> bool {
         let left = match self.left {
             Left::StepIndex => inputs.step_index as i64,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The caller's declarations: patterns with their table, conditions and priority. They are checked
-//! before anything is written.
+//! Declarations of patterns with their table, conditions and priority, checked before anything is
+//! written.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::condition::Condition;
 use super::pattern::Node;
 use super::priority::Priority;
 
-/// A part of a declaration, or what is wrong with it.
+/// A part of a declaration, or a sentence about its error.
 pub(super) type Checked<T> = std::result::Result<T, String>;
 
 /// One pattern with its table, conditions and priority.
@@ -27,7 +27,7 @@ pub struct Config {
     pub(super) conditions: Vec<Condition>,
     pub(super) priority: Priority,
     pub(super) removal_priority: Option<Priority>,
-    /// The names of its columns; `None` if the declaration has none.
+    /// Names of the columns; `None` if the declaration has none.
     pub(super) names: Option<Arc<ColumnNames>>,
 }
 
@@ -42,7 +42,7 @@ impl Config {
         &self.nodes
     }
 
-    /// How many steps of history its pattern spans, the current one included.
+    /// Number of steps of history that the pattern spans, including the current one.
     pub fn history(&self) -> u64 {
         self.nodes.iter().map(Node::history).max().unwrap_or(0)
     }
@@ -58,7 +58,7 @@ impl Config {
 /// All patterns of a writer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Configs {
-    /// In the order in which items are created at a step.
+    /// Configs in the order in which they create items at a step.
     pub configs: Vec<Config>,
     /// The leaves of a step that patterns or conditions read, ascending. A column is a position in
     /// this list.
@@ -70,8 +70,8 @@ impl Configs {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if there is no config, or if one is invalid; the text says which one, and
-    /// why.
+    /// `InvalidArgument` if there is no config, or if one is invalid, with its position and the
+    /// reason.
     pub fn decode(serialized: &[impl AsRef<[u8]>]) -> Result<Self> {
         let mut protos = Vec::with_capacity(serialized.len());
         for (i, bytes) in serialized.iter().enumerate() {
@@ -87,7 +87,7 @@ impl Configs {
     ///
     /// # Errors
     ///
-    /// As `decode`.
+    /// Same as `decode`.
     pub fn new(protos: &[StructuredWriterConfig]) -> Result<Self> {
         if protos.is_empty() {
             return Err(Error::invalid_argument("At least one config must be provided."));
@@ -103,7 +103,7 @@ impl Configs {
         Ok(Self { configs: configs.collect::<Result<_>>()?, leaves })
     }
 
-    /// How many steps of history the patterns span.
+    /// Number of steps of history that the patterns span.
     pub fn history(&self) -> u64 {
         self.configs.iter().map(Config::history).max().unwrap_or(0)
     }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Applies patterns to a history, step by step, without a server. The caller decides what to do
-//! with the items.
+//! Pattern engine: applies patterns to a history, step by step, without a server.
 
 use reverb_data::{Error, ItemPriority, Result};
 use smallvec::SmallVec;
@@ -18,11 +17,11 @@ use crate::writer::lane::Lane;
 pub struct PatternItem<'a> {
     /// Index of the pattern's config.
     pub config: usize,
-    /// Its table.
+    /// Table of the item.
     pub table: &'a str,
-    /// Its priority.
+    /// Priority of the item.
     pub priority: ItemPriority,
-    /// Its columns, each with at least one cell.
+    /// Columns of the item, each with at least one cell.
     pub columns: &'a [ColumnRefs<'a>],
 }
 
@@ -56,7 +55,7 @@ struct Step {
     index: u64,
 }
 
-/// A pattern, and when it was last applied.
+/// A pattern, with the step of its last application.
 #[derive(Debug)]
 struct Rule {
     config: Config,
@@ -71,7 +70,7 @@ struct Rule {
 #[derive(Debug)]
 struct Watched {
     numbers: NumberHistory,
-    /// Whether a condition reads it, and no warning about its values was logged yet.
+    /// True if a condition reads the column, and no warning about its values was logged yet.
     warn: bool,
 }
 
@@ -93,12 +92,12 @@ impl PatternEngine {
         }
     }
 
-    /// Sets the paths of the leaves for error texts. Without effect after the first step.
+    /// Sets the paths of the leaves for error texts. Has no effect after the first step.
     pub fn set_paths(&mut self, paths: Vec<String>) {
         self.paths = paths;
     }
 
-    /// Whether the last append left its step open.
+    /// True if the last append left its step open.
     pub fn step_is_open(&self) -> bool {
         self.lane.step_is_open()
     }
@@ -289,7 +288,7 @@ impl Rule {
         Self { config, steps_since_applied: 0, counted_at: 0, applied_at: 0 }
     }
 
-    /// Counts the step once; returns whether to apply the pattern at it.
+    /// Counts the step once; returns true if the pattern applies to it.
     fn begin(
         &mut self,
         current: Step,
@@ -319,7 +318,7 @@ impl Rule {
 }
 
 impl Watched {
-    /// How many values of a column to keep: none, the newest, or as many as the patterns span.
+    /// Number of values of a column to keep: none, the newest, or as many as the patterns span.
     fn new(column: usize, configs: &[Config], history: usize) -> Option<Self> {
         let mut conditions = configs.iter().flat_map(|config| &config.conditions);
         let by_condition = conditions.any(|c: &Condition| c.data_column() == Some(column));

@@ -13,14 +13,14 @@ use crate::writer::cell::CellValue;
 /// The value of a cell of one element.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Number {
-    /// Of any integer type, or bool. Unsigned 64-bit values wrap.
+    /// Any integer type, or bool. Unsigned 64-bit values wrap.
     Integer(i64),
-    /// Of a 32 or 64-bit floating type.
+    /// 32 or 64-bit floating type.
     Float(f64),
 }
 
 impl Number {
-    /// The value; `None` if there is not exactly one element, or it is of another type.
+    /// The value; `None` if there is not exactly one element, or its type is not numeric.
     pub(super) fn from_value(value: &CellValue<'_>) -> Option<Self> {
         let CellValue::Bytes { dtype, shape, bytes } = value else { return None };
         if Tensor::num_elements(shape) != Some(1) {

@@ -17,12 +17,12 @@ pub struct Node {
     /// The end of the slice is this many steps before the end of the history.
     stop_from_end: u64,
     stride: u64,
-    /// Whether the single cell has no leading dimension.
+    /// True if the single cell has no leading dimension.
     pub squeeze: bool,
 }
 
 impl Node {
-    /// Translates a node; `column` is the column of its leaf. The error says what is wrong with the
+    /// Translates a node; `column` is the column of its leaf. The error is a sentence about the
     /// node.
     pub(super) fn new(proto: &PatternNode, column: usize) -> Checked<Self> {
         let start = proto.start_or_none.map(|StartOrNone::Start(start)| i64::from(start));
@@ -49,7 +49,7 @@ impl Node {
         })
     }
 
-    /// How many steps of history the node spans, the current one included.
+    /// Number of steps of history that the node spans, including the current one.
     pub fn history(&self) -> u64 {
         self.from_end
     }

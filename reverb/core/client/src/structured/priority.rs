@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Priorities: how the priority of a new item is computed.
+//! Computation of priorities of new items.
 
 use reverb_data::tensor::shape_text;
 use reverb_data::{DType, Error, Result, Tensor};
@@ -11,7 +11,7 @@ use crate::writer::cell::CellSpec;
 /// The priority of the items of a pattern.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Priority {
-    /// The same for all items.
+    /// Same priority for all items.
     Constant(f64),
     /// `weight * max|e| + (1 - weight) * mean|e|` over the item's errors `e`.
     TdError {

@@ -19,9 +19,9 @@ use crate::writer::dropped::LastDropped;
 use crate::writer::item_queue::ItemQueue;
 use crate::writer::send_queue::SendQueue;
 
-/// Maximum time that a caller waits for the items of a writer that it drops.
+/// Longest time that a caller waits for the items of a writer that it drops.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
-/// Maximum time to flush the items of a dropped writer; the rest is abandoned.
+/// Longest time to flush the items of a dropped writer; the rest is abandoned.
 const DROP_FLUSH_TIME: Duration = Duration::from_secs(5);
 
 /// Writes steps of one environment; patterns create items from them.
@@ -60,13 +60,13 @@ impl StructuredWriter {
         }
     }
 
-    /// Whether items are checked against the signatures of their tables.
+    /// True if items are checked against the signatures of their tables.
     pub fn has_signatures(&self) -> bool {
         self.queue.has_signatures()
     }
 
-    /// Checks items against the signatures of their tables from now on. Waits for a server to
-    /// answer if they are not known yet, at most for the connect timeout.
+    /// Starts checking items against the signatures of their tables. Fetches them if they are not
+    /// known, and waits for a server at most for the connect timeout.
     ///
     /// # Errors
     ///
@@ -74,13 +74,13 @@ impl StructuredWriter {
     pub async fn learn_signatures(&self) -> Result<()> {
         let mut signatures = self.session.signatures().await?;
         for (table, _) in &self.tables {
-            // The server tells of a table that it does not have, as for dm-reverb's writer.
+            // A missing table is reported by the server, as for dm-reverb's writer.
             if !signatures.contains_key(table) {
                 Arc::make_mut(&mut signatures).insert(table.clone(), None);
             }
         }
         self.queue.check_against(signatures);
-        // Names that differ are logged.
+        // Logs names that differ.
         self.tables
             .iter()
             .try_for_each(|(table, names)| self.queue.order_of(table, names).map(|_| ()))
@@ -96,7 +96,7 @@ impl StructuredWriter {
         self.engine.lock().set_paths(paths);
     }
 
-    /// Appends a step, or a part of one, and creates the items that are complete now. Never waits.
+    /// Appends a step or a part of one, and creates the items that it completes. Never waits.
     ///
     /// `cells[i]` is the value of leaf `i`, `None` if it has none in this call.
     ///
@@ -113,8 +113,8 @@ impl StructuredWriter {
     ///
     /// # Errors
     ///
-    /// `DeadlineExceeded`, whose text says what it waited for; the error that ended the insert
-    /// stream for good.
+    /// `DeadlineExceeded` with the reason of the wait; the error that ended the insert stream for
+    /// good.
     pub async fn flush(&self, max_pending: usize, timeout: Option<Duration>) -> Result<()> {
         self.queue.flush(max_pending, timeout).await
     }
@@ -131,13 +131,13 @@ impl StructuredWriter {
         Ok(())
     }
 
-    /// Whether the last append left its step open.
+    /// True if the last append left its step open.
     pub fn step_is_open(&self) -> bool {
         self.engine.lock().step_is_open()
     }
 
-    /// Waits until all items are confirmed, or until their tables make them wait, for a second at
-    /// most. To be called before it is dropped, where the caller may block.
+    /// Waits until all items are confirmed or blocked by their tables, at most a second. Call this
+    /// before dropping the writer, if the caller may block.
     pub async fn settle(&self) {
         if self.queue.check().is_ok() && self.queue.num_pending() > 0 {
             let _ = tokio::time::timeout(SETTLE_TIME, self.queue.flush_unless_blocked()).await;

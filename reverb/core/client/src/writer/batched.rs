@@ -18,7 +18,7 @@ use super::send_queue::Gathering;
 use crate::client::Client;
 use crate::session::Signatures;
 
-/// Which steps of a column's history an item contains, as in Python.
+/// Steps of a column's history that an item contains, as in Python.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepIndex {
     /// One step, without a leading dimension. Negative counts from the end.
@@ -36,14 +36,14 @@ pub enum StepIndex {
     Steps(Arc<[i64]>),
 }
 
-/// One column of the items to create.
+/// One column of new items.
 #[derive(Debug, Clone)]
 pub struct BatchedColumn {
-    /// The column of the history.
+    /// Column of the history.
     pub column: usize,
-    /// Which of its steps.
+    /// Selected steps.
     pub index: StepIndex,
-    /// Whether steps before the first of the history are the first one, as often as needed.
+    /// True if steps before the start of the history are filled with its first step.
     pub pads_with_first: bool,
 }
 
@@ -63,9 +63,9 @@ pub struct NewItems {
     pub columns: Vec<BatchedColumn>,
     /// The priority of each environment's item.
     pub priorities: Vec<f64>,
-    /// What each item is removed by.
+    /// Removal priorities, used by removers instead of `priorities`.
     pub removal_priorities: Option<Vec<f64>>,
-    /// The environments; `None`: those whose episode has the requested steps.
+    /// Selected environments; `None`: those whose episode has the requested steps.
     pub selected: Option<Vec<bool>>,
 }
 
@@ -112,7 +112,7 @@ impl BatchedWriter {
         self.lanes.lock().len()
     }
 
-    /// Changes how a column is kept and chunked, for all environments.
+    /// Changes storage and chunking of a column, for all environments.
     pub fn configure(&self, column: usize, options: ColumnOptions) -> Result<()> {
         self.lanes.lock().iter_mut().try_for_each(|lane| lane.configure(column, options))
     }
@@ -162,8 +162,8 @@ impl BatchedWriter {
                 )));
             }
         }
-        // All environments are checked before any stores its row: their episodes and open steps may
-        // differ.
+        // All environments are checked before any stores its row, because their episodes and open
+        // steps may differ.
         for (i, lane) in lanes.iter().enumerate().filter(|(i, _)| is_selected(*i)) {
             let is_set = |value: &&BatchedValue<'_>| lane.is_set_in_open_step(value.column);
             if let Some(value) = values.iter().find(is_set) {
@@ -174,11 +174,11 @@ impl BatchedWriter {
                 )));
             }
         }
-        // In the order in which the histories got their columns, whatever the order of the program.
+        // Same order as the columns of the histories, for any order in the program.
         let mut values: SmallVec<[&BatchedValue<'_>; 8]> = values.iter().collect();
         values.sort_by_key(|value| value.column);
         let mut row: Vec<(usize, CellValue<'_>)> = Vec::with_capacity(values.len());
-        // The latest history to which the values were appended as a row.
+        // The last history that accepted the values as a row.
         let mut checked = None;
         let mut completed = false;
         for i in (0..batch_size).filter(|&i| is_selected(i)) {
@@ -204,8 +204,8 @@ impl BatchedWriter {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if a selected environment lacks a step, or as `ItemQueue::create_item`;
-    /// no item was created then.
+    /// `InvalidArgument` if a selected environment lacks a step; errors of
+    /// `ItemQueue::create_item`. No item is created then.
     ///
     /// # Panics
     ///
@@ -216,8 +216,7 @@ impl BatchedWriter {
         for new in new {
             self.make_items(&lanes, table, new, &mut items)?;
         }
-        // All or none: otherwise the caller could not tell which items were created before an
-        // error.
+        // All or none: the caller could not tell which items were created before an error.
         let created = items.len();
         self.queue.send_queue().push_all(items)?;
         Ok(created)
@@ -300,9 +299,9 @@ fn label(lanes: &[Lane], column: usize) -> &str {
     lanes.first().map_or("", |lane| lane.label(column))
 }
 
-/// Columns whose cells tell where those of all columns are.
+/// Columns whose cells determine the cells of all columns.
 ///
-/// Small columns mostly have values in the same steps. Then columns with the same index have their
+/// Small columns mostly have values in the same steps. Columns with the same index then have their
 /// cells in the same rows, and one of them is enough.
 fn distinct_columns<'a>(
     columns: &[BatchedColumn],
@@ -325,13 +324,12 @@ fn distinct_columns<'a>(
 #[derive(Default)]
 struct Cells<'a> {
     cells: Vec<Cell<'a>>,
-    /// Where the cells of each column end.
+    /// End of each column's cells.
     ends: SmallVec<[usize; 8]>,
 }
 
 impl<'a> Cells<'a> {
-    /// Takes the cells of the chosen columns instead of those before; `false` if one of them does
-    /// not exist.
+    /// Replaces the cells by those of the chosen columns; `false` if a cell does not exist.
     fn collect(&mut self, lane: &'a Lane, columns: &[BatchedColumn], chosen: &[usize]) -> bool {
         self.cells.clear();
         self.ends.clear();
@@ -342,7 +340,7 @@ impl<'a> Cells<'a> {
         })
     }
 
-    /// The chosen columns: index, cells, and whether it is squeezed.
+    /// The chosen columns: index, cells, and a flag for squeezed ones.
     fn of(
         &self,
         columns: &[BatchedColumn],
@@ -357,7 +355,7 @@ impl<'a> Cells<'a> {
     }
 }
 
-/// Adds the cells that an index selects; `false` if one of them does not exist.
+/// Adds the cells that an index selects; `false` if a cell does not exist.
 fn collect<'a>(lane: &'a Lane, column: &BatchedColumn, cells: &mut Vec<Cell<'a>>) -> bool {
     let len = lane.history_len() as i64;
     let absolute = |at: i64| if at < 0 { at + len } else { at };
@@ -371,13 +369,13 @@ fn collect<'a>(lane: &'a Lane, column: &BatchedColumn, cells: &mut Vec<Cell<'a>>
         StepIndex::At(at) => push(absolute(at)),
         StepIndex::Steps(ref steps) => steps.iter().all(|&at| push(absolute(at))),
         StepIndex::Range { start, stop, step } => {
-            // A start before the beginning means that the history is too short, unless it is
-            // padded. It must not select fewer steps.
+            // A start before the beginning is an error instead of fewer steps, unless steps are
+            // padded.
             let start = match (start, stop) {
                 (Some(start), _) => absolute(start),
                 (None, None) => 0,
-                // `history[:k]` starts at the oldest step that is kept, as in the writer of one
-                // environment.
+                // `history[:k]` starts at the oldest step that is kept, as in the trajectory
+                // writer.
                 (None, Some(_)) => {
                     lane.cells(column.column).next().map_or(0, |(step, _)| step as i64)
                 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Blocks: cells that become a chunk.
 //!
-//! While a block is open, cells are appended to plain buffers. Once it is frozen, nothing changes
-//! any more. Closing encodes it, in the task of the send queue, and large blocks outside the lock,
-//! so that `append` never waits for compression.
+//! Cells are appended to the plain buffers of an open block. A frozen block does not change any
+//! more. Closing encodes it, in the task of the send queue, and large blocks outside the lock, so
+//! that `append` never waits for compression.
 
 mod buffers;
 
@@ -22,42 +22,42 @@ use self::buffers::{Buffers, Raw, Rows};
 use super::cell::{CellSpec, CellValue};
 use super::chunk_template::ChunkTemplate;
 
-/// Rows of several columns that are larger are not copied once more to encode them.
+/// Size of rows of several columns up to which they are copied once more for encoding.
 const MAX_ROW_BYTES: usize = 4096;
-/// Larger cells are not copied to be encoded, unless they are compressed.
+/// Size of cells from which they are encoded without a copy, unless they are compressed.
 const LARGE_CELL_BYTES: usize = 16 * 1024;
-/// The head of a tensor is at most as long: tags and lengths, and a dimension's tags and size.
+/// Largest head of a tensor: tags and lengths, and tag and size of each dimension.
 const MAX_HEAD_BYTES: usize = 64;
 const MAX_HEAD_BYTES_OF_DIM: usize = 16;
-/// The state of so many columns is kept in a block.
+/// Number of columns whose state is kept inside a block.
 const FEW_COLUMNS: usize = 8;
-/// Blocks with more bytes are encoded outside of the lock.
+/// Size of blocks from which they are encoded outside the lock.
 const MAX_LOCKED_BYTES: usize = 4096;
 
-/// What all blocks of a column, or of a group of columns, have in common.
+/// Common properties of all blocks of a column or of a group of columns.
 #[derive(Debug)]
 pub struct BlockColumns {
     columns: SmallVec<[BlockColumn; 4]>,
     delta: bool,
-    /// Where the bytes of each column end in a row.
+    /// End of each column's bytes in a row.
     ends: SmallVec<[usize; 4]>,
     /// Bytes of a cell of every column.
     row_bytes: usize,
-    /// Whether cells are kept row by row: they are small, or of one column.
+    /// True if cells are kept row by row: they are small, or of one column.
     by_row: bool,
     encoders: Arc<Encoders>,
 }
 
-/// How blocks are encoded that are like those before. Histories of the same columns share it: less
-/// memory is read for a step of many environments.
+/// Encoders of blocks that repeat earlier ones. Histories of the same columns share them, so that a
+/// step of many environments reads less memory.
 #[derive(Debug, Default)]
 struct Encoders {
     templates: Mutex<RecentCache<BlockTemplate>>,
-    /// Of blocks without a template.
+    /// Encoder of blocks without a template.
     chunk_maker: Mutex<ChunkMaker>,
 }
 
-/// How a block of so many full rows is encoded.
+/// Encoder of a block of this many full rows.
 #[derive(Debug)]
 struct BlockTemplate {
     num_rows: usize,
@@ -69,7 +69,7 @@ struct BlockTemplate {
 pub struct BlockColumn {
     /// Type and shape of the cells.
     pub(super) spec: Arc<CellSpec>,
-    /// Whether any item refers to the column. Blocks that follow each other share the flag.
+    /// Set if an item refers to the column. Consecutive blocks share the flag.
     referenced: Arc<AtomicBool>,
 }
 
@@ -87,7 +87,7 @@ impl BlockColumn {
 }
 
 impl BlockColumns {
-    /// The given columns; with `delta`, their chunks are delta encoded.
+    /// Properties of the given columns; with `delta`, their chunks are delta encoded.
     pub fn new(
         columns: impl IntoIterator<Item = (Arc<CellSpec>, Arc<AtomicBool>)>,
         delta: bool,
@@ -109,7 +109,7 @@ impl BlockColumns {
         Self { columns, delta, ends, row_bytes, by_row, encoders: Arc::default() }
     }
 
-    /// Shares the encoders of `other`, if it has the same specs.
+    /// Shares the encoders of `other`, if the specs are equal.
     #[must_use]
     pub(super) fn encoded_like(mut self, other: Option<&Self>) -> Self {
         let own = self.columns.iter().map(|column| Arc::as_ptr(&column.spec));
@@ -123,17 +123,17 @@ impl BlockColumns {
         self
     }
 
-    /// Whether both share their encoders, and so have the same columns at the same positions.
+    /// True if both share their encoders, and so have the same columns at the same positions.
     pub(super) fn are_encoded_like(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.encoders, &other.encoders)
     }
 
-    /// Whether the cells of full steps are kept row by row.
+    /// True if the cells of full steps are kept row by row.
     pub(super) fn are_kept_in_rows(&self) -> bool {
         self.by_row
     }
 
-    /// Whether these cells are of these columns.
+    /// True if these values have the specs of these columns.
     pub(super) fn are_of<'v>(
         &self,
         mut cells: impl ExactSizeIterator<Item = &'v CellValue<'v>>,
@@ -142,12 +142,12 @@ impl BlockColumns {
             && self.columns.iter().all(|it| cells.next().is_some_and(|cell| cell.has(&it.spec)))
     }
 
-    /// The columns by their position.
+    /// Columns by position.
     fn as_slice(&self) -> &[BlockColumn] {
         &self.columns
     }
 
-    /// What is kept free before large cells, for the head of their tensor.
+    /// Space before large cells for the head of their tensor.
     fn room_for_head(&self) -> usize {
         if self.columns.len() == 1 && self.row_bytes >= LARGE_CELL_BYTES && !self.delta {
             MAX_HEAD_BYTES + MAX_HEAD_BYTES_OF_DIM * (1 + self.columns[0].spec.shape.len())
@@ -156,13 +156,13 @@ impl BlockColumns {
         }
     }
 
-    /// The bytes of a column in a row.
+    /// Range of a column's bytes in a row.
     fn place_in_row(&self, position: usize) -> Range<usize> {
         let start = position.checked_sub(1).map_or(0, |before| self.ends[before]);
         start..self.ends[position]
     }
 
-    /// Whether the bytes of so many rows are always stored as they are.
+    /// True if this many rows are always stored without compression.
     fn are_stored_raw(&self, num_rows: usize) -> bool {
         let is_raw = |it: &BlockColumn| is_never_compressed(it.spec.num_bytes() * num_rows);
         !self.delta && self.columns.iter().all(is_raw)
@@ -182,13 +182,13 @@ struct Marks {
 enum State {
     Open(Buffers),
     Frozen(Buffers),
-    /// Frozen, and read by somebody who encodes it.
+    /// Frozen, and being encoded by a thread.
     Encoding(Arc<Buffers>),
     Closed,
 }
 
 impl State {
-    /// Ends the open phase of an open block, if that is due.
+    /// Freezes an open block if `is_due`.
     fn freeze_if(&mut self, is_due: bool) -> Appended {
         match self {
             State::Open(buffers) if is_due => {
@@ -200,28 +200,28 @@ impl State {
     }
 }
 
-/// What an append has done.
+/// Result of an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Appended {
-    /// Nothing: the block takes no more cells.
+    /// Not appended: the block accepts no more cells.
     Nothing,
-    /// The cells are in the block, which takes more.
+    /// Appended, and the block accepts more cells.
     AndOpen,
-    /// The cells are in the block, which takes no more.
+    /// Appended, and the block accepts no more cells.
     AndFroze,
 }
 
-/// For each column of a closed block: the index of its chunk, and of its tensor in the chunk.
+/// Index of the chunk, and of the tensor in the chunk, for each column of a closed block.
 pub(super) type TensorPositions = SmallVec<[(u16, u16); FEW_COLUMNS]>;
 
-/// Where the cells of a closed block are.
+/// Chunks of a closed block, with the positions of its columns.
 #[derive(Debug)]
 pub(super) struct Closed {
     chunks: SmallVec<[Chunk; 1]>,
     positions: TensorPositions,
 }
 
-/// An unfinished chunk, of one column or of several small ones.
+/// An unfinished chunk of one column, or of several small ones.
 #[derive(Debug)]
 pub struct Block {
     columns: Arc<BlockColumns>,
@@ -229,7 +229,7 @@ pub struct Block {
     /// Cells below this index have left the history, in every column.
     rows_expired_below: AtomicU32,
     episode_id: u64,
-    /// Whether items must wait until the owner freezes the block (fixed chunk lengths).
+    /// True if items wait until the owner freezes the block (fixed chunk lengths).
     gated: bool,
     state: Mutex<State>,
     /// Set, under the lock, when the block is encoded.
@@ -249,16 +249,15 @@ impl Block {
         Arc::new(Self { columns, marks, rows_expired_below, episode_id, gated, state, closed })
     }
 
-    /// Its columns.
+    /// Columns of the block.
     pub fn columns(&self) -> &[BlockColumn] {
         &self.columns.columns
     }
 
-    /// Appends cells `(position of the column, value)` of one step; the values must fit the specs.
-    /// If a column has `limit` cells then, the open phase ends.
+    /// Appends cells `(position of the column, value)` of one step, which must fit the specs.
+    /// Freezes the block if a column then has `limit` cells.
     ///
-    /// Calls `placed` with each cell's column and index. Does nothing if the block is not open any
-    /// more.
+    /// Calls `placed` with each cell's column and index. Does nothing if the block is not open.
     pub fn append(
         &self,
         step: i32,
@@ -276,8 +275,8 @@ impl Block {
         state.freeze_if(longest >= limit)
     }
 
-    /// Like `append`, of cells of every column, in order, which a block of rows takes faster. Also
-    /// returns their index. Does nothing if this is not such a block.
+    /// Faster form of `append` for cells of every column in order, in a block of rows. Also returns
+    /// their index. Does nothing for other blocks.
     pub(super) fn append_row<'v>(
         &self,
         step: i32,
@@ -298,23 +297,23 @@ impl Block {
         }
     }
 
-    /// Ends the open phase: later cells go to another block. Returns whether the block was open.
+    /// Ends the open phase: later cells go to another block. Returns true if the block was open.
     pub fn freeze(&self) -> bool {
         let mut state = self.state.lock();
         matches!(*state, State::Open(_)) && state.freeze_if(true) == Appended::AndFroze
     }
 
-    /// Whether items must wait until the block is frozen.
+    /// True if items must wait until the block is frozen.
     pub fn is_gated(&self) -> bool {
         self.gated
     }
 
-    /// Whether items that refer to this block may be sent now.
+    /// True if items that refer to this block may be sent now.
     pub fn is_ready(&self) -> bool {
         !self.gated || !matches!(&*self.state.lock(), State::Open(_))
     }
 
-    /// Where its cells are once it is encoded. Encodes it if necessary.
+    /// Positions of the cells in their chunks. Encodes the block if necessary.
     pub(super) fn closed(&self, next_key: &mut dyn FnMut() -> u64) -> &Closed {
         match self.closed.get() {
             Some(closed) => closed,
@@ -346,30 +345,30 @@ impl Block {
         self.closed.get_or_init(|| encoded)
     }
 
-    /// Records that cells below an index are queued; returns how many of them were not before.
+    /// Records that cells below an index are queued; returns the number of new ones.
     pub fn mark_queued(&self, position: usize, below: u32) -> u32 {
         let queued_below = &self.marks[position].queued_below;
         let before = queued_below.load(Ordering::Relaxed);
-        // If two threads do this at once, cells may count twice; adding is much slower.
+        // Two threads at the same time may count cells twice; an atomic addition is much slower.
         if before < below {
             queued_below.store(below, Ordering::Relaxed);
         }
         below.saturating_sub(before)
     }
 
-    /// Whether `chunk` came from this block.
+    /// True if `chunk` came from this block.
     pub fn holds(&self, chunk: &Chunk) -> bool {
         self.closed.get().is_some_and(|it| it.chunks.iter().any(|own| own.is_same(chunk)))
     }
 
-    /// Columns with cells at the same steps share a chunk, unless items refer to only one of them:
-    /// a chunk is always sent as a whole.
+    /// Encodes the cells. Columns with cells at the same steps share a chunk, unless items refer to
+    /// only one of them, because a chunk is always sent as a whole.
     fn encode(&self, buffers: &Buffers, next_key: &mut dyn FnMut() -> u64) -> Closed {
         if let Buffers::Raw(raw) = buffers {
             return self.encode_raw(raw, next_key);
         }
         let columns = self.columns();
-        // Whether all columns are in one chunk.
+        // Rows, if all columns fit one chunk.
         let rows = match buffers {
             Buffers::Rows(rows) if !rows.steps.is_empty() => {
                 let is_referenced = columns[0].is_referenced();
@@ -422,7 +421,7 @@ impl Block {
         Closed { chunks: smallvec![chunk], positions: smallvec![(0, 0)] }
     }
 
-    /// Encodes full rows whose chunk differs from an earlier one in its values only.
+    /// Encodes full rows by the template of an earlier chunk with other values.
     fn encode_by_template(&self, rows: &Rows, next_key: &mut dyn FnMut() -> u64) -> Option<Closed> {
         let num_rows = rows.steps.len();
         let mut templates = self.columns.encoders.templates.lock();
@@ -437,7 +436,7 @@ impl Block {
         Some(Closed { chunks: smallvec![chunk], positions })
     }
 
-    /// Keeps the chunk of these rows as the template of others.
+    /// Keeps the chunk of these rows as a template.
     fn learn_template(&self, rows: &Rows, chunk: &Chunk) {
         let num_rows = rows.steps.len();
         if self.columns.are_stored_raw(num_rows) {
@@ -482,20 +481,20 @@ impl Block {
         Ok(chunk.tensor(tensor)?.rows(index, 1)?.data)
     }
 
-    /// Whether a cell has left the history.
+    /// True if a cell has left the history.
     pub(super) fn is_expired(&self, position: usize, index: u32) -> bool {
         index < self.rows_expired_below.load(Ordering::Acquire)
             || index < self.marks[position].expired_below.load(Ordering::Acquire)
     }
 
-    /// Marks all cells below this index as expired, in every column. The block has them in rows.
-    /// Only the owner of the block's history does this.
+    /// Marks all cells below this index as expired, in every column of a block with rows. Only
+    /// called by the owner of the block's history.
     pub(super) fn expire_rows_below(&self, index: u32) {
         self.rows_expired_below.store(index, Ordering::Release);
     }
 
-    /// Marks all cells of a column below this index as expired. Only the owner of the block's
-    /// history does this.
+    /// Marks all cells of a column below this index as expired. Only called by the owner of the
+    /// block's history.
     pub(super) fn expire_below(&self, position: usize, index: u32) {
         let expired_below = &self.marks[position].expired_below;
         if expired_below.load(Ordering::Relaxed) < index {
@@ -505,7 +504,7 @@ impl Block {
 }
 
 impl Closed {
-    /// The chunk of all columns, if it is one, and where they are.
+    /// The chunk of all columns, if there is only one, and the positions of the columns.
     pub(super) fn only_chunk(&self) -> Option<(&Chunk, &TensorPositions)> {
         match &self.chunks[..] {
             [chunk] => Some((chunk, &self.positions)),

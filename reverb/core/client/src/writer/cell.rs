@@ -23,7 +23,7 @@ impl CellSpec {
         Tensor::num_bytes(self.dtype, &self.shape).unwrap_or(0)
     }
 
-    /// Shape of so many cells, one after another.
+    /// Shape of this many cells, one after another.
     pub(super) fn shape_of_rows(&self, num_rows: usize) -> Shape {
         std::iter::once(num_rows).chain(self.shape.iter().copied()).collect()
     }
@@ -66,12 +66,12 @@ impl CellValue<'_> {
         }
     }
 
-    /// The spec of a column whose first cell this is.
+    /// The spec of a column with this first cell.
     pub fn spec(&self) -> CellSpec {
         CellSpec { dtype: self.dtype(), shape: Shape::from_slice(self.shape()) }
     }
 
-    /// Whether the value is of this spec.
+    /// True if the value has this spec.
     pub(super) fn has(&self, spec: &CellSpec) -> bool {
         self.dtype() == spec.dtype && self.shape() == spec.shape.as_slice()
     }
@@ -115,11 +115,11 @@ impl CellValue<'_> {
 /// A reference to one cell. Keeps the cell's block in memory.
 #[derive(Debug, Clone)]
 pub struct CellRef {
-    /// The block it is in.
+    /// Block of the cell.
     pub block: Arc<Block>,
-    /// Its column in the block.
+    /// Column in the block.
     pub position: u16,
-    /// Its index in that column.
+    /// Index in that column.
     pub index: u32,
 }
 
@@ -134,12 +134,12 @@ impl CellRef {
         self.as_cell().spec()
     }
 
-    /// Whether the cell has left its writer's history; new items must not use it then.
+    /// True if the cell has left its writer's history. New items must not use it.
     pub fn is_expired(&self) -> bool {
         self.as_cell().is_expired()
     }
 
-    /// Marks this cell and all before it in its block as expired, as only its history may.
+    /// Marks this cell and all earlier ones in its block as expired. Only called by its history.
     pub(super) fn expire(&self) {
         self.block.expire_below(usize::from(self.position), self.index + 1);
     }
@@ -157,14 +157,14 @@ impl CellRef {
     }
 }
 
-/// A cell of a block that somebody keeps in memory.
+/// A cell of a block that is kept in memory elsewhere.
 #[derive(Debug, Clone, Copy)]
 pub struct Cell<'a> {
-    /// The block it is in.
+    /// Block of the cell.
     pub block: &'a Arc<Block>,
-    /// Its column in the block.
+    /// Column in the block.
     pub position: u16,
-    /// Its index in that column.
+    /// Index in that column.
     pub index: u32,
 }
 
@@ -174,7 +174,7 @@ impl<'a> Cell<'a> {
         &self.block.columns()[usize::from(self.position)].spec
     }
 
-    /// Whether the cell has left its writer's history; new items must not use it then.
+    /// True if the cell has left its writer's history. New items must not use it.
     pub fn is_expired(self) -> bool {
         self.block.is_expired(usize::from(self.position), self.index)
     }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Templates: chunks that differ in nothing but their values are encoded by copying these.
+//! Chunk templates: chunks that differ only in their values are encoded by copying a template.
 
 use std::ops::Range;
 
 use reverb_data::{Chunk, ChunkLayout, SequenceRange};
 use smallvec::SmallVec;
 
-/// What a chunk stores, and where the values of its tensors are.
+/// Contents of a chunk, and the positions of its tensors' values.
 ///
-/// It serves chunks of the same dtypes and shapes whose values are stored as they are; see
+/// Fits chunks of the same dtypes and shapes whose values are stored uncompressed; see
 /// `is_never_compressed`.
 #[derive(Debug)]
 pub(super) struct ChunkTemplate {
     layout: ChunkLayout,
     stored: Vec<u8>,
     places: SmallVec<[Range<usize>; 8]>,
-    /// Whether the values are all that a chunk stores, one tensor after another.
+    /// True if the chunk stores nothing but values, one tensor after another.
     is_values_alone: bool,
 }
 
@@ -33,17 +33,17 @@ impl ChunkTemplate {
         Some(Self { layout, stored, places, is_values_alone })
     }
 
-    /// Whether the values are all that a chunk stores, one tensor after another.
+    /// True if the chunk stores nothing but values, one tensor after another.
     pub(super) fn is_values_alone(&self) -> bool {
         self.is_values_alone
     }
 
-    /// A chunk that stores these values alone.
+    /// A chunk that stores only these values.
     pub(super) fn of_values(&self, key: u64, range: SequenceRange, values: &[u8]) -> Chunk {
         self.layout.chunk(key, range, values)
     }
 
-    /// A chunk whose tensors `copy` fills, by their position.
+    /// A chunk whose tensors are filled by `copy`, which receives their positions.
     pub(super) fn fill(
         &mut self,
         key: u64,

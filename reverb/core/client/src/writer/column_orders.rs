@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The order of items' columns in the signatures of their tables.
+//! Order of items' columns in the signatures of their tables.
 
 use std::sync::Arc;
 
@@ -7,29 +7,29 @@ use parking_lot::Mutex;
 use reverb_data::column_names::ColumnNames;
 use reverb_data::{Result, Signature};
 
-/// Writers use few structures and tables; more than this many pairs are compared anew.
+/// Number of pairs of structure and table that are remembered; further pairs are compared anew.
 const MAX_PAIRS: usize = 64;
 
 /// Column `i` of the signature is column `order[i]` of the item.
 pub type ColumnOrder = Arc<[usize]>;
 
-/// How the columns of items find their places, as one writer's calls have found it so far.
+/// Known orders of a writer's columns.
 #[derive(Debug)]
 pub(crate) struct ColumnOrders {
     matching: Matching,
     known: Mutex<Known>,
 }
 
-/// How columns and those of a signature correspond.
+/// Rule that assigns columns to those of a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Matching {
-    /// By name where both sides have names; other names are an error.
+    /// Assigns by name if both sides have names; unknown names are an error.
     ByName,
-    /// By place, as in dm-reverb. Names that differ are logged once for each table.
+    /// Assigns by position, as in dm-reverb. Different names are logged once for each table.
     ByPlace,
 }
 
-/// Columns and a signature that were compared.
+/// Result of comparing columns with a signature.
 #[derive(Debug)]
 struct Pair {
     names: Arc<ColumnNames>,
@@ -40,21 +40,21 @@ struct Pair {
 #[derive(Debug, Default)]
 struct Known {
     pairs: Vec<Pair>,
-    /// Tables whose names differ, which was logged.
+    /// Tables with a logged difference of names.
     told: Vec<Arc<str>>,
 }
 
 impl ColumnOrders {
-    /// Nothing is known yet.
+    /// An empty cache for this rule.
     pub(crate) fn new(matching: Matching) -> Self {
         Self { matching, known: Mutex::default() }
     }
 
-    /// The order of columns with these names in `table`; `None`: their own.
+    /// Order of the columns with these names in `table`; `None`: unchanged.
     ///
     /// # Errors
     ///
-    /// `SignatureMismatch` for names that the signature does not have, if names decide.
+    /// `SignatureMismatch` for names that the signature lacks, if the rule is `ByName`.
     pub(crate) fn of(
         &self,
         table: &str,

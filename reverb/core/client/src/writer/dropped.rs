@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Items of a writer that was dropped: another one of the same client sends its first item after
-//! them.
+//! Items of a dropped writer, which are sent before the first item of the client's next writer.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,7 +8,7 @@ use parking_lot::Mutex;
 
 use super::send_queue::SendQueue;
 
-/// Maximum time that the first item of a writer waits for those of the one before.
+/// Longest time that the first item of a writer waits for those of the previous one.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// The writer that was dropped last.
@@ -17,15 +16,15 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 pub(crate) struct LastDropped(Mutex<Weak<SendQueue>>);
 
 impl LastDropped {
-    /// Writers that send their first item from now on wait for this one.
+    /// Makes later writers wait for this one before their first item.
     pub(crate) fn set(&self, queue: &Arc<SendQueue>) {
         *self.0.lock() = Arc::downgrade(queue);
     }
 
-    /// Waits until its items are confirmed or abandoned, for a second at most.
+    /// Waits until the writer's items are confirmed or abandoned, at most a second.
     pub(crate) async fn wait(&self) {
         let Some(queue) = self.0.lock().upgrade() else { return };
-        // Its failure is no failure of the next writer.
+        // An error of the dropped writer is no error of the next one.
         let _ = tokio::time::timeout(MAX_WAIT, queue.wait_until_pending(0)).await;
     }
 }

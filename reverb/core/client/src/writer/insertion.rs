@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Inserts of single steps: each step becomes one item in every table.
 //!
-//! The steps are encoded and sent by the caller, in a few large messages, on a stream that stays
-//! open for the next insert. No task and no history is needed, unlike for the writers.
+//! The caller encodes the steps and sends them in a few large messages, on a stream that stays open
+//! for the next insert. There is no task and no history, unlike in the writers.
 
 mod shards;
 
@@ -31,16 +31,16 @@ use crate::writer::{MESSAGE_BYTES, MESSAGE_ITEMS};
 /// Maximum number of idle streams.
 const MAX_IDLE: usize = 8;
 
-/// Open streams with nothing in flight.
+/// Idle streams, ready for the next insert.
 #[derive(Debug)]
 pub(crate) struct IdleStreams {
-    /// Each with its stream, if there is one server.
+    /// Inserters of a single server, each with its stream.
     inserters: Mutex<Vec<Inserter>>,
-    /// Of a group of servers.
+    /// Streams to the shards of a group.
     to_shards: ShardStreams,
-    /// How columns of single steps find their places.
+    /// Order of columns in single steps.
     by_place: ColumnOrders,
-    /// How those of batches do.
+    /// Order of columns in batches.
     by_name: ColumnOrders,
 }
 
@@ -55,12 +55,12 @@ impl Default for IdleStreams {
     }
 }
 
-/// What one insert needs, kept for the next.
+/// State of an insert that is kept for the next one.
 struct Inserter {
     /// `None` before the first insert.
     stream: Option<InsertStream>,
     is_local: bool,
-    /// The signatures that items are checked against.
+    /// Signatures for the check of items.
     signatures: Arc<Signatures>,
     keys: KeyGenerator,
     chunk_maker: ChunkMaker,
@@ -71,7 +71,7 @@ struct Inserter {
 pub struct RowPriorities {
     /// The priority of each row.
     pub values: Vec<f64>,
-    /// What the remover goes by instead, for each row; of the same length.
+    /// Removal priority of each row, used by the remover instead of `values`; of the same length.
     pub removal: Option<Vec<f64>>,
 }
 
@@ -83,18 +83,18 @@ impl RowPriorities {
     }
 }
 
-/// What the rows of a batch become in one table.
+/// Rows of a batch for one table.
 struct RowsOfTable<'a> {
     table: Arc<str>,
     priorities: &'a RowPriorities,
-    /// How the columns are put into the order of the table's signature.
+    /// Order of the columns in the table's signature.
     order: Option<ColumnOrder>,
 }
 
-/// An insert of single steps.
+/// Insert of single steps.
 ///
-/// Adding steps never waits and copies the values, so a binding needs to lend its memory only for
-/// the call. If adding fails, no item is created.
+/// Adding steps never waits, and copies the values, so the caller's memory is free after the call.
+/// If adding fails, no item is created.
 #[derive(Debug)]
 pub struct Insertion {
     inserter: Inserter,
@@ -102,21 +102,21 @@ pub struct Insertion {
     idle: Arc<IdleStreams>,
     episode_id: u64,
     num_steps: i32,
-    /// The items in order; those of one step share a trajectory.
+    /// Items in order. The items of one step share a trajectory.
     items: Vec<NewItem>,
 }
 
 impl Insertion {
-    /// Takes an idle stream, or opens one later.
+    /// Takes an idle inserter, or makes one that opens its stream later.
     ///
-    /// A stream keeps the signatures that it was made with. They are fetched again if the server
-    /// may have been replaced by one with other tables.
+    /// An inserter keeps its signatures. They are fetched again if the server may have been
+    /// replaced by one with other tables.
     pub(crate) async fn start(session: &Arc<Session>, idle: &Arc<IdleStreams>) -> Result<Self> {
         let several = session.has_several_servers();
         let inserter =
             idle.inserters.lock().pop().filter(|inserter| !several && !inserter.was_lost());
-        // In process, there is no connection that breaks when a server is replaced, but its id
-        // tells it. With several servers, the new stream asks the next one in turn.
+        // In process, no connection breaks when a server is replaced, so its id is compared. With
+        // several servers, the new stream goes to the next one.
         let may_be_another = if inserter.is_none() {
             !several
         } else {
@@ -173,17 +173,17 @@ impl Insertion {
     }
 
     /// Adds a step for each row of `columns` `[B, ...]`, and for each table an item per step with
-    /// one of that table's `B` priorities. Columns that have the names of a table's signature are
-    /// put into its order. Never waits.
+    /// one of the table's `B` priorities. Columns with the names of a table's signature are
+    /// reordered. Never waits.
     ///
     /// # Errors
     ///
-    /// Those of `add`, `InvalidArgument` for a column of another length, and `SignatureMismatch`
-    /// for names that a signature does not have. Then no item was created.
+    /// Errors of `add`; `InvalidArgument` for a column of another length; `SignatureMismatch` for
+    /// names that a signature lacks. Then no item was created.
     ///
     /// # Panics
     ///
-    /// If a table has another number of priorities than the first.
+    /// If a table's number of priorities differs from the first table's.
     pub fn add_batch(
         &mut self,
         columns: &[CellValue<'_>],
@@ -240,8 +240,8 @@ impl Insertion {
         Ok(())
     }
 
-    /// The keys of all items in order, those of one step side by side. Empty for a group of
-    /// servers, where each shard's keys are drawn when its items are sent.
+    /// Keys of all items in order, those of one step side by side. Empty for a group, where each
+    /// shard's keys are drawn when its items are sent.
     #[must_use]
     pub fn keys(&self) -> Vec<u64> {
         if self.session.leads_to_group() {
@@ -250,15 +250,14 @@ impl Insertion {
         self.items.iter().map(|item| item.key).collect()
     }
 
-    /// Sends all items, waits until they are confirmed, and keeps the stream for the next insert.
-    /// Nothing is sent if the server does not know what the priorities ask for.
+    /// Sends all items, waits for their confirmation, and keeps the stream for the next insert.
+    /// Sends nothing if the server does not support the priorities.
     ///
-    /// After a lost connection, the items that were not confirmed are sent again. The server takes
-    /// an item that it has already as a new priority, so that none is inserted twice.
+    /// After a lost connection, unconfirmed items are sent again. The server takes a known item as
+    /// a new priority, so none is inserted twice.
     ///
-    /// With several servers, the next insert goes to another one, so no stream is kept. None is
-    /// kept after a lost connection either: the server may be another one now, with other
-    /// signatures.
+    /// No stream is kept with several servers, because the next insert goes to another one, or
+    /// after a lost connection, because the server may be a new one with other signatures.
     pub async fn finish(self) -> Result<()> {
         let session = Arc::clone(&self.session);
         let table = self.items.first().map(|item| Arc::clone(&item.table));
@@ -289,7 +288,7 @@ impl Insertion {
         Ok(())
     }
 
-    /// The shards of a group get equal parts of the items, all at the same time.
+    /// Sends equal parts of the items to the shards of a group at the same time.
     async fn finish_in_group(mut self) -> Result<()> {
         let items = std::mem::take(&mut self.items);
         let was_lost = shards::insert(&self.session, &self.idle.to_shards, items).await?;
@@ -306,7 +305,7 @@ impl Insertion {
         }
     }
 
-    /// Sends the items once. Whatever happens, the confirmed ones are removed.
+    /// Sends the items once. Confirmed items are removed even after an error.
     async fn send(&mut self, backoff: &mut Backoff) -> Result<()> {
         let stream = match &mut self.inserter.stream {
             Some(stream) => stream,
@@ -358,7 +357,7 @@ fn in_order(trajectory: &Trajectory, order: &[usize]) -> Result<Trajectory> {
 }
 
 impl Inserter {
-    /// Whether the stream ended while it was idle.
+    /// True if the stream ended while it was idle.
     fn was_lost(&self) -> bool {
         self.stream.as_ref().is_some_and(|stream| {
             stream.confirmations.is_closed() || !stream.confirmations.is_empty()
@@ -372,7 +371,7 @@ impl std::fmt::Debug for Inserter {
     }
 }
 
-/// Sends the items over an open stream. Whatever happens, the confirmed ones are removed.
+/// Sends the items over an open stream. Confirmed items are removed even after an error.
 async fn send_items(
     session: &Session,
     stream: &mut InsertStream,
@@ -416,7 +415,7 @@ async fn send_items(
     sent
 }
 
-/// How many of the items go into the next message.
+/// Number of items for the next message.
 fn message_len(items: &[NewItem]) -> usize {
     let mut bytes = 0;
     let fits = |item: &&NewItem| {
@@ -465,7 +464,7 @@ mod tests {
     /// A server whose first stream confirms some items of its first message and then fails.
     #[derive(Clone, Default)]
     struct FailingServer {
-        /// The keys of each message, of all streams.
+        /// Keys of each message on any stream.
         messages: Arc<Mutex<Vec<Vec<u64>>>>,
         confirmed_before_failure: usize,
         failure: Option<Error>,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pending items: what the caller asked for, in terms of cells.
+//! Pending items: requested items, in terms of cells.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use super::resolver::Resolver;
 pub struct ColumnRefs<'a> {
     /// The cells in order; any order, repeats allowed.
     pub cells: &'a [CellRef],
-    /// Whether the single cell has no leading dimension.
+    /// True if the single cell has no leading dimension.
     pub squeeze: bool,
 }
 
@@ -43,14 +43,14 @@ pub(crate) struct PendingItem {
 }
 
 impl PendingItem {
-    /// Checks the columns, each with whether it is squeezed, and records their cells. `check` has
-    /// the last word.
+    /// Checks the columns, each with a flag for squeezed ones, and records their cells. `check`
+    /// runs last.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` for a NaN priority, no columns, an empty column, an expired cell, cells of
-    /// different dtype or shape in one column, or a squeezed column that does not have exactly one
-    /// cell. Those of `check`.
+    /// different dtype or shape in one column, or a squeezed column without exactly one cell.
+    /// Errors of `check`.
     pub(super) fn new<'a, C>(
         table: Arc<str>,
         priority: ItemPriority,
@@ -69,7 +69,7 @@ impl PendingItem {
         Ok(Self { priority, kind, cells })
     }
 
-    /// An item of a known kind; `None` if there is none. See `KnownItemKinds::find`.
+    /// An item of a known kind, if there is one. See `KnownItemKinds::find`.
     ///
     /// # Errors
     ///
@@ -87,7 +87,7 @@ impl PendingItem {
     }
 
     /// An item over the whole history of a lane, which must have at least one step in every column.
-    /// Its columns are those of the lane, in this order if there is one.
+    /// Columns are reordered by `order`, if given.
     pub(crate) fn over_history(
         table: Arc<str>,
         priority: ItemPriority,
@@ -109,7 +109,7 @@ impl PendingItem {
         Self { priority: self.priority, kind, cells }
     }
 
-    /// Bytes of the cells that no earlier item came with: those it refers to, and those before them
+    /// Bytes of the cells that no earlier item counted: those it refers to, and those before them
     /// in their blocks.
     pub(crate) fn new_bytes(&self) -> usize {
         let mut sum = 0;
@@ -122,17 +122,17 @@ impl PendingItem {
         sum
     }
 
-    /// Makes its kind known.
+    /// Adds its kind to the known ones.
     pub(super) fn teach(&self, known: &mut KnownItemKinds) {
         known.learn(&self.kind, &self.cells);
     }
 
-    /// Name of its table.
+    /// Name of the table.
     pub(crate) fn table(&self) -> &Arc<str> {
         self.kind.table()
     }
 
-    /// Whether it is known to refer to the same columns as another item.
+    /// True if both items are known to refer to the same columns.
     pub(crate) fn refers_to_columns_of(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.kind, &other.kind)
     }
@@ -145,19 +145,19 @@ impl PendingItem {
         }
     }
 
-    /// Whether all its chunks may be encoded now.
+    /// True if all of its chunks may be encoded now.
     pub(crate) fn is_ready(&self) -> bool {
         self.cells.blocks.iter().all(|block| block.is_ready())
     }
 
-    /// Freezes the blocks it refers to, so that it becomes ready.
+    /// Freezes its blocks, so that it becomes ready.
     pub(crate) fn freeze(&self) {
         for block in &self.cells.blocks {
             block.freeze();
         }
     }
 
-    /// Encodes blocks that are not encoded yet; returns the item to send, with this key.
+    /// Encodes blocks that are not encoded yet; returns the item with this key, ready to send.
     pub(super) fn resolve(
         &self,
         key: u64,
@@ -174,7 +174,7 @@ impl PendingItem {
         })
     }
 
-    /// The blocks it refers to; a block may appear more than once.
+    /// Blocks of the item, some possibly more than once.
     pub(crate) fn blocks(&self) -> &[Arc<Block>] {
         &self.cells.blocks
     }

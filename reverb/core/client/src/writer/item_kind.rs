@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Kinds of items: what items that are created together have in common.
+//! Item kinds: common parts of items that are created together.
 
 use std::sync::Arc;
 
@@ -10,30 +10,30 @@ use smallvec::SmallVec;
 use super::block::Block;
 use super::cell::{Cell, CellSpec};
 
-/// An item is compared with so many kinds.
+/// Number of kinds that an item is compared with.
 const MAX_KINDS: usize = 8;
-/// Among more blocks of an item none is searched.
+/// Number of an item's blocks up to which they are searched.
 const MAX_SEARCHED_BLOCKS: usize = 256;
 
-/// What items that are created together have in common: all but their keys, priorities and cells.
+/// Common parts of items that are created together: everything except keys, priorities and cells.
 #[derive(Debug)]
 pub(super) struct ItemKind {
     table: Arc<str>,
     columns: SmallVec<[ItemColumn; 4]>,
 }
 
-/// Where the cells of an item are, in terms of its kind.
+/// Cells of an item, in terms of its kind.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ItemCells {
-    /// A block may appear more than once. The items from which kinds are learned have each of their
-    /// blocks once. Most items are of one block or two: counting references to it once for all
-    /// columns is faster, because two threads do it.
+    /// Blocks, some possibly more than once; an item that a kind is learned from has each block
+    /// once. Most items have one block or two. Both threads count references, so one count for all
+    /// columns is faster.
     pub(super) blocks: SmallVec<[Arc<Block>; 2]>,
-    /// The first cell's index in the first block.
+    /// Index of the first cell in the first block.
     pub(super) first: u32,
 }
 
-/// The cells of one column.
+/// Cells of one column.
 #[derive(Debug, Clone)]
 struct ItemColumn {
     runs: SmallVec<[Run; 1]>,
@@ -46,12 +46,12 @@ struct ItemColumn {
 /// Consecutive cells of one column of a block.
 #[derive(Debug, Clone, Copy)]
 struct Run {
-    /// The block's position among those of the item.
+    /// Position of the block among those of the item.
     block: u32,
-    /// The column's position in the block.
+    /// Position of the column in the block.
     position: u16,
-    /// The first cell. In the item's first block it counts from the item's first cell, so that
-    /// items of one block are of the same kind wherever they are in it.
+    /// First cell. In the item's first block it counts from the item's first cell, so that items
+    /// anywhere in one block are of the same kind.
     index: u32,
     length: u32,
 }
@@ -61,7 +61,7 @@ impl Run {
         &cells.blocks[self.block as usize]
     }
 
-    /// The first cell's index in the block.
+    /// Index of the first cell in the block.
     fn start(self, first: u32) -> u32 {
         if self.block == 0 { first.wrapping_add(self.index) } else { self.index }
     }
@@ -70,9 +70,9 @@ impl Run {
 /// Consecutive cells of one column of a block.
 pub(super) struct Slice<'a> {
     pub(super) block: &'a Block,
-    /// The column's position in the block.
+    /// Position of the column in the block.
     pub(super) position: usize,
-    /// The first cell.
+    /// First cell.
     pub(super) start: u32,
     pub(super) length: u32,
     /// Bytes of a cell.
@@ -80,12 +80,13 @@ pub(super) struct Slice<'a> {
 }
 
 impl ItemKind {
-    /// The kind of an item over these columns, each with whether it is squeezed, and its cells.
+    /// The kind of an item over these columns, each with a flag for squeezed ones, and the item's
+    /// cells.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` for an empty column, an expired cell, cells of different dtype or shape in
-    /// one column, or a squeezed column that does not have exactly one cell.
+    /// one column, or a squeezed column without exactly one cell.
     pub(super) fn of<'a, C>(
         table: Arc<str>,
         columns: impl Iterator<Item = (C, bool)>,
@@ -101,7 +102,7 @@ impl ItemKind {
         Ok((Arc::new(Self { table, columns: columns? }), own))
     }
 
-    /// The same kind, of another table.
+    /// The same kind for another table.
     pub(super) fn for_table(&self, table: Arc<str>) -> Arc<Self> {
         Arc::new(Self { table, columns: self.columns.clone() })
     }
@@ -144,7 +145,7 @@ impl ItemKind {
         Some(found)
     }
 
-    /// The columns of an item of this kind, each with whether it is squeezed.
+    /// Columns of an item of this kind, each with a flag for squeezed ones.
     pub(super) fn columns<'a>(
         &'a self,
         cells: &'a ItemCells,
@@ -161,7 +162,7 @@ impl ItemKind {
         })
     }
 
-    /// Checks its items against the signature of their table.
+    /// Checks the kind against the signature of its table.
     pub(super) fn check_signature(&self, signature: &Signature) -> Result<()> {
         let matches = |(spec, column): (&reverb_data::TensorSpec, &ItemColumn)| {
             let cell = &column.spec;
@@ -189,8 +190,8 @@ impl ItemKind {
     }
 }
 
-/// The kinds of the items that are created together in one table. They are made anew for each
-/// call: two threads that count references to the same kind slow each other down.
+/// Kinds of the items that are created together in one table. Made anew for each call, because two
+/// threads that count references to the same kind slow each other down.
 #[derive(Debug)]
 pub(super) struct KnownItemKinds {
     table: Arc<str>,
@@ -198,7 +199,7 @@ pub(super) struct KnownItemKinds {
 }
 
 impl KnownItemKinds {
-    /// None yet.
+    /// No known kinds.
     pub(super) fn new(table: Arc<str>) -> Self {
         Self { table, kinds: SmallVec::new() }
     }
@@ -208,11 +209,11 @@ impl KnownItemKinds {
         &self.table
     }
 
-    /// The kind of an item, if it is known and no cell has expired, and the item's cells.
+    /// The kind of an item and the item's cells, if the kind is known and no cell has expired.
     ///
-    /// Takes columns with their index among those of the item, and whether they are squeezed. They
-    /// may be some of them: then the others have their cells in the same rows as one of these, as
-    /// in all items of the known kinds.
+    /// `columns` yields the index of a column in the item, its cells, and a flag for squeezed ones.
+    /// Columns may be left out if their cells are in the same rows as those of a given one, as in
+    /// all known kinds.
     pub(super) fn find<'a, C>(
         &self,
         columns: &(impl Iterator<Item = (usize, C, bool)> + Clone),
@@ -224,7 +225,7 @@ impl KnownItemKinds {
         self.kinds.iter().find_map(find)
     }
 
-    /// Keeps the kind of these cells for the next items, which must have as many columns.
+    /// Remembers the kind of these cells. Later items must have the same number of columns.
     pub(super) fn learn(&mut self, kind: &Arc<ItemKind>, cells: &ItemCells) {
         if self.kinds.len() < MAX_KINDS && cells.blocks.len() <= MAX_SEARCHED_BLOCKS {
             self.kinds.push(Arc::clone(kind));
@@ -299,8 +300,8 @@ impl ItemColumn {
     }
 }
 
-/// The position of a block among the blocks of an item; `previous` is that of the column's run
-/// before. Columns mostly refer to the same blocks in the same order.
+/// Position of a block among the blocks of an item; `previous` is that of the column's previous
+/// run. Columns mostly refer to the same blocks in the same order.
 fn place_of(block: &Arc<Block>, item: &mut ItemCells, previous: Option<u32>) -> u32 {
     let blocks = &mut item.blocks;
     let likely = match previous {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shared by all writers: checks items and queues them.
+//! Item queue, shared by all writers: checks items and queues them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -22,16 +22,16 @@ use super::signatures::unknown_table;
 use crate::session::{Session, Signatures};
 use crate::waits::{WaitFor, reported};
 
-/// Maximum time to fetch the rate limiters' state for the text of a deadline error.
+/// Time limit for reading the rate limiters' state for the text of a deadline error.
 const LIMITER_LOOKUP: Duration = Duration::from_millis(100);
 
-/// Interval at which a flush that ends for blocked tables asks for them.
+/// Polling interval of a flush that ends when tables are blocked.
 const BLOCKED_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A table makes an insert wait that has waited there for so long, in seconds.
+/// Age of a blocked insert, in seconds, from which its table counts as blocked.
 const MIN_BLOCKED_S: f64 = 0.02;
 
-/// The unconfirmed items of one writer, and the signatures they are checked against.
+/// Unconfirmed items of one writer, and the signatures for their check.
 #[derive(Debug)]
 pub struct ItemQueue {
     send_queue: Arc<SendQueue>,
@@ -40,13 +40,13 @@ pub struct ItemQueue {
     session: Arc<Session>,
     /// Names of the tables used so far, shared by all items.
     tables: Mutex<Vec<Arc<str>>>,
-    /// Whether the caller awaits `throttle` where other callers are blocked by it.
+    /// True if the caller awaits `throttle` itself instead of being blocked.
     is_throttled_by_caller: AtomicBool,
 }
 
 impl ItemQueue {
-    /// A queue; with `signatures`, every item is checked against its table's signature. `matching`
-    /// is how `order_of` finds the columns of the signature.
+    /// Makes a queue; with `signatures`, every item is checked against its table's signature.
+    /// `matching` is the rule for `order_of`.
     pub(crate) fn new(
         session: &Arc<Session>,
         signatures: Option<Arc<Signatures>>,
@@ -55,7 +55,7 @@ impl ItemQueue {
         Self::gathering(Gathering::IN_FLIGHT, session, signatures, matching)
     }
 
-    /// As `new`, with another number of items that are sent together.
+    /// Like `new`, with other numbers of items that are sent together.
     pub(crate) fn gathering(
         gathering: Gathering,
         session: &Arc<Session>,
@@ -72,12 +72,12 @@ impl ItemQueue {
         }
     }
 
-    /// Checks items against these signatures from now on, unless it did before.
+    /// Sets the signatures for the check, unless they are set.
     pub(crate) fn check_against(&self, signatures: Arc<Signatures>) {
         let _ = self.signatures.set(signatures);
     }
 
-    /// Whether items are checked against signatures.
+    /// True if items are checked against signatures.
     pub(crate) fn has_signatures(&self) -> bool {
         self.signatures.get().is_some()
     }
@@ -92,31 +92,30 @@ impl ItemQueue {
         self.send_queue.check()
     }
 
-    /// Whether so many bytes are unconfirmed that the caller should call `throttle` before it
-    /// continues.
+    /// True if so many bytes are unconfirmed that the caller should call `throttle`.
     pub fn is_over_limit(&self) -> bool {
         self.send_queue.is_over_limit()
     }
 
-    /// Makes `throttle` wait while this many bytes are unconfirmed, also if nothing is confirmed at
-    /// the moment.
+    /// Makes `throttle` wait while this many bytes are unconfirmed, even if nothing is being
+    /// confirmed.
     pub fn limit_pending(&self, max_pending_bytes: usize) {
         self.send_queue.limit_pending(max_pending_bytes);
     }
 
-    /// Says that the caller awaits `throttle` itself, because it must not be blocked.
+    /// Declares that the caller awaits `throttle` itself, because it must not be blocked.
     pub fn leave_throttling_to_caller(&self) {
         self.is_throttled_by_caller.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the caller awaits `throttle` itself.
+    /// True if the caller awaits `throttle` itself.
     pub fn is_throttled_by_caller(&self) -> bool {
         self.is_throttled_by_caller.load(Ordering::Relaxed)
     }
 
     /// Waits while many bytes are unconfirmed and confirmations arrive. Returns after a while if
-    /// the table accepts no items at the moment, unless there is a limit of unconfirmed bytes. A
-    /// long wait for that is logged.
+    /// the table accepts no items, unless there is a limit of unconfirmed bytes. Logs a long wait
+    /// for that limit.
     pub async fn throttle(&self) -> Result<()> {
         self.reported(self.send_queue.throttle()).await
     }
@@ -139,7 +138,7 @@ impl ItemQueue {
         self.send_queue.blocks_completed();
     }
 
-    /// An episode has ended: in a group of servers, the next one may go to another shard.
+    /// Handles the end of an episode: in a group, the next one may go to another shard.
     pub fn episode_ended(&self) {
         self.send_queue.episode_ended();
     }
@@ -149,13 +148,12 @@ impl ItemQueue {
         self.send_queue.num_pending()
     }
 
-    /// Whether the writer was closed.
+    /// True if the writer was closed.
     pub fn is_closed(&self) -> bool {
         self.send_queue.is_closed()
     }
 
-    /// The order in which the columns with these names are those of the table's signature; `None`:
-    /// their own.
+    /// Order of the columns with these names in the table's signature; `None`: unchanged.
     ///
     /// # Errors
     ///
@@ -194,7 +192,7 @@ impl ItemQueue {
         self.flush_for("flush", max_pending, timeout).await
     }
 
-    /// As `flush`; `operation` is the name of the call in error texts.
+    /// Like `flush`, with the name of the call for error texts.
     pub(crate) async fn flush_for(
         &self,
         operation: &str,
@@ -214,8 +212,8 @@ impl ItemQueue {
         }
     }
 
-    /// Waits until all items are confirmed, or until a server says that their tables make inserts
-    /// wait.
+    /// Waits until all items are confirmed, or until a server reports that their tables block
+    /// inserts.
     pub(crate) async fn flush_unless_blocked(&self) -> Result<()> {
         let mut done = std::pin::pin!(self.flush(0, None));
         loop {
@@ -237,7 +235,7 @@ impl ItemQueue {
         }
     }
 
-    /// What a flush is waiting for, as text, with the state of the rate limiters if the server
+    /// Text about what a flush is waiting for, with the state of the rate limiters if the server
     /// answers quickly.
     async fn describe_wait(&self) -> String {
         let waiting = self.send_queue.describe_wait();
@@ -249,14 +247,14 @@ impl ItemQueue {
             return waiting;
         }
         if self.session.has_several_servers() {
-            // A call about the limiters would reach the next one.
+            // With several servers, a status call would go to the next one.
             return format!("{waiting}. A table confirms an item once its rate limiter lets it in");
         }
         let limiters = async {
             let info = self.session.transport()?.server_info().await?;
             Ok::<_, Error>(describe_limiters(&info.tables, &tables))
         };
-        // Servers of dm-reverb do not tell it.
+        // Servers of dm-reverb do not report it.
         let request = StatusRequest::default();
         let reasons = async {
             let status = self.session.transport()?.call(request).await?;
@@ -289,20 +287,20 @@ impl ItemQueue {
     }
 }
 
-/// Makes items of one table, with what they have in common.
+/// Makes items of one table, and remembers their common parts.
 pub(crate) struct ItemMaker<'a> {
     queue: &'a ItemQueue,
     kinds: KnownItemKinds,
-    /// Whether the writer is open.
+    /// Error if the writer is closed.
     usable: Result<()>,
 }
 
 impl ItemMaker<'_> {
-    /// Checks an item over these cells of each column; a column may be squeezed.
+    /// Checks an item over these cells of each column, some of them squeezed.
     ///
     /// # Errors
     ///
-    /// Those of `PendingItem::new`; that the writer is closed; `TableNotFound`, and
+    /// Errors of `PendingItem::new`; an error if the writer is closed; `TableNotFound`, and
     /// `SignatureMismatch` for an item that does not fit its table.
     pub(crate) fn make<'c, C>(
         &mut self,
@@ -328,8 +326,7 @@ impl ItemMaker<'_> {
         Ok(item)
     }
 
-    /// An item of the kind of one that was made before; `None` if it is of another kind. See
-    /// `KnownItemKinds::find`.
+    /// Makes an item of a known kind; `None` if its kind is not known. See `KnownItemKinds::find`.
     ///
     /// # Errors
     ///
@@ -346,14 +343,14 @@ impl ItemMaker<'_> {
     }
 }
 
-/// Reasons why these tables let items wait, in the words of the server.
+/// Reasons why these tables block items, as the server reports them.
 fn describe_reasons(status: &StatusResponse, tables: &[String]) -> String {
     let waiting = status.tables.iter().filter(|table| tables.contains(&table.name));
     let texts = waiting.filter_map(|table| {
         let Diagnosis { state, sentence } = table.diagnosis.as_ref()?;
         let reason = &table.inserting.as_ref()?.reason;
         match &**state {
-            // Nobody has waited for long.
+            // No call has been blocked for long.
             "flowing" | "idle" | "" if reason.is_empty() => None,
             "flowing" | "idle" | "" => Some(format!(" Table {}: {reason}", table.name)),
             _ => Some(format!(" Table {} is {state}: {sentence}", table.name)),

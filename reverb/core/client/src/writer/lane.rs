@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The history of one environment: its columns, the steps that items may still refer to, and the
-//! open blocks.
+//! Lane: the history of one environment, with its columns, the steps that items may still refer to,
+//! and the open blocks.
 
-mod group;
+mod small_columns;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,21 +11,21 @@ use std::sync::atomic::AtomicBool;
 
 use reverb_data::{DType, Error, KeyGenerator, Result};
 
-use self::group::Group;
+use self::small_columns::SmallColumns;
 use super::block::{Appended, Block, BlockColumns};
 use super::cell::{Cell, CellRef, CellSpec, CellValue};
 
-/// Columns with cells up to this size share one block: the overhead of separate chunks would exceed
-/// the data.
-const MAX_GROUPED_CELL_BYTES: usize = 256;
+/// Size of cells up to which columns share one block: separate chunks would have more overhead than
+/// data.
+const MAX_SMALL_CELL_BYTES: usize = 256;
 /// An automatic block ends at about this size. A reader fetches and decodes a chunk as a whole:
 /// longer chunks have less overhead, but every sample costs more.
 const MAX_BLOCK_BYTES: usize = 4096;
 
-/// How a column is kept and chunked.
+/// Storage and chunking of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ColumnOptions {
-    /// How many of the last values items may refer to.
+    /// Number of last values that items may refer to.
     pub num_keep_alive_refs: usize,
     /// Fixed chunk length, or `None` to let the writer choose.
     pub max_chunk_length: Option<usize>,
@@ -38,20 +38,20 @@ struct Column {
     options: ColumnOptions,
     spec: Option<Arc<CellSpec>>,
     referenced: Arc<AtomicBool>,
-    /// What its own blocks have in common.
+    /// Common properties of its separate blocks.
     own: Option<Arc<BlockColumns>>,
-    /// The last values, each with its step of the history. Empty while the group has rows that
-    /// this column is in.
+    /// The last values, each with its step of the history. Empty while the rows of the small columns hold the
+    /// column.
     history: VecDeque<(u64, CellRef)>,
     next_block: NextBlock,
 }
 
-/// The block that takes a column's next cell.
+/// Block for a column's next cell.
 #[derive(Debug)]
 enum NextBlock {
-    /// The group's block, at this position.
-    Group(usize),
-    /// A block of its own.
+    /// The block of the small columns; the column has this position in it.
+    Small(usize),
+    /// A separate block.
     Own(Option<Arc<Block>>),
 }
 
@@ -59,7 +59,7 @@ enum NextBlock {
 #[derive(Debug)]
 pub struct Lane {
     columns: Vec<Column>,
-    group: Group,
+    small: SmallColumns,
     defaults: ColumnOptions,
     keys: KeyGenerator,
     episode_id: u64,
@@ -79,7 +79,7 @@ impl Lane {
         let episode_id = keys.next_key();
         Self {
             columns: Vec::new(),
-            group: Group::default(),
+            small: SmallColumns::default(),
             defaults: ColumnOptions { num_keep_alive_refs, max_chunk_length: None },
             keys,
             episode_id,
@@ -122,26 +122,25 @@ impl Lane {
         self.episode_steps
     }
 
-    /// Whether the last append left its step open.
+    /// True if the last append left its step open.
     pub fn step_is_open(&self) -> bool {
         self.open.is_some()
     }
 
-    /// Whether a column has a value in the open step.
+    /// True if a column has a value in the open step.
     pub fn is_set_in_open_step(&self, column: usize) -> bool {
         self.open.as_ref().and_then(|set| set.get(column)).copied().unwrap_or(false)
     }
 
-    /// Steps of the history, the open one included.
+    /// Number of steps of the history, including the open one.
     pub fn history_len(&self) -> u64 {
         self.history_steps + u64::from(self.open.is_some())
     }
 
-    /// The value of a column at a step of the history; `None` if it has none there or it has
-    /// expired.
+    /// The value of a column at a step of the history; `None` if there is none or it has expired.
     pub fn cell(&self, column: usize, step: u64) -> Option<Cell<'_>> {
         match self.position_in_rows(column) {
-            Some(position) => Some(at_step(&self.group.rows, step)?.cell(position)),
+            Some(position) => Some(at_step(&self.small.rows, step)?.cell(position)),
             None => Some(at_step(&self.columns[column].history, step)?.as_cell()),
         }
     }
@@ -149,7 +148,7 @@ impl Lane {
     /// The values of a column that items can still refer to, oldest first, with their steps of the
     /// history.
     pub fn cells(&self, column: usize) -> impl ExactSizeIterator<Item = (u64, Cell<'_>)> + Clone {
-        let (rows, own) = (&self.group.rows, &self.columns[column].history);
+        let (rows, own) = (&self.small.rows, &self.columns[column].history);
         let position = self.position_in_rows(column);
         let len = if position.is_some() { rows.len() } else { own.len() };
         (0..len).map(move |i| match position {
@@ -158,23 +157,23 @@ impl Lane {
         })
     }
 
-    /// A column's position in the rows of the group; `None` if its values are in its own history.
+    /// A column's position in the rows of the small columns; `None` if its values are in its own history.
     fn position_in_rows(&self, column: usize) -> Option<usize> {
         match self.columns[column].next_block {
-            NextBlock::Group(position) if !self.group.rows.is_empty() => Some(position),
+            NextBlock::Small(position) if !self.small.rows.is_empty() => Some(position),
             _ => None,
         }
     }
 
-    /// Whether a column is one of the small ones, which mostly have values in the same steps.
+    /// True for a small column, which mostly has values in the same steps as other small ones.
     pub(super) fn is_small(&self, column: usize) -> bool {
         self.columns[column].is_small()
     }
 
-    /// Whether both histories have their small columns in rows, with the same columns at the same
+    /// True if both histories have their small columns in rows, with the same columns at the same
     /// positions.
     pub(super) fn has_rows_like(&self, other: &Self) -> bool {
-        let (one, two) = (&self.group, &other.group);
+        let (one, two) = (&self.small, &other.small);
         !one.rows.is_empty()
             && !two.rows.is_empty()
             && match (&one.columns, &two.columns) {
@@ -183,14 +182,14 @@ impl Lane {
             }
     }
 
-    /// How many values of a column are kept.
+    /// Number of values of a column that are kept.
     pub fn num_keep_alive_refs(&self, column: usize) -> usize {
         self.columns[column].options.num_keep_alive_refs
     }
 
     /// Appends `(column, value)` pairs as a step, or a part of one. Each column at most once.
     ///
-    /// All values are checked before any is stored. Returns whether a block of fixed length was
+    /// All values are checked before any is stored. Returns true if a block of fixed length was
     /// completed, so that waiting items may be ready.
     pub fn append(
         &mut self,
@@ -200,8 +199,7 @@ impl Lane {
         self.append_like(None, cells, partial_step)
     }
 
-    /// Like `append`; what `other` knows of the same columns is shared if it fits: their specs, and
-    /// how their blocks are encoded.
+    /// Like `append`; shares specs and encoders of the same columns with `other`.
     pub(super) fn append_like(
         &mut self,
         other: Option<&Self>,
@@ -243,37 +241,37 @@ impl Lane {
         Ok(completed)
     }
 
-    /// Appends a step as `append` does, if it has a value of every column and all of them are kept
-    /// in rows: the shortest way, for steps of many environments. Returns whether it did; if not,
-    /// nothing was done. `other` is a history for which the same values were checked already.
+    /// Fast form of `append` for steps of many environments: the step has a value of every column,
+    /// and all are kept in rows. Returns false, and does nothing, otherwise. `other` is a history
+    /// for which the same values were already checked.
     pub(super) fn append_row(
         &mut self,
         other: Option<&Self>,
         cells: &[(usize, CellValue<'_>)],
     ) -> bool {
-        let Self { columns, group, .. } = self;
+        let Self { columns, small, .. } = self;
         let columns_in_order = cells.iter().map(|(column, _)| column);
         if self.open.is_some()
             || columns.len() != cells.len()
-            || !group.keeps_rows()
-            || !columns_in_order.eq(&group.members)
+            || !small.keeps_rows()
+            || !columns_in_order.eq(&small.members)
         {
             return false;
         }
-        let checked = other.and_then(|other| other.group.columns.as_deref());
-        if !group.are_of(cells.iter().map(|(_, value)| value), checked) {
+        let checked = other.and_then(|other| other.small.columns.as_deref());
+        if !small.are_of(cells.iter().map(|(_, value)| value), checked) {
             return false;
         }
-        let limit = auto_length(self.defaults.num_keep_alive_refs, group.bytes_per_step);
+        let limit = auto_length(self.defaults.num_keep_alive_refs, small.bytes_per_step);
         let (step, at) = (self.episode_steps as i32, self.history_steps);
         loop {
-            group.open_block(columns, self.episode_id, None);
+            small.open_block(columns, self.episode_id, None);
             let values = cells.iter().map(|(_, value)| value);
-            let appended = group.append_row(columns, values, step, at, limit);
+            let appended = small.append_row(columns, values, step, at, limit);
             if appended == Appended::AndOpen {
                 break;
             }
-            group.end_block();
+            small.end_block();
             // The send task may have frozen the block meanwhile; then a new one is started.
             if appended == Appended::AndFroze {
                 break;
@@ -289,9 +287,9 @@ impl Lane {
         self.history_steps += 1;
     }
 
-    /// Sets the spec of a column; what it has in common with `like` is shared.
+    /// Sets the spec of a column, sharing common properties with `like`.
     fn set_spec(&mut self, column: usize, value: &CellValue<'_>, like: Option<&Column>) {
-        let Self { columns, group, .. } = self;
+        let Self { columns, small, .. } = self;
         let it = &mut columns[column];
         let shared = like.and_then(|like| Some((like.spec.as_ref()?, &like.referenced)));
         let spec = match shared.filter(|(spec, _)| value.has(spec)) {
@@ -303,10 +301,10 @@ impl Lane {
         };
         let is_small = it.options.max_chunk_length.is_none()
             && spec.dtype != DType::String
-            && spec.num_bytes() <= MAX_GROUPED_CELL_BYTES;
+            && spec.num_bytes() <= MAX_SMALL_CELL_BYTES;
         it.spec = Some(spec);
         if is_small {
-            group.add(column, columns);
+            small.add(column, columns);
         }
     }
 
@@ -317,7 +315,7 @@ impl Lane {
         let mut grouped = false;
         for (column, value) in &mut *cells {
             match self.columns[*column].next_block {
-                NextBlock::Group(_) => grouped = true,
+                NextBlock::Small(_) => grouped = true,
                 NextBlock::Own(_) => completed |= self.store_own(other, *column, step, at, value),
             }
         }
@@ -380,24 +378,24 @@ impl Lane {
         step: i32,
         at: u64,
     ) {
-        let Self { columns, group, .. } = self;
-        let limit = auto_length(self.defaults.num_keep_alive_refs, group.bytes_per_step);
-        let like = other.and_then(|other| other.group.columns.as_deref());
+        let Self { columns, small, .. } = self;
+        let limit = auto_length(self.defaults.num_keep_alive_refs, small.bytes_per_step);
+        let like = other.and_then(|other| other.small.columns.as_deref());
         loop {
-            group.open_block(columns, self.episode_id, like);
-            match group.append(columns, cells, step, at, limit) {
+            small.open_block(columns, self.episode_id, like);
+            match small.append(columns, cells, step, at, limit) {
                 Appended::AndOpen => return,
                 Appended::AndFroze => {
-                    group.block = None;
+                    small.block = None;
                     return;
                 }
                 // The send task may have frozen the block meanwhile; then a new one is started.
-                Appended::Nothing => group.block = None,
+                Appended::Nothing => small.block = None,
             }
         }
     }
 
-    /// Changes how a column is kept and chunked.
+    /// Changes storage and chunking of a column.
     ///
     /// # Errors
     ///
@@ -405,8 +403,8 @@ impl Lane {
     pub fn configure(&mut self, column: usize, options: ColumnOptions) -> Result<()> {
         let waiting = match &self.columns[column].next_block {
             NextBlock::Own(current) => current.as_ref().map_or(0, |block| block.open_len(0)),
-            NextBlock::Group(position) => {
-                self.group.block.as_ref().map_or(0, |block| block.open_len(*position))
+            NextBlock::Small(position) => {
+                self.small.block.as_ref().map_or(0, |block| block.open_len(*position))
             }
         };
         if waiting > 0 {
@@ -424,16 +422,16 @@ impl Lane {
     }
 
     fn leave_group(&mut self, column: usize) {
-        if let NextBlock::Group(position) = self.columns[column].next_block {
-            self.group.remove(position, &mut self.columns);
+        if let NextBlock::Small(position) = self.columns[column].next_block {
+            self.small.remove(position, &mut self.columns);
         }
     }
 
-    /// Freezes all unfinished blocks. Returns whether one was of fixed length, so that waiting
+    /// Freezes all unfinished blocks. Returns true if one was of fixed length, so that waiting
     /// items may be ready.
     pub fn end_blocks(&mut self) -> bool {
         let mut completed = false;
-        self.group.end_block();
+        self.small.end_block();
         for column in &mut self.columns {
             if let NextBlock::Own(current) = &mut column.next_block
                 && let Some(block) = current.take()
@@ -445,14 +443,14 @@ impl Lane {
     }
 
     /// Starts a new episode. With `clear_buffers` the history is emptied and its references expire.
-    /// Returns whether waiting items may be ready.
+    /// Returns true if waiting items may be ready.
     pub fn end_episode(&mut self, clear_buffers: bool) -> bool {
         let completed = self.end_blocks();
         if self.open.is_some() {
             self.close_step();
         }
         if clear_buffers {
-            self.group.clear();
+            self.small.clear();
             for column in &mut self.columns {
                 column.clear();
             }
@@ -479,9 +477,9 @@ fn at_step<T>(entries: &VecDeque<(u64, T)>, step: u64) -> Option<&T> {
 }
 
 impl Column {
-    /// Whether its cells share a block with those of other columns.
+    /// True if its cells share a block with those of other columns.
     fn is_small(&self) -> bool {
-        matches!(self.next_block, NextBlock::Group(_))
+        matches!(self.next_block, NextBlock::Small(_))
     }
 
     fn remember(&mut self, step: u64, cell: CellRef) {
@@ -504,7 +502,7 @@ impl Column {
     }
 }
 
-/// Steps in an automatic block.
+/// Number of steps in an automatic block.
 fn auto_length(num_keep_alive_refs: usize, bytes_per_step: usize) -> usize {
     (MAX_BLOCK_BYTES / bytes_per_step.max(1)).clamp(1, num_keep_alive_refs)
 }

@@ -24,7 +24,7 @@ pub struct LegacyOptions {
     pub max_sequence_length: usize,
     /// Steps per chunk.
     pub chunk_length: usize,
-    /// Whether integer columns are delta encoded.
+    /// True if integer columns are delta encoded.
     pub delta_encoded: bool,
     /// Maximum number of items in flight before a call waits.
     pub max_in_flight_items: usize,
@@ -81,7 +81,7 @@ impl LegacyWriter {
         &self.queue
     }
 
-    /// Its settings.
+    /// Settings of the writer.
     pub fn options(&self) -> LegacyOptions {
         self.options
     }
@@ -92,12 +92,12 @@ impl LegacyWriter {
         (state.episode_id, state.steps)
     }
 
-    /// Whether `close` was called.
+    /// True if `close` was called.
     pub fn is_closed(&self) -> bool {
         self.state.lock().closed
     }
 
-    /// Appends one step, whose columns have these names. Never waits. Returns whether it completed
+    /// Appends one step, whose columns have these names. Never waits. Returns true if it completed
     /// a chunk; then call `settle`.
     pub fn append(&self, mut cells: Vec<CellValue<'_>>, names: &Arc<ColumnNames>) -> Result<bool> {
         let completed = self.store(&mut cells, names)?;
@@ -117,7 +117,7 @@ impl LegacyWriter {
         self.wait_for_room(self.options.max_in_flight_items).await
     }
 
-    /// Whether `wait_for_item_room` would return at once.
+    /// True if `wait_for_item_room` would return at once.
     pub fn has_item_room(&self) -> bool {
         self.queue.send_queue().num_sendable() < self.options.max_in_flight_items
     }

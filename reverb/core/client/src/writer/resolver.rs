@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The resolver: makes the trajectories of items whose blocks may not be encoded yet.
+//! Resolver: makes trajectories of items, and encodes their blocks if necessary.
 
 use std::sync::Arc;
 
@@ -11,21 +11,20 @@ use smallvec::SmallVec;
 use super::block::{Block, TensorPositions};
 use super::item_kind::{ItemCells, ItemKind};
 
-/// The columns of items of more blocks are not kept.
+/// Number of an item's blocks up to which its columns are remembered.
 const MAX_KEPT_BLOCKS: usize = 16;
 
 /// Makes trajectories one after another.
 #[derive(Debug, Default)]
 pub(super) struct Resolver {
-    /// Kept for its memory.
+    /// Reused for its memory.
     builder: TrajectoryBuilder,
     latest: Option<Resolved>,
-    /// The latest one of several chunks.
+    /// The latest trajectory of several chunks.
     latest_of_many: Option<ResolvedMany>,
 }
 
-/// Where the columns of an item of one chunk are. Items of the same kind mostly have theirs at the
-/// same places of their chunks.
+/// Columns of an item of one chunk. Items of the same kind mostly have them at the same positions.
 #[derive(Debug)]
 struct Resolved {
     kind: Arc<ItemKind>,
@@ -34,18 +33,19 @@ struct Resolved {
     columns: OneChunkColumns,
 }
 
-/// Where the columns of an item of several blocks are, of one chunk each.
+/// Columns of an item of several blocks with one chunk each.
 #[derive(Debug)]
 struct ResolvedMany {
     kind: Arc<ItemKind>,
     first: u32,
-    /// Those of each block.
+    /// Positions in each block.
     positions: SmallVec<[TensorPositions; 2]>,
     columns: ManyChunkColumns,
 }
 
 impl Resolver {
-    /// The trajectory of these cells of an item of this kind. Encodes their blocks if necessary.
+    /// Makes the trajectory of these cells of an item of this kind. Encodes their blocks if
+    /// necessary.
     pub(super) fn trajectory(
         &mut self,
         kind: &Arc<ItemKind>,
@@ -72,15 +72,16 @@ impl Resolver {
         Ok(trajectory)
     }
 
-    /// That of several blocks. Two steps mostly are, since each step is sent at once.
+    /// Makes a trajectory of several blocks. Two steps mostly have two, because each step is sent
+    /// at once.
     fn trajectory_of_many(
         &mut self,
         kind: &Arc<ItemKind>,
         cells: &ItemCells,
         next_key: &mut dyn FnMut() -> u64,
     ) -> Result<Trajectory> {
-        // An item of the same kind may have a block twice, where another one has two. Then the
-        // builder finds its chunk once.
+        // An item may have a block twice where another item of the same kind has two. The builder
+        // then finds its chunk once.
         if !are_few_and_different(&cells.blocks) {
             return self.build(kind, cells, next_key);
         }
@@ -104,7 +105,7 @@ impl Resolver {
         }
         let positions = positions.into_iter().cloned().collect();
         let trajectory = self.build(kind, cells, next_key)?;
-        // The builder has the chunks in the order of their first use, as the item has its blocks.
+        // The builder has the chunks in the order of their first use, like the blocks of the item.
         let same_order =
             trajectory.chunks().iter().map(Chunk::key).eq(chunks.iter().map(Chunk::key));
         self.latest_of_many =
@@ -134,7 +135,8 @@ impl Resolver {
     }
 }
 
-/// Whether there are so few blocks that it is quick to see that none is there twice.
+/// True if there are so few blocks that a comparison of all pairs is quick, and no block is there
+/// twice.
 fn are_few_and_different(blocks: &[Arc<Block>]) -> bool {
     let is_new = |(at, block)| !blocks[..at].iter().any(|other| Arc::ptr_eq(other, block));
     blocks.len() <= MAX_KEPT_BLOCKS && blocks.iter().enumerate().all(is_new)

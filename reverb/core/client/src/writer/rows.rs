@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Encodes single steps as chunks, one each, and what refers to them.
+//! Encodes single steps as one chunk each, with their trajectories.
 
 use reverb_data::codec::{is_never_compressed, put_string_tensor, put_tensor};
 use reverb_data::{Chunk, ChunkMaker, Result, SequenceRange, Shape, Trajectory, TrajectoryBuilder};
@@ -10,8 +10,8 @@ use super::item::no_steps;
 
 /// Encodes the rows of columns `[B, ...]`.
 ///
-/// Chunks of rows whose bytes are all stored as they are differ in nothing but these bytes. Then
-/// the first one is the template of all others.
+/// Rows that are stored uncompressed differ only in their bytes. Their first chunk is the template
+/// of all others.
 pub(super) struct RowEncoder<'a> {
     columns: &'a [CellValue<'a>],
     num_rows: usize,
@@ -64,7 +64,7 @@ impl<'a> RowEncoder<'a> {
         Ok(trajectory)
     }
 
-    /// Whether the bytes of every row are stored as they are.
+    /// True if the bytes of every row are stored uncompressed.
     fn are_stored_raw(&self) -> bool {
         let row_bytes = |column: &CellValue<'_>| match column {
             CellValue::Bytes { bytes, .. } => bytes.len() / self.num_rows,
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Encoded by the template or not, a row has the bytes that it has alone.
+        /// A row has the same bytes with and without the template.
         #[test]
         fn a_row_has_the_bytes_of_a_step(
             widths in prop::collection::vec(0usize..140, 1..4),

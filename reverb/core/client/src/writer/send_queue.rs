@@ -25,30 +25,30 @@ use super::dropped::LastDropped;
 use super::item::PendingItem;
 use crate::session::Session;
 
-/// From so many environments on, items of several steps are gathered.
+/// Number of environments from which items of several steps are gathered.
 const MANY_ENVIRONMENTS: usize = 8;
 /// A writer that is faster than its connection is slowed down when this many bytes are unconfirmed.
 /// More memory, filled and drained only once, costs more than sending it.
 const MAX_WAITING_BYTES: usize = 32 * 1024 * 1024;
-/// Without a confirmation for this long, the writer goes on: the rate limiter may be closed, and
-/// then the program decides when to wait.
+/// Time without a confirmation after which the writer continues: the rate limiter may be closed,
+/// and then the program decides when to wait.
 const MIN_PATIENCE: Duration = Duration::from_millis(20);
-/// It waits again, and longer, when twice as many bytes are unconfirmed. So a server that is slow
-/// is waited for; a program that writes a gigabyte behind a closed limiter waits 10 s in all.
+/// Additional wait, each time that twice as many bytes are unconfirmed. This slows a writer down to
+/// a slow server; a program that writes a gigabyte behind a closed limiter waits 10 s in total.
 const PATIENCE_PER_MIB: Duration = Duration::from_millis(5);
 /// Number of unconfirmed items at which a warning is logged; it doubles with each warning.
 const WARN_PENDING_ITEMS: usize = 100_000;
 
-/// How many items a writer gathers before it sends them. A caller that waits for confirmations ends
-/// the gathering.
+/// Rule for gathering items before they are sent. A caller that waits for confirmations ends the
+/// gathering.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Gathering {
-    /// With so many items it ends.
+    /// Number of items that ends the gathering.
     items: usize,
-    /// It ends after this time. It is short, because a free table's item must not wait for a
-    /// blocked table.
+    /// Time that ends the gathering. It is short, because an item of a free table must not wait for
+    /// a blocked table.
     time: Duration,
-    /// Whether items are gathered also while none is in flight.
+    /// True if items are gathered even while none is in flight.
     always: bool,
 }
 
@@ -57,9 +57,9 @@ impl Gathering {
     pub(crate) const IN_FLIGHT: Self =
         Self { items: 64, time: Duration::from_millis(1), always: false };
 
-    /// For environments that are stepped together: the items of four steps of all of them. To wake
-    /// the task for each step, and to cut blocks there, would take twice the caller's time. With a
-    /// few environments it takes little, and chunks that are all alike are sampled faster.
+    /// For environments that are stepped together: the items of four steps of all of them. Waking
+    /// the task for each step, and cutting blocks there, would double the caller's time. With few
+    /// environments that costs little, and chunks of equal length are sampled faster.
     pub(crate) fn of_steps(batch_size: usize) -> Self {
         if batch_size < MANY_ENVIRONMENTS {
             return Self::IN_FLIGHT;
@@ -81,14 +81,14 @@ pub(crate) struct SendQueue {
     /// Notified when items are confirmed, when the stream is lost, and when the writer fails or is
     /// closed.
     progress: watch::Sender<()>,
-    /// Whether the caller has to wait: more bytes are unconfirmed than `State::waits_above`, or as
-    /// many as `max_pending_bytes`.
+    /// Set while the caller has to wait: more bytes than `State::waits_above` or as many as
+    /// `max_pending_bytes` are unconfirmed.
     over_limit: AtomicBool,
-    /// What may be unconfirmed, whether confirmations arrive or not.
+    /// Limit of unconfirmed bytes that holds even without confirmations.
     max_pending_bytes: AtomicUsize,
-    /// Whether an episode has ended since the last message.
+    /// Set if an episode has ended since the last message.
     has_ended_episode: AtomicBool,
-    /// The first item is sent after those of this writer.
+    /// Dropped writer whose items are sent before the first item.
     after: Mutex<Option<Arc<LastDropped>>>,
 }
 
@@ -100,17 +100,17 @@ struct State {
     in_flight: InFlight,
     /// Number of items that the task is encoding. They are in no list, but they count as pending.
     num_encoding: usize,
-    /// Their tables.
+    /// Tables of the items that are being encoded.
     encoding: Vec<Arc<str>>,
     /// Items to send again after a reconnect, before the queue.
     resend: VecDeque<(NewItem, usize)>,
     /// Bytes of all unconfirmed items.
     waiting_bytes: usize,
-    /// With more unconfirmed bytes, the caller waits: `MAX_WAITING_BYTES`, or twice of what there
-    /// was when a wait was in vain.
+    /// Number of unconfirmed bytes above which the caller waits: `MAX_WAITING_BYTES`, or twice the
+    /// number at the last wait without confirmations.
     waits_above: usize,
     task: Task,
-    /// Number of callers that wait for confirmations. While there are any, items are not gathered.
+    /// Number of callers that wait for confirmations. While there are any, no items are gathered.
     flushing: usize,
     error: Option<Error>,
     /// Set while the stream is lost and not reopened.
@@ -118,11 +118,11 @@ struct State {
     closed: bool,
     warn_at: usize,
     address: String,
-    /// Which of several servers the stream leads to.
+    /// Server of the stream, if there are several.
     server: Option<String>,
 }
 
-/// The state between two streams.
+/// State between two streams.
 #[derive(Debug)]
 struct Lost {
     since: Instant,
@@ -130,7 +130,7 @@ struct Lost {
     error: Error,
 }
 
-/// What the task is doing, so that it is woken only when necessary.
+/// Activity of the task, so that it is woken only when necessary.
 #[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
 enum Task {
     #[default]
@@ -207,13 +207,12 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Whether so many bytes are unconfirmed that the caller should call `throttle` before it
-    /// continues.
+    /// True if so many bytes are unconfirmed that the caller should call `throttle`.
     pub(crate) fn is_over_limit(&self) -> bool {
         self.over_limit.load(Ordering::Relaxed)
     }
 
-    /// Makes callers wait while so many bytes are unconfirmed.
+    /// Makes callers wait while this many bytes are unconfirmed.
     pub(crate) fn limit_pending(&self, max_pending_bytes: usize) {
         self.max_pending_bytes.store(max_pending_bytes, Ordering::Relaxed);
     }
@@ -223,7 +222,7 @@ impl SendQueue {
     }
 
     /// Waits while many bytes are unconfirmed and confirmations arrive. Returns after a while if
-    /// the table accepts no items at the moment, unless `max_pending_bytes` are unconfirmed.
+    /// the table accepts no items, unless `max_pending_bytes` are unconfirmed.
     pub(crate) async fn throttle(&self) -> Result<()> {
         let mut progress = self.progress.subscribe();
         let mut in_vain = false;
@@ -261,13 +260,13 @@ impl SendQueue {
         }
     }
 
-    /// Sends the first item after those of the writer that was dropped last by then. To be called
-    /// before the first item is queued.
+    /// Makes the first item wait for the items of the writer that was dropped last. Called before
+    /// the first item is queued.
     pub(crate) fn begin_after(&self, last: Arc<LastDropped>) {
         *self.after.lock() = Some(last);
     }
 
-    /// An episode has ended: in a group of servers, the next one may go to another shard.
+    /// Handles the end of an episode: in a group, the next one may go to another shard.
     pub(crate) fn episode_ended(&self) {
         self.has_ended_episode.store(true, Ordering::Relaxed);
     }
@@ -294,7 +293,7 @@ impl SendQueue {
         state.num_sent() + ready
     }
 
-    /// Whether any item waits for its blocks to be completed.
+    /// True if any item waits for its blocks to be completed.
     pub(crate) fn has_unready(&self) -> bool {
         self.state.lock().queue.iter().any(|(item, _)| !item.is_ready())
     }
@@ -304,7 +303,7 @@ impl SendQueue {
         let state = self.state.lock();
         let count = state.queue.len().saturating_sub(except);
         state.queue.iter().take(count).for_each(|(item, _)| item.freeze());
-        // Who need not wait does not end the gathering of items.
+        // A caller with nothing to wait for does not end the gathering.
         let wake = count > 0 || (state.task == Task::Idle && state.head_is_ready());
         drop(state);
         if wake {
@@ -332,7 +331,7 @@ impl SendQueue {
             state.check()?;
             Ok(done(&state))
         };
-        // As in `freeze_blocks`.
+        // The same rule as in `freeze_blocks`.
         if is_done()? {
             return Ok(());
         }
@@ -363,12 +362,12 @@ impl SendQueue {
         }
     }
 
-    /// Whether the stream is lost and not reopened.
+    /// True if the stream is lost and not reopened.
     pub(crate) fn was_lost(&self) -> bool {
         self.state.lock().lost.is_some()
     }
 
-    /// What a flush is waiting for, as text.
+    /// Text about what a flush is waiting for.
     pub(crate) fn describe_wait(&self) -> String {
         let tables = self.waiting_tables().join(", ");
         let state = self.state.lock();
@@ -404,7 +403,7 @@ impl SendQueue {
         tables.into_iter().map(ToString::to_string).collect()
     }
 
-    /// Whether `close` was called.
+    /// True if `close` was called.
     pub(crate) fn is_closed(&self) -> bool {
         self.state.lock().closed
     }
@@ -457,14 +456,14 @@ impl SendQueue {
         self.progress.send_replace(());
     }
 
-    /// Gives the items that are sent again new keys, for a server that owns these slots.
+    /// Gives items that are sent again new keys from the slots of the new server.
     fn redraw_keys(&self, keys: &mut KeyGenerator, slots: &KeySlots) {
         for (item, _) in &mut self.state.lock().resend {
             item.key = keys.next_key_of(slots);
         }
     }
 
-    /// Whether the next item refers to blocks whose chunks were sent before.
+    /// True if the next item refers to blocks with sent chunks.
     fn continues(&self, streamed: &HashMap<u64, Weak<Block>>) -> bool {
         let state = self.state.lock();
         let Some((item, _)) = state.queue.front() else { return false };
@@ -524,7 +523,7 @@ impl State {
         }
     }
 
-    /// No item is being encoded any more.
+    /// Counts all items as encoded.
     fn end_encoding(&mut self) {
         self.num_encoding = 0;
         self.encoding.clear();
@@ -557,7 +556,7 @@ impl State {
         }
     }
 
-    /// Whom its items are sent to, for people.
+    /// Receiver of the items, for messages.
     fn peer(&self) -> String {
         match &self.server {
             Some(server) => format!("{server} of {}", self.address),
@@ -583,13 +582,13 @@ impl State {
     }
 }
 
-/// How long a caller waits for a confirmation.
+/// Time that a caller waits for a confirmation.
 fn patience(waiting_bytes: usize) -> Duration {
     let excess = waiting_bytes.saturating_sub(MAX_WAITING_BYTES) >> 20;
     MIN_PATIENCE + PATIENCE_PER_MIB * u32::try_from(excess).unwrap_or(u32::MAX).min(1024)
 }
 
-/// Counts a waiting caller in `State::flushing` until it is dropped.
+/// Counts a waiting caller in `State::flushing` until dropped.
 struct Flushing<'a>(&'a SendQueue);
 
 impl<'a> Flushing<'a> {

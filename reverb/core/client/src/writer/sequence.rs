@@ -21,9 +21,9 @@ use super::lane::Lane;
 use crate::client::Client;
 use crate::session::Signatures;
 
-/// Which steps become an item.
+/// Steps that become an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Window {
+pub enum ItemSteps {
     /// The newest `length` steps: first when an episode has that many, then after every `stride`
     /// more steps.
     Sliding {
@@ -41,13 +41,13 @@ pub enum Window {
     },
 }
 
-/// Which items a sequence writer creates, and their tables.
+/// Items that a sequence writer creates, and their tables.
 #[derive(Debug, Clone)]
 pub struct SequenceOptions {
     /// Every item goes to each of these tables.
     pub tables: Vec<String>,
-    /// Which steps become an item.
-    pub window: Window,
+    /// Steps that become an item.
+    pub item_steps: ItemSteps,
     /// Number of environments; `None` for one whose values have no batch dimension.
     pub batch_size: Option<usize>,
 }
@@ -64,15 +64,15 @@ pub enum PerRow<'a, T> {
 /// A step of all environments.
 #[derive(Debug)]
 pub struct Step<'a> {
-    /// Paths of the columns; `None` if the caller knows that they are those of the first step.
+    /// Paths of the columns; `None` if they are known to equal those of the first step.
     pub labels: Option<&'a [String]>,
     /// One value for each column: `[...]`, or `[B, ...]` with a batch size.
     pub values: SmallVec<[CellValue<'a>; 8]>,
-    /// Whether the row's episode ends with the step.
+    /// True if the row's episode ends with the step.
     pub is_last: PerRow<'a, bool>,
     /// Priority of the row's items.
     pub priorities: PerRow<'a, f64>,
-    /// What the removers go by instead.
+    /// Removal priority of the row's items, used by removers instead of `priorities`.
     pub removal_priorities: Option<PerRow<'a, f64>>,
 }
 
@@ -93,32 +93,31 @@ pub struct SequenceWriter {
     queue: ItemQueue,
     tables: Vec<Arc<str>>,
     signatures: Arc<Signatures>,
-    window: Window,
+    item_steps: ItemSteps,
     batch_size: Option<usize>,
     runtime: Handle,
 }
 
-/// The columns of the first step, and for each table how they are put into the order of its
-/// signature.
+/// Columns of the first step, and their order in each table's signature.
 type FirstStep = (Vec<Column>, Vec<Option<ColumnOrder>>);
 
 #[derive(Debug)]
 struct State {
     /// Empty before the first step.
     columns: Vec<Column>,
-    /// For each table, how the columns are put into the order of its signature.
+    /// Order of the columns in each table's signature.
     orders: Vec<Option<ColumnOrder>>,
     rows: Vec<Row>,
     num_dropped_episodes: u64,
 }
 
-/// One environment.
+/// State of one environment.
 #[derive(Debug)]
 struct Row {
     lane: Lane,
-    /// Number of steps of the episode so far, dropped ones included.
+    /// Number of steps of the episode so far, including dropped ones.
     steps: usize,
-    /// The episode was too long: the rest of it is dropped.
+    /// True if the episode was too long: the rest of it is dropped.
     is_skipping: bool,
 }
 
@@ -133,16 +132,16 @@ impl SequenceWriter {
         options: SequenceOptions,
         signatures: Arc<Signatures>,
     ) -> Result<Self> {
-        let SequenceOptions { tables, window, batch_size } = options;
+        let SequenceOptions { tables, item_steps, batch_size } = options;
         let queue = ItemQueue::new(client.session(), None, Matching::ByName);
         if let Some(unknown) = tables.iter().find(|table| !signatures.contains_key(*table)) {
             queue
                 .unknown_table(unknown, &signatures)
                 .inspect_err(|_| queue.send_queue().close())?;
         }
-        let keep = match window {
-            Window::Sliding { length, .. } => length,
-            Window::Episode { max_length, .. } => max_length,
+        let keep = match item_steps {
+            ItemSteps::Sliding { length, .. } => length,
+            ItemSteps::Episode { max_length, .. } => max_length,
         };
         let row = |_| Row { lane: Lane::new(keep), steps: 0, is_skipping: false };
         let rows = (0..batch_size.unwrap_or(1)).map(row).collect();
@@ -156,7 +155,7 @@ impl SequenceWriter {
             queue,
             tables: tables.into_iter().map(Arc::from).collect(),
             signatures,
-            window,
+            item_steps,
             batch_size,
             runtime: client.runtime().clone(),
         })
@@ -167,7 +166,7 @@ impl SequenceWriter {
         &self.queue
     }
 
-    /// The runtime of its tasks.
+    /// Runtime of the writer's tasks.
     pub fn runtime(&self) -> &Handle {
         &self.runtime
     }
@@ -213,8 +212,8 @@ impl SequenceWriter {
         // their steps.
         self.queue.send_queue().push_all(items)?;
         drop(state);
-        match self.window {
-            Window::Episode { max_length, drop_long: false } if !too_long.is_empty() => {
+        match self.item_steps {
+            ItemSteps::Episode { max_length, drop_long: false } if !too_long.is_empty() => {
                 Err(self.too_long(&too_long, max_length))
             }
             _ => Ok(created),
@@ -250,14 +249,14 @@ impl SequenceWriter {
         self.queue.send_queue().close();
     }
 
-    /// Checks a whole step; returns the columns, and their orders, if it is the first.
+    /// Checks a whole step; returns the columns and their orders if it is the first.
     fn check(&self, state: &State, step: &Step<'_>) -> Result<Option<FirstStep>> {
         let Step { labels, values, is_last, priorities, removal_priorities } = step;
         let first = if state.columns.is_empty() {
             let columns = columns::of_first_step(labels.unwrap_or(&[]), values, self.batch_size)?;
-            let length = match self.window {
-                Window::Sliding { length, .. } => Some(length),
-                Window::Episode { .. } => None,
+            let length = match self.item_steps {
+                ItemSteps::Sliding { length, .. } => Some(length),
+                ItemSteps::Episode { .. } => None,
             };
             let orders = self.orders(&columns)?;
             self.check_signatures(&columns, &orders, length)?;
@@ -281,7 +280,7 @@ impl SequenceWriter {
                 )));
             }
             let length = row.steps + 1;
-            if let Window::Episode { max_length, .. } = self.window
+            if let ItemSteps::Episode { max_length, .. } = self.item_steps
                 && is_last.get(i)
                 && length <= max_length
             {
@@ -302,7 +301,7 @@ impl SequenceWriter {
         Ok(first)
     }
 
-    /// For each table, how these columns are put into the order of its signature.
+    /// Order of these columns in each table's signature.
     fn orders(&self, columns: &[Column]) -> Result<Vec<Option<ColumnOrder>>> {
         let (names, orders) = (columns::names(columns), ColumnOrders::new(Matching::ByName));
         let of_table = |table: &Arc<str>| {
@@ -340,7 +339,7 @@ impl SequenceWriter {
         for (i, row) in state.rows.iter_mut().enumerate() {
             let is_last = ends.get(i);
             row.steps += 1;
-            if self.window.is_exceeded(row) {
+            if self.item_steps.is_exceeded(row) {
                 row.skip();
                 too_long.push(i);
             }
@@ -349,7 +348,7 @@ impl SequenceWriter {
                     None => row.append(single.drain(..))?,
                     Some(_) => row.append(batch.iter().map(|value| value.row(i, num_rows)))?,
                 }
-                if self.window.is_complete(row.steps, is_last) {
+                if self.item_steps.is_complete(row.steps, is_last) {
                     let priority = priority_of(i, priorities, removal_priorities);
                     self.create_items(&row.lane, &state.orders, priority, &mut items)?;
                 }
@@ -363,7 +362,7 @@ impl SequenceWriter {
         Ok((items, too_long))
     }
 
-    /// One item per table over the whole history of a lane, which is never longer than a window.
+    /// One item per table over the whole history of a lane, which is never longer than an item.
     fn create_items(
         &self,
         lane: &Lane,
@@ -411,8 +410,8 @@ impl Drop for SequenceWriter {
     }
 }
 
-impl Window {
-    /// Whether the episode is longer than allowed with the newest step.
+impl ItemSteps {
+    /// True if the newest step makes the episode longer than allowed.
     fn is_exceeded(self, row: &Row) -> bool {
         match self {
             Self::Sliding { .. } => false,
@@ -420,7 +419,7 @@ impl Window {
         }
     }
 
-    /// Whether step number `steps` of an episode completes an item.
+    /// True if step number `steps` of an episode completes an item.
     fn is_complete(self, steps: usize, is_last: bool) -> bool {
         match self {
             Self::Sliding { length, stride } => {

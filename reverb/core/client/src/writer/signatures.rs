@@ -22,12 +22,12 @@ pub(super) fn check_steps(
     })
 }
 
-/// A table whose signature is not known.
+/// Handles a table without a known signature.
 ///
 /// # Errors
 ///
-/// `TableNotFound`, unless this client has a token: then the server may have the table and not show
-/// it. It tells which right is missing when it gets the item.
+/// `TableNotFound`, unless this client has a token: the server may then hide the table, and reports
+/// the missing right when it gets the item.
 pub(super) fn unknown_table(table: &str, session: &Session, signatures: &Signatures) -> Result<()> {
     if session.has_token() {
         return Ok(());

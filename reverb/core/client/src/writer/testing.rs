@@ -24,11 +24,11 @@ pub(crate) type Stored = (String, f64, Vec<Vec<u8>>);
 #[derive(Clone)]
 pub(crate) struct FakeServer {
     pub(crate) confirms: bool,
-    /// How long it takes for a message.
+    /// Time that the server takes for a message.
     pub(crate) pause: Duration,
-    /// Every stream fails with this error.
+    /// Error with which every stream fails.
     pub(crate) refuses: Option<Error>,
-    /// The next stream fails after it has confirmed a message.
+    /// Makes the next stream fail after it has confirmed a message.
     pub(crate) fails_next: Arc<AtomicBool>,
     pub(crate) stored: Arc<Mutex<Vec<Stored>>>,
     pub(crate) arrivals: Arc<Notify>,
@@ -99,7 +99,7 @@ impl InsertSink for FakeSink {
     }
 }
 
-/// For calls that neither a writer nor a sampler makes.
+/// Result of a call that neither a writer nor a sampler makes.
 pub(crate) fn unexpected<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T>> {
     Box::pin(async { Err(Error::internal("unexpected call in a test")) })
 }

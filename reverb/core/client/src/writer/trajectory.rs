@@ -21,8 +21,8 @@ pub struct TrajectoryWriter {
 }
 
 impl TrajectoryWriter {
-    /// A writer whose items can refer to the last `num_keep_alive_refs` values of every column.
-    /// `matching` is how the columns of items find their places in a table's signature.
+    /// Makes a writer whose items can refer to the last `num_keep_alive_refs` values of every
+    /// column. `matching` is the rule that assigns columns to those of a table's signature.
     pub fn new(
         client: &Client,
         num_keep_alive_refs: usize,

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selects the item of highest or of lowest priority.
+//! Selects the item with the highest or the lowest priority.
 
 use std::cmp::Ordering;
 
 use rand::rngs::SmallRng;
 
-use super::{Handle, Pick, Place, Select, ensure};
+use super::{Handle, Pick, RestorePoint, Select, ensure};
 
 /// An item in the heap. The smallest one is selected, by `rank`, then by `touched`.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    /// The priority, negated if the highest is selected.
+    /// Priority, negated if the highest is selected.
     rank: f64,
     /// Number of the last insert or update of the item, so that ties rotate.
     touched: u64,
@@ -34,7 +34,7 @@ const FAN_OUT: usize = 4;
 pub(crate) struct Heap {
     sign: f64,
     entries: Vec<Entry>,
-    /// By handle. Entries of absent handles are meaningless.
+    /// Position of each handle in the heap. Entries of absent handles are meaningless.
     positions: Vec<u32>,
     touches: u64,
 }
@@ -117,13 +117,13 @@ impl Select for Heap {
         }
     }
 
-    /// The number of its last insert or update.
-    fn place(&self, handle: Handle) -> Place {
+    /// Number of the item's last insert or update.
+    fn restore_point(&self, handle: Handle) -> RestorePoint {
         self.entries[self.positions[handle as usize] as usize].touched
     }
 
-    fn put_back(&mut self, handle: Handle, priority: f64, place: Place) {
-        self.entries.push(Entry { rank: self.sign * priority, touched: place, handle });
+    fn put_back(&mut self, handle: Handle, priority: f64, point: RestorePoint) {
+        self.entries.push(Entry { rank: self.sign * priority, touched: point, handle });
         self.settle(self.entries.len() - 1);
     }
 

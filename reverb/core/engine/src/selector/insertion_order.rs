@@ -14,7 +14,7 @@ struct Link {
 
 #[derive(Debug)]
 pub(super) struct InsertionOrder {
-    /// By handle. Entries of absent handles are meaningless.
+    /// Links of each handle. Entries of absent handles are meaningless.
     links: Vec<Link>,
     oldest: Handle,
     newest: Handle,

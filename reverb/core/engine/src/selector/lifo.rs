@@ -4,7 +4,7 @@
 use rand::rngs::SmallRng;
 
 use super::insertion_order::InsertionOrder;
-use super::{Handle, Pick, Place, Select};
+use super::{Handle, Pick, RestorePoint, Select};
 
 /// Ignores priorities. Updates do not move an item.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ impl Select for Lifo {
         self.0.remove(handle);
     }
 
-    fn put_back(&mut self, handle: Handle, _priority: f64, _place: Place) {
+    fn put_back(&mut self, handle: Handle, _priority: f64, _point: RestorePoint) {
         self.0.put_back(handle);
     }
 

@@ -7,7 +7,7 @@ use rand::seq::SliceRandom;
 use reverb_data::{Draw, Error, Result};
 
 use super::uniform::Uniform;
-use super::{Handle, Largest, Pick, Place, Select, ensure};
+use super::{Handle, Largest, Pick, RestorePoint, Select, ensure};
 use crate::extremes::Extremes;
 use crate::sum_tree::{Descent, SumTree};
 
@@ -96,12 +96,12 @@ impl Prioritized {
         self.draw = draw;
     }
 
-    /// Whether the items of a request depend on each other.
+    /// True if the items of a request depend on each other.
     pub(super) fn chooses_together(&self) -> bool {
         self.draw != Draw::Independent
     }
 
-    /// The item of the largest priority. It is unknown with exponent 0, where all weigh the same.
+    /// Item of the largest priority. Unknown with exponent 0, because all weights are equal.
     pub(super) fn largest(&self) -> Largest {
         let Weights { sums, extremes } = &self.weights;
         let index = match self.exponent {
@@ -118,12 +118,12 @@ impl Prioritized {
     }
 }
 
-/// Weights with another exponent, made beside a selector that goes on meanwhile.
+/// Weights with another exponent, made beside a selector that stays in use.
 #[derive(Debug)]
 pub(crate) struct NewWeights {
     exponent: f64,
     weights: Weights,
-    /// The priority that each weight was made of, by handle; NaN for none.
+    /// Priority of which each weight was made, by handle; NaN for none.
     priorities: Vec<f64>,
 }
 
@@ -132,7 +132,7 @@ impl NewWeights {
         Self { exponent, weights: Weights::new(), priorities: Vec::new() }
     }
 
-    /// The highest handle so far, and one.
+    /// Number of handles, including unused ones.
     pub(crate) fn num_handles(&self) -> usize {
         self.priorities.len()
     }
@@ -154,7 +154,7 @@ impl NewWeights {
         Ok(())
     }
 
-    /// There is no item of this handle any more.
+    /// Removes the weight of a handle without an item.
     pub(crate) fn clear(&mut self, handle: Handle) {
         if let Some(known) = self.priorities.get_mut(handle as usize)
             && !known.is_nan()
@@ -166,7 +166,7 @@ impl NewWeights {
 }
 
 impl Prioritized {
-    /// Exchanges the weights and the exponent. The new ones must be those of all items.
+    /// Exchanges the weights and the exponent. The new weights must cover all items.
     pub(super) fn swap_weights(&mut self, mut new: NewWeights) -> NewWeights {
         std::mem::swap(&mut self.exponent, &mut new.exponent);
         std::mem::swap(&mut self.weights, &mut new.weights);
@@ -189,8 +189,8 @@ impl Select for Prioritized {
         self.weights.set(handle, 0.0);
     }
 
-    fn put_back(&mut self, handle: Handle, priority: f64, place: Place) {
-        self.members.put_back(handle, priority, place);
+    fn put_back(&mut self, handle: Handle, priority: f64, point: RestorePoint) {
+        self.members.put_back(handle, priority, point);
         self.update(handle, priority);
     }
 
@@ -240,7 +240,7 @@ impl Select for Prioritized {
             }));
         }
         if self.draw != Draw::Independent {
-            // Whoever takes the first ones only must not get the first strata.
+            // A caller that takes only the first picks must not get the first strata.
             picks[first..].shuffle(rng);
         }
     }

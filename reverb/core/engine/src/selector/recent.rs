@@ -4,33 +4,33 @@
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::{Handle, Pick, Place, Select, ensure};
+use super::{Handle, Pick, RestorePoint, Select, ensure};
 use crate::sum_tree::{Descent, SumTree};
 
-/// Number of choices that are done together.
+/// Number of choices that are made together.
 const BLOCK: usize = 32;
 
-/// An empty place of the ring.
+/// An empty position of the ring.
 const NONE: Handle = Handle::MAX;
 
-/// Selects the `k`-th newest item, from 0 on, in proportion to `q ^ k`.
+/// Selects the `k`-th newest item, starting at 0, in proportion to `q ^ k`.
 ///
 /// Items lie in order of insertion in a ring. A tree of ones and zeros counts them, so that the
-/// `k`-th is found in a few steps. Where items are removed, places stay empty until the ring has
-/// come around, or is made anew.
+/// `k`-th is found in a few steps. Positions of removed items stay empty until the ring wraps
+/// around or is rebuilt.
 #[derive(Debug)]
 pub(crate) struct Recent {
     expected_age: f64,
-    /// Its length is a power of two.
+    /// The length is a power of two.
     ring: Vec<Handle>,
-    /// 1 for each place that is taken.
+    /// 1 for each used position.
     taken: SumTree,
-    /// The place of the next item.
+    /// Position of the next item.
     next: usize,
-    /// Number of places from the oldest item to the newest; some may be empty.
+    /// Number of positions from the oldest item to the newest, including empty ones.
     span: usize,
     len: usize,
-    /// By handle. Entries of absent handles are meaningless.
+    /// Position of each handle in the ring. Entries of absent handles are meaningless.
     positions: Vec<u32>,
 }
 
@@ -51,23 +51,23 @@ impl Recent {
         self.expected_age = expected_age;
     }
 
-    fn oldest_place(&self) -> usize {
+    fn oldest_position(&self) -> usize {
         self.next.wrapping_sub(self.span) & (self.ring.len() - 1)
     }
 
-    /// Makes room for one more item.
+    /// Makes space for one more item.
     fn make_room(&mut self) {
-        while self.span > 0 && self.ring[self.oldest_place()] == NONE {
+        while self.span > 0 && self.ring[self.oldest_position()] == NONE {
             self.span -= 1;
         }
         if self.span < self.ring.len() {
             return;
         }
-        let oldest = self.oldest_place();
+        let oldest = self.oldest_position();
         let (newer, older) = self.ring.split_at(oldest);
         let handles = older.iter().chain(newer).copied().filter(|&handle| handle != NONE);
         let handles: Vec<Handle> = handles.collect();
-        // A quarter is free at least, so that the next time is as many inserts away.
+        // At least a quarter is free, so the next rebuild is that many inserts away.
         let size = (self.len + self.len / 4 + 16).next_power_of_two();
         (self.ring, self.taken) = (vec![NONE; size], SumTree::new());
         (self.next, self.span) = (0, 0);
@@ -84,18 +84,18 @@ impl Recent {
         self.span += 1;
     }
 
-    /// The distribution of ages now.
+    /// Current distribution of ages.
     fn ages(&self) -> Ages {
         Ages::new(self.expected_age, self.len)
     }
 
-    /// Number of items in places before `end`.
+    /// Number of items at positions before `end`.
     fn count_before(&self, end: usize) -> usize {
         self.taken.sum_before(end) as usize
     }
 }
 
-/// The geometric distribution of ages, cut off at the number of items.
+/// Geometric distribution of ages, truncated at the number of items.
 #[derive(Debug, Clone, Copy)]
 struct Ages {
     /// `-ln q`.
@@ -118,7 +118,7 @@ impl Ages {
         }
     }
 
-    /// The age for a number from 0 to 1.
+    /// Age for a number from 0 to 1.
     fn at(&self, point: f64) -> usize {
         let age = -(-point * self.kept).ln_1p() / self.rate;
         (age as usize).min(self.len - 1)
@@ -142,22 +142,22 @@ impl Select for Recent {
     }
 
     fn remove(&mut self, handle: Handle) {
-        let place = self.positions[handle as usize] as usize;
-        self.ring[place] = NONE;
-        self.taken.set(place, 0.0);
+        let position = self.positions[handle as usize] as usize;
+        self.ring[position] = NONE;
+        self.taken.set(position, 0.0);
         self.len -= 1;
     }
 
-    /// Its place in the ring.
-    fn place(&self, handle: Handle) -> Place {
-        Place::from(self.positions[handle as usize])
+    /// Position of the item in the ring.
+    fn restore_point(&self, handle: Handle) -> RestorePoint {
+        RestorePoint::from(self.positions[handle as usize])
     }
 
-    fn put_back(&mut self, handle: Handle, _priority: f64, place: Place) {
-        let place = place as usize;
-        self.ring[place] = handle;
-        self.taken.set(place, 1.0);
-        self.positions[handle as usize] = place as u32;
+    fn put_back(&mut self, handle: Handle, _priority: f64, point: RestorePoint) {
+        let position = point as usize;
+        self.ring[position] = handle;
+        self.taken.set(position, 1.0);
+        self.positions[handle as usize] = position as u32;
         self.len += 1;
     }
 
@@ -169,7 +169,7 @@ impl Select for Recent {
         }
         let ages = self.ages();
         // The oldest items may lie behind the newest ones in the ring.
-        let before_oldest = self.count_before(self.oldest_place());
+        let before_oldest = self.count_before(self.oldest_position());
         for begin in (0..count).step_by(BLOCK) {
             let mut chosen = [0; BLOCK];
             let chosen = &mut chosen[..BLOCK.min(count - begin)];
@@ -178,7 +178,7 @@ impl Select for Recent {
             let points = &mut points[..chosen.len()];
             for (point, age) in points.iter_mut().zip(&*chosen) {
                 let rank = (before_oldest + self.len - 1 - age) % self.len;
-                // The middle of a one.
+                // Middle of the unit interval of the item.
                 *point = Descent::from(rank as f64 + 0.5);
             }
             self.taken.find(points);
@@ -191,13 +191,15 @@ impl Select for Recent {
     }
 
     fn probability_of(&self, handle: Handle) -> f64 {
-        let place = self.positions[handle as usize] as usize;
-        let older = self.count_before(place) as i64 - self.count_before(self.oldest_place()) as i64;
+        let position = self.positions[handle as usize] as usize;
+        let older =
+            self.count_before(position) as i64 - self.count_before(self.oldest_position()) as i64;
         let older = older.rem_euclid(self.len as i64) as usize;
         self.ages().probability(self.len - 1 - older)
     }
 
-    /// Not told: beside that of the oldest item the weights of all others would be 0.
+    /// 0 means unknown: relative to the oldest item's probability, the weights of all others would
+    /// be 0.
     fn min_probability(&self) -> f64 {
         0.0
     }
@@ -210,9 +212,9 @@ mod tests {
 
     use super::*;
 
-    /// All handles, newest first, as the tree finds them.
+    /// All handles, newest first, as found by the tree.
     fn in_order(recent: &Recent) -> Vec<Handle> {
-        let before_oldest = recent.count_before(recent.oldest_place());
+        let before_oldest = recent.count_before(recent.oldest_position());
         let find = |age| {
             let rank = (before_oldest + recent.len - 1 - age) % recent.len;
             let mut points = [Descent::from(rank as f64 + 0.5)];
@@ -240,15 +242,15 @@ mod tests {
                         recent.remove(handle);
                         newest_first.remove(at);
                     }
-                    // As in a full table with a FIFO remover.
+                    // Like a full table with a FIFO remover.
                     (Some(_), 4..6) => {
                         let oldest = newest_first.pop().unwrap();
                         recent.remove(oldest);
                     }
                     (Some(_), _) => {
-                        let place = recent.place(handle);
+                        let position = recent.restore_point(handle);
                         recent.remove(handle);
-                        recent.put_back(handle, 1.0, place);
+                        recent.put_back(handle, 1.0, position);
                     }
                 }
                 prop_assert_eq!(in_order(&recent), newest_first.clone());

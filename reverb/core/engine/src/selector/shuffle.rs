@@ -5,18 +5,18 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::uniform::probability;
-use super::{Handle, Pick, Place, Select, ensure};
+use super::{Handle, Pick, RestorePoint, Select, ensure};
 
-/// All handles: first those that were not selected in this epoch, then those that were.
+/// All handles: first the ones that were not selected in this epoch, then the selected ones.
 #[derive(Debug)]
 pub(crate) struct Shuffle {
     dense: Vec<Handle>,
     /// Number of items that were not selected in this epoch.
     num_left: usize,
     epoch: i64,
-    /// If absent, the table's is used.
+    /// Own random numbers; if absent, the table's are used.
     rng: Option<SmallRng>,
-    /// By handle. Entries of absent handles are meaningless.
+    /// Position of each handle in the list. Entries of absent handles are meaningless.
     positions: Vec<u32>,
 }
 
@@ -42,7 +42,7 @@ impl Shuffle {
         self.place_at(b, first);
     }
 
-    /// Adds an item to those that were selected.
+    /// Adds an item to the selected ones.
     fn push(&mut self, handle: Handle) {
         ensure(&mut self.positions, handle, 0);
         self.dense.push(handle);
@@ -78,16 +78,16 @@ impl Select for Shuffle {
         self.dense.pop();
     }
 
-    /// The epoch, and whether the item was not selected in it.
-    fn place(&self, handle: Handle) -> Place {
+    /// The epoch, and a bit for an item that was not selected in it.
+    fn restore_point(&self, handle: Handle) -> RestorePoint {
         let is_left = (self.positions[handle as usize] as usize) < self.num_left;
-        (self.epoch as Place) << 1 | Place::from(is_left)
+        (self.epoch as RestorePoint) << 1 | RestorePoint::from(is_left)
     }
 
-    fn put_back(&mut self, handle: Handle, _priority: f64, place: Place) {
+    fn put_back(&mut self, handle: Handle, _priority: f64, point: RestorePoint) {
         self.push(handle);
-        // It may have missed the beginning of an epoch.
-        if place & 1 == 1 || place >> 1 != self.epoch as Place {
+        // The item may have missed the start of an epoch.
+        if point & 1 == 1 || point >> 1 != self.epoch as RestorePoint {
             self.move_to_left(handle);
         }
     }
@@ -108,7 +108,7 @@ impl Select for Shuffle {
             self.swap(at as usize, self.num_left);
             picks.push(Pick {
                 handle: self.dense[self.num_left],
-                // Over an epoch all items are alike, whatever was selected before.
+                // Over an epoch all items have the same probability, whatever was selected before.
                 probability: self.min_probability(),
                 epoch: self.epoch,
             });
@@ -168,7 +168,7 @@ mod tests {
         Insert(Handle),
         Remove(Handle),
         Pick(usize),
-        /// Picks and takes it back.
+        /// Picks, and takes the picks back.
         Unpick(usize),
         RemoveAndPutBack(Handle),
     }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     proptest! {
-        /// The model: how often each item was selected, and the number of the epoch.
+        /// Model: number of selections of each item, and number of the epoch.
         #[test]
         fn every_item_once_an_epoch(steps in steps()) {
             let mut shuffle = Shuffle::new(Some(3));
@@ -205,9 +205,9 @@ mod tests {
                         last_epoch.remove(&handle);
                     }
                     Step::RemoveAndPutBack(handle) if last_epoch.contains_key(&handle) => {
-                        let place = shuffle.place(handle);
+                        let point = shuffle.restore_point(handle);
                         shuffle.remove(handle);
-                        shuffle.put_back(handle, 1.0, place);
+                        shuffle.put_back(handle, 1.0, point);
                     }
                     Step::Pick(count) => {
                         for pick in pick(&mut shuffle, count) {

@@ -4,17 +4,17 @@
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::{Handle, Pick, Place, Select, ensure};
+use super::{Handle, Pick, RestorePoint, Select, ensure};
 
 /// All handles without gaps, and the position of each.
 #[derive(Debug, Default)]
 pub(crate) struct Uniform {
     dense: Vec<Handle>,
-    /// By handle. Entries of absent handles are meaningless.
+    /// Position of each handle in the list. Entries of absent handles are meaningless.
     positions: Vec<u32>,
 }
 
-/// Of each of `size` items.
+/// Probability of each of `size` items.
 pub(super) fn probability(size: usize) -> f64 {
     if size == 0 { 0.0 } else { 1.0 / size as f64 }
 }
@@ -38,7 +38,7 @@ impl Select for Uniform {
         }
     }
 
-    fn put_back(&mut self, handle: Handle, _priority: f64, _place: Place) {
+    fn put_back(&mut self, handle: Handle, _priority: f64, _point: RestorePoint) {
         let position = self.positions[handle as usize];
         let last = self.dense.len() as u32;
         if let Some(&moved) = self.dense.get(position as usize) {

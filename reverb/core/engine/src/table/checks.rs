@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Items and arguments that a table refuses.
+//! Checks of items and arguments.
 
 use reverb_data::error::grouped;
 use reverb_data::{Error, NewItem, Result, TableConfig, Trajectory, is_max_priority};

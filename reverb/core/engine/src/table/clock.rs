@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a table spends its time.
+//! Times of a table's activities.
 
 use std::time::{Duration, Instant};
 
 use reverb_data::WorkerTime;
 
-/// What a table does or waits for.
+/// Activity of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Activity {
     /// Updates, deletes and resets.
@@ -30,7 +30,7 @@ pub(super) struct Clock {
     pub(super) samples: Blocked,
 }
 
-/// Adds up the time in which somebody waits.
+/// Adds up the time in which requests are blocked.
 #[derive(Debug, Default)]
 pub(super) struct Blocked {
     since: Option<Instant>,
@@ -38,7 +38,7 @@ pub(super) struct Blocked {
 }
 
 impl Blocked {
-    /// Whether somebody waits from now on.
+    /// Starts or ends a blocked time.
     pub(super) fn change(&mut self, is_waiting: bool, now: Instant) {
         match (self.since, is_waiting) {
             (None, true) => self.since = Some(now),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changing the settings of running tables.
+//! Changes of the settings of running tables.
 
 use std::sync::Arc;
 
@@ -12,40 +12,40 @@ use super::forecast::ForecastTimes;
 use super::{InsertRoom, Shared, Table, wait_queues};
 use crate::selector::NewWeights;
 
-/// Number of items that are evicted, or whose weights are made, under one lock.
+/// Number of items that are evicted, or get new weights, under one lock.
 const ITEMS_AT_ONCE: usize = 512;
 
 /// The settings of a table before and after a change.
 #[derive(Debug, Clone)]
 pub struct Configured {
-    /// Those that it had.
+    /// Settings before the change.
     pub before: Arc<TableConfig>,
-    /// Those that it has.
+    /// Settings after the change.
     pub after: Arc<TableConfig>,
-    /// The table as it was when the change was complete.
+    /// State of the table when the change was complete.
     pub info: TableInfo,
 }
 
 impl Configured {
-    /// The settings that have another value: name, value before, value after.
+    /// Changed settings: name, value before, value after.
     pub fn changed(&self) -> Vec<(&'static str, String, String)> {
         self.before.changes_to(&self.after)
     }
 }
 
-/// Changes the settings of several tables: all of them, or none after an error, or none at all if
-/// it is only a `dry_run`. `tables` must be different, and in the same order in every call.
+/// Changes the settings of several tables: of all, or of none after an error or with `dry_run`.
+/// `tables` must be different, and in the same order in every call.
 ///
-/// Requests that waited go on at once if the new settings let them. A table that is too large then
-/// has lost the items that its remover selects when this returns; it was locked for a few hundred
-/// of them at a time. Weights with another exponent are made beside the table; it is locked for a
-/// look at its priorities.
+/// Blocked requests continue at once if the new settings allow them. A table that became too large
+/// evicts the items selected by its remover before this returns, a few hundred under one lock.
+/// Weights with another exponent are made beside the table, which is locked only to read its
+/// priorities.
 ///
 /// # Errors
 ///
-/// Those of [`TableChange::apply`]. `InvalidArgument` if a stored or waiting item has a priority
-/// that the new exponent cannot take, or if a waiting item is larger than the new `max_bytes`, or
-/// the stored ones are on average. `Cancelled` if a table is closed.
+/// Errors of [`TableChange::apply`]. `InvalidArgument` if a stored or queued item has a priority
+/// that the new exponent does not accept, or if a queued item, or the mean of the stored ones, is
+/// larger than the new `max_bytes`. `Cancelled` if a table is closed.
 pub fn configure(tables: &[(Arc<Table>, TableChange)], dry_run: bool) -> Result<Vec<Configured>> {
     let _configuring: Vec<_> = tables.iter().map(|(table, _)| table.configuring.lock()).collect();
     let prepared = tables.iter().map(|(table, change)| Prepared::new(table, change));
@@ -68,11 +68,11 @@ pub fn configure(tables: &[(Arc<Table>, TableChange)], dry_run: bool) -> Result<
     Ok(prepared.into_iter().map(|it| it.configured).collect())
 }
 
-/// A change of a table that needs little more than its lock.
+/// A prepared change, which needs little more than the table's lock.
 struct Prepared<'a> {
     table: &'a Table,
     configured: Configured,
-    /// The weights with the new exponent; afterwards the old ones.
+    /// Weights with the new exponent; the old ones after the exchange.
     weights: Option<NewWeights>,
 }
 
@@ -92,7 +92,7 @@ impl<'a> Prepared<'a> {
         Ok(Self { table, configured, weights })
     }
 
-    /// Brings the weights up to date, and checks the items that wait.
+    /// Updates the weights, and checks queued items.
     fn check(&mut self, shared: &Shared) -> Result<()> {
         if shared.closed {
             return Err(wait_queues::closed(self.table.name()));
@@ -100,8 +100,8 @@ impl<'a> Prepared<'a> {
         let after = &self.configured.after;
         if let Some(weights) = &mut self.weights {
             let items = shared.state.items();
-            for handle in 0..items.num_slots().max(weights.num_handles()) as u32 {
-                match items.in_slot(handle) {
+            for handle in 0..items.num_entries().max(weights.num_handles()) as u32 {
+                match items.in_entry(handle) {
                     Some(item) => weights
                         .set(handle, item.priority())
                         .map_err(|error| of_item(error, item.key(), self.table.name()))?,
@@ -143,7 +143,7 @@ impl<'a> Prepared<'a> {
         self.weights = self.weights.take().map(|new| shared.state.swap_weights(new));
     }
 
-    /// Evicts what is too much, and serves the requests that may go on.
+    /// Evicts surplus items, and serves requests that are allowed now.
     fn finish(&mut self) -> Result<()> {
         let Configured { after, info, .. } = &mut self.configured;
         loop {
@@ -165,8 +165,7 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// The weights of the items of a table with another exponent, as far as the table stays the same
-/// meanwhile.
+/// Weights of a table's items with another exponent. Changes of the table meanwhile are left out.
 fn weights(table: &Table, exponent: f64) -> Result<NewWeights> {
     let mut weights = NewWeights::new(exponent);
     let mut found = Vec::with_capacity(ITEMS_AT_ONCE);
@@ -174,11 +173,11 @@ fn weights(table: &Table, exponent: f64) -> Result<NewWeights> {
         {
             let shared = table.shared.lock();
             let items = shared.state.items();
-            if begin >= items.num_slots() {
+            if begin >= items.num_entries() {
                 break;
             }
-            let slots = items.in_slots(begin..begin + ITEMS_AT_ONCE);
-            found.extend(slots.map(|(handle, item)| (handle, item.key(), item.priority())));
+            let entries = items.in_entries(begin..begin + ITEMS_AT_ONCE);
+            found.extend(entries.map(|(handle, item)| (handle, item.key(), item.priority())));
         }
         for (handle, key, priority) in found.drain(..) {
             weights.set(handle, priority).map_err(|error| of_item(error, key, table.name()))?;

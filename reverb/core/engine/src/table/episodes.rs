@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counts the episodes that the items of a table come from.
+//! Number of episodes with items in a table.
 
 use hashbrown::HashMap;
 use reverb_data::Trajectory;
@@ -12,17 +12,17 @@ pub(super) struct Episodes {
 }
 
 impl Episodes {
-    /// No items yet; `num_deleted` episodes were deleted before.
+    /// Counts of an empty table, after `num_deleted` deleted episodes.
     pub(super) fn after(num_deleted: i64) -> Self {
         Self { references: HashMap::new(), num_deleted }
     }
 
-    /// Episodes that some item refers to.
+    /// Number of episodes with an item.
     pub(super) fn num_present(&self) -> i64 {
         self.references.len() as i64
     }
 
-    /// How often an episode lost its last item.
+    /// Number of times that an episode lost its last item.
     pub(super) fn num_deleted(&self) -> i64 {
         self.num_deleted
     }

@@ -7,18 +7,18 @@ use super::Table;
 use super::clock::Activity;
 use super::statistics::Removal;
 
-/// What [`Table::evict`] has removed.
+/// Result of [`Table::evict`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Evicted {
     /// Number of items.
     pub items: usize,
-    /// Bytes of their chunks that nobody else refers to.
+    /// Bytes of their chunks that have no other references.
     pub freed_bytes: u64,
 }
 
 impl Table {
-    /// Deletes items that the remover selects, up to `max_items` or until they took `bytes`.
-    /// Nothing if inserts wait instead when the table is full, or if it is closed.
+    /// Deletes items that the remover selects, up to `max_items` or until they freed `bytes`.
+    /// Deletes nothing if a full table blocks inserts instead, or if the table is closed.
     pub fn evict(&self, max_items: usize, bytes: u64) -> Evicted {
         let mut evicted = Evicted { items: 0, freed_bytes: 0 };
         let garbage = self.operate(Activity::Running, |shared, _| {

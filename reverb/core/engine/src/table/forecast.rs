@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a table will take when it is full, told early.
+//! Forecast of the memory of a full table.
 
 use reverb_data::TableConfig;
 
-/// A forecast needs this part of `max_size`, but at least `MIN_ITEMS` items.
+/// Part of `max_size` that a forecast needs, but at least `MIN_ITEMS` items.
 const MIN_PART: usize = 100;
 const MIN_ITEMS: usize = 100;
 
-/// What an item takes beside its values, and a chunk of each column.
+/// Bytes of an item besides its values and a chunk of each column.
 const OVERHEAD_BYTES: u64 = 128;
 
-/// What a table will take when it holds `max_size` items like those that it has.
+/// Memory of a table with `max_size` items like the present ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forecast {
     /// `max_size`.
@@ -22,7 +22,7 @@ pub struct Forecast {
 }
 
 impl Forecast {
-    /// The forecast for `size` items of `bytes`; `None` for too few of them.
+    /// Forecast by `size` items of `bytes`; `None` if there are too few.
     pub fn new(max_size: i64, size: usize, bytes: u64) -> Option<Self> {
         let items = u64::try_from(max_size).unwrap_or(0);
         if size < first_size(max_size) {
@@ -37,8 +37,8 @@ impl Forecast {
         })
     }
 
-    /// An upper bound for items that have the signature, share nothing and do not shrink; `None` if
-    /// the signature does not tell their size.
+    /// Upper bound for items with the signature that share nothing and do not shrink; `None` if the
+    /// signature does not determine their size.
     pub fn from_signature(config: &TableConfig) -> Option<Self> {
         let signature = &config.signature.as_ref()?.flat;
         let items = u64::try_from(config.max_size).unwrap_or(0);
@@ -48,19 +48,19 @@ impl Forecast {
     }
 }
 
-/// Number of items from which on there is a forecast.
+/// Smallest number of items for a forecast.
 fn first_size(max_size: i64) -> usize {
     let max_size = usize::try_from(max_size).unwrap_or(0);
     (max_size / MIN_PART).max(MIN_ITEMS).min(max_size).max(1)
 }
 
-/// When forecasts are due: first early, then as the table grows.
+/// Times of forecasts: the first one early, later ones as the table grows.
 #[derive(Debug)]
 pub(super) struct ForecastTimes {
     max_size: i64,
-    /// Number of items at which the next one is due.
+    /// Number of items at which the next forecast is due.
     due_at: usize,
-    /// Bytes of the last one.
+    /// Bytes of the last forecast.
     told: u64,
 }
 
@@ -73,7 +73,7 @@ impl ForecastTimes {
         size >= self.due_at
     }
 
-    /// The forecast for a table of `size` items, unless it is about the last one again.
+    /// Forecast for a table of `size` items, unless it is close to the last one.
     pub(super) fn take(&mut self, size: usize, bytes: u64) -> Option<Forecast> {
         let forecast = Forecast::new(self.max_size, size, bytes)?;
         self.due_at = size + size / 4 + 1;

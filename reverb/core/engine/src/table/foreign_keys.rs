@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Items with keys of slots that the server never owned: those of writers that do not know the map
-//! of the group.
+//! Foreign keys: keys in slots that the server never owned, from writers that do not know the
+//! group's map.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use reverb_data::{NUM_SLOTS, slot_of};
 use super::Table;
 use super::clock::Activity;
 
-/// Number of items that are looked at under one lock.
+/// Number of items that are checked under one lock.
 const ITEMS_AT_ONCE: usize = 512;
 
 const WORDS: usize = NUM_SLOTS as usize / u64::BITS as usize;
@@ -19,7 +19,7 @@ const WORDS: usize = NUM_SLOTS as usize / u64::BITS as usize;
 pub struct SlotSet([u64; WORDS]);
 
 impl SlotSet {
-    /// These slots. Numbers that are no slots are ignored.
+    /// Set of these slots. Invalid numbers are ignored.
     pub fn new(slots: impl IntoIterator<Item = u16>) -> Self {
         let mut words = [0; WORDS];
         for slot in slots.into_iter().filter(|&slot| slot < NUM_SLOTS) {
@@ -28,26 +28,26 @@ impl SlotSet {
         Self(words)
     }
 
-    /// Whether it has the slot of a key.
+    /// True if the set has the slot of a key.
     pub fn has_slot_of(&self, key: u64) -> bool {
         let slot = slot_of(key);
         self.0[usize::from(slot) / 64] >> (slot % 64) & 1 == 1
     }
 }
 
-/// Whether a table has items with keys of other slots than these.
+/// Knowledge about items with keys outside the server's slots.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ForeignKeys {
-    /// The slots that the server owns or has owned; absent without a map.
+    /// Slots that the server owns or has owned; absent without a map.
     own: Option<Arc<SlotSet>>,
-    /// Whether one was added since these slots hold.
+    /// Set if a foreign key was added since these slots hold.
     were_added: bool,
-    /// Whether the items from before must still be looked at.
+    /// Set while older items are not checked yet.
     is_unknown: bool,
 }
 
 impl ForeignKeys {
-    /// Whether there may be any.
+    /// True if there may be foreign keys.
     pub(super) fn may_be(&self) -> bool {
         self.were_added || self.is_unknown
     }
@@ -61,20 +61,20 @@ impl ForeignKeys {
         }
     }
 
-    /// There are no items any more.
+    /// Forgets everything, because there are no items.
     pub(super) fn reset(&mut self) {
         *self = Self { own: self.own.take(), ..Self::default() };
     }
 }
 
 impl Table {
-    /// Tells the table which slots its server owns or has owned. Returns when it has looked at all
-    /// its items, a few hundred under one lock; until then it may have foreign keys.
+    /// Sets the slots that the server owns or has owned. Checks all items before it returns, a few
+    /// hundred under one lock; until then the table may have foreign keys.
     pub fn set_own_slots(&self, slots: &Arc<SlotSet>) {
         let _configuring = self.configuring.lock();
         let foreign =
             ForeignKeys { own: Some(Arc::clone(slots)), were_added: false, is_unknown: true };
-        // A closed table tells nobody of it.
+        // A closed table has no watchers.
         let set = |foreign| {
             self.operate(Activity::Running, |shared, _| *shared.state.foreign_keys_mut() = foreign)
         };
@@ -84,7 +84,7 @@ impl Table {
         let found = self.has_item_outside(slots);
         let _ = self.operate(Activity::Running, |shared, _| {
             let foreign = shared.state.foreign_keys_mut();
-            // It is false already after a reset, whose items are all new.
+            // False after a reset, because all items are new then.
             foreign.were_added |= found && foreign.is_unknown;
             foreign.is_unknown = false;
         });
@@ -95,10 +95,10 @@ impl Table {
             {
                 let shared = self.shared.lock();
                 let items = shared.state.items();
-                if begin >= items.num_slots() {
+                if begin >= items.num_entries() {
                     break;
                 }
-                let mut some = items.in_slots(begin..begin + ITEMS_AT_ONCE);
+                let mut some = items.in_entries(begin..begin + ITEMS_AT_ONCE);
                 if some.any(|(_, item)| !slots.has_slot_of(item.key())) {
                     return true;
                 }

@@ -12,21 +12,21 @@ use smallvec::SmallVec;
 
 use crate::selector::Handle;
 
-/// A stored item. There are millions, so it takes 40 bytes: what it has beside its trajectory is
-/// part of both variants, without the gaps that a `Trajectory` would need.
+/// A stored item. There are millions, so it takes 40 bytes: its fields besides the trajectory are
+/// part of both variants, without the padding of a `Trajectory`.
 #[derive(Debug)]
 pub(super) enum Item {
     OfOneChunk(Values, Chunk, OneChunkColumns),
     Stored(Values, StoredTrajectory),
 }
 
-/// What an item has beside its trajectory.
+/// Fields of an item besides its trajectory.
 #[derive(Debug, Clone, Copy)]
 #[repr(C, packed(4))]
 pub(super) struct Values {
     key: u64,
     priority: f64,
-    /// Wall time, but strictly increasing in order of insertion.
+    /// Wall time, made strictly increasing in order of insertion.
     inserted_at_ns: i64,
     times_sampled: i32,
 }
@@ -56,7 +56,7 @@ impl Item {
         self.values_mut().priority = priority;
     }
 
-    /// Wall time, but strictly increasing in order of insertion.
+    /// Wall time, made strictly increasing in order of insertion.
     pub(super) fn inserted_at_ns(&self) -> i64 {
         self.values().inserted_at_ns
     }
@@ -90,7 +90,7 @@ impl Item {
         }
     }
 
-    /// The item as checkpoints and scans get it.
+    /// The item in the form for checkpoints and scans.
     pub(super) fn to_stored(&self, removal_priority: Option<f64>) -> StoredItem {
         let Values { key, priority, inserted_at_ns, times_sampled } = *self.values();
         let trajectory = self.trajectory();
@@ -111,23 +111,23 @@ impl From<StoredItem> for Item {
     }
 }
 
-/// What an item takes here: its slot, and an entry in the index, four bytes and one of control at
-/// a load of about two thirds.
-pub(super) const ITEM_BYTES: u64 = size_of::<Slot>() as u64 + 8;
+/// Bytes of an item here: its entry in the list, and one in the index (four bytes and one control
+/// byte at a load of about two thirds).
+pub(super) const ITEM_BYTES: u64 = size_of::<Entry>() as u64 + 8;
 
-/// No free slot.
+/// No free entry.
 const NONE: Handle = Handle::MAX;
 
 #[derive(Debug)]
-enum Slot {
+enum Entry {
     Taken(Item),
-    /// `next` is another free slot.
+    /// `next` is another free entry.
     Free {
         next: Handle,
     },
 }
 
-impl Slot {
+impl Entry {
     fn item(&self) -> &Item {
         match self {
             Self::Taken(item) => item,
@@ -139,8 +139,8 @@ impl Slot {
 /// The items of a table.
 #[derive(Debug)]
 pub(super) struct Items {
-    slots: Vec<Slot>,
-    /// Maximum number of slots.
+    entries: Vec<Entry>,
+    /// Maximum number of entries.
     limit: usize,
     free: Handle,
     index: HashTable<Handle>,
@@ -148,10 +148,10 @@ pub(super) struct Items {
 }
 
 impl Items {
-    /// No items yet, and never more than `limit`. Memory is allocated as items are added.
+    /// Makes an empty list of at most `limit` items. Memory is allocated as items are added.
     pub(super) fn new(limit: usize) -> Self {
         Self {
-            slots: Vec::new(),
+            entries: Vec::new(),
             limit,
             free: NONE,
             index: HashTable::new(),
@@ -159,7 +159,7 @@ impl Items {
         }
     }
 
-    /// Changes the maximum number of slots. Slots that exist stay.
+    /// Changes the maximum number of entries. Entries that exist stay.
     pub(super) fn set_limit(&mut self, limit: usize) {
         self.limit = limit;
     }
@@ -173,10 +173,10 @@ impl Items {
         self.index.find(self.hasher.hash(key), is_it).copied()
     }
 
-    /// Calls `call` with the position and the handle of each key that is there, in order.
+    /// Calls `call` with the position and the handle of each known key, in order.
     ///
-    /// First guesses all handles by the hashes alone. Nothing waits for an item then, so that the
-    /// processor fetches all items from memory in parallel.
+    /// All handles are first guessed by their hashes alone, so that the processor fetches the items
+    /// from memory in parallel.
     pub(super) fn find_many(
         &self,
         keys: impl Iterator<Item = u64> + Clone,
@@ -186,7 +186,7 @@ impl Items {
         let guesses: SmallVec<[Option<Handle>; 32]> = keys.clone().map(guess).collect();
         for (at, (key, guess)) in keys.zip(guesses).enumerate() {
             let is_right = |&handle: &Handle| self.get(handle).key() == key;
-            // Without a guess there is no item of this hash.
+            // If there is no guess, there is no item with this hash.
             let found = guess.filter(is_right).or_else(|| guess.and_then(|_| self.find(key)));
             if let Some(handle) = found {
                 call(at, handle);
@@ -195,36 +195,39 @@ impl Items {
     }
 
     pub(super) fn get(&self, handle: Handle) -> &Item {
-        self.slots[handle as usize].item()
+        self.entries[handle as usize].item()
     }
 
     pub(super) fn get_mut(&mut self, handle: Handle) -> &mut Item {
-        match &mut self.slots[handle as usize] {
-            Slot::Taken(item) => item,
-            Slot::Free { .. } => unreachable!("handles in use point to items"),
+        match &mut self.entries[handle as usize] {
+            Entry::Taken(item) => item,
+            Entry::Free { .. } => unreachable!("handles in use point to items"),
         }
     }
 
-    /// Number of slots, used and free. All handles are below it.
-    pub(super) fn num_slots(&self) -> usize {
-        self.slots.len()
+    /// Number of entries, used and free. All handles are below it.
+    pub(super) fn num_entries(&self) -> usize {
+        self.entries.len()
     }
 
-    /// The items in a range of slots. The range may extend beyond the last slot.
-    pub(super) fn in_slots(&self, slots: Range<usize>) -> impl Iterator<Item = (Handle, &Item)> {
-        let end = slots.end.min(self.slots.len());
-        let start = slots.start.min(end);
-        self.slots[start..end].iter().enumerate().filter_map(move |(at, slot)| match slot {
-            Slot::Taken(item) => Some(((start + at) as Handle, item)),
-            Slot::Free { .. } => None,
+    /// The items in a range of entries. The range may extend beyond the last entry.
+    pub(super) fn in_entries(
+        &self,
+        entries: Range<usize>,
+    ) -> impl Iterator<Item = (Handle, &Item)> {
+        let end = entries.end.min(self.entries.len());
+        let start = entries.start.min(end);
+        self.entries[start..end].iter().enumerate().filter_map(move |(at, entry)| match entry {
+            Entry::Taken(item) => Some(((start + at) as Handle, item)),
+            Entry::Free { .. } => None,
         })
     }
 
-    /// The item in a slot, unless the slot is free or does not exist any more.
-    pub(super) fn in_slot(&self, handle: Handle) -> Option<&Item> {
-        match self.slots.get(handle as usize)? {
-            Slot::Taken(item) => Some(item),
-            Slot::Free { .. } => None,
+    /// The item in an entry, if the entry exists and is in use.
+    pub(super) fn in_entry(&self, handle: Handle) -> Option<&Item> {
+        match self.entries.get(handle as usize)? {
+            Entry::Taken(item) => Some(item),
+            Entry::Free { .. } => None,
         }
     }
 
@@ -235,15 +238,15 @@ impl Items {
         let handle = if handle == NONE {
             self.push(item)
         } else {
-            let slot = &mut self.slots[handle as usize];
-            if let Slot::Free { next } = *slot {
+            let entry = &mut self.entries[handle as usize];
+            if let Entry::Free { next } = *entry {
                 self.free = next;
             }
-            *slot = Slot::Taken(item);
+            *entry = Entry::Taken(item);
             handle
         };
-        let Self { slots, index, hasher, .. } = self;
-        let hash_of = |&handle: &Handle| hasher.hash(slots[handle as usize].item().key());
+        let Self { entries, index, hasher, .. } = self;
+        let hash_of = |&handle: &Handle| hasher.hash(entries[handle as usize].item().key());
         index.insert_unique(hasher.hash(key), handle, hash_of);
         handle
     }
@@ -253,21 +256,21 @@ impl Items {
         if let Ok(entry) = self.index.find_entry(hash, |&found| found == handle) {
             entry.remove();
         }
-        let slot = Slot::Free { next: self.free };
+        let entry = Entry::Free { next: self.free };
         self.free = handle;
-        match std::mem::replace(&mut self.slots[handle as usize], slot) {
-            Slot::Taken(item) => item,
-            Slot::Free { .. } => unreachable!("handles in use point to items"),
+        match std::mem::replace(&mut self.entries[handle as usize], entry) {
+            Entry::Taken(item) => item,
+            Entry::Free { .. } => unreachable!("handles in use point to items"),
         }
     }
 
     fn push(&mut self, item: Item) -> Handle {
-        let len = self.slots.len();
-        if len == self.slots.capacity() {
+        let len = self.entries.len();
+        if len == self.entries.capacity() {
             // Doubles the capacity, up to the limit of the table.
-            self.slots.reserve_exact(len.max(16).min(self.limit.saturating_sub(len).max(1)));
+            self.entries.reserve_exact(len.max(16).min(self.limit.saturating_sub(len).max(1)));
         }
-        self.slots.push(Slot::Taken(item));
+        self.entries.push(Entry::Taken(item));
         len as Handle
     }
 }
@@ -310,8 +313,8 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_takes_forty_bytes() {
-        assert_eq!(std::mem::size_of::<Slot>(), 40);
+    fn an_entry_takes_forty_bytes() {
+        assert_eq!(std::mem::size_of::<Entry>(), 40);
     }
 
     #[test]

@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Turning a rate limiter off for a while, to fill a table.
+//! Hold: a rate limiter is off for a while, to fill a table.
 
 use std::sync::Arc;
 
 use reverb_data::{Error, Result};
 
 use super::clock::Activity;
-use super::{SetBy, Table};
+use super::{ChangedBy, Table};
 use crate::rate_limiter::Hold;
 
-/// Keeps a rate limiter off: inserts do not wait for it. Samples wait for it as always. Dropping it
-/// turns the limiter on again.
+/// Keeps a rate limiter off until dropped: inserts are not limited, samples are.
 #[derive(Debug)]
 pub struct LimiterHold(Arc<Table>);
 
 impl LimiterHold {
-    /// Turns the rate limiter of `table` off. If the inserts do not `count`, the ratio goes on as
-    /// if they had not happened: the samples that they would have allowed count as taken.
+    /// Turns the rate limiter of `table` off. Without `count`, the ratio continues as if the
+    /// inserts had not happened: the samples that they would have allowed count as taken.
     ///
     /// # Errors
     ///
-    /// `FailedPrecondition` that names the caller for whom it is off already. `Cancelled` if the
-    /// table is closed.
-    pub fn begin(table: &Arc<Table>, count: bool, by: &SetBy) -> Result<Self> {
+    /// `FailedPrecondition` with the caller that holds it already. `Cancelled` if the table is
+    /// closed.
+    pub fn begin(table: &Arc<Table>, count: bool, by: &ChangedBy) -> Result<Self> {
         table.operate(Activity::Running, |shared, _| {
             if let Some(other) = &shared.limiter_off {
                 return Err(Error::failed_precondition(format!(
@@ -42,7 +41,7 @@ impl LimiterHold {
 
 impl Drop for LimiterHold {
     fn drop(&mut self) {
-        // A closed table limits nothing any more.
+        // A closed table has no limiter in use.
         let _ = self.0.operate(Activity::Running, |shared, _| {
             shared.limiter_off = None;
             shared.state.limiter_mut().release();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Random operations on a table's state, compared with a very simple model.
+//! Random operations on a table's state, compared with a simple model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ use super::statistics::Removal;
 use super::testing::{config, selectors};
 use crate::selector::NewWeights;
 
-/// Chunk `n` is of episode `n % NUM_EPISODES`. Items share chunks.
+/// Number of chunks. Chunk `n` belongs to episode `n % NUM_EPISODES`. Items share chunks.
 const NUM_CHUNKS: u64 = 12;
 const NUM_EPISODES: u64 = 6;
 
@@ -40,28 +40,28 @@ struct ModelItem {
     priority: f64,
     times_sampled: i32,
     chunks: Vec<u64>,
-    /// What it takes without its chunks.
+    /// Bytes of the item without its chunks.
     own_bytes: u64,
     /// Time of its last insert or update. Its position in the list is the order of insertion.
     touched: u64,
-    /// What the remover goes by, and when it was set.
+    /// Removal priority, and the time when it was set.
     removal: Option<(f64, u64)>,
-    /// The last one in which it was sampled.
+    /// Last epoch in which the item was sampled.
     epoch: i64,
 }
 
 impl ModelItem {
-    /// What it takes without its chunks, and its place among the removal priorities.
+    /// Bytes without the chunks, including the entry of a removal priority.
     fn all_own_bytes(&self) -> u64 {
         self.own_bytes + self.removal.map_or(0, |_| REMOVAL_BYTES)
     }
 }
 
-/// Items in the order of insertion, and counters.
+/// Model: items in order of insertion, and counters.
 #[derive(Debug, Default)]
 struct Model {
     items: Vec<ModelItem>,
-    /// Since there was no item.
+    /// Largest priority since the table was empty.
     largest: f64,
     epoch: i64,
     touches: u64,
@@ -100,7 +100,7 @@ impl Model {
         episodes
     }
 
-    /// The kept items, and one of those that are gone.
+    /// The kept items and one removed item.
     fn kept_and(&self, kept: &[u64], gone: u64) -> Self {
         let is_left = |item: &&ModelItem| kept.contains(&item.key) || item.key == gone;
         let items = self.items.iter().filter(is_left).cloned().collect();
@@ -134,18 +134,18 @@ impl Model {
         }
     }
 
-    /// The model as its remover sees it.
+    /// The model from the view of its remover.
     fn for_remover(&self) -> Self {
         let mut items = self.items.clone();
         for item in &mut items {
-            // What is selected is removed.
+            // Selected items are removed, so epochs do not count.
             item.epoch = -1;
             (item.priority, item.touched) = item.removal.unwrap_or((item.priority, item.touched));
         }
         Self { items, ..Self::default() }
     }
 
-    /// The priority that an item of the largest priority gets.
+    /// Priority of an item with `MAX_PRIORITY`.
     fn max_priority(&self, sampler: &SelectorConfig) -> f64 {
         if self.items.is_empty() {
             return 1.0;
@@ -156,7 +156,7 @@ impl Model {
         }
     }
 
-    /// All keys that the selector may choose, with their probabilities.
+    /// Keys that the selector may choose, with their probabilities.
     fn choices(&self, selector: &SelectorConfig) -> Vec<(u64, f64)> {
         let certain = |item: Option<&ModelItem>| item.map(|item| (item.key, 1.0));
         let by_rank = |sign: f64| {
@@ -323,7 +323,8 @@ impl Pair {
         let limiter = &new.rate_limiter;
         let is_unbounded = old.min_diff == -f64::MAX && old.max_diff == f64::MAX;
         if old != limiter {
-            // The cursor keeps its distance from the lower bound; a new ratio keeps its bounds.
+            // The cursor keeps its distance from the lower bound; with a new ratio it stays within
+            // the bounds.
             let mut cursor = model.inserts as f64 * old.samples_per_insert - model.samples as f64;
             if old.min_diff != -f64::MAX && limiter.min_diff != -f64::MAX {
                 cursor += limiter.min_diff - old.min_diff;
@@ -336,7 +337,8 @@ impl Pair {
         }
         if let SelectorConfig::Prioritized { priority_exponent, .. } = new.sampler {
             let mut weights = NewWeights::new(priority_exponent);
-            for (handle, item) in self.state.items().in_slots(0..self.state.items().num_slots()) {
+            for (handle, item) in self.state.items().in_entries(0..self.state.items().num_entries())
+            {
                 weights.set(handle, item.priority()).unwrap();
             }
             self.state.swap_weights(weights);
@@ -353,7 +355,7 @@ impl Pair {
         let RateLimiterConfig { samples_per_insert, min_diff, .. } = self.config.rate_limiter;
         let (limit, model) = (self.config.max_times_sampled, &mut self.model);
         if limit > 0 && min_diff != -f64::MAX {
-            // No more samples are allowed than the items can give.
+            // The items limit the number of samples.
             let left: i32 = model.items.iter().map(|it| (limit - it.times_sampled).max(1)).sum();
             let highest = min_diff + f64::from(left);
             let allowed = model.inserts as f64 * samples_per_insert;
@@ -363,7 +365,7 @@ impl Pair {
         }
     }
 
-    /// Evicts from the model what the state has evicted, which must be as much as necessary.
+    /// Evicts from the model what the state has evicted, and checks that it was necessary.
     fn evict(&mut self, chunks: &Chunks) {
         let model = &mut self.model;
         let max_bytes = self.config.memory.max_bytes.unwrap_or(u64::MAX);
@@ -373,7 +375,7 @@ impl Pair {
         let kept = self.state.keys();
         let is_gone = |key: u64| !kept.contains(&key);
         let victims = model.items.iter().filter(|item| is_gone(item.key)).count();
-        // One victim fewer would have been too few, whichever of them was the last.
+        // With one victim fewer, the table would have been too large, whichever was the last.
         let mut was_over = victims == 0;
         for _ in 0..victims {
             // The evicted item can be random, but it must be a possible choice.
@@ -452,7 +454,7 @@ impl Pair {
             (limiter.inserts(), limiter.samples(), limiter.deletes()),
             (model.inserts, model.samples, model.deletes)
         );
-        // They go on over resets, and what was inserted is there or has left.
+        // Statistics continue over resets. Inserted items are present or removed.
         let statistics = state.statistics();
         let left: u64 = Removal::ALL.map(|reason| statistics.removed.of(reason)).iter().sum();
         assert_eq!(statistics.inserts, left + model.items.len() as u64);
@@ -559,7 +561,7 @@ proptest! {
             pair.state.account_mut().move_to(&server);
         }
         for (which, mut operation) in operations {
-            // A model knows the chunks of its own table only.
+            // A model knows only the chunks of its own table.
             if let Operation::Configure(change) = &mut operation {
                 change.max_bytes = None;
             }
@@ -573,7 +575,7 @@ proptest! {
             let in_tables = pairs.iter().flat_map(|pair| pair.model.chunks());
             let total = server.total();
             prop_assert!(total >= items + chunks.bytes(in_tables));
-            // All chunks are alive, so those that were in a table once count.
+            // All chunks are alive, so any chunk that was once in a table counts.
             prop_assert!(total <= items + chunks.bytes(chunks.0.keys().copied()));
         }
         let alive = chunks.bytes(chunks.0.keys().copied());

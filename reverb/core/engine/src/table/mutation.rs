@@ -11,8 +11,8 @@ use super::clock::Activity;
 const MUTATED_AT_ONCE: usize = 16_384;
 
 impl Table {
-    /// Deletes items, then gives items new priorities. Returns the keys of which there are no
-    /// items; they are ignored otherwise. Takes the lock for some ten thousand of them at a time.
+    /// Deletes items, then updates priorities. Returns the keys without items, which are otherwise
+    /// ignored. Handles some ten thousand keys under one lock.
     ///
     /// # Errors
     ///

@@ -8,10 +8,10 @@ use super::checks::{check_priority, check_removal_priority};
 use super::state::TableState;
 use super::statistics::Statistics;
 
-/// Number of deleted items that are freed together.
+/// Number of deleted items that are freed at a time.
 const MAX_GARBAGE: usize = 1024;
 
-/// The contents that a table will get. The table itself changes only in [`Table::install`].
+/// Contents for a table, which changes only in [`Table::install`].
 #[derive(Debug)]
 pub struct Restored {
     config: TableConfig,
@@ -20,7 +20,7 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// No items yet; `counters` are those of the stored table.
+    /// Starts without items; `counters` are those of the stored table.
     ///
     /// # Errors
     ///
@@ -30,14 +30,14 @@ impl Restored {
         Ok(Self { state: TableState::with_counters(&config, counters), config, num_removed: 0 })
     }
 
-    /// Adds the next item. Items must come in order of insertion. An insertion time that is not
-    /// later than the previous one is set to one nanosecond after it. When there are more than
-    /// `max_size` items, the remover evicts one.
+    /// Adds the next item, in order of insertion. An insertion time that is not later than the
+    /// previous one is set to one nanosecond after it. Above `max_size` items, the remover evicts
+    /// one.
     ///
     /// # Errors
     ///
-    /// `FailedPrecondition` if there is an item with this key already, or if a selector of this
-    /// table does not accept its priority.
+    /// `FailedPrecondition` if the key exists already, or if a selector of this table does not
+    /// accept the priority.
     pub fn push(&mut self, item: StoredItem) -> Result<()> {
         let TableConfig { name, .. } = &self.config;
         if self.state.items().find(item.key).is_some() {
@@ -63,7 +63,7 @@ impl Restored {
         Ok(())
     }
 
-    /// The settings of the table.
+    /// Settings of the table.
     pub fn config(&self) -> &TableConfig {
         &self.config
     }
@@ -73,18 +73,18 @@ impl Restored {
         self.state.len()
     }
 
-    /// Whether it has no items so far.
+    /// True if there are no items so far.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Number of items that were evicted because there were more than `max_size`.
+    /// Number of items evicted above `max_size`.
     pub fn num_removed(&self) -> u64 {
         self.num_removed
     }
 
     /// Repairs the counters so that inserts minus deletes is the number of items, as the rate
-    /// limiter assumes. Returns whether they were wrong.
+    /// limiter assumes. Returns true if they were wrong.
     pub fn repair_counters(&mut self) -> bool {
         let limiter = self.state.limiter();
         let is_wrong = limiter.inserts() - limiter.deletes() != self.state.len() as i64
@@ -98,12 +98,12 @@ impl Restored {
 }
 
 impl Table {
-    /// Replaces the contents of the table with the stored items. Meant for a table that is not in
-    /// use yet, with the settings that `restored` was made with.
+    /// Replaces the contents of the table. Meant for a table that is not in use yet, with the
+    /// settings of `restored`.
     pub fn install(&self, mut restored: Restored) {
         debug_assert_eq!(*self.config(), restored.config);
         drop(restored.state.take_garbage());
-        // What a checkpoint brings was not inserted, and what was left out was never here.
+        // Loaded items are no inserts, and items that were left out are no removals.
         *restored.state.statistics_mut() = Statistics::default();
         let before = std::mem::replace(&mut self.shared.lock().state, restored.state);
         drop(before);
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn items_and_counters_are_those_that_were_stored() {
         let mut restored = Restored::new(config(10), &counters(7, 4)).unwrap();
-        // The order of the calls counts, not the stored times.
+        // The order of the calls decides, not the stored times.
         for (key, time) in [(1, 100), (2, 100), (3, 50)] {
             restored.push(stored(key, 1.0, time)).unwrap();
         }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A scan: reads every item of a table once, oldest first, without sampling.
 //!
-//! A scan first lists the slots of the present items, and then visits the slots in order of
-//! insertion. It may list some of them at a time: then it looks at all slots for each list, and
-//! needs little memory. An item stays in its slot until it is removed. Any later item in that slot
-//! is newer than the scan, so the insertion time is enough to recognise it. Listing takes the lock
-//! for some thousand slots at a time, visiting for some hundred. A scan keeps no item alive.
+//! A scan first lists the entries of the present items, then visits them in order of insertion. It
+//! may list part of them at a time, which needs less memory, but reads all entries for each list.
+//! An item stays in its entry until it is removed, and any later item in that entry is newer than
+//! the scan, so the insertion time is enough to recognise it. Listing locks the table for some
+//! thousand entries at a time, visiting for some hundred. A scan keeps no item alive.
 
 use reverb_data::{Result, Sampled};
 
@@ -13,29 +13,29 @@ use super::state::TableState;
 use super::{MAX_SAMPLE_BYTES, Table, wait_queues};
 use crate::selector::Handle;
 
-/// Number of slots that are listed under one lock.
-const LISTED_SLOTS: usize = 8192;
+/// Number of entries that are listed under one lock.
+const LISTED_ENTRIES: usize = 8192;
 
-/// Number of slots that are visited under one lock: each may cost a cache miss.
-const VISITED_SLOTS: usize = 512;
+/// Number of entries that are visited under one lock: each may cost a cache miss.
+const VISITED_ENTRIES: usize = 512;
 
-/// The progress of a scan. It belongs to the table that began it.
+/// Progress of a scan. Belongs to the table that began it.
 #[derive(Debug)]
 pub struct Scan {
     /// Insertion time of the newest item that the scan includes.
     newest_ns: i64,
-    /// Slots of the oldest items that are not visited yet, oldest first.
+    /// Entries of the next items, oldest first.
     handles: Vec<Handle>,
     /// Number of handles that were visited.
     visited: usize,
     /// The last item that was listed.
-    last: Option<Place>,
-    /// Whether there may be items that were not listed yet.
+    last: Option<Position>,
+    /// True if some items may not be listed yet.
     is_open: bool,
 }
 
-/// Where an item comes in a scan.
-type Place = (i64, Handle);
+/// Order of an item in a scan: insertion time and handle.
+type Position = (i64, Handle);
 
 impl Table {
     /// Begins a scan over the items that are in the table now.
@@ -51,7 +51,7 @@ impl Table {
         Ok(scan)
     }
 
-    /// Likewise, but lists nothing yet: see [`Table::list`].
+    /// Like [`Table::begin_scan`], but lists nothing yet; see [`Table::list`].
     ///
     /// # Errors
     ///
@@ -61,53 +61,53 @@ impl Table {
         Ok(Scan { newest_ns, handles: Vec::new(), visited: 0, last: None, is_open: true })
     }
 
-    /// Lists the next items of a scan, `most` at most, when those that were listed are visited.
+    /// Lists the next items of a scan, at most `most`, after all listed items were visited.
     ///
-    /// Looks at all slots of the table, and takes up to [`Scan::LISTING_BYTES`] for each listed
-    /// item meanwhile; the scan keeps a handle for each.
+    /// Reads all entries of the table. Takes up to [`Scan::LISTING_BYTES`] per listed item
+    /// meanwhile, and then a handle for each.
     ///
     /// # Errors
     ///
     /// `Cancelled` if the table is closed.
     pub fn list(&self, scan: &mut Scan, most: usize) -> Result<()> {
-        let num_slots = self.read_state(|state| state.items().num_slots())?;
-        let mut places: Vec<Place> = Vec::new();
-        // A short list needs little memory on the way, too.
-        let step = most.clamp(VISITED_SLOTS, LISTED_SLOTS);
-        let mut listed = Vec::with_capacity(step.min(num_slots));
+        let num_entries = self.read_state(|state| state.items().num_entries())?;
+        let mut positions: Vec<Position> = Vec::new();
+        // A short list also needs little memory while it is made.
+        let step = most.clamp(VISITED_ENTRIES, LISTED_ENTRIES);
+        let mut listed = Vec::with_capacity(step.min(num_entries));
         let mut is_cut = false;
-        for start in (0..num_slots).step_by(step) {
+        for start in (0..num_entries).step_by(step) {
             self.read_state(|state| {
-                let items = state.items().in_slots(start..start + step);
+                let items = state.items().in_entries(start..start + step);
                 let all = items.map(|(handle, item)| (item.inserted_at_ns(), handle));
-                listed.extend(all.filter(|place| {
-                    place.0 <= scan.newest_ns && scan.last.is_none_or(|last| *place > last)
+                listed.extend(all.filter(|position| {
+                    position.0 <= scan.newest_ns && scan.last.is_none_or(|last| *position > last)
                 }));
             })?;
-            if places.len() + listed.len() > most.saturating_mul(2) {
-                is_cut |= keep_first(&mut places, most);
+            if positions.len() + listed.len() > most.saturating_mul(2) {
+                is_cut |= keep_first(&mut positions, most);
             }
-            places.append(&mut listed);
+            positions.append(&mut listed);
         }
-        // Slots are mostly filled in order, and a stable sort is fast on sorted runs.
-        places.sort_by_key(|&place| place);
-        is_cut |= places.len() > most;
-        places.truncate(most);
-        scan.last = places.last().copied().or(scan.last);
+        // Entries are mostly filled in order, and a stable sort is fast on sorted runs.
+        positions.sort_by_key(|&position| position);
+        is_cut |= positions.len() > most;
+        positions.truncate(most);
+        scan.last = positions.last().copied().or(scan.last);
         scan.is_open = is_cut;
-        // Not in the memory of the places.
-        let mut handles = Vec::with_capacity(places.len());
-        handles.extend(places.into_iter().map(|(_, handle)| handle));
+        // A new list, because the memory of the positions is larger.
+        let mut handles = Vec::with_capacity(positions.len());
+        handles.extend(positions.into_iter().map(|(_, handle)| handle));
         scan.handles = handles;
         scan.visited = 0;
         Ok(())
     }
 
-    /// Reads the next items of a scan in their present state. Returns at least one item, and none
-    /// at the end of those that are listed. Never waits.
+    /// Reads the next items of a scan in their present state: at least one, or none after the last
+    /// listed one. Never waits.
     ///
-    /// Returns items until their chunks reach [`MAX_SAMPLE_BYTES`], and a few hundred at most. This
-    /// does not count as sampling, and `probability` is 0.
+    /// Returns items until their chunks reach [`MAX_SAMPLE_BYTES`], and a few hundred at most. Does
+    /// not count as sampling; `probability` is 0.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl Table {
         self.scan_some(scan, Scan::MAX_ITEMS)
     }
 
-    /// Likewise, `most` items at most.
+    /// Like [`Table::scan`], with at most `most` items.
     ///
     /// # Errors
     ///
@@ -140,37 +140,37 @@ impl Table {
     }
 }
 
-/// Keeps the first `most` places; returns whether there were more.
-fn keep_first(places: &mut Vec<Place>, most: usize) -> bool {
-    let has_more = places.len() > most;
+/// Keeps the first `most` positions; returns true if there were more.
+fn keep_first(positions: &mut Vec<Position>, most: usize) -> bool {
+    let has_more = positions.len() > most;
     if has_more && most > 0 {
-        places.select_nth_unstable(most - 1);
-        places.truncate(most);
+        positions.select_nth_unstable(most - 1);
+        positions.truncate(most);
     }
     has_more
 }
 
 impl Scan {
-    /// What it takes while the list is made.
-    pub const LISTING_BYTES: usize = 3 * size_of::<Place>();
-    /// The most items that are read at a time.
-    pub const MAX_ITEMS: usize = VISITED_SLOTS;
+    /// Bytes per item while the list is made.
+    pub const LISTING_BYTES: usize = 3 * size_of::<Position>();
+    /// Largest number of items that are read at a time.
+    pub const MAX_ITEMS: usize = VISITED_ENTRIES;
 
-    /// What its list takes.
+    /// Bytes of the list.
     pub fn listed_bytes(&self) -> usize {
         self.handles.len() * size_of::<Handle>()
     }
 
-    /// Whether all that was listed is visited, and there may be more items.
+    /// True if all listed items are visited and there may be more.
     pub fn needs_list(&self) -> bool {
         self.is_open && self.visited == self.handles.len()
     }
 
     fn visit(&mut self, state: &TableState, most: usize, items: &mut Vec<Sampled>) {
         let mut chunk_bytes = 0;
-        for &handle in self.handles[self.visited..].iter().take(VISITED_SLOTS) {
+        for &handle in self.handles[self.visited..].iter().take(VISITED_ENTRIES) {
             self.visited += 1;
-            let Some(item) = state.items().in_slot(handle) else { continue };
+            let Some(item) = state.items().in_entry(handle) else { continue };
             if item.inserted_at_ns() > self.newest_ns {
                 continue;
             }

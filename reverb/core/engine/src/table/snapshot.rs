@@ -3,9 +3,9 @@
 //!
 //! All tables are locked together, only to record their counters and the insertion time of their
 //! newest item. From then on, every change of an older item first saves its before-image
-//! ([`BeforeImages`]). The slots are copied a few hundred at a time, and the lock is free in
-//! between. The before-images and the copied slots together are the tables at the time of the lock,
-//! however long the copy takes. Chunks are shared and not copied.
+//! ([`BeforeImages`]). The entries are copied a few hundred at a time, and the lock is free in
+//! between. The before-images and the copied entries together are the tables at the time of the
+//! lock, however long the copy takes. Chunks are shared and not copied.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -18,22 +18,22 @@ use super::state::{Contents, TableState};
 use super::statistics::Removed;
 use crate::selector::Handle;
 
-/// Number of slots that are copied under one lock: each may cost a cache miss.
-const COPIED_SLOTS: usize = 512;
+/// Number of entries that are copied under one lock: each may cost a cache miss.
+const COPIED_ENTRIES: usize = 512;
 
 /// Number of before-images for which memory is reserved at the start.
 const FIRST_CHANGES: usize = 4096;
 
-/// Items of a table as they were at the snapshot, if they have changed since.
+/// Before-images: items of a table as they were at the snapshot, if they have changed since.
 #[derive(Debug)]
 pub(super) struct BeforeImages {
     /// Insertion time of the newest item in the snapshot.
     newest_ns: i64,
-    /// Number of slots at the snapshot.
-    num_slots: usize,
-    /// Number of slots that were copied. Changes below it need no before-image.
+    /// Number of entries at the snapshot.
+    num_entries: usize,
+    /// Number of entries that were copied. Changes below it need no before-image.
     copied: usize,
-    /// One bit per slot: whether `changed` has its before-image.
+    /// One bit per entry, set if `changed` has its before-image.
     recorded: Vec<u64>,
     changed: Vec<StoredItem>,
     /// The previous contents, if the table was reset.
@@ -41,37 +41,37 @@ pub(super) struct BeforeImages {
 }
 
 impl BeforeImages {
-    /// Reserves memory for about `num_slots` slots. The snapshot has not begun yet.
-    fn prepare(num_slots: usize) -> Box<Self> {
-        let recorded = Vec::with_capacity(num_slots.div_ceil(64));
+    /// Reserves memory for about `num_entries` entries. The snapshot starts later.
+    fn prepare(num_entries: usize) -> Box<Self> {
+        let recorded = Vec::with_capacity(num_entries.div_ceil(64));
         let changed = Vec::with_capacity(FIRST_CHANGES);
-        Box::new(Self { newest_ns: 0, num_slots: 0, copied: 0, recorded, changed, reset: None })
+        Box::new(Self { newest_ns: 0, num_entries: 0, copied: 0, recorded, changed, reset: None })
     }
 
     /// Begins the snapshot: it includes all present items of the state.
     fn begin(&mut self, state: &TableState) {
         self.newest_ns = state.newest_ns();
-        self.num_slots = state.items().num_slots();
-        self.recorded.resize(self.num_slots.div_ceil(64), 0);
+        self.num_entries = state.items().num_entries();
+        self.recorded.resize(self.num_entries.div_ceil(64), 0);
     }
 
     /// Saves the before-image of an item that is about to change or was just removed.
     pub(super) fn record(&mut self, handle: Handle, item: &Item, removal_priority: Option<f64>) {
-        // After a reset the item came later, although it may be older.
+        // After a reset, all items are newer than the snapshot.
         if self.reset.is_none() && self.is_part_of_snapshot(handle, item) {
             self.recorded[handle as usize / 64] |= 1 << (handle % 64);
             self.changed.push(item.to_stored(removal_priority));
         }
     }
 
-    /// Keeps the contents that a reset discards, if they are still needed, and counts their items
-    /// as removed. Else returns them.
+    /// Keeps the contents that a reset discards if they are still needed, and counts their items as
+    /// removed. Otherwise returns them.
     pub(super) fn record_reset(
         &mut self,
         contents: Contents,
         removed: &mut Removed,
     ) -> Option<Contents> {
-        if self.reset.is_some() || self.copied >= self.num_slots {
+        if self.reset.is_some() || self.copied >= self.num_entries {
             return Some(contents);
         }
         removed.merge(&contents.as_removed());
@@ -79,7 +79,8 @@ impl BeforeImages {
         None
     }
 
-    /// The item in this slot came later, although it may be older.
+    /// Excludes the item in this entry, which came after the snapshot although its time may be
+    /// older.
     pub(super) fn exclude(&mut self, handle: Handle) {
         let word = self.recorded.get_mut(handle as usize / 64);
         if let Some(word) = word.filter(|_| self.reset.is_none()) {
@@ -87,29 +88,29 @@ impl BeforeImages {
         }
     }
 
-    /// Whether an item is in the snapshot, unchanged since, and not copied yet.
+    /// True if an item is in the snapshot, unchanged since, and not copied yet.
     fn is_part_of_snapshot(&self, handle: Handle, item: &Item) -> bool {
-        let slot = handle as usize;
+        let entry = handle as usize;
         item.inserted_at_ns() <= self.newest_ns
-            && (self.copied..self.num_slots).contains(&slot)
-            && self.recorded[slot / 64] & 1 << (slot % 64) == 0
+            && (self.copied..self.num_entries).contains(&entry)
+            && self.recorded[entry / 64] & 1 << (entry % 64) == 0
     }
 
-    /// All items of the snapshot, oldest first. `items` are those that were copied.
+    /// All items of the snapshot, oldest first. `items` are the copied ones.
     fn finish(mut self, mut items: Vec<StoredItem>) -> Vec<StoredItem> {
         if let Some(contents) = self.reset.take() {
-            self.copy(&contents, self.num_slots, &mut items);
+            self.copy(&contents, self.num_entries, &mut items);
         }
         items.append(&mut self.changed);
-        // Slots are mostly filled in order, and a stable sort is fast on sorted runs.
+        // Entries are mostly filled in order, and a stable sort is fast on sorted runs.
         items.sort_by_key(|item| item.inserted_at_ns);
         items
     }
 
-    fn copy(&mut self, contents: &Contents, num_slots: usize, items: &mut Vec<StoredItem>) {
-        let end = self.num_slots.min(self.copied + num_slots);
-        let slots = contents.items.in_slots(self.copied..end);
-        let unsaved = slots.filter(|(handle, item)| self.is_part_of_snapshot(*handle, item));
+    fn copy(&mut self, contents: &Contents, num_entries: usize, items: &mut Vec<StoredItem>) {
+        let end = self.num_entries.min(self.copied + num_entries);
+        let entries = contents.items.in_entries(self.copied..end);
+        let unsaved = entries.filter(|(handle, item)| self.is_part_of_snapshot(*handle, item));
         items.extend(
             unsaved.map(|(handle, item)| item.to_stored(contents.removal_priority(handle))),
         );
@@ -120,9 +121,9 @@ impl BeforeImages {
 /// A snapshot of one table.
 #[derive(Debug)]
 pub struct TableSnapshot {
-    /// Its settings and counters.
+    /// Settings and counters.
     pub info: TableInfo,
-    /// Its items, oldest first.
+    /// Items, oldest first.
     pub items: Vec<StoredItem>,
 }
 
@@ -145,8 +146,8 @@ impl SnapshotCut {
     /// `FailedPrecondition` if one of them is being copied for another snapshot.
     pub fn begin(tables: &[Arc<Table>]) -> Result<Self> {
         let prepare = |table: &Arc<Table>| {
-            let num_slots = table.shared.lock().state.items().num_slots();
-            BeforeImages::prepare(num_slots + COPIED_SLOTS)
+            let num_entries = table.shared.lock().state.items().num_entries();
+            BeforeImages::prepare(num_entries + COPIED_ENTRIES)
         };
         // Allocate before locking, because an allocation can be slow.
         let mut prepared: Vec<_> = tables.iter().map(prepare).collect();
@@ -178,7 +179,7 @@ impl SnapshotCut {
         self.taken_at
     }
 
-    /// How long all tables were locked together.
+    /// Time for which all tables were locked together.
     pub fn locked(&self) -> Duration {
         self.locked
     }
@@ -225,24 +226,24 @@ fn copy_items(table: &Table, size: usize) -> Vec<StoredItem> {
     let before = loop {
         yield_core();
         let mut shared = table.shared.lock();
-        if let Some(before) = copy_some(&mut shared.state, COPIED_SLOTS, &mut items) {
+        if let Some(before) = copy_some(&mut shared.state, COPIED_ENTRIES, &mut items) {
             break before;
         }
     };
     before.finish(items)
 }
 
-/// Copies the next slots. Returns the before-images once the state is not needed any more.
+/// Copies the next entries. Returns the before-images after the last entry.
 fn copy_some(
     state: &mut TableState,
-    num_slots: usize,
+    num_entries: usize,
     items: &mut Vec<StoredItem>,
 ) -> Option<Box<BeforeImages>> {
     let mut before = state.before_images_mut().take().expect("the snapshot is not finished");
-    if before.reset.is_some() || before.copied >= before.num_slots {
+    if before.reset.is_some() || before.copied >= before.num_entries {
         return Some(before);
     }
-    before.copy(state.contents(), num_slots, items);
+    before.copy(state.contents(), num_entries, items);
     *state.before_images_mut() = Some(before);
     None
 }
@@ -266,7 +267,7 @@ mod tests {
         (0..4000).for_each(|key| insert(&table, key));
         let cut = SnapshotCut::begin(std::slice::from_ref(&table)).unwrap();
         assert_eq!(cut.num_items(), 4000);
-        // In slots that are copied at the beginning, in the middle and at the end.
+        // Entries that are copied at the beginning, in the middle and at the end.
         table.mutate(&[(1, 50.0), (2000, 51.0), (3999, 52.0)], &[2, 2001, 3998]).unwrap();
         table.mutate(&[(1, 60.0)], &[3999]).unwrap();
         (4000..4010).for_each(|key| insert(&table, key));
@@ -315,7 +316,7 @@ mod tests {
         Update(u64, f64),
         Delete(u64),
         Reset,
-        /// An item that is older than all that were inserted.
+        /// Transfer of an item that is older than all inserted ones.
         Transfer(u64),
         Copy(usize),
     }
@@ -361,7 +362,7 @@ mod tests {
     fn all(state: &TableState) -> Vec<(u64, f64, i32, i64)> {
         let items = state.items();
         let mut all: Vec<_> = items
-            .in_slots(0..items.num_slots())
+            .in_entries(0..items.num_entries())
             .map(|(_, it)| (it.key(), it.priority(), it.times_sampled(), it.inserted_at_ns()))
             .collect();
         all.sort_by_key(|it| it.3);
@@ -391,8 +392,8 @@ mod tests {
             let (mut items, mut finished) = (Vec::new(), None);
             for step in &later {
                 apply(&mut state, step);
-                if let Step::Copy(slots) = *step && finished.is_none() {
-                    finished = copy_some(&mut state, slots, &mut items);
+                if let Step::Copy(entries) = *step && finished.is_none() {
+                    finished = copy_some(&mut state, entries, &mut items);
                 }
             }
             while finished.is_none() {

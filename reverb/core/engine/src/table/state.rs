@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The state of a table, and what each operation does to it.
+//! State of a table, and the effect of each operation on it.
 //!
 //! All operations are synchronous and never wait. The same operations with the same seed give the
 //! same results. The caller passes the time. [`super::wait_queues`] decides which request is served
@@ -50,11 +50,11 @@ pub(super) struct TableState {
     contents: Contents,
     limiter: RateLimiter,
     rng: SmallRng,
-    /// Trajectories of deleted items. Freeing them can take long, so the caller does it after it
-    /// has released the lock.
+    /// Trajectories of deleted items. Freeing them can be slow, so the caller does it after
+    /// releasing the lock.
     garbage: Vec<Trajectory>,
     picks: Vec<Pick>,
-    /// Insertion time of the newest item so far, removed ones included.
+    /// Insertion time of the newest item so far, including removed ones.
     newest_ns: i64,
     /// The before-images of a snapshot, while one is being copied.
     before_images: Option<Box<BeforeImages>>,
@@ -123,7 +123,7 @@ impl TableState {
         self.statistics.last_insert_ns = now_ns;
     }
 
-    /// The priority that a new item gets.
+    /// Priority of a new item.
     fn priority_of_new(&self, priority: f64) -> f64 {
         if !is_max_priority(priority) {
             return priority;
@@ -131,7 +131,7 @@ impl TableState {
         self.max_priority().unwrap_or(1.0)
     }
 
-    /// The priority that an item of `MAX_PRIORITY` gets now; `None` if there was no item.
+    /// Priority of an item with `MAX_PRIORITY`; `None` if there was no item.
     fn max_priority(&self) -> Option<f64> {
         match self.max_priority {
             MaxPriority::Present => self.contents.largest_present(),
@@ -139,14 +139,13 @@ impl TableState {
         }
     }
 
-    /// The largest priority of any item so far, if the table goes by it.
+    /// Largest priority of any item so far, if `MAX_PRIORITY` depends on it.
     pub(super) fn largest_ever(&self) -> Option<f64> {
         let largest = self.contents.largest_priority;
         (self.max_priority == MaxPriority::Ever && largest > f64::NEG_INFINITY).then_some(largest)
     }
 
-    /// The largest priority of the items that are there, if the sampler knows it; `None` also if
-    /// there are none.
+    /// Largest priority of the present items, if there are any and the sampler knows it.
     pub(super) fn largest_present(&self) -> Option<f64> {
         match self.contents.sampler.largest() {
             Largest::Unknown => None,
@@ -162,8 +161,8 @@ impl TableState {
         self.evict_surplus();
     }
 
-    /// Adds an item of another table as it was there; its key does not exist yet. Does not move the
-    /// cursor of the limiter.
+    /// Adds an item of another table unchanged; its key must be new. Does not move the cursor of
+    /// the limiter.
     pub(super) fn transfer(&mut self, item: StoredItem) {
         self.newest_ns = self.newest_ns.max(item.inserted_at_ns);
         let handle = self.put(item);
@@ -202,7 +201,7 @@ impl TableState {
         true
     }
 
-    /// What an item takes beside its trajectory.
+    /// Bytes of an item besides its trajectory.
     pub(super) fn item_bytes(&self) -> u64 {
         self.contents.item_bytes
     }
@@ -249,8 +248,8 @@ impl TableState {
         }
     }
 
-    /// Removes all items and sets all counters to zero; the statistics go on. Returns the contents
-    /// for the caller to count and to free, unless a snapshot still needs them.
+    /// Removes all items and sets all counters to zero; statistics continue. Returns the contents
+    /// to count and to free, unless a snapshot still needs them.
     pub(super) fn reset(&mut self, config: &TableConfig) -> Option<Contents> {
         self.limiter.reset();
         self.foreign_keys.reset();
@@ -262,12 +261,12 @@ impl TableState {
         }
     }
 
-    /// What happened so far.
+    /// Statistics so far.
     pub(super) fn statistics(&self) -> &Statistics {
         &self.statistics
     }
 
-    /// The statistics, to count what does not happen here.
+    /// Statistics, for events outside the state.
     pub(super) fn statistics_mut(&mut self) -> &mut Statistics {
         &mut self.statistics
     }
@@ -282,7 +281,7 @@ impl TableState {
         std::mem::take(&mut self.garbage)
     }
 
-    /// The before-images, to begin, advance or end a snapshot.
+    /// Before-images, to begin, advance or end a snapshot.
     pub(super) fn before_images_mut(&mut self) -> &mut Option<Box<BeforeImages>> {
         &mut self.before_images
     }
@@ -301,12 +300,12 @@ impl TableState {
             RateLimiter::with_counters(config.rate_limiter, inserts, samples, inserts - size);
     }
 
-    /// Whether there may be items with keys of slots that the server never owned.
+    /// True if items with foreign keys are possible.
     pub(super) fn has_foreign_keys(&self) -> bool {
         self.foreign_keys.may_be()
     }
 
-    /// What is known of foreign keys, to look for them.
+    /// Knowledge about foreign keys, for the check of items.
     pub(super) fn foreign_keys_mut(&mut self) -> &mut ForeignKeys {
         &mut self.foreign_keys
     }
@@ -315,7 +314,7 @@ impl TableState {
         &self.limiter
     }
 
-    /// The limiter, to hold and to release it.
+    /// Rate limiter, to hold and to release it.
     pub(super) fn limiter_mut(&mut self) -> &mut RateLimiter {
         &mut self.limiter
     }
@@ -324,7 +323,7 @@ impl TableState {
         self.contents.items.len()
     }
 
-    /// The part of the state that a reset discards, for snapshots.
+    /// Part of the state that a reset discards, for snapshots.
     pub(super) fn contents(&self) -> &Contents {
         &self.contents
     }
@@ -334,8 +333,8 @@ impl TableState {
         &self.contents.items
     }
 
-    /// `inserted_at_ns` of the newest item so far. Every item that is inserted later has a larger
-    /// one; items that are transferred may not.
+    /// `inserted_at_ns` of the newest item so far. Items inserted later have a larger one;
+    /// transferred items may not.
     pub(super) fn newest_ns(&self) -> i64 {
         self.newest_ns
     }
@@ -352,7 +351,7 @@ impl TableState {
         self.contents.num_unique_samples
     }
 
-    /// What the remover goes by instead of the priority of an item.
+    /// Removal priority of an item, if it has one.
     pub(super) fn removal_priority(&self, handle: Handle) -> Option<f64> {
         self.contents.removal_priority(handle)
     }
@@ -362,7 +361,7 @@ impl TableState {
         &self.contents.account
     }
 
-    /// The account, to book what has changed or to move it.
+    /// Account, to book changes or to move it.
     pub(super) fn account_mut(&mut self) -> &mut TableAccount {
         &mut self.contents.account
     }
@@ -424,7 +423,7 @@ impl TableState {
     pub(super) fn keys_by_age(&self) -> Vec<u64> {
         let items = &self.contents.items;
         let mut found: Vec<_> = items
-            .in_slots(0..items.num_slots())
+            .in_entries(0..items.num_entries())
             .map(|(_, item)| (item.inserted_at_ns(), item.key()))
             .collect();
         found.sort_unstable();

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happened to a table since it was made. A reset does not change it.
+//! Statistics: events of a table since it was made. A reset does not change them.
 
 use std::time::Duration;
 
 use reverb_data::{Sampled, TableInfo};
 
-use super::set_by::SetBy;
+use super::changed_by::ChangedBy;
 use super::wait_reason::WaitReason;
 use crate::histogram::Histogram;
 
-/// Why an item left its table.
+/// Reason why an item left its table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Removal {
-    /// There were more items than `max_size`.
+    /// The table had more items than `max_size`.
     Full,
     /// The table, or the server, had more bytes than `max_bytes`.
     Bytes,
-    /// It was sampled `max_times_sampled` times.
+    /// The item was sampled `max_times_sampled` times.
     SampledOut,
     /// A client deleted it.
     Deleted,
@@ -31,7 +31,7 @@ impl Removal {
     pub const ALL: [Self; 6] =
         [Self::Full, Self::Bytes, Self::SampledOut, Self::Deleted, Self::Reset, Self::Shrunk];
 
-    /// Its name in metrics.
+    /// Name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -51,24 +51,24 @@ pub(super) type Ages = Histogram<32>;
 /// Numbers of samples: none, up to 1, 2, 4, ... 2^20, and more.
 pub(super) type TimesSampled = Histogram<22>;
 
-/// What happened to a table since it was made.
+/// Events of a table since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Items added. Priorities that came as inserts of a known key do not count.
+    /// Number of items added. Inserts of a known key count as priority updates.
     pub inserts: u64,
     /// Items that got a new priority.
     pub priority_updates: u64,
-    /// The items that left.
+    /// Items that left.
     pub removed: Removed,
-    /// How old each sampled item was, in milliseconds; as many values as samples.
+    /// Age of each sample in milliseconds; as many values as samples.
     pub sample_ages: Ages,
-    /// How long each item waited for its insert, in microseconds.
+    /// Wait of each item for its insert, in microseconds.
     pub insert_waits: WaitTimes,
-    /// How long each request waited for its first sample, in microseconds.
+    /// Wait of each request for its first sample, in microseconds.
     pub sample_waits: WaitTimes,
-    /// When the last item was added, in nanoseconds since 1970; 0: never.
+    /// Time of the last added item, in nanoseconds since 1970; 0: never.
     pub last_insert_ns: i64,
-    /// When the last item was sampled, in nanoseconds since 1970; 0: never.
+    /// Time of the last sample, in nanoseconds since 1970; 0: never.
     pub last_sample_ns: i64,
 }
 
@@ -92,7 +92,7 @@ impl Statistics {
 pub struct Removed {
     by_reason: [u64; Removal::ALL.len()],
     unsampled: u64,
-    /// How often each had been sampled, if at all.
+    /// Number of samples of each removed item that was sampled.
     sampled: TimesSampled,
 }
 
@@ -102,12 +102,12 @@ impl Removed {
         self.by_reason[reason as usize]
     }
 
-    /// Number of items that nobody had sampled.
+    /// Number of removed items that were never sampled.
     pub fn unsampled(&self) -> u64 {
         self.unsampled
     }
 
-    /// How often each of the others had been sampled.
+    /// Number of samples of each other removed item.
     pub fn sampled(&self) -> &TimesSampled {
         &self.sampled
     }
@@ -120,7 +120,7 @@ impl Removed {
         }
     }
 
-    /// Counts these items as well.
+    /// Adds the counts of other items.
     pub(super) fn merge(&mut self, other: &Self) {
         let all = |mine: &mut [u64], others: &[u64]| {
             mine.iter_mut().zip(others).for_each(|(mine, other)| *mine += other);
@@ -134,42 +134,42 @@ impl Removed {
 /// A table at one moment.
 #[derive(Debug, Clone)]
 pub struct TableStatus {
-    /// Its settings, counters and size.
+    /// Settings, counters and size.
     pub info: TableInfo,
-    /// What happened to it so far.
+    /// Events so far.
     pub statistics: Statistics,
     /// Inserts times `samples_per_insert` minus samples, which the limiter keeps within bounds.
     pub cursor: f64,
     /// Sum of the weights of all items, if the sampler has weights.
     pub mass: Option<f64>,
-    /// Who lets inserts through without the rate limiter, if anybody does.
-    pub limiter_off: Option<SetBy>,
-    /// The side of those who insert.
+    /// Author of a hold of the rate limiter, if there is one.
+    pub limiter_off: Option<ChangedBy>,
+    /// Waits of inserts.
     pub inserting: Side,
-    /// The side of those who sample.
+    /// Waits of sample requests.
     pub sampling: Side,
 }
 
-/// How one side of a table waits.
+/// Waits of one side of a table.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Side {
-    /// How long the first in the queue has waited.
+    /// Wait of the first request in the queue.
     pub oldest_wait: Option<Duration>,
-    /// In how much time at least one waited.
+    /// Total time in which at least one request waited.
     pub blocked: Duration,
-    /// Why the first in the queue waits; of an empty queue, why the next one would.
+    /// Reason of the first request in the queue; if the queue is empty, of the next one.
     pub reason: Option<WaitReason>,
 }
 
 impl Side {
-    /// Why the first in the queue waits, as sentences; `None` if the queue is empty.
+    /// Reason of the first request in the queue, as sentences; `None` if the queue is empty.
     pub fn why_it_waits(&self) -> Option<String> {
         let reason = self.reason.as_ref().filter(|_| self.oldest_wait.is_some());
         reason.map(ToString::to_string)
     }
 
-    /// Who has paused it, if anybody has.
-    pub fn paused(&self) -> Option<&SetBy> {
+    /// Author of the pause, if the side is paused.
+    pub fn paused(&self) -> Option<&ChangedBy> {
         match &self.reason {
             Some(WaitReason::Paused(by)) => Some(by),
             _ => None,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Items that come from another server as they were there.
+//! Transfer: items that come unchanged from another server.
 
 use reverb_data::{Error, Result, StoredItem, WhenFull, byte_size};
 
@@ -10,26 +10,26 @@ use super::{Shared, Table};
 /// Number of items that are added under one lock.
 const ITEMS_AT_ONCE: usize = 512;
 
-/// What became of the items of a transfer.
+/// Result of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Transferred {
-    /// Items that were added; the remover may have selected some of them since.
+    /// Number of added items; the remover may have evicted some of them since.
     pub added: i64,
-    /// Items of which the table has the keys; they stay as they are.
+    /// Number of items whose keys the table has; those items stay unchanged.
     pub present: i64,
 }
 
 impl Table {
-    /// Adds items that another table had, with their priorities, times sampled and insertion times.
-    /// They need no permission of the rate limiter and do not move its cursor. If the table is
-    /// full, the remover selects the items to evict, for which these are the newest.
+    /// Adds items of another table, with their priorities, numbers of samples and insertion times.
+    /// The rate limiter does not limit them, and its cursor does not move. If the table is full,
+    /// the remover selects the items to evict; it treats these as the newest.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` for a priority that a selector of this table does not accept, and for an
     /// item larger than `max_bytes`; no item of the call is added then. `ResourceExhausted` if the
-    /// next item has no room and inserts wait instead when the table is full, and `Cancelled` if
-    /// the table is closed; the items before it stay.
+    /// next item has no room and a full table blocks inserts, and `Cancelled` if the table is
+    /// closed; earlier items stay.
     pub fn transfer(&self, items: Vec<StoredItem>) -> Result<Transferred> {
         {
             let shared = self.shared.lock();
@@ -44,7 +44,7 @@ impl Table {
         let mut done = Transferred::default();
         let mut items = items.into_iter();
         while items.len() > 0 {
-            // What is refused is freed after the lock is released.
+            // Refused items are freed after the lock is released.
             let mut some: Vec<_> = items.by_ref().take(ITEMS_AT_ONCE).map(Some).collect();
             self.operate(Activity::Inserting, |shared, _| {
                 for item in &mut some {

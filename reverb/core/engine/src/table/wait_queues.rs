@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::Confirm;
+use super::changed_by::ChangedBy;
 use super::clock::Activity;
-use super::set_by::SetBy;
 use super::state::{Batch, TableState};
 
 /// The answer to a sample request.
@@ -32,7 +32,7 @@ pub(super) struct Now {
 }
 
 impl Now {
-    /// Microseconds since then.
+    /// Microseconds since an earlier time.
     fn micros_since(self, then: Instant) -> u64 {
         let waited = self.instant.saturating_duration_since(then);
         u64::try_from(waited.as_micros()).unwrap_or(u64::MAX)
@@ -43,15 +43,15 @@ impl Now {
 struct InsertRequest {
     items: std::vec::IntoIter<NewItem>,
     arrived: Instant,
-    /// Whether `queued_bytes` includes its items. An item that never waits is not counted.
+    /// True if `queued_bytes` includes its items. Items that never wait are not counted.
     is_counted: bool,
     /// Keys applied since the last confirmation.
     applied: Vec<u64>,
     confirm: Arc<dyn Confirm>,
 }
 
-/// A sample request. Its batch is empty while it waits, because it is answered as soon as it gets
-/// any items.
+/// A sample request. Its batch is empty while it waits, because it is answered with its first
+/// items.
 struct SampleRequest {
     id: RequestId,
     arrived: Instant,
@@ -65,20 +65,20 @@ struct SampleRequest {
 pub(super) struct WaitQueues {
     inserts: VecDeque<InsertRequest>,
     queued_inserts: usize,
-    /// Items that did not wait, and are not in the statistics yet.
+    /// Number of items that did not wait and are not in the statistics yet.
     num_at_once: u64,
-    /// Bytes of the items that have to wait. A chunk counts for each item.
+    /// Bytes of the queued items. A shared chunk counts for each item.
     queued_bytes: u64,
     samples: VecDeque<SampleRequest>,
     next_id: RequestId,
     pub(super) paused: Paused,
 }
 
-/// Who has paused each queue, if anybody has. A paused queue only grows.
+/// Authors of the pauses of each queue. A paused queue only grows.
 #[derive(Debug, Default)]
 pub(super) struct Paused {
-    pub(super) inserts: Option<SetBy>,
-    pub(super) samples: Option<SetBy>,
+    pub(super) inserts: Option<ChangedBy>,
+    pub(super) samples: Option<ChangedBy>,
 }
 
 /// Work to do after the table is unlocked.
@@ -127,8 +127,8 @@ impl WaitQueues {
         self.queued_bytes
     }
 
-    /// The trajectories of all queued items, until `found` is at its capacity; whether that were
-    /// all.
+    /// Trajectories of all queued items, until `found` is at its capacity. Returns true if these
+    /// were all.
     pub(super) fn queued_trajectories(&self, found: &mut Vec<Trajectory>) -> bool {
         let room = found.capacity() - found.len();
         found.extend(self.queued_items().take(room).map(|item| item.trajectory.clone()));
@@ -153,22 +153,22 @@ impl WaitQueues {
         self.inserts.is_empty() && self.samples.is_empty()
     }
 
-    /// The sample request at a place of the queue.
+    /// The sample request at a position in the queue.
     pub(super) fn sample_request(&self, at: usize) -> Option<&Batch> {
         self.samples.get(at).map(|request| &request.batch)
     }
 
-    /// How long the first insert has waited.
+    /// Wait of the first insert.
     pub(super) fn oldest_insert(&self, now: Instant) -> Option<Duration> {
         self.inserts.front().map(|request| now.saturating_duration_since(request.arrived))
     }
 
-    /// How long the first sample request has waited.
+    /// Wait of the first sample request.
     pub(super) fn oldest_sample(&self, now: Instant) -> Option<Duration> {
         self.samples.front().map(|request| now.saturating_duration_since(request.arrived))
     }
 
-    /// What the table waits for when no request can be served.
+    /// Activity of the table while no request can be served.
     pub(super) fn waits_for(&self) -> Activity {
         if !self.samples.is_empty() {
             Activity::WaitingForInserts
@@ -270,8 +270,8 @@ impl WaitQueues {
         }
     }
 
-    /// Counts the bytes of the requests that have just begun to wait. No table counts their chunks
-    /// yet, and those of a writer in this process are not known to the server either.
+    /// Counts the bytes of requests that have just begun to wait. Their chunks are not counted by
+    /// any table yet, and the server knows nothing of those from writers in this process.
     fn count_bytes(&mut self, server: &ServerAccount) {
         for request in self.inserts.iter_mut().rev().take_while(|request| !request.is_counted) {
             for item in request.items.as_slice() {
@@ -349,7 +349,7 @@ impl WaitQueues {
         }
     }
 
-    /// Its place in the queue; `None` if it was answered already.
+    /// Position in the queue; `None` if it was answered already.
     pub(super) fn position(&self, id: RequestId) -> Option<usize> {
         self.samples.binary_search_by_key(&id, |request| request.id).ok()
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why an insert or a sample that waits cannot go on.
+//! Wait reasons: why an insert or a sample is blocked.
 //!
-//! The one place that decides it, from a table alone and under its lock. Timeouts and the diagnosis
-//! of a server render what is decided here; a server adds what no table knows.
+//! The only place that decides it, from a table alone and under its lock. Timeouts and the
+//! diagnosis of a server show these reasons; a server adds facts that tables do not know.
 
 use std::fmt;
 
@@ -11,17 +11,17 @@ use reverb_data::{Error, RateLimiterConfig, byte_size};
 
 use super::state::Batch;
 use super::wait_queues::RequestId;
-use super::{Forecast, SetBy, Shared};
+use super::{ChangedBy, Forecast, Shared};
 use crate::rate_limiter::RateLimiter;
 
-/// Why the next insert or the next sample of a table cannot go on.
+/// Reason why the next insert or sample of a table is blocked.
 ///
-/// Displayed as sentences: the cause where it is not plain from the counters, and what would help.
+/// Displayed as sentences: the cause, unless the counters show it, and a remedy.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WaitReason {
     /// A client has paused this side of the table.
-    Paused(SetBy),
-    /// Neither inserts nor samples will ever let it go on: sentences with what to change.
+    Paused(ChangedBy),
+    /// No insert or sample will ever unblock it. Sentences with the setting to change.
     Never(String),
     /// The next item has no room, and `when_full` is "wait".
     TableFull {
@@ -30,23 +30,23 @@ pub enum WaitReason {
         /// Their limit.
         max_bytes: u64,
     },
-    /// The rate limiter does not allow it.
+    /// The rate limiter blocks it.
     Limiter(Held),
-    /// The rate limiter does not allow it within the window of this shard.
+    /// The window of this shard blocks it.
     Window(Held),
-    /// The table does not allow a batch of all items or none at once.
+    /// The table does not allow all items of an all-or-nothing batch at once.
     Batch {
-        /// Samples of the batch.
+        /// Number of samples in the batch.
         wanted: usize,
-        /// Samples that are allowed now. All of the batch if it is the items that leave on the way
-        /// that would bring the table below its minimum size.
+        /// Number of samples allowed now. Equal to the batch if only removed items along the way
+        /// would bring the table below its minimum size.
         allowed: usize,
     },
-    /// It could go on, but the requests before it cannot.
+    /// The call is allowed, but earlier requests are blocked.
     Turn {
-        /// Number of requests before it.
+        /// Number of earlier requests.
         before: usize,
-        /// Why the first of them waits.
+        /// Reason of the first of them.
         first: Box<Self>,
     },
 }
@@ -54,13 +54,14 @@ pub enum WaitReason {
 /// A call that the rate limiter does not allow now.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Held {
-    /// The limit that it would break.
+    /// The limit in the way.
     pub limit: Limit,
-    /// Calls of the other side that let it go on: inserts for a sample, samples for an insert.
+    /// Number of calls of the other side that unblock it: inserts for a sample, samples for an
+    /// insert.
     pub missing: f64,
-    /// The numbers in force.
+    /// Settings in force.
     pub limiter: RateLimiterConfig,
-    /// Items of the table.
+    /// Number of items in the table.
     pub size: i64,
     /// Inserts times `samples_per_insert` minus samples.
     pub cursor: f64,
@@ -69,16 +70,16 @@ pub struct Held {
 /// A limit of a rate limiter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
-    /// `min_size_to_sample` holds a sample.
+    /// `min_size_to_sample`, which blocks samples.
     MinSize,
-    /// `min_diff` holds a sample.
+    /// `min_diff`, which blocks samples.
     MinDiff,
-    /// `max_diff` holds an insert.
+    /// `max_diff`, which blocks inserts.
     MaxDiff,
 }
 
 impl Held {
-    /// The window of a shard, and who moves it.
+    /// Sentence about the window of a shard and its coordinator.
     pub fn describe_window(&self) -> String {
         format!(
             "The window of this shard has min_diff {} and max_diff {}, and the cursor is {}; the \
@@ -89,7 +90,7 @@ impl Held {
         )
     }
 
-    /// Whether a window allows no sample, whatever is inserted.
+    /// True if a window allows no sample, whatever is inserted.
     fn is_closed(&self) -> bool {
         self.limit == Limit::MinSize && self.limiter.min_size_to_sample == i64::MAX
     }
@@ -132,7 +133,7 @@ impl fmt::Display for Held {
 impl WaitReason {
     fn held(limiter: &RateLimiter, limit: Limit, missing: f64) -> Self {
         let (size, cursor) = (limiter.size(), limiter.cursor());
-        // Rounding may find none missing.
+        // Rounding may give 0.
         let missing = missing.max(1.0);
         let held = Held { limit, missing, limiter: *limiter.bounds(), size, cursor };
         if limiter.window().is_some() { Self::Window(held) } else { Self::Limiter(held) }
@@ -184,8 +185,8 @@ impl fmt::Display for WaitReason {
 }
 
 impl Shared {
-    /// Why the first insert in the queue waits; without one, why the next insert would. Whether the
-    /// next one has room is not known.
+    /// Reason of the first insert in the queue, or of the next insert if there is none. Does not
+    /// consider the size of the next item.
     pub(super) fn why_insert_waits(&self) -> Option<WaitReason> {
         let Self { config, state, queues, .. } = self;
         if let Some(by) = &queues.paused.inserts {
@@ -202,13 +203,13 @@ impl Shared {
         })
     }
 
-    /// Why the first request for samples in the queue waits; without one, why a request for one
-    /// sample would.
+    /// Reason of the first sample request in the queue, or of a request for one sample if there is
+    /// none.
     pub(super) fn why_sample_waits(&self) -> Option<WaitReason> {
         self.why_waits_at(0)
     }
 
-    /// The error of a request for samples that leaves the queue because its time is over.
+    /// Error of a sample request that times out.
     pub(super) fn timeout(&self, id: RequestId) -> Error {
         let table = &self.config.name;
         let why = self.queues.position(id).and_then(|at| self.why_waits_at(at));
@@ -227,8 +228,8 @@ impl Shared {
         ))
     }
 
-    /// Whether the bounds of the rate limiter hold the first insert, and the first sample. Asked at
-    /// every operation, for those who move the bounds, so no reason is made.
+    /// True for an insert, and for a sample, that the rate limiter blocks. Called at every
+    /// operation for the coordinator of windows, so no reason is made.
     pub(super) fn held_by_limiter(&self) -> (bool, bool) {
         let Self { state, queues, .. } = self;
         let (paused, limiter) = (&queues.paused, state.limiter());
@@ -259,7 +260,7 @@ impl Shared {
             (wanted, allowed)
         });
         match batch {
-            // The first request was tried, and still waits.
+            // The first request was tried and is still blocked.
             Some((wanted, allowed)) if allowed < wanted || at == 0 => {
                 Some(WaitReason::Batch { wanted, allowed })
             }
@@ -271,7 +272,8 @@ impl Shared {
         }
     }
 
-    /// Why the table can never hold as many items as sampling needs. A window may ask for more.
+    /// Sentence if the table can never hold as many items as sampling needs. A window may need
+    /// more.
     fn why_too_small(&self) -> Option<String> {
         let Self { config, state, .. } = self;
         let (size, min_size) = (state.len() as u64, config.rate_limiter.min_size_to_sample as u64);
@@ -299,7 +301,7 @@ impl Shared {
         })
     }
 
-    /// Why the table can never allow so many samples at once, while nobody deletes items.
+    /// Sentence if the table can never allow this many samples at once without deletes.
     fn why_batch_never(&self, wanted: usize) -> Option<String> {
         let Self { config, state, .. } = self;
         let (size, times) = (config.max_size, config.max_times_sampled);
@@ -310,7 +312,7 @@ impl Shared {
             )
         };
         let limiter = state.limiter();
-        // Items that leave after fewer samples than they allow make room for inserts that need no
+        // Items that leave before they use all of their samples make room for inserts that need no
         // permission.
         let is_bounded = limiter.window().is_none()
             && (times <= 0 || f64::from(times) >= config.rate_limiter.samples_per_insert);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Watching tables: what the clients of a group of servers need to know of each, and when it has
-//! changed.
+//! Watches of tables: numbers for the clients of a group, and notifications of changes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -9,17 +8,17 @@ use tokio::sync::Notify;
 
 use super::{Shared, Table};
 
-/// A mass that has moved by less than this share counts as unchanged.
+/// Relative change of the mass below which it counts as unchanged.
 const MASS_TOLERANCE: f64 = 0.01;
 
-/// What watchers see of a table.
+/// Numbers of a table that watchers get.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Watched {
     /// Number of items.
     pub size: i64,
-    /// The largest priority of all items, if the sampler knows it; `None` also without items.
+    /// Largest priority of all items, if there are any and the sampler knows it.
     pub max_priority: Option<f64>,
-    /// Sum of the weights of all items; their number if the sampler has no weights.
+    /// Sum of the weights of all items, or their number if the sampler has no weights.
     pub mass: f64,
     /// Inserts that the limiter counted times `samples_per_insert`, minus samples that it counted.
     pub cursor: f64,
@@ -29,22 +28,22 @@ pub struct Watched {
     pub num_samples: i64,
     /// Deletes that the limiter counted.
     pub num_deletes: i64,
-    /// The smallest cursor after a sample, as it is in force.
+    /// Smallest cursor after a sample, in force.
     pub min_diff: f64,
-    /// The largest cursor after an insert, as it is in force.
+    /// Largest cursor after an insert, in force.
     pub max_diff: f64,
-    /// Number of items from which on items are sampled, as it is in force.
+    /// Smallest number of items at which the table can be sampled, in force.
     pub min_size_to_sample: i64,
-    /// Whether an insert waits for the limiter.
+    /// True if the limiter blocks an insert.
     pub insert_waits: bool,
-    /// Whether a sample waits for the limiter.
+    /// True if the limiter blocks a sample.
     pub sample_waits: bool,
-    /// Whether there may be items with keys of slots that the server never owned.
+    /// True if items with foreign keys are possible.
     pub has_foreign_keys: bool,
 }
 
 impl Watched {
-    /// Whether somebody who knows `other` must learn of it.
+    /// True if watchers that know `other` need an update.
     fn differs_from(&self, other: &Self) -> bool {
         let has_moved = |now: f64, told: f64| (now - told).abs() > MASS_TOLERANCE * told.abs();
         has_moved(self.mass, other.mass)
@@ -55,7 +54,8 @@ impl Watched {
             || self.without_counters() != other.without_counters()
     }
 
-    /// All but the mass, the largest priority, and what changes only together with other numbers.
+    /// The numbers without the mass, the largest priority, and those that change only together with
+    /// others.
     fn without_counters(&self) -> Self {
         Self {
             mass: 0.0,
@@ -67,8 +67,8 @@ impl Watched {
         }
     }
 
-    /// Whether somebody who knows `other` must learn of it at once: a request has begun to wait, or
-    /// an empty table has items.
+    /// True if watchers that know `other` need an update at once: a request is newly blocked, or an
+    /// empty table has items.
     fn is_urgent_after(&self, other: &Self) -> bool {
         (self.insert_waits && !other.insert_waits)
             || (self.sample_waits && !other.sample_waits)
@@ -76,7 +76,7 @@ impl Watched {
     }
 }
 
-/// Wakes the watchers of the tables of a server. They look themselves for what has changed.
+/// Notifies the watchers of a server's tables, which then look for changes themselves.
 #[derive(Debug, Default)]
 pub struct TableChanges {
     any: Notify,
@@ -89,7 +89,7 @@ impl TableChanges {
         &self.any
     }
 
-    /// Notified with changes that watchers must learn of at once.
+    /// Notified with urgent changes.
     pub fn urgent(&self) -> &Notify {
         &self.urgent
     }
@@ -103,16 +103,16 @@ impl TableChanges {
     }
 }
 
-/// Who watches a table, and what they were told.
+/// Watchers of a table, and the numbers that they know.
 #[derive(Debug, Default)]
 pub(super) struct Watchers {
     count: usize,
-    /// The table when the watchers were woken last.
+    /// Numbers at the last notification.
     told: Watched,
     changes: Arc<TableChanges>,
 }
 
-/// How often watchers had to be told of the table.
+/// Numbers of changes that watchers need.
 #[derive(Debug, Default)]
 pub(super) struct Versions {
     any: AtomicU64,
@@ -133,7 +133,7 @@ impl News {
 }
 
 impl Shared {
-    /// Whom to wake after an operation. Costs a comparison for a table that nobody watches.
+    /// Watchers to notify after an operation. Costs one comparison for a table without watchers.
     #[inline]
     pub(super) fn news(&mut self, versions: &Versions) -> Option<News> {
         if self.watchers.count == 0 { None } else { self.news_for_watchers(versions) }
@@ -177,12 +177,12 @@ impl Shared {
 }
 
 impl Table {
-    /// What watchers see of it now.
+    /// Current numbers for watchers.
     pub fn watched(&self) -> Watched {
         self.shared.lock().watched()
     }
 
-    /// Watches it until the result is dropped. The first look at it is new.
+    /// Watches the table until the result is dropped. The first look reports all.
     pub fn watch(self: &Arc<Self>) -> TableWatch {
         let mut shared = self.shared.lock();
         if shared.watchers.count == 0 {
@@ -192,22 +192,22 @@ impl Table {
         TableWatch { table: Arc::downgrade(self), seen: None }
     }
 
-    /// Whom its changes wake: the watchers of the server that it is a table of.
+    /// Sets the watchers that changes notify: those of the table's server.
     pub(super) fn set_changes(shared: &mut Shared, changes: &Arc<TableChanges>) {
         shared.watchers.changes = Arc::clone(changes);
     }
 }
 
-/// A watcher of a table. Does not keep it alive.
+/// A watcher of a table. Does not keep the table alive.
 #[derive(Debug)]
 pub struct TableWatch {
     table: Weak<Table>,
-    /// The versions at the last look.
+    /// Versions at the last look.
     seen: Option<(u64, u64)>,
 }
 
 impl TableWatch {
-    /// Whether the table has changed since the last look, and whether one must look at once.
+    /// Two flags: the table has changed since the last look, and the change is urgent.
     pub fn has_changed(&self) -> (bool, bool) {
         let Some(table) = self.table.upgrade() else { return (false, false) };
         let Some((any, urgent)) = self.seen else { return (true, true) };
@@ -216,11 +216,11 @@ impl TableWatch {
         (versions.any.load(Ordering::Relaxed) != any, is_urgent)
     }
 
-    /// The table as it is now; `None` if it is gone.
+    /// Current numbers of the table; `None` if it is gone.
     pub fn look(&mut self) -> Option<Watched> {
         let table = self.table.upgrade()?;
         let shared = table.shared.lock();
-        // They change under the lock alone.
+        // Versions change only under the lock.
         let versions = &table.versions;
         let any = versions.any.load(Ordering::Relaxed);
         self.seen = Some((any, versions.urgent.load(Ordering::Relaxed)));

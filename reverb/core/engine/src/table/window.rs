@@ -1,39 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The part of the bounds of a group of servers that one of them keeps.
+//! Window: the part of a group's bounds that one server keeps.
 
 use reverb_data::{Error, Result};
 
 use super::clock::Activity;
 use super::{Table, Watched};
 
-/// The bounds that were in force before a window.
+/// Bounds that were in force before a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowBefore {
-    /// The smallest cursor after a sample.
+    /// Smallest cursor after a sample.
     pub min_diff: f64,
-    /// The largest cursor after an insert.
+    /// Largest cursor after an insert.
     pub max_diff: f64,
-    /// The items from which on the table let itself be sampled.
+    /// Smallest number of items at which the table could be sampled.
     pub min_size_to_sample: i64,
 }
 
 impl Table {
-    /// Keeps the cursor of the rate limiter between other bounds than those of the settings. They
-    /// are as near to these as the cursor allows: it is between them afterwards. The settings, and
-    /// what a snapshot has, do not change. Returns the table with what is in force, and the bounds
-    /// that were in force before.
+    /// Replaces the bounds of the rate limiter. The window is as close to the given bounds as the
+    /// cursor allows, which is within it afterwards. The settings, also in snapshots, do not
+    /// change. Returns the numbers in force, and the bounds before.
     ///
-    /// `term` says who asks: of two coordinators, the later one has the larger number.
+    /// `term` is the coordinator's: a later coordinator has a larger one.
     ///
     /// With a window no insert is free: the table takes no item that would bring the cursor above
-    /// `max_diff`, however few it has. A reset leaves the window where it is. Other numbers of the
-    /// rate limiter close it: it begins and ends at the cursor then.
+    /// `max_diff`, even below the minimum size. A reset keeps the window. A change of the rate
+    /// limiter's settings closes it around the cursor.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for a bound that is no number, and for a `min_size_to_sample` below 1.
-    /// `FailedPrecondition` if the bounds were moved with a larger `term`. `Cancelled` if the table
-    /// is closed.
+    /// `InvalidArgument` for a bound that is NaN, and for a `min_size_to_sample` below 1.
+    /// `FailedPrecondition` if a larger `term` has moved the bounds. `Cancelled` if the table is
+    /// closed.
     pub fn set_window(
         &self,
         min_diff: f64,
@@ -74,8 +73,7 @@ impl Table {
         })
     }
 
-    /// Keeps the cursor between the bounds of the settings again. Returns the table with what is in
-    /// force.
+    /// Returns to the bounds of the settings. Returns the numbers in force.
     ///
     /// # Errors
     ///

@@ -40,7 +40,7 @@ async fn a_queue_hands_every_item_out_once() {
             tokio::spawn(async move {
                 let mut seen = Vec::new();
                 let mut num = reader as usize;
-                // The last reader that waits gets an error.
+                // The last waiting reader gets an error.
                 loop {
                     num = num % 9 + 1;
                     match table.sample(num, Some(Duration::from_millis(500))).await {

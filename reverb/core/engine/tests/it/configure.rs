@@ -12,7 +12,7 @@ use rand::{Rng, SeedableRng};
 use reverb_data::{
     ErrorKind, MemoryConfig, Result, SelectorConfig, TableChange, TableConfig, WhenFull,
 };
-use reverb_engine::{Configured, Confirm, LimiterHold, SetBy, Table, configure};
+use reverb_engine::{ChangedBy, Configured, Confirm, LimiterHold, Table, configure};
 
 fn change(table: &Arc<Table>, change: TableChange) -> Result<Configured> {
     configure(&[(Arc::clone(table), change)], false).map(|mut all| all.remove(0))
@@ -22,8 +22,8 @@ fn nothing() -> TableChange {
     TableChange::default()
 }
 
-fn by() -> SetBy {
-    SetBy::now("learner-0")
+fn by() -> ChangedBy {
+    ChangedBy::now("learner-0")
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn a_smaller_queue_gives_out_what_is_left() {
     let configured = change(&table, smaller).unwrap();
     assert_eq!((configured.info.current_size, table.status().cursor), (50, 50.0));
     assert_eq!(table.try_sample(100).unwrap().len(), 50);
-    // It is empty, and takes as many as a new one.
+    // The table is empty, and accepts as many inserts as a new one.
     let log = insert(&table, (1000..1060).map(|key| item(key, 1.0)).collect());
     assert_eq!(log.keys().len(), 50);
 }
@@ -158,7 +158,7 @@ async fn a_paused_side_waits_and_says_why() {
     let why = table.status().inserting.reason.unwrap().to_string();
     assert!(why.starts_with("It is paused by learner-0 since "), "{why}");
     // A second pause does not hide the first one.
-    table.pause(true, true, &SetBy::now("another")).unwrap();
+    table.pause(true, true, &ChangedBy::now("another")).unwrap();
     let error = table.sample(1, Some(Duration::from_millis(5))).await.unwrap_err();
     assert!(error.message().contains("Samples of table t are paused by another"), "{error}");
     let status = table.status();
@@ -177,7 +177,7 @@ fn a_hold_is_given_back_when_it_is_dropped() {
     let hold = LimiterHold::begin(&table, false, &by()).unwrap();
     let log = insert(&table, (0..500).map(|key| item(key, 1.0)).collect());
     assert_eq!(log.keys().len(), 500);
-    let error = LimiterHold::begin(&table, true, &SetBy::now("b")).unwrap_err();
+    let error = LimiterHold::begin(&table, true, &ChangedBy::now("b")).unwrap_err();
     assert!(
         error.message().starts_with("The rate limiter of table t is off already, for learner-0"),
         "{error}"
@@ -193,7 +193,7 @@ fn a_hold_is_given_back_when_it_is_dropped() {
 }
 
 /// Random changes while others insert, sample and update. After each answer the table is within its
-/// limits; no confirmed item is lost but by a remover.
+/// limits, and only a remover has removed confirmed items.
 #[test]
 fn a_storm_of_changes_keeps_the_table_whole() {
     let sampler = SelectorConfig::prioritized(0.6);
@@ -214,7 +214,7 @@ fn a_storm_of_changes_keeps_the_table_whole() {
                     table.insert(items.collect(), &confirm).unwrap();
                     table.mutate(&[(first, 3.0)], &[]).unwrap();
                 }
-                // What still waits for the limiter is confirmed when it gets free.
+                // Items that the limiter blocks are confirmed when it is free.
                 change(table, TableChange { rate_limiter: Some(free()), ..nothing() }).unwrap();
             });
         }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What samplers choose how often, compared with closed forms, while other threads change the
-//! table.
+//! Frequencies of sampled items, compared with closed forms, while other threads change the table.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 

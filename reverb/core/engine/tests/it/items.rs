@@ -62,7 +62,7 @@ fn a_repeated_key_only_updates_the_priority() {
     assert_eq!((sample.key, sample.priority.to_bits()), (0, 9.0f64.to_bits()));
     assert_eq!(sample.trajectory.chunks()[0].key(), 0, "the data stays");
 
-    // It still waits for the limiter.
+    // The insert still waits for the limiter.
     let table = Table::new(queue(1)).unwrap();
     let log = insert(&table, vec![item(0, 1.0), item(0, 2.0)]);
     assert_eq!(*log.confirmed.lock(), [0]);

@@ -22,10 +22,10 @@ fn scanned(table: &Table) -> Vec<u64> {
 }
 
 #[test]
-fn items_come_oldest_first_whatever_their_slots() {
+fn items_come_oldest_first_whatever_their_entries() {
     let table = Table::new(config(1000)).unwrap();
     insert_all(&table, &[1.0; 20]);
-    // Free slots are reused in another order.
+    // Free entries are reused in another order.
     table.mutate(&[(3, 9.0)], &[0, 5, 7]).unwrap();
     for key in 20..25 {
         insert(&table, vec![item(key, 1.0)]);
@@ -65,7 +65,7 @@ fn changes_before_an_item_is_reached_are_seen() {
     let mut scan = table.begin_scan().unwrap();
     let first = table.scan(&mut scan).unwrap();
     assert!(first.len() < 1000, "the test needs several steps");
-    // 1999 is deleted, and a newer item takes its slot. 1998 only gets another priority.
+    // 1999 is deleted, and a newer item takes its entry. 1998 only gets another priority.
     table.mutate(&[(1998, 7.0)], &[0, 1999]).unwrap();
     insert(&table, vec![item(5000, 1.0), item(5001, 1.0)]);
     let mut items = first;

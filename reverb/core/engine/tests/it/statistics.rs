@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a table counts: a scripted run with known numbers.
+//! Statistics of a table after a scripted run with known numbers.
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::common::{self, chunk, config, insert, insert_all, limiter, trajectory};
 use proptest::prelude::*;
 use reverb_data::{ErrorKind, MemoryConfig, SelectorConfig, StoredItem, TableConfig, WhenFull};
-use reverb_engine::{LimiterHold, SetBy, SnapshotCut, Table, Transferred};
+use reverb_engine::{ChangedBy, LimiterHold, SnapshotCut, Table, Transferred};
 
 fn stored(key: u64, inserted_at_ns: i64) -> StoredItem {
     let trajectory = trajectory(&[chunk(key, key, 8)]);
@@ -74,7 +74,7 @@ fn a_neutral_hold_counts_them_once() {
     let table = Table::new(TableConfig { rate_limiter, ..config(100) }).unwrap();
     for count in [true, false] {
         let before = table.watched().cursor;
-        let hold = LimiterHold::begin(&table, count, &SetBy::now("test")).unwrap();
+        let hold = LimiterHold::begin(&table, count, &ChangedBy::now("test")).unwrap();
         let first = if count { 100 } else { 200 };
         table.transfer((first..first + 20).map(|key| stored(key, 1)).collect()).unwrap();
         drop(hold);
@@ -106,8 +106,8 @@ fn what_cannot_be_stored_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// A snapshot has the items of its moment, also while older items arrive in slots that it has
-    /// not copied yet, and replace those that it has.
+    /// A snapshot has the items of its moment, even while older items arrive in entries that are
+    /// not copied yet, and replace items of the snapshot.
     #[test]
     fn a_snapshot_does_not_see_what_comes_later(
         num_items in 0..2500u64,

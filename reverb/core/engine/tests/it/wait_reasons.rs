@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reasons of waits: something can go on exactly when there is none, and each one is true.
+//! Wait reasons: a request is served exactly when there is none, and each one is true.
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -11,7 +11,9 @@ use reverb_data::{
     MemoryConfig, RateLimiterConfig, Result, SampleOptions, Sampled, SelectorConfig, TableChange,
     TableConfig, WhenFull,
 };
-use reverb_engine::{Held, Limit, LimiterHold, SetBy, Table, TableStatus, WaitReason, configure};
+use reverb_engine::{
+    ChangedBy, Held, Limit, LimiterHold, Table, TableStatus, WaitReason, configure,
+};
 
 const WHOLE: SampleOptions =
     SampleOptions { stacking: None, all_or_nothing: true, distinct: false };
@@ -33,7 +35,7 @@ fn is_waiting(request: &mut Request) -> bool {
     request.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
 }
 
-/// The text of a request that may not wait; `None` if it was answered.
+/// Text of a request that may not wait; `None` if it was answered.
 fn refusal(table: &Table, num: usize, options: SampleOptions) -> Option<String> {
     let mut request = Box::pin(table.sample_with(num, Some(Duration::ZERO), options));
     match request.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -42,8 +44,8 @@ fn refusal(table: &Table, num: usize, options: SampleOptions) -> Option<String> 
     }
 }
 
-fn by() -> SetBy {
-    SetBy::now("learner-0")
+fn by() -> ChangedBy {
+    ChangedBy::now("learner-0")
 }
 
 #[test]
@@ -218,7 +220,7 @@ fn table_config() -> impl Strategy<Value = TableConfig> {
     )
 }
 
-/// A table, and what was done to it.
+/// A table, and the operations on it.
 struct Case {
     table: Arc<Table>,
     paused: (bool, bool),
@@ -254,7 +256,7 @@ impl Case {
     fn apply(&mut self, step: Step) {
         let before = self.table.status();
         let table = Arc::clone(&self.table);
-        // Which items leave before the end of the first batch is chance, at each attempt.
+        // Chance decides at each attempt which items leave before the end of the first batch.
         let is_chance = matches!(
             before.sampling.reason,
             Some(WaitReason::Batch { wanted, allowed }) if allowed == wanted
@@ -342,7 +344,7 @@ impl Case {
         }
     }
 
-    /// Whether a reason is what the counters say.
+    /// True if the counters agree with a reason.
     fn is_true(&self, reason: &WaitReason, status: &TableStatus, is_insert: bool) -> bool {
         let Self { table, .. } = self;
         let config = table.config();
@@ -420,7 +422,7 @@ proptest! {
         }
     }
 
-    /// Nothing that was told to be impossible happens, while nobody deletes items.
+    /// Requests that were reported as impossible are never served without deletes.
     #[test]
     fn never_is_never(
         config in table_config(),

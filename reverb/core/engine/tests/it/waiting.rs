@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Waiting of calls, and what ends it.
+//! Waits of calls, and their ends.
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{UNLIMITED, config, insert, item, limiter, min_size};
 use proptest::prelude::*;
 use reverb_data::{RateLimiterConfig, TableChange, TableConfig};
-use reverb_engine::{LimiterHold, SetBy, SnapshotCut, Table, Watched, configure};
+use reverb_engine::{ChangedBy, LimiterHold, SnapshotCut, Table, Watched, configure};
 
 fn table(rate_limiter: RateLimiterConfig) -> Arc<Table> {
     Table::new(TableConfig { rate_limiter, ..config(50) }).unwrap()
@@ -85,7 +85,7 @@ fn a_reset_leaves_the_window_and_other_numbers_close_it() {
     table.reset();
     let now = table.watched();
     assert_eq!((now.cursor, bounds(&now)), (0.0, (3.0, 7.0, 1)));
-    // What it had used up of the window is free again, and no more.
+    // The used part of the window is free again, and no more.
     let log = insert(&table, (0..9).map(|key| item(key, 1.0)).collect());
     assert_eq!((log.keys().len(), table.watched().cursor), (7, 7.0));
     let change = |rate_limiter| {
@@ -183,8 +183,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 800, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever happens, a table with a window does not let its cursor leave it. Outside it comes
-    /// only by what moves the cursor without asking; from there it comes back, or stays.
+    /// A table with a window does not let its cursor leave it. Only changes without permission move
+    /// the cursor out; from there it returns or stays.
     #[test]
     fn the_cursor_does_not_leave_its_window(
         spi in prop_oneof![Just(1.0), Just(2.5), Just(0.3)],
@@ -196,7 +196,7 @@ proptest! {
         table.set_window(-20.0, 20.0, 1, 0).unwrap();
         for step in steps {
             let before = table.watched();
-            // Where the cursor is before the first request of the step is served.
+            // Cursor before the first request of the step is served.
             let mut from = before.cursor;
             match step {
                 Step::SetWindow(low, high, min) => {
@@ -224,7 +224,7 @@ proptest! {
                 }
                 Step::Hold(count) => {
                     // A user has turned the limiter off.
-                    let hold = LimiterHold::begin(&table, true, &SetBy::now("test")).unwrap();
+                    let hold = LimiterHold::begin(&table, true, &ChangedBy::now("test")).unwrap();
                     let items = (0..count).map(|_| { key += 1; item(key, 1.0) }).collect();
                     insert(&table, items);
                     from = table.watched().cursor;
@@ -238,8 +238,8 @@ proptest! {
         }
     }
 
-    /// Room that one shard gave back and another one got: at every moment the sum of the cursors is
-    /// within the bounds of the group, although nobody looks at the cursors before.
+    /// Room moves from one shard to another: the sum of the cursors is always within the bounds of
+    /// the group, although the cursors are not read before.
     #[test]
     fn the_sum_of_the_cursors_stays_within_the_bounds_of_the_group(
         steps in proptest::collection::vec((0..3usize, 0..3usize, 0..4u8, 0..30i32), 1..120),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes settings of tables while they run: all, or none.
+//! Changes settings of running tables: all changes of a request, or none.
 
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 use reverb_data::{Error, Result, SelectorConfig, TableChange};
-use reverb_engine::{SetBy, Table, configure};
+use reverb_engine::{ChangedBy, Table, configure};
 use reverb_wire::convert::table_config::{to_rate_limiter, to_selector};
 use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::KeyDistributionOptions;
@@ -27,7 +27,7 @@ impl Answer for ConfigureTablesRequest {
         service: &Arc<Service>,
         from: &From<'_>,
     ) -> Result<ConfigureTablesResponse> {
-        service.configure(&self, &from.set_by).await
+        service.configure(&self, &from.changed_by).await
     }
 }
 
@@ -36,15 +36,15 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// Those of [`configure`], `TableNotFound`, and `InvalidArgument` for a table that is named
+    /// Errors of [`configure`], `TableNotFound`, and `InvalidArgument` for a table that is named
     /// twice.
     pub(crate) async fn configure(
         &self,
         request: &ConfigureTablesRequest,
-        by: &SetBy,
+        by: &ChangedBy,
     ) -> Result<ConfigureTablesResponse> {
         let changes = self.changes(&request.changes)?;
-        // It may evict millions of items.
+        // Slow work: a change may evict millions of items.
         let configured = blocking({
             let (changes, dry_run) = (changes.clone(), request.dry_run);
             move || configure(&changes, dry_run)
@@ -68,7 +68,7 @@ impl Service {
         let by_table = changes.iter().zip(&configured);
         let by_table: HashMap<&str, _> =
             by_table.map(|((table, _), configured)| (table.name(), configured)).collect();
-        // In the order of the request.
+        // Order of the request.
         let found = request
             .changes
             .iter()
@@ -77,7 +77,7 @@ impl Service {
         Ok(ConfigureTablesResponse { changed, tables })
     }
 
-    /// The tables of the changes, in the order of the server.
+    /// The changes with their tables, in the order of the server.
     fn changes(&self, messages: &[ChangeMessage]) -> Result<Vec<(Arc<Table>, TableChange)>> {
         let mut by_table = HashMap::new();
         for message in messages {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tells the map of the group, with the tables that the caller may see.
+//! Returns the map of the group, with the tables that the caller may see.
 
 use std::sync::Arc;
 

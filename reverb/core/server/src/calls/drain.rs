@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ends all streams, and tells it in the log.
+//! Ends all streams, and logs it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,10 +18,11 @@ impl Answer for DrainRequest {
                 "timeout_s must be a number of seconds of at least 0, got {seconds}."
             ))
         })?;
-        let client = &from.set_by.client;
+        let client = &from.changed_by.client;
         tracing::info!(%client, "draining: no new streams, and those that are open end");
-        let drained = service.drain(timeout, from.set_by.clone());
-        // A caller of this process is told how many are open when the server stops.
+        let drained = service.drain(timeout, from.changed_by.clone());
+        // A caller of this process gets the number of open streams even if the server stops
+        // meanwhile.
         let open = if from.is_local { drained.await } else { service.stop.or(drained).await? };
         Ok(DrainResponse { open_streams: open as i64 })
     }

@@ -11,7 +11,7 @@ use crate::service::Service;
 
 impl Answer for SetDirectoryRequest {
     async fn answer(self, service: &Arc<Service>, from: &From<'_>) -> Result<SetDirectoryResponse> {
-        service.set_directory(self, &from.set_by).await?;
+        service.set_directory(self, &from.changed_by).await?;
         Ok(SetDirectoryResponse {})
     }
 }

@@ -24,13 +24,13 @@ impl Answer for SetPausedRequest {
             }
         };
         let done = if paused {
-            table.pause(inserts, samples, &from.set_by)
+            table.pause(inserts, samples, &from.changed_by)
         } else {
             table.resume(inserts, samples)
         };
         done.map_err(|error| service.stop.explain(error))?;
         let what = if paused { "wait" } else { "go on" };
-        let (table, client) = (table.name(), &from.set_by.client);
+        let (table, client) = (table.name(), &from.changed_by.client);
         tracing::info!(%table, %client, "{sides} {what} from now on");
         Ok(SetPausedResponse {})
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tells all that the server counts, as far as the caller may see it.
+//! Returns all counters of the server that the caller may see.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
 use super::{Answer, From, table_bytes};
 use crate::service::Service;
 
-/// A stream in an answer takes about so many bytes.
+/// Estimated size of a stream in an answer.
 const STREAM_BYTES: usize = 256;
 
 impl Answer for StatusRequest {

@@ -13,7 +13,7 @@ fn limiter(spi: f64, min_size: i64, min_diff: f64, max_diff: f64) -> RateLimiter
     RateLimiterConfig { samples_per_insert: spi, min_size_to_sample: min_size, min_diff, max_diff }
 }
 
-/// A table with 100 items of 400 bytes, an insert and a sample just now, in which nobody waits.
+/// A table with 100 items of 400 bytes, a recent insert and sample, and no blocked calls.
 fn table(rate_limiter: RateLimiterConfig) -> TableStatus {
     let config = TableConfig { rate_limiter, ..TableConfig::fifo("t", 1000) };
     let mut status = Table::new(config).unwrap().status();
@@ -32,7 +32,7 @@ fn ratio(min_diff: f64, max_diff: f64, cursor: f64) -> TableStatus {
     TableStatus { cursor, ..table(limiter(2.0, 10, min_diff, max_diff)) }
 }
 
-/// A call that the rate limiter holds, as the engine tells it.
+/// A call that the rate limiter blocks, as reported by the engine.
 fn held(table: &TableStatus, limiter: RateLimiterConfig, is_insert: bool) -> Held {
     let (size, cursor) = (table.info.current_size, table.cursor);
     let (limit, missing) = if is_insert {
@@ -62,7 +62,7 @@ fn inserts_wait(mut table: TableStatus, items: usize, seconds: f64) -> TableStat
     table
 }
 
-/// Inserts and requests for samples that have waited for 3 s.
+/// Inserts and sample requests that have waited for 3 s.
 fn waiting(mut table: TableStatus, inserts: usize, samples: usize) -> TableStatus {
     let wait = |count| (count > 0).then_some(Duration::from_secs(3));
     (table.info.waiting_inserts, table.info.waiting_samples) = (inserts, samples);
@@ -89,7 +89,7 @@ fn around() -> Surroundings {
     }
 }
 
-/// Where nobody waited for long.
+/// A server without blocked calls.
 fn calm() -> Surroundings {
     let rates = Rates { sample_blocked: 0.3, ..around().rates.unwrap() };
     Surroundings { rates: Some(rates), ..around() }
@@ -113,7 +113,8 @@ fn a_table_that_moves_flows() {
 
 #[test]
 fn a_steady_queue_has_one_state() {
-    // Its learner is faster than its actors: at any moment it is empty or not, and asked or not.
+    // The learner is faster than the actors: at any moment the queue is empty or not, and requested
+    // or not.
     let mut queue = table(limiter(1.0, 1, 0.0, 100.0));
     let mut states = Vec::new();
     for size in [0, 1] {
@@ -132,7 +133,7 @@ fn a_steady_queue_has_one_state() {
     let text = "Learners wait for actors: no request waits at this moment; 92 % of the last 10 s \
                 was waiting. 1 more insert allows the next sample.";
     check(&queue, &around(), State::Ahead, text);
-    // And one whose actors are faster.
+    // Actors are faster.
     let rates = Rates { insert_blocked: 0.8, ..calm().rates.unwrap() };
     let full = Surroundings { rates: Some(rates), ..calm() };
     let text = "Actors wait for learners: no insert is queued at this moment; 80 % of the last 10 s \
@@ -266,7 +267,7 @@ fn inserts_wait_for_memory() {
     check(&table(free()), &full, State::Full, text);
     let alone = Surroundings { writers: 0, ..calm() };
     assert_eq!(diagnose(&table(free()), &alone).state, State::Flowing);
-    // If samples wait too, memory is why neither goes on.
+    // If samples are blocked too, memory is the reason that neither can go on.
     status.info.config = table(limiter(1.0, 101, f64::MIN, f64::MAX)).info.config;
     let both = samples_wait(status, 1, 2.0);
     for (around, who) in [(full, "server"), (around(), "table")] {
@@ -327,7 +328,7 @@ fn a_batch_that_waits_is_no_wait_for_one_insert() {
 fn who_pauses_or_drains_is_named_first() {
     let by = |client: &str| {
         let at = std::time::UNIX_EPOCH + Duration::from_secs(50_407);
-        Some(SetBy { client: client.into(), at })
+        Some(ChangedBy { client: client.into(), at })
     };
     let mut paused = inserts_wait(samples_wait(ratio(5.0, 4.0, 4.5), 1, 30.0), 3, 30.0);
     assert_eq!(diagnose(&paused, &around()).state, State::Stuck);

@@ -13,7 +13,7 @@ pub(super) struct LocalScanStream {
     service: LocalService,
     table: String,
     scan: Scan,
-    /// Why the scan ended. Later calls return it again, as on a scan over the network.
+    /// Error that ended the scan. Later calls return it again, like a scan over the network.
     failure: Option<Error>,
 }
 

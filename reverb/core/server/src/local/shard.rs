@@ -51,9 +51,9 @@ impl Shard for LocalTransport {
 
 struct LocalWatchStream {
     service: LocalService,
-    /// Absent after the end.
+    /// Absent after the watch has ended.
     watch: Option<Watch>,
-    /// Why the watch ended. Later calls return it again, as on one over the network.
+    /// Error that ended the watch. Later calls return it again, like a watch over the network.
     failure: Option<Error>,
 }
 
@@ -85,11 +85,12 @@ impl WatchStream for LocalWatchStream {
     }
 }
 
-/// Hands the items over by reference.
+/// Transfer sink that passes items by reference.
 struct LocalTransferSink {
     service: LocalService,
     done: TransferResponse,
-    /// Why the transfer ended. Later calls return it again, as on one over the network.
+    /// Error that ended the transfer. Later calls return it again, like a transfer over the
+    /// network.
     failure: Option<Error>,
 }
 

@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-/// Which of the two formats.
+/// Format of the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
     Prometheus,
@@ -18,13 +18,13 @@ impl Format {
         let wanted = accept.split(',').any(|it| {
             let mut parts = it.split(';').map(str::trim);
             let is_ours = parts.next() == Some("application/openmetrics-text");
-            // A weight of 0 means "not at all".
+            // A weight of 0 means "not acceptable".
             is_ours && !parts.any(|it| it.strip_prefix("q=").is_some_and(is_zero))
         });
         if wanted { Self::OpenMetrics } else { Self::Prometheus }
     }
 
-    /// The type that a body of this format has.
+    /// Content type of this format.
     pub(crate) fn content_type(self) -> &'static str {
         match self {
             Self::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
@@ -37,18 +37,18 @@ fn is_zero(weight: &str) -> bool {
     weight.parse() == Ok(0.0)
 }
 
-/// What a family of series is.
+/// Type of a family of series.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Gauge,
-    /// Its name ends in `_total`.
+    /// A counter, with a name that ends in `_total`.
     Counter,
     Histogram,
-    /// Its name ends in `_info`.
+    /// Constant facts as labels, with a name that ends in `_info`.
     Info,
 }
 
-/// A name and a value.
+/// Name and value of a label.
 pub(crate) type Label<'a> = (&'static str, &'a str);
 
 /// A text under construction. The series of a family follow each other.
@@ -74,7 +74,7 @@ impl Text {
             (Format::OpenMetrics, Kind::Info) => {
                 shown = name.strip_suffix("_info").unwrap_or(name);
             }
-            // It does not know infos.
+            // The older format has no infos.
             (Format::Prometheus, Kind::Info) => type_name = kind_name(Kind::Gauge),
             _ => {}
         }
@@ -88,8 +88,8 @@ impl Text {
         self.line("", labels, None, value);
     }
 
-    /// Adds a histogram to the family: the numbers of values up to each bound and above the bound
-    /// before, and the number of those above all bounds.
+    /// Adds a histogram to the family: the number of values in each bucket, and the number of
+    /// values above all bounds.
     pub(crate) fn histogram(
         &mut self,
         labels: &[Label<'_>],
@@ -164,7 +164,8 @@ fn push_escaped(out: &mut String, value: &str) {
     }
 }
 
-/// `with_point`: bounds of buckets are floating point numbers in `OpenMetrics`.
+/// Writes a number; `with_point` if it needs a decimal point, like bounds of buckets in
+/// `OpenMetrics`.
 fn push_number(out: &mut String, number: f64, with_point: bool) {
     let written = if number == f64::INFINITY {
         out.push_str("+Inf");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A status as JSON, as protobuf defines it: camelCase names, 64-bit integers as strings.
+//! Status as JSON in protobuf's mapping: camelCase names, 64-bit integers as strings.
 
 use std::sync::LazyLock;
 

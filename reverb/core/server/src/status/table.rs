@@ -11,10 +11,10 @@ use reverb_wire::generated::reverb::{
     Diagnosis, Histogram, RatesStatus, RemovedItems, SideStatus, TableStatus,
 };
 
-use super::{number, set_by};
+use super::{changed_by, number};
 use crate::diagnosis::{Surroundings, diagnose};
 
-/// Seconds of the units in which the engine counts.
+/// Conversion of the engine's microseconds to seconds.
 const MICROSECOND: f64 = 1e-6;
 const MILLISECOND: f64 = 1e-3;
 
@@ -65,7 +65,7 @@ pub(super) fn table_status(status: &Status, around: &Surroundings) -> TableStatu
             insert_blocked: rates.insert_blocked,
             sample_blocked: rates.sample_blocked,
         }),
-        rate_limiter_off: limiter_off.as_ref().map(set_by),
+        rate_limiter_off: limiter_off.as_ref().map(changed_by),
     }
 }
 
@@ -87,7 +87,7 @@ fn side_status(side: &Side) -> SideStatus {
     SideStatus {
         oldest_wait_s: side.oldest_wait.map(|wait| wait.as_secs_f64()),
         blocked_s: side.blocked.as_secs_f64(),
-        paused: side.paused().map(set_by),
+        paused: side.paused().map(changed_by),
         reason: side.why_it_waits().unwrap_or_default(),
         ..SideStatus::default()
     }
@@ -103,7 +103,7 @@ fn histogram<const BUCKETS: usize>(counted: &Counted<BUCKETS>, unit: f64) -> His
     }
 }
 
-/// By the items, or while there are too few by the signature.
+/// Forecast of the memory by the items, or by the signature while there are too few items.
 fn forecast(info: &TableInfo) -> Option<Forecast> {
     let size = usize::try_from(info.current_size).unwrap_or(0);
     let mut forecast = Forecast::new(info.config.max_size, size, info.bytes)

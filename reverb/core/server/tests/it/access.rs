@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What callers with tokens may do at a server, and what others are told.
+//! Rights of callers with tokens at a server, and the errors of others.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -174,7 +174,7 @@ impl Message for Encoded {
     }
 }
 
-/// Where nobody waits for a confirmation.
+/// A confirmation that ignores its keys.
 fn quiet() -> Arc<dyn reverb_engine::Confirm> {
     #[derive(Debug)]
     struct Quiet;
@@ -214,7 +214,7 @@ async fn a_table_that_one_may_not_use_looks_like_one_that_is_not_there() {
         assert_eq!(texts[0], texts[1]);
         assert!(texts[0].contains(" table NAME") && texts[0].contains("token a may not "));
     }
-    // Those who may use a table that is not there are told which of theirs are.
+    // A missing table on which the caller has a right: the error lists its other tables.
     let gone = proto::ResetRequest { table: "gone".to_owned(), not_after_ns: 0 };
     let status =
         call(&raw, proto::ResetRequest::PATH, headers(&callers, "a"), &gone).await.unwrap_err();
@@ -310,7 +310,7 @@ async fn callers_see_the_tables_on_which_they_have_a_right() {
     assert_eq!(tables, ["b"]);
     let streams: Vec<_> = status.streams.iter().map(|stream| &stream.table[..]).collect();
     assert_eq!(streams, ["b"]);
-    // The program itself is told everything.
+    // Callers in the program itself get the full text.
     assert_eq!(server.status(request).tables.len(), 3);
     assert_eq!(server.status(request).streams.len(), 2);
 }
@@ -424,7 +424,7 @@ async fn a_connection_is_closed_after_ten_failures() {
     for _ in 0..9 {
         call(&raw, proto::ServerInfoRequest::PATH, HeaderMap::new(), &()).await.unwrap_err();
     }
-    // What is denied is no failure of that kind.
+    // A denied call is no failure of authentication.
     for _ in 0..20 {
         call(&raw, proto::ResetRequest::PATH, headers(&callers, "learner"), &()).await.unwrap_err();
     }

@@ -112,7 +112,7 @@ async fn a_client_may_do_what_its_token_says() {
     denied(learner.call(reset("a")).await);
     denied(learner.call(CheckpointRequest {}).await);
 
-    // What is removed from the file is unknown at the next call, and what is added is known.
+    // Removed tokens are unknown at the next call, and added ones are known.
     callers.write(&[("new", &[Right::Sample], &["a"])]);
     server.reload_security().unwrap();
     let error = learner.server_info().await.unwrap_err();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a writer may and may not send on an insert stream.
+//! Rules for messages on an insert stream.
 
 use std::io::Write;
 use std::sync::Arc;

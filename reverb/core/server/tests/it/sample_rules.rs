@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a reader may request on a sample stream.
+//! Rules for requests on a sample stream.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -261,7 +261,7 @@ async fn a_watch_begins_with_all_tables_and_goes_on_with_those_that_change() {
         assert!(began.elapsed() > Duration::from_millis(50), "{:?}", began.elapsed());
         let told = &third.tables[0];
         assert_eq!((told.size, told.mass, told.cursor), (2, 17.0, 1.0));
-        // A mass that has moved by less than 1 % is not told.
+        // A change of the mass below 1 % is not reported.
         server.tables()[0].mutate(&[(1, 4.01)], &[]).unwrap();
         let quiet = tokio::time::timeout(Duration::from_millis(250), watch.receive()).await;
         assert!(quiet.is_err(), "{quiet:?}");
@@ -378,7 +378,7 @@ async fn keys_of_slots_that_were_never_owned_are_told_of() {
     assert!(!next(&mut watch).await.tables[0].has_foreign_keys);
     add(table, vec![some(key(2048, 1), 1.0)]);
     until(&mut watch, |told| told.has_foreign_keys).await;
-    // It stays, although the item has left.
+    // The flag stays, although the item has left.
     table.mutate(&[], &[key(2048, 1)]).unwrap();
     assert!(table.watched().has_foreign_keys);
     // Another map looks again. Former slots are its own.

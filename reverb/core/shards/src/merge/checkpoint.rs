@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Saves all shards. The answer has their paths in their order, with a comma between two.
+//! Checkpoints of all shards. The answer joins their paths with commas, in order of the shards.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The checkpoints of all shards, as those of one server.
+//! Checkpoint status of all shards, merged into that of one server.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes all shards, or none: those that were changed before a failure get their old settings
-//! again.
+//! Changes settings of tables at all shards or at none: after a failure, changed shards get their
+//! old settings back.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::table_part::TableNumbers;
 use crate::tables::together;
 use crate::transport::of_shard;
 
-/// How often a map is told if others change it at the same time.
+/// Largest number of attempts to install a map while other clients change it too.
 const MAX_ATTEMPTS: u32 = 5;
 
 impl Merge for ConfigureTablesRequest {
@@ -39,7 +39,7 @@ impl Merge for ConfigureTablesRequest {
         let parts: Vec<Self> = (0..num_shards)
             .map(|index| part_of(&self.changes, &after, index, num_shards))
             .collect::<Result<_>>()?;
-        // What cannot be is refused before anything is changed.
+        // Invalid changes are refused before any shard is changed.
         let tried = change_all(&present, |position, not_after_ns| Self {
             dry_run: true,
             not_after_ns,
@@ -78,8 +78,8 @@ impl Merge for ConfigureTablesRequest {
     }
 }
 
-/// Tells all shards what the tables of the group are now, in a new map. If somebody else has
-/// changed the map meanwhile, goes on from that one.
+/// Installs a new map with the new settings of the tables. If another client has changed the map
+/// meanwhile, starts over from the new one.
 async fn tell_tables(group: &Arc<Group>, view: &View, changes: &[TableChange]) -> Result<()> {
     let Some(mut map) = view.map.clone() else { return Ok(()) };
     for attempt in 1.. {
@@ -110,7 +110,8 @@ async fn newest_map(view: &View) -> Result<Option<ShardMap>> {
     Ok(answers.into_iter().filter_map(|answer| answer.map).max_by_key(|map| map.epoch))
 }
 
-/// The part of one shard of changes. Windows move what a limiter allows to where it is needed.
+/// One shard's part of the changes. Bounds of limiters are divided; the coordinator moves them
+/// later.
 fn part_of(
     changes: &[TableChange],
     after: &[TableInfo],
@@ -119,7 +120,7 @@ fn part_of(
 ) -> Result<ConfigureTablesRequest> {
     let parts = changes.iter().map(|change| {
         let mut change = change.clone();
-        // Which tables there are, the shards say.
+        // The shards decide if the table exists.
         let Some(table) = after.iter().find(|table| table.name == change.table) else {
             return Ok(change);
         };
@@ -152,7 +153,7 @@ fn numbers_of(table: &TableInfo) -> TableNumbers {
     }
 }
 
-/// Gives the shards that were changed what they had.
+/// Restores the old settings of the shards that were changed.
 async fn undo(
     view: &View,
     results: &[Result<ConfigureTablesResponse>],
@@ -178,7 +179,7 @@ async fn undo(
     try_join_all(undone).await.map(drop)
 }
 
-/// What changes, in the numbers of the group.
+/// The changed settings, in numbers of the whole group.
 fn describe(before: &[TableInfo], after: &[TableInfo]) -> Vec<ChangedSetting> {
     let tables = before.iter().zip(after);
     let changed = tables.flat_map(|(before, after)| {

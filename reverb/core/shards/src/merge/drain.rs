@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drains all shards, whatever becomes of the others; the sum of the streams that are still open.
+//! Drains all shards, even if some fail. The answer is the total number of open streams.
 
 use std::sync::Arc;
 use std::time::Duration;

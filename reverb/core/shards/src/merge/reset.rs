@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Empties a table at all shards, if all are there.
+//! Empties a table at all shards. Refused unless all shards answer.
 
 use std::sync::Arc;
 

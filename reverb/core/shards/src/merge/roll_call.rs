@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A roll call: changes begin when all shards have said that they are there.
+//! Roll call: a change starts only after all shards have answered.
 //!
-//! Nothing is sent to a group of which a shard is silent, and each change has a deadline by the
+//! Nothing is changed in a group with a silent shard, and each change carries a deadline by the
 //! clock of its shard.
 
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::group::View;
 use crate::member::Member;
 use crate::transport::of_shard;
 
-/// How long a shard may take to say how it is.
+/// Time limit of a shard's answer.
 pub(super) const ROLL_CALL: Duration = Duration::from_millis(1200);
-/// The same of one that did not answer before.
+/// Time limit of a shard that was already down.
 const OF_DOWN: Duration = Duration::from_millis(250);
 
-/// How long a member is waited for, if one that is up is waited for `usual`.
+/// Time limit for a member: `usual`, or less if it is already down.
 pub(crate) fn patience(member: &Member, usual: Duration) -> Duration {
     if member.is_down() { OF_DOWN.min(usual) } else { usual }
 }
 
-/// Waits for the answer of a shard that answers at once.
+/// Waits for an answer that needs no work at the shard.
 pub(super) async fn answer_of<T>(
     member: &Member,
     usual: Duration,
@@ -38,18 +38,18 @@ pub(super) async fn answer_of<T>(
     tokio::time::timeout(limit, asked).await.unwrap_or_else(|_| Err(silent(limit)))
 }
 
-/// A member that has answered.
+/// A member that has answered the roll call.
 pub(super) struct Present<'a> {
     pub(super) member: &'a Arc<Member>,
-    /// `None` if it does not tell.
+    /// Clock of its server; `None` if the server does not report it.
     clock: Option<ServerClock>,
 }
 
-/// Asks all members whether they are there.
+/// Asks all members to answer.
 ///
 /// # Errors
 ///
-/// `Unavailable` that names the shard that is silent.
+/// `Unavailable` with the name of a silent shard.
 pub(super) async fn roll_call(view: &View) -> Result<Vec<Present<'_>>> {
     let asked = view.members.iter().map(|member| async move {
         let status = async { member.shard()?.call(StatusRequest { with_streams: false }).await };
@@ -60,10 +60,11 @@ pub(super) async fn roll_call(view: &View) -> Result<Vec<Present<'_>>> {
                 let why = error.message().trim_end_matches('.');
                 let text =
                     format!("it does not answer ({why}), so nothing was changed at any shard.");
-                // Whoever asked is told at once, and decides whether to try again.
+                // The error is lasting, so the client does not retry on its own.
                 Err(of_shard(Error::unavailable(text).lasting(), &member.name()))
             }
-            // A server of dm-reverb, or a caller that may not ask: the change itself says so.
+            // The server runs dm-reverb, or the caller has no right to ask. The change itself will
+            // fail then.
             Err(_) => Ok(Present { member, clock: None }),
         }
     });
@@ -71,11 +72,12 @@ pub(super) async fn roll_call(view: &View) -> Result<Vec<Present<'_>>> {
 }
 
 impl Present<'_> {
-    /// Changes something. A change may take long, but a shard that works on one answers.
+    /// Sends a change. It may take long, as long as the shard goes on answering roll calls.
     ///
     /// # Errors
     ///
-    /// `Unavailable` if the shard fell silent; it will refuse the change then.
+    /// `Unavailable` if the shard falls silent. The deadline then keeps it from starting the
+    /// change.
     async fn change<C: Call>(&self, request: impl FnOnce(i64) -> C) -> Result<C::Answer> {
         let changed = async {
             let shard = self.member.shard()?;
@@ -91,8 +93,8 @@ impl Present<'_> {
     }
 }
 
-/// Makes a change at all shards at the same time, and waits for all of them. `request` is given the
-/// place of a shard, and until when it may begin by its own clock.
+/// Sends a change to all shards at the same time, and waits for all answers. `request` receives the
+/// position of a shard and the deadline for the start of the change, by the shard's clock.
 pub(super) async fn change_all<C: Call>(
     present: &[Present<'_>],
     request: impl Fn(usize, i64) -> C,

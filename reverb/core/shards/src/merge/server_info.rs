@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The tables of the shards that answer, as those of one server.
+//! Tables of the shards that answer, merged into those of one server.
 
 use std::sync::Arc;
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pauses all shards, or resumes all. After a failure, those that were changed are as they were.
+//! Pauses or resumes tables at all shards. After a failure, changed shards get their old state
+//! back.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sum of the shards that answer, and each of them.
+//! Status of each shard, and the sum over those that answer.
 
 use std::sync::Arc;
 

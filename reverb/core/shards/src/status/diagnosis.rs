@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a table of a group does or waits for: the gravest state of its shards, in numbers of all.
+//! Diagnosis of a table of a group: the gravest state of its shards, with numbers of the whole
+//! group.
 
 use std::time::Duration;
 
@@ -9,30 +10,30 @@ use reverb_data::figures::{Bound, count};
 use reverb_wire::convert::table_config::to_rate_limiter;
 use reverb_wire::generated::reverb::{Diagnosis, MemoryStatus, SideStatus, TableStatus};
 
-/// A side without a request for so long does not come any more.
+/// Time without a request after which a side counts as inactive.
 const LONG: Duration = Duration::from_secs(10);
 
-/// The name of the state of a group that misses a shard.
+/// Name of the state of a group with a missing shard.
 pub(super) const SHARD_DOWN: &str = "shard down";
 
 /// A table at one shard.
 pub(super) struct Part<'a> {
     pub(super) index: i32,
     pub(super) table: &'a TableStatus,
-    /// The memory of its server.
+    /// Memory of the shard's server.
     pub(super) memory: MemoryStatus,
 }
 
 impl Part<'_> {
-    /// `None` if its server is of another release.
+    /// The state; `None` if the server is of a release with other states.
     fn state(&self) -> Option<State> {
         State::named(&self.table.diagnosis.as_ref()?.state)
     }
 }
 
-/// The diagnosis of a table whose parts are these.
+/// The diagnosis of a table with these parts.
 ///
-/// `sum` is the table of the group; `now_ns` is in nanoseconds since 1970.
+/// `sum` is the merged table of the group; `now_ns` is in nanoseconds since 1970.
 pub(super) fn of_group(sum: &TableStatus, parts: &[Part<'_>], now_ns: i64) -> Diagnosis {
     let Some(worst) = parts.iter().filter_map(Part::state).max() else {
         return sum.diagnosis.clone().unwrap_or_default();
@@ -56,7 +57,8 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// A shard starves while nobody inserts there; the group does while nobody inserts anywhere.
+    /// The state of the group. A shard without inserts is starved; the group is starved only if no
+    /// shard has inserts.
     fn state(&self, worst: State) -> State {
         let inserts = self.side(true).last_ns;
         if worst != State::Starved || self.since(inserts).is_none_or(|ago| ago > LONG) {
@@ -98,7 +100,7 @@ impl Case<'_> {
         }
     }
 
-    /// What the first shard says that is in this state: names and remedies are those of shards.
+    /// Sentence of the first shard in this state. Only shards know names and remedies.
     fn of_first(&self) -> String {
         let Some(first) = self.concerned.first() else { return String::new() };
         let told = first.table.diagnosis.as_ref().map_or("", |it| &it.sentence);
@@ -139,7 +141,8 @@ impl Case<'_> {
         told::samples_wait(side.waiting, oldest(&side))
     }
 
-    /// The memory that has a limit, of the table and of the servers; the shard says which is full.
+    /// Lists the memory limits of the table and of the servers; the shard's sentence says which is
+    /// reached.
     fn why_full(&self) -> String {
         let memory = self.parts.iter().map(|it| it.memory);
         let (total, limit) = memory.fold((0, 0), |sum, it| (sum.0 + it.total, sum.1 + it.limit));

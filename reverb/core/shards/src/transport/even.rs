@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `writers=even`: writers begin at the emptiest shard, and leave one that is much fuller, or that
-//! is as full and has more writers.
+//! `writers=even`: writers start at the emptiest shard. They leave a shard that is much fuller than
+//! another, or equally full with more writers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,13 +15,12 @@ use crate::address::Writers;
 use crate::group::{Group, View, random, take};
 use crate::member::Member;
 
-/// A writer goes on elsewhere if the tables of its shard are fuller than those of the emptiest one
-/// by more than this part of their `max_size`.
+/// Difference of fill levels above which a writer leaves for the emptiest shard.
 const TOLERANCE: f64 = 0.05;
-/// How long a shard may take to tell how full it is, before the writer begins at another one.
+/// Time that a shard gets to report its fill level before the writer starts at another one.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The shard at which a writer of these tables begins, or goes on.
+/// The shard at which a writer of these tables starts or continues.
 pub(super) async fn next(
     group: &Arc<Group>,
     view: &View,
@@ -37,12 +36,12 @@ pub(super) async fn next(
     Ok(group.writers(view, 1)?.pop())
 }
 
-/// Asks the shards how full they are, and the first of them which one is this writer's: it keeps
-/// writers apart that begin at the same time. `None` if a shard does not tell how full it is.
+/// Asks all shards for their fill levels, and then one shard for a choice among them, which spreads
+/// writers that start at the same time. `None` if a shard does not report its fill level.
 async fn emptiest(group: &Arc<Group>, view: &View, tables: &[String]) -> Result<Option<i32>> {
     let takers = group.takers(view)?;
     let asked = takers.into_iter().map(|member| async move {
-        // What is known of a server without that call is half a second old at most.
+        // The polled sizes of a server without that call are at most half a second old.
         if member.is_ours() {
             let request = group.directory_request();
             take(group, member, &ask(member, request).await?)?;
@@ -75,8 +74,7 @@ async fn ask(
     }
 }
 
-/// Whether a writer of these tables shall leave its shard, as far as the shards have told. Never
-/// waits.
+/// True if a writer of these tables should leave its shard, by the last reports. Never waits.
 pub(super) fn has_better_shard(group: &Group, shard: i32, tables: &[Arc<str>]) -> bool {
     if group.address.writers != Writers::Even {
         return false;
@@ -98,19 +96,18 @@ pub(super) fn has_better_shard(group: &Group, shard: i32, tables: &[Arc<str>]) -
     random() < leaves(load(own), &others)
 }
 
-/// What a shard has told.
+/// Load of a shard, as last reported.
 #[derive(Debug, Clone, Copy)]
 struct Load {
-    /// How full it is, if that is known.
+    /// Fill level, if known.
     share: Option<f64>,
     num_writers: i64,
 }
 
-/// How probable it is that a writer leaves a shard with this load.
+/// Probability with which a writer leaves a shard with this load.
 ///
-/// It leaves one that is too full for certain. Of the writers of a shard that is as full as others,
-/// and has more of them, only as many leave as there are too many: a shard that came back empty
-/// drew all of them.
+/// It always leaves a shard that is too full. If shards are equally full, only the surplus of
+/// writers leaves: with a fixed choice, a shard that came back empty attracted all of them.
 fn leaves(own: Load, others: &[Load]) -> f64 {
     let known = |it: &Load| Some((it.share?, it.num_writers));
     let Some((share, num_writers)) = known(&own) else { return 0.0 };
@@ -137,7 +134,7 @@ mod tests {
         Load { share: Some(share), num_writers }
     }
 
-    /// In thousandths.
+    /// Probability in thousandths.
     fn leaves(own: Load, others: &[Load]) -> i64 {
         (1000.0 * super::leaves(own, others)).round() as i64
     }
@@ -157,12 +154,12 @@ mod tests {
     #[test]
     fn as_many_writers_leave_as_there_are_too_many() {
         let full = |writers: [i64; 3]| writers.map(|it| load(1.0, it));
-        // Of 16 writers, 4 stay.
+        // 4 of 16 writers stay.
         assert_eq!(leaves(load(1.0, 16), &full([0, 0, 0])), 750);
         assert_eq!(leaves(load(1.0, 2), &full([2, 1, 0])), 375);
         assert_eq!(leaves(load(1.0, 2), &full([1, 1, 1])), 0);
         assert_eq!(leaves(load(1.0, 1), &full([16, 0, 0])), 0);
-        // They do not leave for shards that are fuller.
+        // Writers do not leave for fuller shards.
         assert_eq!(leaves(load(0.2, 16), &full([0, 0, 0])), 0);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Turns the limiters of all shards off. If one cannot, the others are turned on again.
+//! Turns off the rate limiters of all shards. After a failure, the others are turned on again.
 
 use futures_util::future::{join_all, try_join_all};
 use reverb_data::Result;

@@ -11,7 +11,7 @@ use reverb_wire::transport::{BoxFuture, ScanStream};
 use super::of_shard;
 use crate::group::View;
 
-/// Begins the scan at all shards at once, so that all of them show the same moment, nearly.
+/// Opens the scan at all shards at once, so that all show nearly the same moment.
 pub(super) async fn open(view: Arc<View>, table: &str) -> Result<Box<dyn ScanStream>> {
     let opened = view.members.iter().map(|member| async move {
         let opened = async { member.shard()?.open_scan(table).await };
@@ -21,7 +21,7 @@ pub(super) async fn open(view: Arc<View>, table: &str) -> Result<Box<dyn ScanStr
     Ok(Box::new(GroupScan(try_join_all(opened).await?.into())))
 }
 
-/// What is left to read.
+/// Remaining scans, with the names of their shards.
 struct GroupScan(VecDeque<(String, Box<dyn ScanStream>)>);
 
 impl ScanStream for GroupScan {

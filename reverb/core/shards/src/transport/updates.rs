@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Updates of priorities and deletes: which shard has which key.
+//! Updates of priorities and deletes: each key goes to the shard that has it.
 //!
-//! A key goes to the shard where this client sampled it, if that is not the owner of its slot;
-//! else to the owner. What nobody there has may be with a former owner of the slot, or anywhere if
-//! a shard has items of writers that know nothing of slots. A shard that has not the key ignores
-//! it, so to ask too many is only slower.
+//! A key goes to the shard where this client sampled it as a foreign key, or else to the owner of
+//! its slot. Keys that are not found there go to former owners of the slot, and to all shards if
+//! writers that do not know about slots have written to the group. Shards ignore unknown keys, so
+//! asking too many is correct but slower.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use super::of_shard;
 use crate::group::{Group, View};
 use crate::member::Member;
 
-/// What one shard is asked for.
+/// Updates and deletes for one shard.
 #[derive(Debug, Default)]
 struct Part {
     updates: Vec<(u64, f64)>,
     deletes: Vec<u64>,
 }
 
-/// Deletes items, then updates priorities. Unknown keys are ignored, and counted.
+/// Deletes items, then updates priorities. Unknown keys are ignored and counted.
 pub(super) async fn mutate(
     group: &Arc<Group>,
     view: &View,
@@ -86,7 +86,7 @@ pub(super) async fn mutate(
         };
         is_missing.iter().filter(nowhere).count()
     };
-    // Those of dm-reverb do not tell.
+    // Servers of dm-reverb do not report unknown keys.
     if view.members.iter().all(|member| member.is_ours()) {
         group.missed(missed);
     }
@@ -99,21 +99,21 @@ impl Part {
     }
 }
 
-/// Whether a shard may have items of slots that it never owned.
+/// True if the shard may have keys of slots that it never owned.
 fn may_have_foreign(view: &View, member: &Member, table: &str) -> bool {
-    // Without a map, servers do not know which slots are theirs.
+    // Without a map, servers do not know their slots.
     let is_watched = view.map.is_some() && member.is_watched.load(Ordering::Relaxed);
-    !(is_watched && member.facts(table).now().has_no_foreign_keys)
+    !(is_watched && member.stats(table).now().has_no_foreign_keys)
 }
 
-/// Sends all parts at the same time; returns the keys that their shards have not. Shards that do
-/// not tell count as if they had none.
+/// Sends all parts at the same time, and returns the keys that were not found. A shard that does
+/// not report unknown keys counts as having none.
 async fn send(view: &View, table: &str, parts: BTreeMap<i32, Part>) -> Result<Vec<u64>> {
     let sent = parts.into_iter().map(|(index, part)| async move {
         let Some(member) = view.member(index) else { return Ok(part.keys().collect()) };
         match send_one(member, table, &part).await {
             Ok(missing) => Ok(missing),
-            // Its items are gone, or will be back with their old priorities.
+            // The shard is down: its items are lost, or will return with their old priorities.
             Err(error) if error.is_transient() => {
                 member.went_down(&error);
                 Ok(part.keys().collect())

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Insert streams: which shard they lead to.
+//! Insert streams: the choice of their shards.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use crate::address::Writers;
 use crate::group::{Group, View, within};
 use crate::member::Member;
 
-/// A shard gets at least this many rows of a batch: smaller batches go to one shard each, in turn.
+/// Smallest number of rows per shard: smaller batches go to one shard each, in rotation.
 const MIN_ROWS: usize = 1024;
-/// How long the first item with the largest priority waits for the shards to tell what that is.
+/// Time that the first item with the largest priority waits for the shards to report that priority.
 const HEARING: Duration = Duration::from_secs(1);
 
-/// A stream to the next shard, for items of these tables.
+/// Opens a stream to the next shard, for items of these tables.
 pub(super) async fn open_any(group: &Arc<Group>, tables: &[String]) -> Result<InsertStream> {
     let view = group.view().await?;
     let mut failure = None;
-    // A shard that does not answer is down after its first try.
+    // One try marks a shard that does not answer as down.
     for _ in 0..view.members.len() {
         let Some(member) = even::next(group, &view, tables).await? else { break };
         match open(group, &view, &member).await {
@@ -37,7 +37,7 @@ pub(super) async fn open_any(group: &Arc<Group>, tables: &[String]) -> Result<In
     Err(failure.unwrap_or_else(|| Error::unavailable(format!("No shard of {}", group.text()))))
 }
 
-/// The next stream of a writer, maybe in place of a lost one.
+/// Opens the next stream of a writer, which may replace a lost one.
 pub(super) async fn open_next(group: &Arc<Group>, next: NextStream<'_>) -> Result<InsertStream> {
     let NextStream { tables, lost } = next;
     let Some(lost) = lost else { return open_any(group, tables).await };
@@ -50,7 +50,7 @@ pub(super) async fn open_next(group: &Arc<Group>, next: NextStream<'_>) -> Resul
     }
 }
 
-/// The shards of the next rows. Those of a client that has sent none begin at the emptiest one.
+/// Shards for the next rows. The first rows of a client start at the emptiest shard.
 pub(super) async fn routes(group: &Arc<Group>, items: &[NewItem]) -> Result<Vec<ShardRoute>> {
     let view = group.view().await?;
     let count = (items.len() / MIN_ROWS).clamp(1, view.members.len());
@@ -72,7 +72,7 @@ pub(super) async fn routes(group: &Arc<Group>, items: &[NewItem]) -> Result<Vec<
     Ok(routes)
 }
 
-/// A stream to this shard, or to the next one if it does not answer.
+/// Opens a stream to this shard, or to the next one if it does not answer.
 pub(super) async fn open_at(group: &Arc<Group>, route: &ShardRoute) -> Result<InsertStream> {
     let view = group.view().await?;
     if let Some(member) = view.member(route.index).filter(|it| !it.is_down()) {
@@ -107,27 +107,28 @@ async fn open(group: &Arc<Group>, view: &View, member: &Arc<Member>) -> Result<I
     Ok(stream)
 }
 
-/// Counts the writers of a shard, and gives items the largest priority of the group.
+/// Insert sink that counts as a writer of its shard, and fills in the largest priority of the
+/// group.
 struct CountedSink {
     sink: Box<dyn InsertSink>,
     group: Arc<Group>,
     member: Arc<Member>,
-    /// All shards.
+    /// All shards of the group.
     members: Vec<Arc<Member>>,
-    /// The table that the shards were asked about last.
+    /// Table of the last item with the largest priority.
     needed: Option<String>,
 }
 
 impl CountedSink {
-    /// The largest priority in a table of the group, as the shards have told it last. Where none
-    /// has, each shard takes its own.
+    /// Largest priority in a table of the group, as last reported. If no shard has reported one,
+    /// each shard uses its own.
     fn max_priority(&self, table: &str) -> Option<f64> {
-        let known = self.members.iter().filter_map(|it| it.facts(table).now().max_priority);
+        let known = self.members.iter().filter_map(|it| it.stats(table).now().max_priority);
         known.reduce(f64::max)
     }
 
-    /// Waits until all shards have told about this table: a client that only writes would never
-    /// hear of it.
+    /// Waits until all shards have reported this table, which a client that only writes has not
+    /// needed.
     async fn hear(&mut self, table: &str) {
         if self.members.len() < 2 || self.needed.as_deref() == Some(table) {
             return;
@@ -136,7 +137,7 @@ impl CountedSink {
         let mut news = self.group.news();
         self.group.need(table);
         let heard = async {
-            while self.members.iter().any(|it| !it.is_down() && !it.facts(table).now().is_heard) {
+            while self.members.iter().any(|it| !it.is_down() && !it.stats(table).now().is_heard) {
                 if news.changed().await.is_err() {
                     return;
                 }

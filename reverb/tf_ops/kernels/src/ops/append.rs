@@ -18,7 +18,7 @@ use crate::writers;
 /// Appends a step of all environments, and queues the items that it completes.
 ///
 /// When the op returns, the step is stored and its items are queued. `pending` is a call only while
-/// the writer is throttled, because it is faster than its connection.
+/// the writer is throttled because it is faster than its connection.
 pub(super) struct Append {
     labels: Vec<String>,
     wait: Duration,
@@ -29,8 +29,8 @@ impl Op for Append {
         name: "ReverbReplayAppend",
         inputs: &[
             "writer: int64",
-            // Never read: ops with the same resource run in program order. TensorFlow guarantees
-            // that order for nothing else inside loops and branches.
+            // The resource is never read: ops with the same resource run in program order, which
+            // TensorFlow guarantees for nothing else inside loops and branches.
             "order: resource",
             "is_last: bool",
             "priorities: double",

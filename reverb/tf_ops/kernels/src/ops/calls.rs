@@ -82,7 +82,7 @@ async fn insert(
     Ok(Reply::Done)
 }
 
-/// For an insert, a missing table is an invalid argument, as in dm-reverb.
+/// Maps a missing table to an invalid argument, as dm-reverb does for inserts.
 fn as_invalid_table(error: Error) -> Failure {
     let mut failure = Failure::from(error);
     if failure.code == Code::NotFound {
@@ -133,7 +133,7 @@ impl Op for UpdatePriorities {
     }
 }
 
-/// Waits further for an insert or an update.
+/// Waits again for an insert or an update.
 pub(super) struct Resume {
     wait: Duration,
 }

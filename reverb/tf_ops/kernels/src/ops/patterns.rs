@@ -10,9 +10,9 @@ use crate::kernel::{Context, Definition, Op};
 use crate::patterns;
 use crate::tensor::{Input, Output};
 
-/// Appends a step, and returns the items that it completes, or queues them.
+/// Appends a step. Returns the items that it completes, or queues them.
 ///
-/// The handle is the state of the iterator. With 0 an engine is made. It is freed with the last
+/// The handle is the state of the iterator; 0 makes an engine. The engine is freed with the last
 /// tensor that holds its handle, which is when the iterator is freed.
 pub(super) struct Append {
     configs: Configs,
@@ -51,7 +51,7 @@ impl Op for Append {
             let owner = Output::int(handle)?.on_release(move || patterns::close(handle));
             context.set_output(0, owner)?;
         } else {
-            // The same tensor; the engine is freed when it is.
+            // The output is the same tensor, which keeps the engine alive.
             context.forward(0, 0)?;
         }
         let engine = patterns::get(handle)?;

@@ -43,7 +43,7 @@ impl Op for Sample {
     };
 
     fn create(attrs: &Attrs) -> Outcome<Self> {
-        // In dm-reverb, TensorFlow itself detects this; only in graphs it is an internal error.
+        // TensorFlow itself detects this in dm-reverb; only graphs report an internal error.
         let wrong_dtype =
             if attrs.bool("in_graph")? { Code::Internal } else { Code::InvalidArgument };
         Ok(Self { outputs: Outputs::create(attrs)?, wrong_dtype, wait: super::wait(attrs)? })
@@ -59,7 +59,7 @@ impl Op for Sample {
     }
 }
 
-/// Waits further for an item.
+/// Waits again for an item.
 pub(super) struct Resume {
     outputs: Outputs,
     wait: Duration,

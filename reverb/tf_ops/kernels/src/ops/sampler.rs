@@ -90,13 +90,13 @@ impl Op for Create {
     }
 }
 
-/// A tensor with the handle of a sampler. The sampler is closed with the last tensor that holds its
-/// handle: that is how an iterator owns it.
+/// Makes a tensor with the handle of a sampler. The sampler is closed with the last tensor that
+/// holds its handle, so an iterator owns it.
 fn owner(handle: i64) -> Outcome<Output> {
     Ok(Output::int(handle)?.on_release(move || _ = sampler::close(handle)))
 }
 
-/// Returns whether the table's signature was compared with the dataset's specs.
+/// Returns true once the table's signature was compared with the dataset's specs.
 pub(super) struct Check {
     wait: Duration,
 }

@@ -43,7 +43,7 @@ pub(in crate::sampler) fn sampled(key: u64, chunks: &[Chunk]) -> Sampled {
     testing::sampled(key, builder.finish().unwrap())
 }
 
-/// What a column holds.
+/// Bytes of a column.
 pub(in crate::sampler) fn content(column: BatchColumn) -> Vec<u8> {
     let len = Tensor::num_bytes(column.dtype, &column.shape).unwrap();
     match column.data {
@@ -62,7 +62,7 @@ pub(in crate::sampler) fn decoded(samples: &[Sampled], index: usize) -> Vec<Vec<
     samples.iter().map(of).collect()
 }
 
-/// A batch of so many items, of any size.
+/// Bounds of a batch with this many items of any size.
 pub(in crate::sampler) fn bounds(batch_size: usize) -> BatchBounds {
     BatchBounds { batch_size, max_bytes: usize::MAX }
 }
@@ -72,14 +72,14 @@ fn builder<'m>(batch_size: usize) -> BatchBuilder<'m> {
 }
 
 proptest! {
-    /// A batch is its items one after another, in however many parts they arrive, and whichever
-    /// of them are copied by a plan.
+    /// A batch consists of its items one after another, for any number of parts, with and without
+    /// plans.
     #[test]
     fn a_batch_is_its_items_in_order(
         compressible in prop::collection::vec(any::<bool>(), 3..12),
         picks in prop::collection::vec(any::<prop::sample::Index>(), 1..30),
         num_steps in 1usize..3,
-        // In how many parts they arrive, and how many do not.
+        // Number of parts that arrive, and number of missing items.
         (parts, missing) in (0usize..5, prop::sample::select(vec![0, 7, 1 << 40])),
     ) {
         let history: Vec<Chunk> =

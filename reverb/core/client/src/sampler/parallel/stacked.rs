@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests for stacked items from a table that removes sampled items. They are for whole batches,
-//! so that the table can check each batch before it removes any item.
+//! Requests for stacked items from a table that removes sampled items. Each request is for whole
+//! batches, so that the table can check a batch before it removes any item.
 
 use reverb_data::Stacking;
 
 /// The position of the next request in its batch.
 #[derive(Debug)]
 pub(super) struct StackedRequests {
-    /// The position of the next requested item in its batch.
+    /// Position of the next requested item in its batch.
     next: Stacking,
 }
 
@@ -17,14 +17,14 @@ impl StackedRequests {
         Self { next: Stacking::new(batch_size) }
     }
 
-    /// How many items to request if up to `wanted` are allowed: up to the end of a batch. `None` if
-    /// `wanted` is less than a whole batch, or than the rest of a batch that was begun.
+    /// Number of items to request if up to `wanted` are allowed: up to the end of a batch. `None`
+    /// if `wanted` is less than a whole batch, or than the rest of a started batch.
     pub(super) fn count(&self, wanted: usize) -> Option<usize> {
         let more = wanted.checked_sub(self.next.missing())?;
         Some(wanted - more % self.next.batch_size)
     }
 
-    /// Records a request for `count` items; returns how they are to be checked.
+    /// Records a request for `count` items; returns its position for the table's check.
     pub(super) fn reserve(&mut self, count: usize) -> Stacking {
         let position = self.next;
         self.next = position.after(count);

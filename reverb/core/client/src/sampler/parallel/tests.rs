@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Time is paused: it advances at once, and only when all tasks are idle.
+//! Tests with paused time, which advances only when all tasks are idle.
 
 use super::*;
 
@@ -12,7 +12,7 @@ use server::Server;
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-/// `M` and `W` of the specification.
+/// Options with `in_flight` items per worker and `workers`.
 fn options(in_flight: usize, workers: usize) -> SamplerOptions {
     SamplerOptions {
         max_in_flight_samples_per_worker: in_flight,
@@ -63,7 +63,8 @@ fn collect(sampler: &Sampler, missing: usize) -> (TakeOutcome, usize) {
 mod in_flight {
     use super::*;
 
-    /// Items requested at the start, after one was taken, and after `in_flight + 1` were.
+    /// Number of requested items at the start, after one was taken, and after `in_flight + 1` were
+    /// taken.
     async fn counts(in_flight: usize, workers: usize) -> [usize; 3] {
         let server = Server::open();
         let sampler = server.sampler(options(in_flight, workers));

@@ -12,7 +12,7 @@ fn history(compressible: &[bool]) -> Vec<Chunk> {
 }
 
 proptest! {
-    /// A packed batch is its items one after another; a padded one has zeros between them.
+    /// A packed batch consists of its items one after another; a padded one has zeros between them.
     #[test]
     fn ragged_batches_are_their_items_in_order(
         compressible in prop::collection::vec(any::<bool>(), 6..12),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cells of a block that is not encoded yet.
+//! Buffers of a block: cells before they are encoded.
 
 use std::borrow::Cow;
 
@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 use super::BlockColumns;
 use crate::writer::cell::{CellSpec, CellValue};
 
-/// A payload may take as much more memory than it has bytes, one part in so many.
+/// A payload's unused memory is at most this fraction of its size.
 const MAX_WASTE_DIVISOR: usize = 16;
 
-/// Rows of so many bytes are kept in their block: the thread that encodes it frees less memory of
+/// Size of rows that are kept inside their block, so that the encoding thread frees less memory of
 /// another thread.
 const SMALL_ROW_BYTES: usize = 64;
 
@@ -23,28 +23,28 @@ const SMALL_ROW_BYTES: usize = 64;
 pub(super) enum Buffers {
     /// Every step has a cell in every column.
     Rows(Rows),
-    /// The same, of one column of large cells, about to be encoded.
+    /// Rows of one column of large cells, about to be encoded.
     Raw(Raw),
     /// One buffer for each column.
     Columns(Vec<ColumnBuffer>),
 }
 
-/// Steps one after another, each with the cells of all columns.
+/// Rows: steps one after another, each with the cells of all columns.
 #[derive(Debug, Default)]
 pub(super) struct Rows {
-    /// Each row's step in the episode.
+    /// Step in the episode of each row.
     pub(super) steps: SmallVec<[i32; 2]>,
-    /// Room for the head of a tensor, and the cells.
+    /// Space for the head of a tensor, then the cells.
     bytes: SmallVec<[u8; SMALL_ROW_BYTES]>,
     room: usize,
 }
 
-/// The cells of one column as a chunk stores them if compression does not pay: the payload needs no
-/// copy then.
+/// Cells of one column in the form in which a chunk stores them without compression: the payload
+/// needs no copy.
 #[derive(Debug)]
 pub(super) struct Raw {
     pub(super) steps: SmallVec<[i32; 2]>,
-    /// The head of the tensor, and the cells.
+    /// Head of the tensor, then the cells.
     pub(super) payload: Bytes,
     head_len: usize,
 }
@@ -52,7 +52,7 @@ pub(super) struct Raw {
 /// The cells of one column.
 #[derive(Debug)]
 pub(super) struct ColumnBuffer {
-    /// Each cell's step in the episode.
+    /// Step in the episode of each cell.
     steps: SmallVec<[i32; 2]>,
     pub(super) data: TensorData,
 }
@@ -72,12 +72,12 @@ impl Buffers {
         Buffers::Columns(buffers.collect())
     }
 
-    /// Takes the cells out, and leaves none.
+    /// Takes the cells out.
     pub(super) fn take(&mut self) -> Self {
         std::mem::replace(self, Buffers::Rows(Rows::default()))
     }
 
-    /// Prepares them to be encoded.
+    /// Prepares the cells for encoding.
     pub(super) fn completed(self, columns: &BlockColumns) -> Self {
         match self {
             Buffers::Rows(rows) => rows.into_raw(columns).map_or_else(Buffers::Rows, Buffers::Raw),
@@ -121,7 +121,7 @@ impl Buffers {
         }
     }
 
-    /// Bytes of all cells; strings count as large.
+    /// Bytes of all cells. Strings count as large.
     pub(super) fn num_bytes(&self) -> usize {
         match self {
             Buffers::Rows(rows) => rows.cells().len(),
@@ -202,7 +202,7 @@ impl Rows {
         &self.bytes[self.room..]
     }
 
-    /// Puts the head before the cells of one column of large cells; other rows come back.
+    /// Puts the head before the cells of one column of large cells; returns other rows unchanged.
     fn into_raw(mut self, columns: &BlockColumns) -> Result<Raw, Self> {
         let wasted = self.bytes.capacity() - self.bytes.len();
         if self.room == 0 || wasted > self.bytes.len() / MAX_WASTE_DIVISOR {

@@ -13,10 +13,10 @@ fn columns(widths: &[usize], delta: bool) -> Arc<BlockColumns> {
     Arc::new(BlockColumns::new(widths.iter().map(spec), delta))
 }
 
-/// The value of a column at a step; no two are alike.
+/// The value of a column at a step. All values differ.
 fn value(column: usize, step: i32, width: usize) -> Vec<u8> {
     let mut state = (column as u32 + 1) * 7919 + step as u32;
-    // Even columns do not compress.
+    // Values of even columns do not compress.
     let mut noise = || {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         (state >> 24) as u8
@@ -26,7 +26,7 @@ fn value(column: usize, step: i32, width: usize) -> Vec<u8> {
         .collect()
 }
 
-/// A block with these steps; each has a value in the columns for which `has` says so.
+/// A block with these steps; `has` selects the columns with a value in each step.
 fn block(
     columns: &Arc<BlockColumns>,
     widths: &[usize],
@@ -61,13 +61,12 @@ fn block(
 }
 
 proptest! {
-    /// However many blocks came before, a block has the chunks that it has alone, and the cells
-    /// are those that were appended, before and after it is encoded.
+    /// A block's chunks do not depend on earlier blocks, and its cells are unchanged by encoding.
     #[test]
     fn a_block_is_encoded_as_if_it_were_alone(
         widths in prop_oneof![
             prop::collection::vec(prop_oneof![0usize..40, 100usize..140], 1..5),
-            // A column of large cells has blocks of its own.
+            // A column of large cells gets separate blocks.
             prop::collection::vec(LARGE_CELL_BYTES - 2..LARGE_CELL_BYTES + 70_000, 1..2),
         ],
         first_column in 0usize..2,
@@ -87,7 +86,7 @@ proptest! {
         for (i, &length) in lengths.iter().enumerate() {
             let steps: Vec<i32> = (0..length as i32).map(|step| first + step * sparse).collect();
             first = steps[length - 1] + 1;
-            // Some blocks have no value in some columns at their last step.
+            // Some blocks lack values in some columns at their last step.
             let has = |column: usize, step: i32| {
                 step != steps[length - 1] || !holes[(i * 5 + column) % 15] || i % 3 != 2
             };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Inserts of single steps into a group of servers: each shard gets a range of the items.
+//! Inserts of single steps into a group: each shard gets a range of the items.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use super::{MAX_IDLE, send_items};
 use crate::retry::Backoff;
 use crate::session::Session;
 
-/// Open streams to shards with nothing in flight, by the index of their shard.
+/// Idle streams to shards, by index.
 #[derive(Default)]
 pub(super) struct ShardStreams(Mutex<HashMap<i32, Vec<InsertStream>>>);
 
 impl ShardStreams {
-    /// A stream to the shard, if there is one that has not ended.
+    /// A stream to the shard, if there is an idle one that has not ended.
     fn take(&self, shard: i32) -> Option<InsertStream> {
         let mut streams = self.0.lock();
         let of_shard = streams.get_mut(&shard)?;
@@ -47,7 +47,7 @@ impl std::fmt::Debug for ShardStreams {
     }
 }
 
-/// Inserts the items and waits until all are confirmed. Returns whether a stream was lost.
+/// Inserts the items and waits until all are confirmed. Returns true if a stream was lost.
 pub(super) async fn insert(
     session: &Arc<Session>,
     idle: &ShardStreams,
@@ -55,7 +55,7 @@ pub(super) async fn insert(
 ) -> Result<bool> {
     let routes = routes(session, &items).await?;
     let parts = split(items, routes.len().max(1));
-    // A group of one has no routes: its only shard is opened as such.
+    // A group of one has no routes, so its only shard needs none.
     let routes = routes.into_iter().map(Some).chain(std::iter::repeat(None));
     let sent = parts.into_iter().zip(routes);
     let sent = join_all(sent.map(|(part, route)| insert_part(session, idle, route, part))).await;
@@ -66,7 +66,7 @@ pub(super) async fn insert(
     Ok(was_lost)
 }
 
-/// The shards that get the items.
+/// Shards for the items.
 async fn routes(session: &Session, items: &[NewItem]) -> Result<Vec<ShardRoute>> {
     let mut backoff = Backoff::new(session.address(), session.connect_timeout());
     loop {
@@ -80,8 +80,8 @@ async fn routes(session: &Session, items: &[NewItem]) -> Result<Vec<ShardRoute>>
     }
 }
 
-/// Divides the items into at most `n` ranges. Those of one step, which share their chunk, stay
-/// together.
+/// Divides the items into at most `n` ranges. Items of one step stay together, because they share
+/// their chunk.
 fn split(mut items: Vec<NewItem>, n: usize) -> Vec<Vec<NewItem>> {
     let mut parts = Vec::with_capacity(n);
     for left in (1..n).rev() {
@@ -99,7 +99,7 @@ fn split(mut items: Vec<NewItem>, n: usize) -> Vec<Vec<NewItem>> {
     parts
 }
 
-/// Inserts one range. Returns whether a stream was lost.
+/// Inserts one range. Returns true if a stream was lost.
 async fn insert_part(
     session: &Session,
     idle: &ShardStreams,
@@ -109,7 +109,7 @@ async fn insert_part(
     let mut keys = KeyGenerator::new();
     let mut backoff = Backoff::new(session.address(), session.connect_timeout());
     let mut stream = route.as_ref().and_then(|route| idle.take(route.index));
-    // The shard from whose slots the keys were drawn.
+    // Shard that the keys were drawn for.
     let mut drawn: Option<ShardRoute> = None;
     let mut lost: Option<Instant> = None;
     while !items.is_empty() {

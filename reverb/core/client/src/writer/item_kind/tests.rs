@@ -8,11 +8,10 @@ use crate::writer::cell::{CellRef, CellValue};
 use crate::writer::lane::Lane;
 use crate::writer::resolver::Resolver;
 
-/// Two small columns, which share blocks, and one of large cells.
+/// Bytes of cells of two small columns, which share blocks, and a column of large cells.
 const WIDTHS: [usize; 3] = [1, 2, 300];
 
-/// A lane of so many steps; some end the episode, and some have no value in one of the first
-/// columns.
+/// A lane of these steps; some end the episode, and some have no value in one of the first columns.
 fn lane(keep: usize, steps: &[u8], seed: u8) -> Lane {
     let mut lane = Lane::new(keep);
     WIDTHS.iter().enumerate().for_each(|(column, _)| _ = lane.add_column(column, None));
@@ -34,7 +33,7 @@ fn lane(keep: usize, steps: &[u8], seed: u8) -> Lane {
     lane
 }
 
-/// The cells of an item: for each column, of some of the steps that are kept.
+/// Cells of an item: for each column, some of the steps that are kept.
 fn cells(lane: &Lane, columns: &[(usize, usize, usize, usize)]) -> Vec<(Vec<CellRef>, bool)> {
     let cells = |&(column, first, length, stride): &(usize, usize, usize, usize)| {
         let kept = lane.cells(column).map(|(_, cell)| cell.to_ref());
@@ -58,7 +57,7 @@ fn numbered_refs(
 }
 
 proptest! {
-    /// Whether its kind is known or not, an item has the same slices of the same chunks.
+    /// An item has the same slices of the same chunks, with and without a known kind.
     #[test]
     fn an_item_of_a_known_kind_is_that_of_its_cells(
         keep in 1usize..9,
@@ -127,7 +126,7 @@ fn items_at_other_places_of_their_blocks_are_of_one_kind() {
 
 #[test]
 fn columns_of_the_same_blocks_refer_to_each_block_once() {
-    // A block of the first two steps, and another one.
+    // One block of the first two steps, and another block.
     let lane = lane(2, &[2, 2, 2], 0);
     let columns = cells(&lane, &[(0, 0, 2, 1), (1, 0, 2, 1)]);
     let (kind, cells) = ItemKind::of("table".into(), refs(&columns)).unwrap();

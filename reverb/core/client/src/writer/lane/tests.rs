@@ -106,11 +106,11 @@ fn steps_without_a_column_may_follow_rows() {
     };
     for round in 0..2 {
         (0..4).for_each(|i| append(&mut lane, i, &[0, 1]));
-        assert_eq!(lane.group.rows.len(), 3, "an entry for both columns, in round {round}");
+        assert_eq!(lane.small.rows.len(), 3, "an entry for both columns, in round {round}");
         assert_eq!(kept(&lane, 0), [(1, 1), (2, 2), (3, 3)]);
         let refs: Vec<CellRef> = lane.cells(1).map(|(_, cell)| cell.to_ref()).collect();
         append(&mut lane, 4, &[1]);
-        assert!(lane.group.rows.is_empty());
+        assert!(lane.small.rows.is_empty());
         append(&mut lane, 5, &[0, 1]);
         assert_eq!(kept(&lane, 0), [(2, 2), (3, 3), (5, 5)], "three values, not three steps");
         assert_eq!(kept(&lane, 1), [(3, 3), (4, 4), (5, 5)]);
@@ -144,8 +144,7 @@ fn a_column_may_join_or_leave_the_rows() {
     assert_eq!((0..3).map(|column| value(lane.cell(column, 1).unwrap())).sum::<i32>(), 21);
 }
 
-/// What happens in a step: which columns have values and whether it stays open, then what comes
-/// after it.
+/// A step: the columns with values, a flag for staying open, and the event after it.
 fn steps() -> impl Strategy<Value = Vec<(u8, u8)>> {
     prop::collection::vec((0..20u8, 0..20u8), 0..60)
 }
@@ -180,7 +179,7 @@ proptest! {
                     by_rows.end_episode(after == 0);
                     by_steps.end_episode(after == 0);
                 }
-                // As the send task does; it may see either of them.
+                // The send task freezes blocks like this, at any time.
                 2 => {
                     by_rows.end_blocks();
                 }

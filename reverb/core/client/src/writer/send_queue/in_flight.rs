@@ -1,42 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Items in flight: sent, and not confirmed.
+//! Items in flight: sent but not confirmed.
 
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 use reverb_data::NewItem;
 
-/// A server may confirm the items of its tables in turn, so the next one is looked for so far.
+/// A server may confirm the items of its tables in turn, so the next item is searched over this
+/// many.
 const MAX_SKIPPED: usize = 8;
-/// So many slots may be free before they are removed.
+/// Number of free slots at which they are removed.
 const MAX_FREE_SLOTS: usize = 64;
 
 /// An item in flight.
 #[derive(Debug)]
 pub(super) struct Sent {
     pub(super) item: NewItem,
-    /// The bytes that it added.
+    /// Bytes that the item added.
     pub(super) bytes: usize,
 }
 
 /// The items in flight, in the order of sending.
 ///
-/// A table confirms its items in that order, so the next one is nearly always found beside the one
-/// before. Once one was not, items are numbered, to look them up by their key. That ends when as
-/// many were found without it.
+/// A table confirms its items in that order, so the next one is nearly always beside the last one.
+/// After a miss, items are numbered and looked up by key, until as many were found without the
+/// lookup.
 #[derive(Debug, Default)]
 pub(super) struct InFlight {
-    /// Those in between that are confirmed are free.
+    /// Slots of confirmed items in between are free.
     slots: VecDeque<Option<Sent>>,
     /// Number of items.
     len: usize,
-    /// The slot after the item that was confirmed last.
+    /// Slot after the last confirmed item.
     next: usize,
-    /// The number of the first slot.
+    /// Number of the first slot.
     first: u64,
-    /// The numbers of the items' slots, by key.
+    /// Slot numbers of the items, by key.
     numbers: Option<HashMap<u64, u64>>,
-    /// How many were found beside the one before since one was not.
+    /// Consecutive confirmations found without a lookup by key.
     hits: usize,
 }
 
@@ -46,7 +47,7 @@ impl InFlight {
         self.len
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -77,7 +78,7 @@ impl InFlight {
         self.len -= 1;
         self.next = at + 1;
         if self.is_empty() {
-            // The memory for slots is kept.
+            // Keeps the memory of the slots.
             self.slots.clear();
             (self.next, self.numbers) = (0, None);
             return sent;
@@ -155,8 +156,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the order of confirmations, each item is found once, and those that are left
-        /// come in the order of sending.
+        /// Each item is found once in any order of confirmations, and the rest stays in the order
+        /// of sending.
         #[test]
         fn items_leave_by_key_and_stay_in_order(
             steps in prop::collection::vec((0usize..40, 0usize..40, any::<prop::sample::Index>()), 1..40),
@@ -171,7 +172,7 @@ mod tests {
                 }
                 prop_assert!(in_flight.confirm(u64::MAX).is_none());
                 for i in 0..confirmed.min(model.len()) {
-                    // One after another from somewhere on, or every other one.
+                    // Consecutive items from some position on, or every second one.
                     let at = start.index(model.len()) + if in_order { 0 } else { i };
                     let key = model.remove(at % model.len());
                     let sent = in_flight.confirm(key).unwrap();

@@ -26,14 +26,14 @@ use crate::writer::item::PendingItem;
 use crate::writer::resolver::Resolver;
 use crate::writer::{MESSAGE_BYTES, MESSAGE_ITEMS};
 
-/// Number of items that are taken from the queue, and encoded, at a time.
+/// Number of items that are taken from the queue and encoded at a time.
 const TAKEN_TOGETHER: usize = 32;
 
 /// The task: connects when there is something to send, and reconnects when the stream is lost.
 pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
     let mut keys = KeyGenerator::new();
     let mut backoff = Backoff::new(session.address(), session.connect_timeout());
-    // Where the last stream led to, in a group.
+    // Shard of the last stream, in a group.
     let mut shard: Option<ShardRoute> = None;
     while queue.wait_for_work().await {
         let after = queue.after.lock().take();
@@ -76,8 +76,8 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
                     ended = task.send_all(&queue) => ended,
                     () = queue.closing.notified() => return,
                 };
-                // Sending fails once all that the server has confirmed is there. What is in the
-                // tables must not be sent again.
+                // Sending can fail before the server's last confirmations are read. Confirmed items
+                // must not be sent again.
                 while let Ok(Ok(keys)) = stream.confirmations.try_recv() {
                     queue.confirm(&keys);
                 }
@@ -98,11 +98,11 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
     }
 }
 
-/// Why a stream ended without an error.
+/// Reason why a stream ended without an error.
 enum Sent {
     /// The writer is closed.
     Closed,
-    /// All is confirmed, and the next items go to another shard.
+    /// All items are confirmed, and the next ones go to another shard.
     Moves,
 }
 
@@ -124,7 +124,7 @@ struct SendTask<'k> {
     sink: Box<dyn InsertSink>,
     /// Local items carry their chunks, so the server holds no chunks for the stream.
     is_local: bool,
-    /// In a group: the shard that it leads to, from whose slots the keys of items are drawn.
+    /// The shard of the stream in a group. The keys of items are drawn from its slots.
     stay: Option<Stay>,
     /// Chunks that the server holds for this stream, each until its block is freed.
     streamed: HashMap<u64, Weak<Block>>,
@@ -166,7 +166,7 @@ impl SendTask<'_> {
         }
     }
 
-    /// Whether the next item goes to another shard of the group.
+    /// True if the next item goes to another shard of the group.
     fn moves(&mut self, queue: &SendQueue) -> bool {
         let Some(stay) = &mut self.stay else { return false };
         let has_ended_episode = queue.has_ended_episode.swap(false, Ordering::Relaxed);
@@ -186,8 +186,8 @@ impl SendTask<'_> {
         }
     }
 
-    /// Takes the next items that are ready, encodes them, counts them as in flight, and adds them
-    /// to the message. Returns the bytes of their chunks, or `None` if no item is ready.
+    /// Takes the next ready items, encodes them, counts them as in flight, and adds them to the
+    /// message. Returns the bytes of their chunks, or `None` if no item is ready.
     fn add_items(
         &mut self,
         queue: &SendQueue,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long a writer stays at a shard of a group.
+//! Stay: the time that a writer keeps sending to one shard of a group.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,15 +7,14 @@ use std::time::{Duration, Instant};
 use reverb_data::NewItem;
 use reverb_wire::transport::ShardRoute;
 
-/// After the first episode that ends when it is this old, a stay ends: so all shards get items of
-/// all writers.
+/// Age at which a stay ends with the next episode, so that all shards get items of all writers.
 const MAX_TIME: Duration = Duration::from_secs(60);
 
-/// How often a writer looks whether another shard is better. It stays as long at least.
+/// Interval at which a writer looks for a better shard, and the shortest stay.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a writer that wants to go waits for an item that shares no chunk with those before.
-/// Then the chunks of its next items are stored at both shards.
+/// Time that a writer that wants to leave waits for an item without chunks of earlier items. After
+/// that, the chunks of its next items are stored at both shards.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The time that a writer is at a shard.
@@ -25,12 +24,12 @@ pub(super) struct Stay {
     tables: Vec<Arc<str>>,
     began: Instant,
     looks_at: Instant,
-    /// Since when another shard is better.
+    /// Time since when another shard is better.
     is_over_since: Option<Instant>,
 }
 
 impl Stay {
-    /// It begins now.
+    /// Begins now.
     pub(super) fn begin(shard: ShardRoute) -> Self {
         let began = Instant::now();
         let looks_at = began + LOOK_INTERVAL;
@@ -51,11 +50,11 @@ impl Stay {
         }
     }
 
-    /// Whether it ends before the next item.
+    /// True if the stay ends before the next item.
     ///
-    /// `has_better_shard` says whether there is a better shard for these tables than the one with
-    /// this index, and is asked once a second; `continues`, whether the next item shares chunks
-    /// with those that are at this shard.
+    /// `has_better_shard` is called once a second with the tables and the shard's index, and
+    /// returns true if another shard is better; `continues` returns true if the next item shares
+    /// chunks with items that are at this shard.
     pub(super) fn ends(
         &mut self,
         now: Instant,

@@ -16,7 +16,8 @@ use crate::writer::trajectory::TrajectoryWriter;
 
 const MIB: usize = 1024 * 1024;
 
-/// Writes items of 2 MiB, waits as callers do, and returns the most bytes that were unconfirmed.
+/// Writes items of 2 MiB, waits like callers do, and returns the largest number of unconfirmed
+/// bytes.
 async fn write(server: FakeServer, total_bytes: usize) -> usize {
     write_chunks(server, total_bytes, None).await
 }
@@ -56,7 +57,7 @@ async fn behind_a_closed_limiter_a_writer_goes_on() {
     let start = Instant::now();
     let most = write(FakeServer::new(false), 300 * MIB).await;
     assert_eq!(most, 300 * MIB);
-    // It gave up above 32, 64, 128 and 256 MiB.
+    // The writer gave up waiting above 32, 64, 128 and 256 MiB.
     let waited = start.elapsed();
     assert!(waited > Duration::from_millis(1500), "{waited:?}");
     assert!(waited < Duration::from_millis(2500), "{waited:?}");
@@ -95,7 +96,7 @@ async fn an_open_chunk_is_not_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_confirmed_when_a_stream_fails_is_not_sent_again() {
-    // Which of both is seen first, the confirmations or the failure, is left to chance.
+    // Either the confirmations or the failure may be seen first.
     for _ in 0..20 {
         let server = FakeServer::new(true);
         server.fails_next.store(true, Ordering::Relaxed);
@@ -137,12 +138,12 @@ async fn items_of_four_steps_are_sent_together() {
     assert_eq!(num_stored(), 0);
     tokio::time::sleep(Duration::from_millis(2)).await;
     assert_eq!(num_stored(), 60);
-    // The fourth step ends it.
+    // The fourth step ends the gathering.
     let start = Instant::now();
     (0..4).for_each(|_| step(&writer, column));
     server.wait_for(140).await;
     assert_eq!(start.elapsed(), Duration::ZERO);
-    // So does a caller that waits, but not one that need not wait.
+    // A caller that waits ends it too, but not one with nothing to wait for.
     tokio::time::sleep(Duration::from_millis(1)).await;
     step(&writer, column);
     writer.flush(20, None).await.unwrap();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The columns of a sequence writer's steps. The first step sets them, and all later steps must
-//! match.
+//! Columns of a sequence writer's steps, fixed by the first step.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use crate::writer::cell::{CellSpec, CellValue};
 /// A column of the steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// Its path in the step, joined with `/`.
+    /// Path in the step, joined with `/`.
     pub label: String,
     /// Type and shape of one value of one row.
     pub spec: CellSpec,
@@ -40,12 +39,12 @@ pub(super) fn of_first_step(
     labels.iter().zip(values).map(column).collect()
 }
 
-/// Checks that a later step has the columns of the first.
+/// Checks that a later step has the same columns as the first.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` that names a missing or additional column, or a column whose first dimension
-/// is not the number of rows; `SignatureMismatch` for another dtype or shape.
+/// `InvalidArgument` with a missing or additional column, or a column whose first dimension is not
+/// the number of rows; `SignatureMismatch` for another dtype or shape.
 pub(super) fn check(
     columns: &[Column],
     labels: Option<&[String]>,
@@ -77,7 +76,7 @@ pub(super) fn check(
 /// Label of the only column of a step that is no nest.
 const WHOLE_STEP: &str = "step";
 
-/// The names of the columns.
+/// Names of the columns.
 pub(super) fn names(columns: &[Column]) -> Arc<ColumnNames> {
     let label = |column: &Column| match column.label.as_str() {
         WHOLE_STEP => String::new(),
@@ -87,7 +86,7 @@ pub(super) fn names(columns: &[Column]) -> Arc<ColumnNames> {
     Arc::new(ColumnNames::from_labels(&labels))
 }
 
-/// The columns in this order, if there is one.
+/// The columns in this order, if given.
 pub(super) fn in_order<'c>(columns: &'c [Column], order: Option<&[usize]>) -> Cow<'c, [Column]> {
     match order {
         None => Cow::Borrowed(columns),

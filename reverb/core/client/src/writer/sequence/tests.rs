@@ -8,27 +8,27 @@ use crate::writer::testing::FakeServer;
 
 const LABELS: [&str; 2] = ["obs/x", "reward"];
 
-fn sliding(length: usize, stride: usize) -> Window {
-    Window::Sliding { length, stride }
+fn sliding(length: usize, stride: usize) -> ItemSteps {
+    ItemSteps::Sliding { length, stride }
 }
 
-fn episodes(max_length: usize, drop_long: bool) -> Window {
-    Window::Episode { max_length, drop_long }
+fn episodes(max_length: usize, drop_long: bool) -> ItemSteps {
+    ItemSteps::Episode { max_length, drop_long }
 }
 
 fn writer_to(
     server: &FakeServer,
-    window: Window,
+    item_steps: ItemSteps,
     batch_size: Option<usize>,
     signatures: Signatures,
 ) -> Result<SequenceWriter> {
     let tables = vec!["t".to_owned()];
-    let options = SequenceOptions { tables, window, batch_size };
+    let options = SequenceOptions { tables, item_steps, batch_size };
     SequenceWriter::new(&server.client(), options, Arc::new(signatures))
 }
 
-fn writer(server: &FakeServer, window: Window, batch_size: Option<usize>) -> SequenceWriter {
-    writer_to(server, window, batch_size, FakeServer::tables(&["t"])).unwrap()
+fn writer(server: &FakeServer, item_steps: ItemSteps, batch_size: Option<usize>) -> SequenceWriter {
+    writer_to(server, item_steps, batch_size, FakeServer::tables(&["t"])).unwrap()
 }
 
 /// Appends a value for each row, as two columns: `x` of shape `[1]`, `-x` of shape `[]`.
@@ -238,7 +238,7 @@ async fn unknown_tables_and_closed_writers_say_so() {
 async fn every_item_goes_to_every_table() {
     let server = FakeServer::new(true);
     let tables = vec!["a".to_owned(), "b".to_owned()];
-    let options = SequenceOptions { tables, window: sliding(1, 1), batch_size: Some(2) };
+    let options = SequenceOptions { tables, item_steps: sliding(1, 1), batch_size: Some(2) };
     let signatures = Arc::new(FakeServer::tables(&["a", "b"]));
     let writer = SequenceWriter::new(&server.client(), options, signatures).unwrap();
     assert_eq!(append(&writer, &[0, 100], GOES_ON).unwrap(), 4);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The items of one sample request, and when it has enough of them.
+//! Batch: the items of one sample request, and its end.
 
 use reverb_data::{Error, Result, SampleOptions, Sampled, keep_samples, spare_samples};
 
@@ -10,23 +10,23 @@ pub const MAX_SAMPLE_BYTES: usize = 1024 * 1024;
 /// chunks.
 pub const MAX_SAMPLE_ITEMS: usize = 65_536;
 
-/// The items that one sample request has got so far.
+/// Items of one sample request so far.
 #[derive(Debug)]
 pub(in crate::table) struct Batch {
     pub(super) wanted: usize,
     pub(super) chunk_bytes: usize,
     pub(super) items: Vec<Sampled>,
-    /// What the reader asks of the items.
+    /// Options of the request.
     pub(super) options: SampleOptions,
-    /// Why the next batch cannot be sampled: its items cannot be stacked.
+    /// Reason why the next batch cannot be sampled: its items cannot be stacked.
     pub(super) refusal: Option<Error>,
-    /// Whether the request had to wait. Reported with its first item.
+    /// True if the request had to wait. Reported with its first item.
     pub(in crate::table) has_waited: bool,
 }
 
 impl Batch {
-    /// Of a request for `wanted` items. It ends before a batch of the reader whose items cannot be
-    /// stacked.
+    /// Makes a batch for a request of `wanted` items. The request ends before a batch of the reader
+    /// whose items cannot be stacked.
     pub(in crate::table) fn new(wanted: usize, options: SampleOptions) -> Self {
         let wanted = wanted.min(MAX_SAMPLE_ITEMS);
         Self {
@@ -45,12 +45,12 @@ impl Batch {
             || (self.chunk_bytes >= MAX_SAMPLE_BYTES && !all_or_nothing && self.may_end_here())
     }
 
-    /// Whether no batch of the reader would be cut here.
+    /// True if an end here cuts no batch of the reader.
     fn may_end_here(&self) -> bool {
         self.options.stacking.is_none_or(|stacking| stacking.after(self.items.len()).position == 0)
     }
 
-    /// Whether the request is complete: it is full, or its next batch was refused.
+    /// True if the request is complete: it is full, or its next batch was refused.
     pub(in crate::table) fn is_over(&self) -> bool {
         self.is_full() || self.refusal.is_some()
     }
@@ -59,12 +59,12 @@ impl Batch {
         self.items.len()
     }
 
-    /// How many samples it needs under one lock, if it takes no part of them.
+    /// Number of samples that it needs under one lock, if it takes all or nothing.
     pub(in crate::table) fn whole(&self) -> Option<usize> {
         self.options.all_or_nothing.then_some(self.wanted)
     }
 
-    /// The items that were added after the first ones.
+    /// Items that were added after the first `first` ones.
     pub(in crate::table) fn since(&self, first: usize) -> &[Sampled] {
         self.items.get(first..).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The items of a table, with the indexes over them.
+//! Contents of a table: its items, with the indexes over them.
 
 use hashbrown::HashMap;
 use reverb_data::{ServerAccount, TableAccount, TableConfig};
@@ -9,11 +9,11 @@ use crate::table::episodes::Episodes;
 use crate::table::items::{self, Items};
 use crate::table::statistics::{Removal, Removed};
 
-/// What a removal priority takes in its map: a handle, a number and a byte of control, at a load of
+/// Bytes of a removal priority in its map: a handle, a number and a control byte, at a load of
 /// about two thirds.
 pub(in crate::table) const REMOVAL_BYTES: u64 = 26;
 
-/// The part of the state that a reset discards.
+/// Part of the state that a reset discards.
 #[derive(Debug)]
 pub(in crate::table) struct Contents {
     pub(in crate::table) items: Items,
@@ -21,12 +21,12 @@ pub(in crate::table) struct Contents {
     pub(super) remover: Selector,
     pub(super) episodes: Episodes,
     pub(super) num_unique_samples: i64,
-    /// What the remover goes by, where that is not the priority.
+    /// Removal priorities of items that have one.
     pub(super) removal_priorities: HashMap<Handle, f64>,
-    /// The largest priority of any item since there was none, or since the beginning.
+    /// Largest priority of any item since the table was empty, or since the beginning.
     pub(super) largest_priority: f64,
     pub(super) account: TableAccount,
-    /// What an item takes beside its trajectory: its slot, and its places in indexes.
+    /// Bytes of an item besides its trajectory: its entry in the list, and those in indexes.
     pub(super) item_bytes: u64,
 }
 
@@ -47,7 +47,7 @@ impl Contents {
         }
     }
 
-    /// What the remover goes by instead of the priority of an item.
+    /// Removal priority of an item, if it has one.
     pub(in crate::table) fn removal_priority(&self, handle: Handle) -> Option<f64> {
         if self.removal_priorities.is_empty() {
             return None;
@@ -55,15 +55,15 @@ impl Contents {
         self.removal_priorities.get(&handle).copied()
     }
 
-    /// Keeps what the remover goes by instead of the priority of an item. The remover is not told.
+    /// Stores the removal priority of an item, without telling the remover.
     pub(super) fn keep_removal_priority(&mut self, handle: Handle, priority: f64) {
         if self.removal_priorities.insert(handle, priority).is_none() {
             self.account.add_bytes(REMOVAL_BYTES);
         }
     }
 
-    /// The largest priority of the items that are there. Where the sampler has no weights, or with
-    /// exponent 0, that of items that were there counts too.
+    /// Largest priority of the present items. Removed items count too if the sampler has no
+    /// weights, or has exponent 0.
     pub(super) fn largest_present(&self) -> Option<f64> {
         if self.items.len() == 0 {
             return None;
@@ -75,10 +75,10 @@ impl Contents {
         })
     }
 
-    /// All items as removed by a reset. Looks at every item.
+    /// All items, counted as removed by a reset. Visits every item.
     pub(in crate::table) fn as_removed(&self) -> Removed {
         let mut removed = Removed::default();
-        for (_, item) in self.items.in_slots(0..self.items.num_slots()) {
+        for (_, item) in self.items.in_entries(0..self.items.num_entries()) {
             removed.count(Removal::Reset, item.times_sampled());
         }
         removed
@@ -86,9 +86,9 @@ impl Contents {
 }
 
 impl Drop for Contents {
-    /// The chunks may live on elsewhere, so they must not name this table any more.
+    /// Chunks may live on elsewhere, so they must not refer to this table's account any more.
     fn drop(&mut self) {
-        for (_, item) in self.items.in_slots(0..self.items.num_slots()) {
+        for (_, item) in self.items.in_entries(0..self.items.num_entries()) {
             self.account.remove(&item.trajectory(), self.item_bytes);
         }
         self.account.remove_bytes(self.removal_priorities.len() as u64 * REMOVAL_BYTES);

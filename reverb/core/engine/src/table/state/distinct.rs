@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sampling without repetition within a request.
 //!
-//! Items that are there already are drawn again, as long as that is likely to end soon. Then the
-//! items that were chosen are taken out of the sampler, the rest is chosen among the others, and
-//! they are put back. Nothing is sampled before all items are chosen.
+//! Repeated items are drawn again, as long as that is likely to end soon. Then the chosen items are
+//! taken out of the sampler, the rest is chosen among the others, and all are put back. Nothing
+//! counts as sampled before all items are chosen.
 
 use std::collections::HashSet;
 
 use reverb_data::{Error, ItemSpec, Result, SampleOptions};
 
 use super::{Batch, TableState};
-use crate::selector::{Handle, Pick, Place};
+use crate::selector::{Handle, Pick, RestorePoint};
 
-/// Draws for each item of a request before the chosen items are taken out.
+/// Number of draws per item before chosen items are taken out.
 const TRIES: usize = 2;
 
-/// The items that were chosen.
+/// Chosen items.
 #[derive(Default)]
 struct Chosen {
     picks: Vec<Pick>,
@@ -35,8 +35,8 @@ impl Chosen {
 
 impl TableState {
     /// Samples a whole request without repetition. The caller has checked that the limiter allows
-    /// so many samples. If there are too few items, or if they cannot be stacked, nothing is
-    /// sampled and `batch.refusal` has the reason.
+    /// all samples. If there are too few items, or if they cannot be stacked, nothing is sampled
+    /// and `batch.refusal` has the reason.
     pub(super) fn sample_distinct(&mut self, batch: &mut Batch) {
         let min_probability = self.contents.sampler.min_probability();
         let chosen = if batch.wanted <= self.len() {
@@ -47,7 +47,7 @@ impl TableState {
         let refusal = if batch.wanted > self.len() {
             Err(self.too_few(batch.wanted, self.len()))
         } else if chosen.picks.len() < batch.wanted {
-            // The others have no weight.
+            // All other items have weight 0.
             Err(self.too_few(batch.wanted, chosen.picks.len()))
         } else {
             self.check_stacking(&chosen.picks, batch.options)
@@ -82,16 +82,16 @@ impl TableState {
         chosen
     }
 
-    /// Takes what was chosen out of the sampler, chooses the rest, and puts all back.
+    /// Takes the chosen items out of the sampler, chooses the rest, and puts all back.
     fn choose_among_others(&mut self, wanted: usize, chosen: &mut Chosen) {
         let sampler = &mut self.contents.sampler;
         let had_weight = sampler.mass().is_some_and(|mass| mass > 0.0);
-        let mut taken_out: Vec<(Handle, Place)> = Vec::with_capacity(wanted);
+        let mut taken_out: Vec<(Handle, RestorePoint)> = Vec::with_capacity(wanted);
         let first = chosen.picks.len();
         let mut num_out = 0;
         loop {
             for pick in &chosen.picks[num_out..] {
-                taken_out.push((pick.handle, sampler.place(pick.handle)));
+                taken_out.push((pick.handle, sampler.restore_point(pick.handle)));
                 sampler.remove(pick.handle);
             }
             num_out = chosen.picks.len();
@@ -105,16 +105,16 @@ impl TableState {
                 break;
             }
         }
-        for (handle, place) in taken_out.into_iter().rev() {
+        for (handle, point) in taken_out.into_iter().rev() {
             let priority = self.contents.items.get(handle).priority();
-            sampler.put_back(handle, priority, place);
+            sampler.put_back(handle, priority, point);
         }
         for pick in &mut chosen.picks[first..] {
             pick.probability = sampler.probability_of(pick.handle);
         }
     }
 
-    /// Checks that the batches of a reader can be stacked, where sampling removes items.
+    /// Checks that the batches of a reader can be stacked, if sampling removes items.
     fn check_stacking(&self, picks: &[Pick], options: SampleOptions) -> Result<()> {
         let Some(stacking) = options.stacking.filter(|_| self.max_times_sampled > 0) else {
             return Ok(());
@@ -195,7 +195,7 @@ mod tests {
                     }
                 }
             }
-            // All items at once: the sampler has them all still.
+            // All items at once: the sampler still has them all.
             let mut all = distinct(&mut state, priorities.len()).unwrap();
             all.sort_unstable();
             prop_assert_eq!(all, (0..priorities.len() as u64).collect::<Vec<_>>());

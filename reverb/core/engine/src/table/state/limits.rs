@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The limits of a table in items and bytes: what has room, what has to leave, and new limits.
+//! Limits of a table in items and bytes: checks, evictions, and changes of the limits.
 
 use reverb_data::{MemoryConfig, NewItem, StoredItem, TableConfig, Trajectory, WhenFull};
 
@@ -7,13 +7,13 @@ use super::{Contents, REMOVAL_BYTES, TableState};
 use crate::table::statistics::Removal;
 
 impl TableState {
-    /// Whether an item may be inserted now as far as the bytes are concerned.
+    /// True if the bytes of an item have room now.
     pub(in crate::table) fn has_room_for(&self, item: &NewItem) -> bool {
         self.has_room_for_trajectory(&item.trajectory, item.removal_priority)
             || self.contents.items.find(item.key).is_some()
     }
 
-    /// Whether an item whose key does not exist yet may be added.
+    /// True if an item with a new key may be added.
     pub(in crate::table) fn has_room_for_stored(&self, item: &StoredItem) -> bool {
         self.has_room_for_trajectory(&item.trajectory, item.removal_priority)
     }
@@ -32,7 +32,7 @@ impl TableState {
         account.bytes() + account.would_add(trajectory, item_bytes) <= max_bytes
     }
 
-    /// Why an item has to leave, if one has to.
+    /// Reason why an item has to leave, if any.
     fn is_too_large(&self) -> Option<Removal> {
         let has_too_many_bytes = || match self.memory {
             MemoryConfig { max_bytes: Some(max_bytes), when_full: WhenFull::Remove } => {
@@ -46,7 +46,7 @@ impl TableState {
         has_too_many_bytes().then_some(Removal::Bytes)
     }
 
-    /// Evicts as many items as there are too many.
+    /// Evicts items until the table is within its limits.
     pub(super) fn evict_surplus(&mut self) {
         // The new item may be selected too: a Lifo remover evicts it at once.
         while let Some(reason) = self.is_too_large()
@@ -54,8 +54,8 @@ impl TableState {
         {}
     }
 
-    /// Gives the table other settings, which are valid. A table that is too large now stays within
-    /// what it has; [`Self::shrink`] removes the rest.
+    /// Changes the settings, which must be valid. A table that is too large may not grow;
+    /// [`Self::shrink`] removes the surplus.
     pub(in crate::table) fn configure(&mut self, config: &TableConfig) {
         self.max_times_sampled = config.max_times_sampled;
         self.contents.sampler.configure(&config.sampler);
@@ -66,8 +66,7 @@ impl TableState {
         }
     }
 
-    /// Evicts at most `max_items` items of a table that is larger than its settings allow; whether
-    /// none is left to evict.
+    /// Evicts at most `max_items` surplus items after a change. Returns true if none is left.
     pub(in crate::table) fn shrink(&mut self, config: &TableConfig, max_items: usize) -> bool {
         let is_too_large = |state: &Self| {
             let MemoryConfig { max_bytes, when_full } = config.memory;
@@ -80,11 +79,11 @@ impl TableState {
         self.limit_to_what_is_there(config);
         let is_done = !is_too_large(self) || self.len() == 0;
         if is_done && config.max_times_sampled > 0 {
-            // Items that left, and those that may be sampled less often now, allowed samples that
-            // nobody can take any more.
+            // Removed items, and items that may be sampled less often now, leave samples that are
+            // allowed but impossible.
             let limit = i64::from(config.max_times_sampled);
-            let items = self.contents.items.in_slots(0..self.contents.items.num_slots());
-            // An item leaves with a sample, however often it was sampled before.
+            let items = self.contents.items.in_entries(0..self.contents.items.num_entries());
+            // Every item allows at least one more sample, with which it leaves.
             let left = items.map(|(_, item)| (limit - i64::from(item.times_sampled())).max(1));
             let left = left.sum();
             self.limiter.limit_to(left);
@@ -92,7 +91,7 @@ impl TableState {
         is_done
     }
 
-    /// The limits in force: those of the settings, or what is there if that is more.
+    /// Sets the limits in force: the settings, or the present size if that is larger.
     fn limit_to_what_is_there(&mut self, config: &TableConfig) {
         let MemoryConfig { max_bytes, when_full } = config.memory;
         self.max_size = self.len().max(config.max_size as usize);

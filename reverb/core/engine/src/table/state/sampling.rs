@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sampling with repetition, and what a sample does to its item.
+//! Sampling with repetition, and the effect of a sample on its item.
 
 use std::hint::black_box;
 
@@ -58,13 +58,13 @@ impl TableState {
         }
     }
 
-    /// Whether so many samples may be allowed under one lock; never false if they are. If sampling
-    /// deletes no items, they are.
+    /// False if certainly not all of these samples are allowed under one lock. If sampling deletes
+    /// no items, they are allowed.
     pub(in crate::table) fn may_allow(&self, wanted: usize) -> bool {
         self.limiter.samples_allowed(wanted) == wanted && self.samples_left(self.len()) >= wanted
     }
 
-    /// How many samples so many items allow at most, as far as `max_times_sampled` is concerned.
+    /// Number of samples that this many items allow at most, by `max_times_sampled`.
     pub(in crate::table) fn samples_left(&self, num_items: usize) -> usize {
         match usize::try_from(self.max_times_sampled) {
             Ok(times) if times > 0 => num_items.saturating_mul(times),

@@ -2,18 +2,18 @@
 //! Sampling of stackable or whole batches from a table that deletes items after sampling.
 //!
 //! Items are taken one by one, because each choice depends on the previous one. If an item cannot
-//! be stacked with the others of its batch, that batch is undone: its items are put back in reverse
-//! order, and the counters are restored. A request of all items or none is undone as a whole, also
-//! if the limiter stops it.
+//! be stacked with its batch, the batch is undone: its items are put back in reverse order, and the
+//! counters are restored. A request for all items or none is also undone as a whole if the limiter
+//! stops it.
 
 use reverb_data::{ItemSpec, Result, SampleOptions, StoredItem, Trajectory};
 
 use super::{Batch, TableState};
 use crate::rate_limiter::RateLimiter;
-use crate::selector::{Pick, Place};
+use crate::selector::{Pick, RestorePoint};
 use crate::table::statistics::Removed;
 
-/// The items taken since a batch began, and the counters at its beginning.
+/// Items taken since a batch began, and the counters at its beginning.
 struct Undo {
     taken: Vec<Taken>,
     limiter: RateLimiter,
@@ -24,12 +24,12 @@ struct Undo {
     num_garbage: usize,
 }
 
-/// An item that was sampled.
+/// A sampled item.
 struct Taken {
     pick: Pick,
     removal_priority: Option<f64>,
-    /// Its place in the sampler and in the remover.
-    places: (Place, Place),
+    /// Data for putting it back into the sampler and the remover.
+    restore_points: (RestorePoint, RestorePoint),
 }
 
 impl TableState {
@@ -41,7 +41,7 @@ impl TableState {
         let mut undo = self.begin_undo(batch);
         let mut spec = None;
         if stacking.is_some() && !begins(batch.len()) {
-            // Items of an earlier attempt are sampled already. The rest of the batch must match
+            // Items of an earlier attempt are already sampled. The rest of the batch must match
             // them.
             spec = batch
                 .items
@@ -69,9 +69,9 @@ impl TableState {
             undo.taken.push(Taken {
                 pick,
                 removal_priority: self.contents.removal_priority(pick.handle),
-                places: (
-                    self.contents.sampler.place(pick.handle),
-                    self.contents.remover.place(pick.handle),
+                restore_points: (
+                    self.contents.sampler.restore_point(pick.handle),
+                    self.contents.remover.restore_point(pick.handle),
                 ),
             });
             self.take(pick, min_probability, batch);
@@ -120,14 +120,14 @@ impl TableState {
                 times_sampled,
             };
             let handle = contents.items.insert(item.into());
-            // The slot that was freed last is reused first.
+            // The entry that was freed last is reused first.
             debug_assert_eq!(handle, taken.pick.handle);
             if let Some(removal_priority) = taken.removal_priority {
                 contents.keep_removal_priority(handle, removal_priority);
             }
             let removal_priority = taken.removal_priority.unwrap_or(sampled.priority);
-            contents.sampler.put_back(handle, sampled.priority, taken.places.0);
-            contents.remover.put_back(handle, removal_priority, taken.places.1);
+            contents.sampler.put_back(handle, sampled.priority, taken.restore_points.0);
+            contents.remover.put_back(handle, removal_priority, taken.restore_points.1);
             contents.sampler.unpick(taken.pick);
         }
         self.limiter = undo.limiter;
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(sample(&mut state, 3, 3), Ok(vec![1, 1, 1]));
     }
 
-    /// The sampled keys of a batch of all items or none.
+    /// Sampled keys of a batch of all items or none.
     fn sample_whole(state: &mut TableState, num: usize, stacks: bool) -> Vec<u64> {
         let stacking = stacks.then(|| Stacking::new(num));
         let options = SampleOptions { stacking, all_or_nothing: true, distinct: false };

@@ -46,7 +46,7 @@ impl Callers {
         &self.tokens[name]
     }
 
-    /// Those of a server without TLS.
+    /// Options of a server without TLS.
     pub(crate) fn options(&self) -> ServerOptions {
         ServerOptions {
             host: Some("127.0.0.1".to_owned()),

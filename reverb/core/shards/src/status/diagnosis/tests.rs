@@ -11,7 +11,7 @@ use super::{SHARD_DOWN, State};
 use crate::status::together;
 
 const NOW_NS: i64 = 1_000_000_000_000;
-/// Four unequal shards.
+/// Numbers of items of four unequal shards.
 const ITEMS: [i64; 4] = [1, 20, 300, 4000];
 
 fn shard(index: usize, state: &str) -> ShardStatus {
@@ -64,7 +64,7 @@ fn diagnosis(shards: Vec<ShardStatus>) -> Diagnosis {
     together(shards).tables.remove(0).diagnosis.unwrap()
 }
 
-/// The diagnosis of a group in which one shard is in a state, and the others in another.
+/// Diagnosis of a group with one shard in `state` and all others in another state.
 fn of_one(state: &str, at: usize, others: &str) -> Diagnosis {
     diagnosis((0..4).map(|index| shard(index, if index == at { state } else { others })).collect())
 }

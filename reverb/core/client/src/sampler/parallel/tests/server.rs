@@ -100,7 +100,7 @@ impl Server {
 }
 
 impl ServerState {
-    /// The response to a request for `outstanding` items, if there is one.
+    /// The response to a request for `outstanding` items, if there is one yet.
     fn answer(&mut self, outstanding: usize) -> Option<Result<Vec<Sampled>>> {
         let count = outstanding.min(self.allowed);
         let last = self.sampled + count as u64;
@@ -113,7 +113,7 @@ impl ServerState {
         }
         if failure.is_some() {
             let (_, error) = self.failures.pop_front()?;
-            // These items were sampled, and then lost.
+            // These items were sampled and then lost.
             self.take(count);
             return Some(Err(error));
         }

@@ -30,7 +30,7 @@ struct ModelRule {
 }
 
 impl Model {
-    /// Returns whether the step was accepted.
+    /// Appends a step; true if it was accepted.
     fn append(&mut self, values: [Option<i32>; 2], partial: bool) -> bool {
         if self.open {
             let newest = self.history.last_mut().unwrap();
@@ -118,8 +118,8 @@ fn node() -> impl Strategy<Value = PatternNode> {
     prop_oneof![single, range]
 }
 
-/// Nodes, minimum number of steps between items, divisor of the step index, whether only at the
-/// end.
+/// Nodes, minimum number of steps between items, divisor of the step index, and a flag for the end
+/// only.
 type RuleSpec = (Vec<PatternNode>, i32, i32, bool);
 
 fn rule() -> impl Strategy<Value = RuleSpec> {

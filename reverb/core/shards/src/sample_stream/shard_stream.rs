@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The stream of one shard, and the parts of requests that it owes.
+//! Sample stream of one shard, and the parts of requests that it has not answered.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,25 +9,25 @@ use std::time::Instant;
 use reverb_data::SampleOptions;
 use reverb_wire::transport::SampleStream;
 
-use crate::facts::TableFacts;
 use crate::member::Member;
 use crate::plan::Candidate;
+use crate::table_stats::TableStats;
 
-/// A part of a request that went to one shard.
+/// Part of a request that was sent to one shard.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) missing: usize,
-    /// The share of the shard when the request was made.
+    /// Share of the shard when the request was made.
     pub(super) share: f64,
-    /// When the request gives up.
+    /// Time at which the request times out.
     pub(super) deadline: Option<Instant>,
     pub(super) options: SampleOptions,
     pub(super) columns: Arc<[u32]>,
 }
 
 impl Part {
-    /// What is missing, to be asked of any shard. The items that one shard gives may be in several
-    /// batches then, so they are not compared.
+    /// Makes a request for the missing items, to be sent to any shard. One shard's items may then be
+    /// spread over several batches, so they are not checked as one.
     pub(super) fn into_request(self) -> Request {
         let options = SampleOptions { stacking: None, ..self.options };
         Request { count: self.missing, deadline: self.deadline, options, columns: self.columns }
@@ -35,33 +35,33 @@ impl Part {
 }
 
 /// The stream of one shard.
-pub(super) struct Lane {
+pub(super) struct ShardStream {
     pub(super) member: Arc<Member>,
-    pub(super) facts: Arc<TableFacts>,
-    /// `None` before the first request, after a failure, and while an answer is waited for.
+    pub(super) stats: Arc<TableStats>,
+    /// `None` before the first request, after a failure, and while an answer is pending.
     pub(super) stream: Option<Box<dyn SampleStream>>,
-    /// The share of the shard when it was asked last.
+    /// Share of the shard in the last request.
     pub(super) share: f64,
-    /// What it was asked for and has not given.
+    /// Parts of requests that the shard has not answered completely.
     pub(super) parts: VecDeque<Part>,
     pub(super) is_receiving: bool,
 }
 
-impl Lane {
+impl ShardStream {
     pub(super) fn as_candidate(&self) -> Candidate {
         Candidate {
             is_usable: !self.member.is_down(),
             is_watched: self.member.is_watched.load(Ordering::Relaxed),
-            facts: self.facts.now(),
+            stats: self.stats.now(),
         }
     }
 }
 
-/// What a caller asked for.
+/// Request of a caller.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) count: usize,
-    /// When it gives up.
+    /// Time at which it times out.
     pub(super) deadline: Option<Instant>,
     pub(super) options: SampleOptions,
     pub(super) columns: Arc<[u32]>,

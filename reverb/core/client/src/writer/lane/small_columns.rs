@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The small columns of a history: they share their chunks, and mostly their steps.
+//! Small columns of a lane, which share their chunks and mostly their steps.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,18 +12,18 @@ use crate::writer::cell::{Cell, CellRef, CellValue};
 
 /// Small columns that share their chunks.
 #[derive(Debug)]
-pub(super) struct Group {
+pub(super) struct SmallColumns {
     pub(super) members: Vec<usize>,
-    /// What its blocks have in common; made for the first block of these members.
+    /// Common properties of its blocks; made for the first block of these members.
     pub(super) columns: Option<Arc<BlockColumns>>,
     pub(super) block: Option<Arc<Block>>,
     pub(super) bytes_per_step: usize,
-    /// The last steps, each with its step of the history, if every member has a value in all of
-    /// them: one entry instead of one in the history of each column.
+    /// The last steps, if every member has a value in all of them: one entry per step instead of
+    /// one in each column's history.
     pub(super) rows: VecDeque<(u64, Row)>,
-    /// Whether no member has values in its own history.
+    /// True if no member has values in its own history.
     has_rows_alone: bool,
-    /// How many of the last values of every member are kept; `None` if that differs.
+    /// Number of values of every member that are kept; `None` if members differ.
     num_keep_alive_refs: Option<usize>,
 }
 
@@ -31,11 +31,11 @@ pub(super) struct Group {
 #[derive(Debug)]
 pub(super) struct Row {
     block: Arc<Block>,
-    /// The index of the cells in their columns of the block.
+    /// Index of the cells in their columns of the block.
     index: u32,
 }
 
-impl Default for Group {
+impl Default for SmallColumns {
     fn default() -> Self {
         Self {
             members: Vec::new(),
@@ -49,8 +49,8 @@ impl Default for Group {
     }
 }
 
-impl Group {
-    /// Adds a column, whose spec is known.
+impl SmallColumns {
+    /// Adds a column with a known spec.
     pub(super) fn add(&mut self, column: usize, columns: &mut [Column]) {
         if !self.rows.is_empty() {
             self.split_rows(columns);
@@ -59,7 +59,7 @@ impl Group {
         self.members_changed(columns);
     }
 
-    /// Removes the column at a position. Its next values go to blocks of its own.
+    /// Removes the column at a position. Its next values go to separate blocks.
     pub(super) fn remove(&mut self, position: usize, columns: &mut [Column]) {
         if !self.rows.is_empty() {
             self.split_rows(columns);
@@ -75,7 +75,7 @@ impl Group {
         self.bytes_per_step = 0;
         for (position, &member) in self.members.iter().enumerate() {
             let column = &mut columns[member];
-            column.next_block = NextBlock::Group(position);
+            column.next_block = NextBlock::Small(position);
             self.bytes_per_step += column.spec.as_ref().map_or(0, |spec| spec.num_bytes());
         }
         let mut kept = self.members.iter().map(|&it| columns[it].options.num_keep_alive_refs);
@@ -83,8 +83,8 @@ impl Group {
         self.num_keep_alive_refs = first.filter(|first| kept.all(|other| other == *first));
     }
 
-    /// Makes a block for the next cells if there is none. It is encoded as those of `like` are, if
-    /// it has the same columns.
+    /// Makes a block for the next cells if there is none. Shares the encoders of `like`, if that
+    /// has the same columns.
     pub(super) fn open_block(
         &mut self,
         columns: &[Column],
@@ -113,15 +113,15 @@ impl Group {
         }
     }
 
-    /// Whether all values are in rows so far, and their blocks are known.
+    /// True if all values are in rows so far, and their blocks are known.
     pub(super) fn keeps_rows(&self) -> bool {
         self.columns.as_ref().is_some_and(|columns| columns.are_kept_in_rows())
             && self.has_rows_alone
             && self.num_keep_alive_refs.is_some()
     }
 
-    /// Whether these values, one for each member, are of the members' specs. They are if they are
-    /// of those of `checked`, which may be the same.
+    /// True if these values, one for each member, have the members' specs. Compares with `checked`
+    /// first, whose specs may be shared.
     pub(super) fn are_of<'v>(
         &self,
         values: impl ExactSizeIterator<Item = &'v CellValue<'v>>,
@@ -152,8 +152,8 @@ impl Group {
 
     /// Appends the members among these cells, of one step, to the open block, if it is still open.
     ///
-    /// `at` is the step of the history, `step` that of the episode. If a column has `limit` cells
-    /// then, the block takes no more.
+    /// `at` is the step of the history, `step` that of the episode. The block is frozen if a column
+    /// then has `limit` cells.
     pub(super) fn append(
         &mut self,
         columns: &mut [Column],
@@ -174,7 +174,7 @@ impl Group {
         }
         let mut values: SmallVec<[(usize, &mut CellValue<'_>); 8]> = SmallVec::new();
         for (column, value) in cells {
-            if let NextBlock::Group(position) = columns[*column].next_block {
+            if let NextBlock::Small(position) = columns[*column].next_block {
                 values.push((position, value));
             }
         }
@@ -212,7 +212,7 @@ impl Group {
         }
     }
 
-    /// Gives the values of the rows to the histories of the members, where the next ones go, too.
+    /// Moves the values of the rows into the histories of the members, where later values go too.
     fn split_rows(&mut self, columns: &mut [Column]) {
         self.has_rows_alone = false;
         for (at, row) in self.rows.drain(..) {
@@ -222,7 +222,7 @@ impl Group {
         }
     }
 
-    /// Empties the history; references to its cells expire.
+    /// Empties the history, and makes references to its cells expire.
     pub(super) fn clear(&mut self) {
         self.rows.drain(..).for_each(|(_, row)| row.expire());
         self.has_rows_alone = true;

@@ -1,48 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a client knows of one table of one shard, as last heard.
+//! Table statistics: the last known numbers of one table at one shard.
 
 use parking_lot::Mutex;
 use reverb_data::{GroupSampling, Sampled};
 use reverb_wire::generated::reverb::WatchedTable;
 
-/// One table of one shard at one time; `None` is not known.
+/// Numbers of one table at one shard at one time. `None` means unknown, unless documented
+/// otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
-pub struct Facts {
+pub struct Stats {
     /// Number of items.
     pub size: i64,
-    /// The part of its `max_size` or `max_bytes` that the table has.
+    /// Fill level from 0 to 1: the used part of `max_size` or `max_bytes`, whichever is larger.
     pub share: Option<f64>,
-    /// The sum of the weights of all items.
+    /// Sum of the weights of all items.
     pub mass: Option<f64>,
-    /// The largest priority of all items.
+    /// Largest priority of all items.
     pub max_priority: Option<f64>,
-    /// The smallest probability of an item.
+    /// Smallest sampling probability of an item.
     pub min_probability: Option<f64>,
     /// Inserts times `samples_per_insert` minus samples.
     pub cursor: f64,
-    /// The lower bound of the cursor; `None`: no bound.
+    /// Lower bound of the cursor; `None`: unbounded.
     pub min_diff: Option<f64>,
-    /// Below this many items nothing is sampled.
+    /// Smallest number of items at which the table can be sampled.
     pub min_size: i64,
-    /// Whether inserts wait.
+    /// True if inserts are blocked.
     pub insert_waits: bool,
-    /// Whether sample requests wait.
+    /// True if sample requests are blocked.
     pub sample_waits: bool,
-    /// Whether the shard has said anything of the table.
+    /// True once the shard has reported this table.
     pub is_heard: bool,
-    /// Whether all its items have slots of the shard, for sure.
+    /// True if the keys of all items are known to lie in slots of the shard.
     pub has_no_foreign_keys: bool,
 }
 
-impl Facts {
-    /// How many samples the limiter allows, as far as is known.
+impl Stats {
+    /// Number of samples that the limiter allows now, as far as is known.
     pub fn samples_allowed(&self) -> usize {
         if self.size == 0 || self.size < self.min_size {
             return 0;
         }
         match self.min_diff {
-            // Floats beyond the largest usize become that.
+            // The cast turns larger values into the largest usize.
             Some(min_diff) => (self.cursor - min_diff).max(0.0) as usize,
             None => usize::MAX,
         }
@@ -94,42 +95,42 @@ impl Facts {
     }
 }
 
-/// The facts of one table of one shard, which several threads read and write.
+/// Statistics of one table at one shard, shared by threads.
 #[derive(Debug, Default)]
-pub struct TableFacts(Mutex<Facts>);
+pub struct TableStats(Mutex<Stats>);
 
-impl TableFacts {
-    /// What is known now.
-    pub fn now(&self) -> Facts {
+impl TableStats {
+    /// The current statistics.
+    pub fn now(&self) -> Stats {
         *self.0.lock()
     }
 
-    /// Takes what a watch says.
+    /// Stores the report of a watch.
     pub fn watched(&self, table: &WatchedTable) {
         self.0.lock().watched(table);
     }
 
-    /// Takes the part of its `max_size` or `max_bytes` that the table has.
+    /// Stores the fill level, from 0 to 1.
     pub fn filled(&self, share: f64) {
         self.0.lock().share = Some(share).filter(|share| share.is_finite());
     }
 
-    /// Takes the size that a server without watches tells.
+    /// Stores the size reported by a server that has no watches.
     pub fn polled(&self, size: i64, max_size: i64) {
         self.0.lock().polled(size, max_size);
     }
 
-    /// Learns from an answer: the mass is the weight of an item divided by its probability.
+    /// Estimates the mass from samples: the weight of an item divided by its probability.
     pub fn sampled(&self, samples: &[Sampled], sampling: GroupSampling) {
         self.0.lock().sampled(samples, sampling);
     }
 
-    /// Forgets everything: another server answers.
+    /// Forgets everything, because another server has taken over.
     pub fn forget(&self) {
-        *self.0.lock() = Facts::default();
+        *self.0.lock() = Stats::default();
     }
 
-    /// Says that there may be items of foreign slots.
+    /// Records that items with keys of other shards' slots are possible.
     pub fn doubt_keys(&self) {
         self.0.lock().has_no_foreign_keys = false;
     }
@@ -154,40 +155,40 @@ mod tests {
 
     #[test]
     fn nothing_is_known_of_a_table_that_was_not_heard_of() {
-        let facts = TableFacts::default();
-        assert_eq!((facts.now().mass, facts.now().is_heard), (None, false));
-        facts.watched(&told(5));
-        let now = facts.now();
+        let stats = TableStats::default();
+        assert_eq!((stats.now().mass, stats.now().is_heard), (None, false));
+        stats.watched(&told(5));
+        let now = stats.now();
         assert_eq!((now.size, now.mass, now.samples_allowed()), (5, Some(6.0), 3));
-        facts.forget();
-        assert_eq!(facts.now(), Facts::default());
+        stats.forget();
+        assert_eq!(stats.now(), Stats::default());
     }
 
     #[test]
     fn a_watch_keeps_what_it_does_not_tell() {
-        let facts = TableFacts::default();
-        facts.filled(0.5);
-        facts.watched(&told(5));
-        assert_eq!(facts.now().share, Some(0.5));
-        facts.filled(f64::NAN);
-        assert_eq!(facts.now().share, None);
+        let stats = TableStats::default();
+        stats.filled(0.5);
+        stats.watched(&told(5));
+        assert_eq!(stats.now().share, Some(0.5));
+        stats.filled(f64::NAN);
+        assert_eq!(stats.now().share, None);
     }
 
     #[test]
     fn without_a_bound_or_items_the_limiter_allows_all_or_nothing() {
-        let facts = TableFacts::default();
-        facts.watched(&WatchedTable { min_diff: -f64::MAX, ..told(2) });
-        assert_eq!(facts.now().samples_allowed(), usize::MAX);
-        facts.watched(&WatchedTable { min_diff: -f64::MAX, ..told(1) });
-        assert_eq!(facts.now().samples_allowed(), 0);
+        let stats = TableStats::default();
+        stats.watched(&WatchedTable { min_diff: -f64::MAX, ..told(2) });
+        assert_eq!(stats.now().samples_allowed(), usize::MAX);
+        stats.watched(&WatchedTable { min_diff: -f64::MAX, ..told(1) });
+        assert_eq!(stats.now().samples_allowed(), 0);
     }
 
     #[test]
     fn a_poll_of_items_says_that_a_mass_of_nothing_is_out_of_date() {
-        let facts = TableFacts::default();
-        facts.polled(0, 10);
-        assert_eq!(facts.now().mass, Some(0.0));
-        facts.polled(4, 10);
-        assert_eq!((facts.now().mass, facts.now().share), (None, Some(0.4)));
+        let stats = TableStats::default();
+        stats.polled(0, 10);
+        assert_eq!(stats.now().mass, Some(0.0));
+        stats.polled(4, 10);
+        assert_eq!((stats.now().mass, stats.now().share), (None, Some(0.4)));
     }
 }

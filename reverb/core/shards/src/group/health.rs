@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Looks after a member: whether it answers, which map it has, and how its tables change.
+//! Health of a member: polls whether it answers, its map, and changes of its tables.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -11,21 +11,21 @@ use reverb_wire::generated::reverb::DirectoryResponse;
 
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::find::within;
+use super::discovery::within;
 use super::{Group, PATIENCE};
 use crate::member::Member;
 
-/// How often a member that nobody samples is asked for its map.
+/// Polling interval for the map of a member that is not sampled.
 const IDLE_INTERVAL: Duration = Duration::from_secs(5);
-/// How often a member is asked how full it is, while this client writes.
+/// Polling interval for fill levels while this client writes.
 const FILL_INTERVAL: Duration = Duration::from_secs(1);
-/// How often a server without watches is asked for its sizes.
+/// Polling interval for the table sizes of a server without watches.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// How often a member that is down is tried again.
+/// Pause between attempts to reach a member that is down.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Runs until the group or the member is gone.
-pub(super) async fn tend(group: Weak<Group>, member: Weak<Member>) {
+/// Polls the member until the group or the member is gone.
+pub(super) async fn watch(group: Weak<Group>, member: Weak<Member>) {
     loop {
         let Some((strong_group, strong)) = group.upgrade().zip(member.upgrade()) else { return };
         let result = look(&strong_group, &strong).await;
@@ -48,7 +48,7 @@ pub(super) async fn tend(group: Weak<Group>, member: Weak<Member>) {
     }
 }
 
-/// Looks once, or as long as a watch lasts. Returns when to look again.
+/// Polls once, or follows a watch until it ends. Returns the time until the next poll.
 async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duration>> {
     let shard = member.shard()?;
     let writes = group.is_writing();
@@ -63,7 +63,7 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
             let info = within(shard.server_info()).await?;
             member.came_up(Some(info.tables_state_id.0 ^ info.tables_state_id.1));
             for table in &info.tables {
-                member.facts(&table.name).polled(table.current_size, table.max_size);
+                member.stats(&table.name).polled(table.current_size, table.max_size);
             }
             group.tell();
             let is_needed = !group.needed_tables().is_empty();
@@ -81,7 +81,7 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
         return Ok(Some(if writes { FILL_INTERVAL } else { IDLE_INTERVAL }));
     }
     let mut watch = within(shard.watch(&tables)).await?;
-    // One that says nothing for long may have nothing to say.
+    // A timeout is an error only before the first report: later, silence may mean "no change".
     let mut has_heard = false;
     let patience_ends = Instant::now() + PATIENCE;
     let mut fills = tokio::time::interval_at(Instant::now() + FILL_INTERVAL, FILL_INTERVAL);
@@ -108,7 +108,7 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
         };
         let Some(news) = news else { return Err(Error::unavailable("it ended the watch")) };
         for table in &news.tables {
-            member.facts(&table.name).watched(table);
+            member.stats(&table.name).watched(table);
         }
         has_heard = true;
         member.came_up(None);
@@ -122,7 +122,7 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
     }
 }
 
-/// Takes what a member says of itself and of the group.
+/// Stores the answer of a member about itself and its group.
 pub(crate) fn take(
     group: &Arc<Group>,
     member: &Arc<Member>,
@@ -130,7 +130,7 @@ pub(crate) fn take(
 ) -> Result<()> {
     member.set_ours(true);
     let place = answer.index;
-    // It leaves out the map that this client has.
+    // The answer has no map if this client already has the newest one.
     let has_map = answer.map.is_some() || group.found().is_some_and(|view| view.map.is_some());
     if has_map && place.is_some_and(|index| index != member.index) {
         return Err(Error::failed_precondition(format!(
@@ -142,7 +142,7 @@ pub(crate) fn take(
     member.came_up(Some(answer.server_id));
     member.told_writers.store(answer.num_writers, Ordering::Relaxed);
     for fill in &answer.fills {
-        member.facts(&fill.name).filled(fill.share);
+        member.stats(&fill.name).filled(fill.share);
     }
     if let Some(map) = &answer.map
         && let Err(error) = group.adopt(map)

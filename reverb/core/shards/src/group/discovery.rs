@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Finds the shards of a group: each seed may know all of them.
+//! Discovery of the shards of a group, starting at its seeds.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,39 +13,39 @@ use reverb_wire::transport::ServerInfo;
 use tokio::sync::watch;
 
 use super::{Group, PATIENCE, View};
-use crate::member::{Line, Member, Place, State};
+use crate::member::{Member, MemberConfig, ShardConnection, State};
 use crate::slot_map::SlotMap;
 use crate::tables::{check_alike, samplings};
 
-/// How long a shard is waited for when another one has answered.
+/// Time that a silent shard gets after another shard has answered.
 const AFTER_OTHERS: Duration = Duration::from_millis(700);
 
-/// A seed, and what it says.
+/// A seed and its answer.
 struct Seed {
-    place: String,
-    line: Box<dyn Line>,
-    /// `None`: it has no call for that, so it is a server of dm-reverb or an older one.
+    host_port: String,
+    connection: Box<dyn ShardConnection>,
+    /// `None` if the server has no directory call: it runs dm-reverb or an older release.
     answer: Result<Option<DirectoryResponse>>,
 }
 
 impl Group {
-    /// Asks all seeds, and makes a view of what they say.
+    /// Asks all seeds, and makes a view of their answers.
     pub(super) async fn find(self: &Arc<Self>) -> Result<View> {
         let mut seeds = Vec::new();
-        for place in self.places().await {
-            let line = self.dial.dial(&self.address.shard(&place), None)?;
-            seeds.push((place, line));
+        for host_port in self.seed_addresses().await {
+            let connection = self.connect.connect(&self.address.shard(&host_port), None)?;
+            seeds.push((host_port, connection));
         }
         let others = Others::default();
-        let asked = seeds.into_iter().map(|(place, line)| async {
-            let answer = others.or_without_it(ask(&*line)).await;
-            Seed { place, line, answer }
+        let asked = seeds.into_iter().map(|(host_port, connection)| async {
+            let answer = others.or_without_it(ask(&*connection)).await;
+            Seed { host_port, connection, answer }
         });
         let seeds = join_all(asked).await;
         if let Some(error) = seeds.iter().find_map(|it| match &it.answer {
-            // A certificate or a right: to go on without this shard would hide it.
+            // A wrong certificate or a missing right is reported: going on would hide the shard.
             Err(error) if !error.is_transient() && error.kind() != ErrorKind::DeadlineExceeded => {
-                Some(error.clone().context(&format!("Shard {}", it.place)))
+                Some(error.clone().context(&format!("Shard {}", it.host_port)))
             }
             _ => None,
         }) {
@@ -75,37 +75,38 @@ impl Group {
         Ok(view)
     }
 
-    /// The seeds; a single name may have several addresses, each of which is one.
-    async fn places(&self) -> Vec<String> {
+    /// Addresses of the seeds. A single name that resolves to several addresses gives one seed
+    /// each.
+    async fn seed_addresses(&self) -> Vec<String> {
         let seeds = &self.address.seeds;
         let [only] = &seeds[..] else { return seeds.clone() };
         let is_name = |host: &str| {
             let host = host.trim_matches(['[', ']']);
             host != "localhost" && host.parse::<std::net::IpAddr>().is_err()
         };
-        // With TLS, certificates are of names.
+        // TLS certificates hold names, so names are kept with TLS.
         match only.rsplit_once(':') {
             Some((host, port)) if is_name(host) && !only.starts_with("unix:") => {
                 let found = tokio::time::timeout(PATIENCE, tokio::net::lookup_host(only)).await;
                 let Ok(Ok(found)) = found else { return seeds.clone() };
-                let mut places: Vec<String> = found
+                let mut addresses: Vec<String> = found
                     .map(|it| match it.ip() {
                         std::net::IpAddr::V4(ip) => format!("{ip}:{port}"),
                         std::net::IpAddr::V6(ip) => format!("[{ip}]:{port}"),
                     })
                     .collect();
-                places.dedup();
-                if places.len() < 2 || self.address.scheme == "grpcs://" {
+                addresses.dedup();
+                if addresses.len() < 2 || self.address.scheme == "grpcs://" {
                     return seeds.clone();
                 }
-                places
+                addresses
             }
             _ => seeds.clone(),
         }
     }
 
-    /// The members of a map. Where it has no addresses, they are those of the seeds, or those that
-    /// were known before.
+    /// Makes the members of a map. Missing addresses are taken from the seeds or from the previous
+    /// members.
     fn members_of(
         self: &Arc<Self>,
         map: &ShardMap,
@@ -128,14 +129,14 @@ impl Group {
                     return Err(Error::failed_precondition(format!(
                         "{} and {} are different servers, and both say that they are shard {index} \
                          of group {:?}. Give each shard an index of its own.",
-                        other.place, seed.place, map.group
+                        other.host_port, seed.host_port, map.group
                     )));
                 }
                 continue;
             }
             by_index.insert(index, seed);
         }
-        // In a full list, a seed that does not answer stands for the shard of its position.
+        // If there is a seed for each shard, a silent seed is the shard of its position.
         if num_seeds == map.shards.len() {
             for (position, seed) in silent {
                 by_index.entry(position as i32).or_insert(seed);
@@ -148,14 +149,14 @@ impl Group {
             let answered = known.as_ref().and_then(|it| it.answer.as_ref().ok()?.as_ref());
             let named_id = Some(shard.server_id).filter(|&id| id != 0);
             let server_id = answered.map(|it| it.server_id).or(named_id);
-            let at_place = before.iter().find(|it| it.index == shard.index);
-            let (address, line) = match known {
+            let previous = before.iter().find(|it| it.index == shard.index);
+            let (address, connection) = match known {
                 Some(seed) if shard.address.is_empty() => {
-                    (self.address.shard(&seed.place), seed.line)
+                    (self.address.shard(&seed.host_port), seed.connection)
                 }
                 None if shard.address.is_empty() => {
-                    if let Some(known) = at_place {
-                        (known.address.clone(), self.dial.dial(&known.address, None)?)
+                    if let Some(known) = previous {
+                        (known.address.clone(), self.connect.connect(&known.address, None)?)
                     } else {
                         return Err(Error::failed_precondition(format!(
                             "Group {:?} has {} shards, and no address of shard {} is known: write \
@@ -175,11 +176,11 @@ impl Group {
                         )));
                     }
                     let address = self.address.shard(&shard.address);
-                    let line = self.dial.dial(&address, named_id)?;
-                    (address, line)
+                    let connection = self.connect.connect(&address, named_id)?;
+                    (address, connection)
                 }
             };
-            let place = Place {
+            let config = MemberConfig {
                 index: shard.index,
                 address,
                 weight: shard.weight,
@@ -188,8 +189,9 @@ impl Group {
                 server_id,
             };
             let is_near = !shard.unix_path.is_empty() && named_id.is_some();
-            let socket = if is_near { self.dial.dial_socket(&shard.unix_path) } else { None };
-            let member = Member::new(place, line, slots.slots_of(shard.index)).with_socket(socket);
+            let socket = if is_near { self.connect.connect_socket(&shard.unix_path) } else { None };
+            let member =
+                Member::new(config, connection, slots.slots_of(shard.index)).with_socket(socket);
             if let Some(error) = silence {
                 member.went_down(&error);
             }
@@ -199,11 +201,11 @@ impl Group {
         Ok(members)
     }
 
-    /// Asks the members for their tables, and checks that all have the same.
+    /// Asks all members for their tables, and checks that the tables are equal.
     async fn check_tables(&self, view: &mut View) -> Result<()> {
         let others = Others::default();
         let asked = view.members.iter().map(|member| async {
-            // It was asked a moment ago. Whoever looks after it asks again.
+            // The task of this member retries; it was asked a moment ago.
             if let State::Down(error) = member.state() {
                 return (member.name(), Err(error));
             }
@@ -248,7 +250,7 @@ impl Group {
         }
     }
 
-    /// Takes a newer map, if it is one. Members that stay are those of before.
+    /// Installs the map if it is newer. Members that did not change are kept.
     pub(crate) fn adopt(self: &Arc<Self>, map: &ShardMap) -> Result<()> {
         let Some(old) = self.found() else { return Ok(()) };
         if map.epoch <= old.epoch() || old.map.as_ref().is_some_and(|it| it.group != map.group) {
@@ -277,7 +279,7 @@ impl Group {
     }
 }
 
-/// Shards that are asked together: when one has answered, a silent one is not waited for long.
+/// Limits the wait for silent shards once another shard has answered.
 #[derive(Default)]
 struct Others(watch::Sender<bool>);
 
@@ -285,7 +287,7 @@ impl Others {
     async fn or_without_it<T>(&self, asked: impl Future<Output = Result<T>>) -> Result<T> {
         let mut has_answered = self.0.subscribe();
         let patience = async {
-            // It fails only without a sender, which is `self`.
+            // Fails only if the sender is gone, and the sender is `self`.
             let _ = has_answered.wait_for(|it| *it).await;
             tokio::time::sleep(AFTER_OTHERS).await;
         };
@@ -303,7 +305,7 @@ impl Others {
     }
 }
 
-/// Waits for an answer that comes at once.
+/// Waits for an answer that needs no work at the server, for at most [`PATIENCE`].
 pub(crate) async fn within<T>(answer: impl Future<Output = Result<T>>) -> Result<T> {
     match tokio::time::timeout(PATIENCE, answer).await {
         Ok(answer) => answer,
@@ -311,9 +313,9 @@ pub(crate) async fn within<T>(answer: impl Future<Output = Result<T>>) -> Result
     }
 }
 
-/// What a server says of its group.
-pub(super) async fn ask(line: &dyn Line) -> Result<Option<DirectoryResponse>> {
-    let shard = line.shard()?;
+/// Asks a server for the directory of its group.
+pub(super) async fn ask(connection: &dyn ShardConnection) -> Result<Option<DirectoryResponse>> {
+    let shard = connection.shard()?;
     match within(shard.call(DirectoryRequest::default())).await {
         Ok(answer) => Ok(Some(answer)),
         Err(error) if error.kind() == ErrorKind::Unimplemented => Ok(None),
@@ -330,14 +332,14 @@ fn check_one_group(seeds: &[Seed], map: &ShardMap) -> Result<()> {
                 return Err(Error::failed_precondition(format!(
                     "The server at {} is a shard of group {:?}, and another of the address is of \
                      group {:?}.",
-                    seed.place, theirs.group, map.group
+                    seed.host_port, theirs.group, map.group
                 )));
             }
             None => {
                 return Err(Error::failed_precondition(format!(
                     "The server at {} is no shard of a group, and another of the address is one of \
                      group {:?}.",
-                    seed.place, map.group
+                    seed.host_port, map.group
                 )));
             }
             Some(_) => {}
@@ -346,31 +348,31 @@ fn check_one_group(seeds: &[Seed], map: &ShardMap) -> Result<()> {
     Ok(())
 }
 
-/// The members of a plain list, by their positions.
+/// Makes the members of a list without a map: the position in the list is the index.
 fn members_in_order(seeds: Vec<Seed>) -> Result<Vec<Arc<Member>>> {
     let slots = SlotMap::by_position(seeds.len());
     let mut ids: HashMap<u64, String> = HashMap::new();
     let mut members = Vec::new();
     for (position, seed) in seeds.into_iter().enumerate() {
-        let Seed { place, line, answer } = seed;
+        let Seed { host_port, connection, answer } = seed;
         let is_ours = !matches!(answer, Ok(None));
         let silence = answer.as_ref().err().cloned();
         let server_id = answer.ok().flatten().map(|it| it.server_id);
-        if let Some(other) = server_id.and_then(|id| ids.insert(id, place.clone())) {
+        if let Some(other) = server_id.and_then(|id| ids.insert(id, host_port.clone())) {
             return Err(Error::failed_precondition(format!(
-                "{other} and {place} are the same server; a group has each shard once."
+                "{other} and {host_port} are the same server; a group has each shard once."
             )));
         }
         let index = position as i32;
-        let place = Place {
+        let config = MemberConfig {
             index,
-            address: place,
+            address: host_port,
             weight: 1.0,
             is_draining: false,
             is_coordinator: false,
             server_id,
         };
-        let member = Member::new(place, line, slots.slots_of(index));
+        let member = Member::new(config, connection, slots.slots_of(index));
         member.set_ours(is_ours);
         if let Some(error) = silence {
             member.went_down(&error);

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whose turn it is to get the next writer: shards in turn, by their weights.
+//! Weighted round robin: the choice of the shard for the next writer.
 //!
-//! Each turn gives everybody credit by weight, and the one with the most pays for it. So after any
-//! number of turns nobody is more than one turn from its part.
+//! Each choice adds every shard's weight to its credit, and the shard with the most credit pays for
+//! all. After any number of choices, no shard is more than one off its share.
 
 use std::collections::BTreeMap;
 
-/// No more turns pass at once: with very different weights, that of a shard may be far away.
+/// Largest number of choices skipped at once: with very different weights a shard's turn may be far
+/// away.
 const MAX_PASSED: usize = 1000;
 
-/// The credit of each shard, by index.
+/// Credit of each shard, by index.
 #[derive(Debug, Clone, Default)]
-pub struct Turns {
+pub struct WeightedRoundRobin {
     credits: BTreeMap<i32, f64>,
-    /// Where new shards begin, so that clients do not all begin with the same one.
+    /// Random credit of new shards, so that clients start at different shards.
     start: f64,
 }
 
-impl Turns {
+impl WeightedRoundRobin {
     /// Starts at `start` in `[0, 1)`.
     pub fn new(start: f64) -> Self {
         Self { credits: BTreeMap::new(), start }
     }
 
-    /// Lets turns pass until the next one is that of this shard.
+    /// Advances the rotation until this shard is next.
     pub fn pass_before(&mut self, index: i32, shards: &[(i32, f64)]) {
         for _ in 0..MAX_PASSED {
             let mut ahead = self.clone();
@@ -34,8 +35,8 @@ impl Turns {
         }
     }
 
-    /// The position, in `shards`, of the one whose turn it is. Each is an index and a weight above
-    /// 0; at least one.
+    /// The position in `shards` of the next shard. `shards` has at least one pair of index and
+    /// weight, with weights above 0.
     pub fn next(&mut self, shards: &[(i32, f64)]) -> usize {
         let total: f64 = shards.iter().map(|(_, weight)| weight).sum();
         let (mut best, mut most) = (0, f64::NEG_INFINITY);
@@ -73,9 +74,9 @@ mod tests {
             let shards: Vec<(i32, f64)> =
                 weights.iter().enumerate().map(|(i, &weight)| (i as i32 * 3, weight)).collect();
             let total: f64 = weights.iter().sum();
-            let (mut turns, mut counts) = (Turns::new(start), vec![0.0; weights.len()]);
+            let (mut rotation, mut counts) = (WeightedRoundRobin::new(start), vec![0.0; weights.len()]);
             for t in 1..500 {
-                counts[turns.next(&shards)] += 1.0;
+                counts[rotation.next(&shards)] += 1.0;
                 for (count, weight) in counts.iter().zip(&weights) {
                     let exact = f64::from(t) * weight / total;
                     prop_assert!((count - exact).abs() < weights.len() as f64 / 2.0 + 1.0);
@@ -89,28 +90,28 @@ mod tests {
         let shards = [(0, 1.0), (1, 2.0), (5, 1.0)];
         for start in [0.0, 0.3, 0.9] {
             for (at, (index, _)) in shards.into_iter().enumerate() {
-                let mut turns = Turns::new(start);
-                turns.pass_before(index, &shards);
-                assert_eq!(turns.next(&shards), at);
+                let mut rotation = WeightedRoundRobin::new(start);
+                rotation.pass_before(index, &shards);
+                assert_eq!(rotation.next(&shards), at);
             }
-            Turns::new(start).pass_before(7, &shards);
+            WeightedRoundRobin::new(start).pass_before(7, &shards);
         }
     }
 
     #[test]
     fn equal_shards_come_in_turn() {
         let shards = [(0, 1.0), (1, 1.0), (2, 1.0)];
-        let mut turns = Turns::new(0.4);
-        let order: Vec<usize> = (0..9).map(|_| turns.next(&shards)).collect();
+        let mut rotation = WeightedRoundRobin::new(0.4);
+        let order: Vec<usize> = (0..9).map(|_| rotation.next(&shards)).collect();
         for round in order.chunks(3) {
             assert_eq!(round, &order[..3]);
             assert_eq!(round.iter().sum::<usize>(), 3);
         }
-        // One that is away does not catch up with what it missed.
+        // A shard that was away does not make up for missed turns.
         for _ in 0..100 {
-            turns.next(&shards[..2]);
+            rotation.next(&shards[..2]);
         }
-        let counts = (0..9).map(|_| turns.next(&shards)).filter(|&it| it == 2).count();
+        let counts = (0..9).map(|_| rotation.next(&shards)).filter(|&it| it == 2).count();
         assert!(counts <= 4, "{counts}");
     }
 }

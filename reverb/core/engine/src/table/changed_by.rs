@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who has changed a table for a while, and when.
+//! Author of a lasting change of a table.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Who has paused a table or turned its rate limiter off, and when.
+/// Client that has paused a table or turned its rate limiter off, and the time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SetBy {
-    /// What the caller calls itself.
+pub struct ChangedBy {
+    /// Name that the client gave itself.
     pub client: Arc<str>,
-    /// When it called.
+    /// Time of the call.
     pub at: SystemTime,
 }
 
-impl SetBy {
-    /// A caller, now.
+impl ChangedBy {
+    /// This client at the current time.
     pub fn now(client: &str) -> Self {
         Self { client: client.into(), at: SystemTime::now() }
     }
 }
 
-impl fmt::Display for SetBy {
+impl fmt::Display for ChangedBy {
     /// Writes `learner-0 since 14:03:12 UTC`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs() % 86_400;
@@ -39,7 +39,7 @@ mod tests {
     #[test]
     fn the_time_of_day_is_told() {
         let at = UNIX_EPOCH + Duration::from_secs(1_764_000_000 + 7);
-        let by = SetBy { client: "learner-0".into(), at };
+        let by = ChangedBy { client: "learner-0".into(), at };
         assert_eq!(by.to_string(), "learner-0 since 16:00:07 UTC");
     }
 }

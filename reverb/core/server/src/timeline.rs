@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The last minutes of a server, a point a second, while somebody looks.
+//! Statistics of the last minutes, one point per second, recorded while they are being watched.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -13,21 +13,21 @@ use crate::service::Service;
 
 /// Time between two points.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How many points are kept: ten minutes.
+/// Number of points that are kept: ten minutes.
 const MAX_POINTS: usize = 600;
-/// Nobody looks any more when nobody has asked for so long.
+/// Time after the last request at which recording stops.
 const INTEREST: Duration = Duration::from_secs(600);
-/// Rates are those of so much time, or of what there is.
+/// Time span of the rates, or less if there are fewer points.
 const RATE_WINDOW: Duration = Duration::from_secs(10);
-/// Less time gives no rate.
+/// Shortest time span for rates.
 const MIN_WINDOW: Duration = Duration::from_millis(500);
 
-/// What a server was like in the last minutes.
+/// Counters of a server in the last minutes.
 ///
-/// A task adds the points. It runs only while somebody has asked within the last minutes, so a
-/// server that nobody looks at does nothing.
+/// A task records the points. It ends minutes after the last request, so a server that is not
+/// watched does no work.
 #[derive(Debug)]
-pub(crate) struct History {
+pub(crate) struct Timeline {
     runtime: Handle,
     state: Mutex<State>,
 }
@@ -39,14 +39,14 @@ struct State {
     is_running: bool,
 }
 
-/// All tables at one moment.
+/// Counters of all tables at one moment.
 #[derive(Debug)]
 struct Point {
     at: Instant,
     tables: Vec<TablePoint>,
 }
 
-/// What a table had counted at one moment.
+/// Counters of a table at one moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct TablePoint {
     pub(crate) inserts: u64,
@@ -66,18 +66,18 @@ impl TablePoint {
     }
 }
 
-/// What a table did in the last seconds.
+/// Rates of a table in the last seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Rates {
-    /// How many seconds these are.
+    /// Time span of the rates, in seconds.
     pub(crate) seconds: f64,
-    /// Items inserted a second.
+    /// Inserted items per second.
     pub(crate) inserts: f64,
-    /// Items sampled a second.
+    /// Sampled items per second.
     pub(crate) samples: f64,
-    /// The share of the time in which an insert waited, from 0 to 1.
+    /// Share of the time with blocked inserts, from 0 to 1.
     pub(crate) insert_blocked: f64,
-    /// The share of the time in which a sample waited, from 0 to 1.
+    /// Share of the time with blocked sample requests, from 0 to 1.
     pub(crate) sample_blocked: f64,
 }
 
@@ -97,14 +97,13 @@ impl Rates {
     }
 }
 
-impl History {
+impl Timeline {
     pub(crate) fn new(runtime: &Handle) -> Self {
         Self { runtime: runtime.clone(), state: Mutex::default() }
     }
 
-    /// Somebody looks: from now on there are points. Returns what each table did in the last
-    /// seconds; `None` if that is not known yet. `tables` are the tables as they are now, in the
-    /// order of the server.
+    /// Starts or prolongs the recording. Returns the rates of each table, or `None` before there
+    /// are enough points. `tables` are the current counters, in the order of the server.
     pub(crate) fn look(
         &self,
         service: &Weak<Service>,
@@ -119,7 +118,7 @@ impl History {
             state.points.push_back(Point { at: now, tables: tables.to_vec() });
             self.runtime.spawn(keep(Weak::clone(service)));
         }
-        // The oldest point of the window.
+        // Oldest point of the time span.
         let then = state.points.iter().find(|point| now - point.at <= RATE_WINDOW);
         let rates = |(at, table): (usize, &TablePoint)| {
             let point = then.filter(|point| now - point.at >= MIN_WINDOW)?;
@@ -128,7 +127,7 @@ impl History {
         tables.iter().enumerate().map(rates).collect()
     }
 
-    /// The points of these tables, given by their positions in the server; the last point is now.
+    /// Points of the tables at these positions in the server. The last point is the current one.
     pub(crate) fn points(&self, tables: &[usize]) -> (Vec<Duration>, Vec<Vec<TablePoint>>) {
         let now = Instant::now();
         let state = self.state.lock();
@@ -139,7 +138,7 @@ impl History {
         (ago, tables.iter().map(of_table).collect())
     }
 
-    /// Adds a point; `false` if nobody has asked for long.
+    /// Adds a point; `false` if recording should stop.
     fn add(&self, tables: Vec<TablePoint>) -> bool {
         let now = Instant::now();
         let mut state = self.state.lock();
@@ -157,7 +156,7 @@ impl History {
     }
 }
 
-/// Adds points while somebody looks and the server lives.
+/// Records points until nobody watches or the server is gone.
 async fn keep(service: Weak<Service>) {
     let mut clock = tokio::time::interval(INTERVAL);
     clock.tick().await;
@@ -170,7 +169,7 @@ async fn keep(service: Weak<Service>) {
             let tables = service.tables.all().iter();
             tables.map(|table| TablePoint::new(&table.status())).collect()
         };
-        if !service.history.add(points(&service)) {
+        if !service.timeline.add(points(&service)) {
             return;
         }
     }
@@ -199,15 +198,15 @@ mod tests {
 
     #[tokio::test]
     async fn there_are_points_only_while_somebody_looks() {
-        let history = History::new(&Handle::current());
-        assert!(!history.add(vec![point(1, 0)]), "nobody has asked");
-        let first = history.look(&Weak::new(), &[point(1, 0)]);
+        let timeline = Timeline::new(&Handle::current());
+        assert!(!timeline.add(vec![point(1, 0)]), "nobody has asked");
+        let first = timeline.look(&Weak::new(), &[point(1, 0)]);
         assert_eq!(first, [None], "one point gives no rate");
-        assert!(history.add(vec![point(2, 0)]));
-        assert_eq!(history.state.lock().points.len(), 2);
+        assert!(timeline.add(vec![point(2, 0)]));
+        assert_eq!(timeline.state.lock().points.len(), 2);
         for _ in 0..2 * MAX_POINTS {
-            history.add(vec![point(2, 0)]);
+            timeline.add(vec![point(2, 0)]);
         }
-        assert_eq!(history.state.lock().points.len(), MAX_POINTS);
+        assert_eq!(timeline.state.lock().points.len(), MAX_POINTS);
     }
 }
