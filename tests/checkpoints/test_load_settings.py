@@ -177,7 +177,7 @@ class TestASmallerTable:
     def test_more_items_than_even_the_stored_size(self, serve, root, values, capfd):
         on_disk.write(root / "1", on_disk.simple([1, 2, 3], max_size=2))
         assert values(serve(root, restore_settings=True)) == [2, 3]
-        assert "removed 1 item" in capfd.readouterr().err
+        assert "1 item(s) were removed" in capfd.readouterr().err
 
 
 class TestOtherSelectors:

@@ -85,7 +85,7 @@ class TestNames:
         capfd.readouterr()
         assert values(serve(root)) == [1]
         told = capfd.readouterr().err
-        assert f"checkpoint {path}: a server named 'a' saved it" in told
+        assert f"checkpoint {path}: it was saved by a server named 'a'" in told
 
     def test_a_checkpoint_of_dm_reverb_has_no_name(self, serve, sample, tmp_path, insert):
         root = tmp_path / "root"

@@ -277,7 +277,7 @@ def test_tables_can_be_used_again_when_the_socket_cannot_be_opened(start, tmp_pa
     path = tmp_path / "x"
     path.write_text("")
     table = testing.table()
-    with pytest.raises(InvalidArgumentError, match="no socket"):
+    with pytest.raises(InvalidArgumentError, match="not a socket"):
         reverb.Server([table], unix_path=path)
     start(table)
 
