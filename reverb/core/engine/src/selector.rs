@@ -95,8 +95,8 @@ trait Select {
         0
     }
 
-    /// Undoes the last `remove`. Several are undone in reverse order. No other operation may come
-    /// in between.
+    /// Undoes the last `remove`, without other operations in between. Several are undone in
+    /// reverse.
     fn put_back(&mut self, handle: Handle, priority: f64, point: RestorePoint);
 
     /// Gives an item that is present a new priority, perhaps the same one again.
@@ -170,8 +170,7 @@ impl Selector {
         match self {
             // Two links, or an entry in a list and its position.
             Self::Fifo(_) | Self::Lifo(_) | Self::Uniform(_) | Self::Shuffle(_) => 8,
-            // Weight with its part of the sums and extremes above, and an entry of a uniform
-            // selector.
+            // Weight with its sums and extremes, and an entry of a uniform selector.
             Self::Prioritized(_) => 18,
             // Handle and position, and two entries of a tree of sums.
             Self::Recent(_) => 29,
@@ -234,8 +233,7 @@ impl Selector {
         }
     }
 
-    /// True if the items of a request depend on their number, so that they must be chosen in one
-    /// call.
+    /// True if the items of a request depend on their number, so they are chosen in one call.
     pub(crate) fn chooses_together(&self) -> bool {
         matches!(self, Self::Prioritized(selector) if selector.chooses_together())
     }

@@ -59,8 +59,7 @@ pub struct Member {
     /// Address, used to connect and in messages.
     pub(crate) address: String,
     connection: Box<dyn ShardConnection>,
-    /// Connection over a Unix socket, used once `is_socket_proved` is true: the server's id is
-    /// right.
+    /// Connection over a Unix socket, used once `is_socket_proved`: the server's id is right.
     socket: Option<Box<dyn ShardConnection>>,
     is_socket_proved: AtomicBool,
     /// Key slots of the shard; `None` if it owns none and so gets no items.
