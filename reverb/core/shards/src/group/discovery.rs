@@ -359,7 +359,7 @@ fn members_in_order(seeds: Vec<Seed>) -> Result<Vec<Arc<Member>>> {
         let server_id = answer.ok().flatten().map(|it| it.server_id);
         if let Some(other) = server_id.and_then(|id| ids.insert(id, host_port.clone())) {
             return Err(Error::failed_precondition(format!(
-                "{other} and {host_port} are the same server; a group has each shard once."
+                "{other} and {host_port} are the same server. List each server of a group once."
             )));
         }
         let index = position as i32;
