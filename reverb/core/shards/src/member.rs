@@ -150,7 +150,7 @@ impl Member {
         self.is_socket_proved.store(is_right, Ordering::Relaxed);
     }
 
-    /// "shard 3 (host:8000)".
+    /// Name in messages: "shard 3 (host:8000)".
     pub(crate) fn name(&self) -> String {
         format!("shard {} ({})", self.index, self.address)
     }

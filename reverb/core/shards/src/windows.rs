@@ -395,7 +395,7 @@ fn parts(count: u64, asks: &[bool]) -> Vec<u64> {
     parts
 }
 
-/// Amount granted for each request, in whole quanta if there is too little.
+/// Divides `slack` among the wanted amounts, in whole quanta if there is too little.
 fn grants(wanted: Vec<f64>, slack: f64, quantum: f64) -> Vec<f64> {
     let total: f64 = wanted.iter().sum();
     if total <= slack.max(0.0) + EPSILON {

@@ -54,7 +54,7 @@ pub enum WaitReason {
 /// A call that the rate limiter does not allow now.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Held {
-    /// The limit in the way.
+    /// Limit that blocks the call.
     pub limit: Limit,
     /// Number of inserts that unblock a sample, or of samples that unblock an insert.
     pub missing: f64,
