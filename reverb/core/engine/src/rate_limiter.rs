@@ -265,8 +265,7 @@ impl RateLimiter {
         wanted
     }
 
-    /// Largest number of samples that can ever be allowed at once, with inserts in between; `None`
-    /// if unlimited.
+    /// Largest number of samples that can ever be allowed at once; `None` if unlimited.
     pub(crate) fn most_samples_at_once(&self) -> Option<i64> {
         let RateLimiterConfig { min_diff, max_diff, min_size_to_sample, samples_per_insert } =
             self.in_force;

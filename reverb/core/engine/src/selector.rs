@@ -101,8 +101,8 @@ trait Select {
         0
     }
 
-    /// Undoes the last `remove`. Several are undone in reverse order. No other operation may come
-    /// in between.
+    /// Undoes the last `remove`, without other operations in between. Several are undone in
+    /// reverse.
     fn put_back(&mut self, handle: Handle, priority: f64, point: RestorePoint);
 
     /// Gives an item that is present a new priority, perhaps the same one again.
@@ -238,8 +238,7 @@ impl Selector {
         }
     }
 
-    /// True if the items of a request depend on their number, so that they must be chosen in one
-    /// call.
+    /// True if the items of a request depend on their number, so they are chosen in one call.
     pub(crate) fn chooses_together(&self) -> bool {
         matches!(self, Self::Prioritized(selector) if selector.chooses_together())
     }

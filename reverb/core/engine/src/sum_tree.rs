@@ -93,8 +93,7 @@ impl SumTree {
         self.levels[0][index / FAN_OUT].0[index % FAN_OUT]
     }
 
-    /// Weights of some nodes; node `n` has the weights from `16 * n` on. Nodes without set weights
-    /// may be missing.
+    /// Weights of some nodes; node `n` has those from `16 * n` on. Unset nodes may be missing.
     pub(crate) fn nodes(&self, nodes: Range<usize>) -> impl Iterator<Item = &[f64; FAN_OUT]> {
         let len = self.levels[0].len();
         self.levels[0][nodes.start.min(len)..nodes.end.min(len)].iter().map(|node| &node.0)

@@ -252,8 +252,7 @@ impl Table {
         drop(cancelled);
     }
 
-    /// Back-pressure: waits while too many inserts are queued. Returns at once if the table is
-    /// closed.
+    /// Back-pressure: waits while too many inserts are queued and the table is open.
     pub async fn wait_for_insert_room(&self) {
         loop {
             let notified = self.room.notified();
@@ -406,8 +405,7 @@ impl Table {
         }
     }
 
-    /// Removes all items and sets all counters to zero. Queued requests stay queued and are tried
-    /// again.
+    /// Removes all items and sets all counters to zero. Queued requests are tried again.
     pub fn reset(&self) {
         // A closed table stays unchanged, because its items are out of reach.
         let contents =
@@ -534,7 +532,7 @@ impl Table {
         self.shared.lock().state.account().bytes()
     }
 
-    /// Tries a sample request once. If it is blocked, it stays queued and `otherwise` makes the
+    /// Tries a sample request once. If it is blocked, it is queued and `otherwise` makes the
     /// result.
     fn attempt<R>(
         &self,

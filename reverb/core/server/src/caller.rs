@@ -272,8 +272,7 @@ impl Caller {
         self.known.as_ref().is_none_or(|known| known.access.has_everywhere(right))
     }
 
-    /// Name of the caller's token or certificate in the server's list, if its rights come from
-    /// there.
+    /// Name of the caller's token or certificate in the server's list, if it is listed.
     pub(crate) fn name(&self) -> Option<&str> {
         self.known.as_ref().map(|known| known.access.name())
     }

@@ -165,8 +165,7 @@ fn table_bytes(service: &Service) -> usize {
     service.tables.all().len() * TABLE_BYTES
 }
 
-/// Refuses a call after its deadline: a process that was frozen receives calls that their callers
-/// have given up.
+/// Refuses a call after its deadline, which a process finds that was frozen.
 fn check_not_late(not_after_ns: i64) -> Result<()> {
     let late_ns = transfer::now_ns().saturating_sub(not_after_ns);
     if not_after_ns == 0 || late_ns <= 0 {

@@ -40,8 +40,7 @@ pub struct CheckpointOptions {
     pub name: Option<ServerName>,
     /// The checkpoint that the tables were loaded from.
     pub restored_from: Option<PathBuf>,
-    /// Locks on files that the server holds until it stops. The mutex is locked while a checkpoint
-    /// is written.
+    /// Locks on files, held until the server stops. The mutex is locked during a save.
     pub held: Arc<tokio::sync::Mutex<Held>>,
 }
 

@@ -118,8 +118,7 @@ impl Service {
             let is_bounded = limiter.min_diff > -f64::MAX || limiter.max_diff < f64::MAX;
             let (low, high) =
                 if is_bounded { (f64::MAX, -f64::MAX) } else { (-f64::MAX, f64::MAX) };
-            // Each part starts closed to samples, because the whole group may be smaller than its
-            // minimum.
+            // Each part starts closed to samples: the whole group may be below its minimum.
             if is_bounded || limiter.min_size_to_sample > 1 {
                 table.set_window(low, high, i64::MAX, 0)?;
             }

@@ -128,8 +128,7 @@ fn unusable(error: &std::io::Error) -> Error {
 struct Pages {
     /// The server; absent while its tables are loading.
     service: RwLock<Option<Weak<Service>>>,
-    /// True if the port is encrypted or reachable from this machine only. Otherwise tokens are not
-    /// read.
+    /// True if the port is encrypted or only reachable from this machine. Else it reads no tokens.
     is_private: bool,
     /// True if clients need certificates.
     wants_certificate: bool,

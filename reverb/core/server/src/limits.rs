@@ -82,8 +82,7 @@ impl Limits {
         Ok(())
     }
 
-    /// Caps the number of connections by the process's limit of open files, minus reserved files.
-    /// Logs it.
+    /// Caps the number of connections by the process's limit of open files. Logs it.
     #[must_use]
     pub(crate) fn cut_to_files(self) -> Self {
         let max_files = max_files();

@@ -289,8 +289,7 @@ impl RateLimiterHold for LocalLimiterHold {
     }
 }
 
-/// Forwards confirmations of tables. The channel closes when the sink and all queued items are
-/// gone.
+/// Forwards confirmations of tables. The channel closes with the sink and all queued items.
 struct Confirmer {
     sender: mpsc::UnboundedSender<Result<Vec<u64>>>,
 }

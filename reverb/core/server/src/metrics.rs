@@ -65,13 +65,13 @@ fn process(text: &mut Text, process: &ProcessStatus) {
     one(
         "process_max_fds",
         Kind::Gauge,
-        "How many file descriptors the process may open.",
+        "Limit of open file descriptors of the process.",
         process.max_fds as f64,
     );
 }
 
 fn memory(text: &mut Text, memory: &MemoryStatus) {
-    text.family("reverb_memory_bytes", Kind::Gauge, "Bytes of chunks and items, by who has them.");
+    text.family("reverb_memory_bytes", Kind::Gauge, "Bytes of chunks and items, by their use.");
     for (kind, bytes) in [
         ("tables", memory.tables),
         ("streams", memory.streams),
@@ -161,12 +161,12 @@ fn checkpoint(text: &mut Text, status: &CheckpointStatusResponse) {
     );
     one(
         "reverb_checkpoint_last_duration_seconds",
-        "How long the last checkpoint took.",
+        "Duration of the last checkpoint.",
         status.latest_duration_s,
     );
     one(
         "reverb_checkpoint_last_pause_seconds",
-        "How long all tables were locked for the last checkpoint.",
+        "Time for which all tables were locked for the last checkpoint.",
         status.latest_pause_ms / MS_PER_S,
     );
     one(
@@ -176,7 +176,7 @@ fn checkpoint(text: &mut Text, status: &CheckpointStatusResponse) {
     );
     one(
         "reverb_checkpoint_interval_seconds",
-        "How often the server saves by itself; 0: never.",
+        "Interval of periodic checkpoints; 0: none.",
         status.interval_s,
     );
     one(
@@ -269,7 +269,7 @@ fn tables(text: &mut Text, tables: &[TableStatus]) {
     all.gauge("reverb_table_max_bytes", "max_bytes.", |it| limit(it.max_bytes));
     all.gauge(
         "reverb_table_forecast_bytes",
-        "What it will take with max_size items; NaN while that is not known.",
+        "Forecast of the bytes of the table with max_size items; NaN if unknown.",
         |it| if it.forecast_bytes > 0 { it.forecast_bytes as f64 } else { f64::NAN },
     );
     all.gauge("reverb_table_chunks", "Number of different chunks.", |it| it.num_chunks as f64);
@@ -345,12 +345,12 @@ fn waiting(all: &mut OfTables<'_>) {
     );
     all.sides(
         ("reverb_table_oldest_wait_seconds", Kind::Gauge),
-        "How long the first of them has waited; 0 if none waits.",
+        "Age of the oldest waiting insert or sample request; 0 if none waits.",
         |side| side.oldest_wait_s.unwrap_or(0.0),
     );
     all.sides(
         ("reverb_table_paused", Kind::Gauge),
-        "1 while somebody lets this side wait.",
+        "1 while this side of the table is paused.",
         |side| f64::from(u8::from(side.paused.is_some())),
     );
     all.sides(
@@ -373,7 +373,7 @@ fn waiting(all: &mut OfTables<'_>) {
     );
     all.split(
         ("reverb_table_busy_seconds_total", Kind::Counter),
-        "How the table spent its time.",
+        "Time of the table by activity.",
         "activity",
         |table| {
             let busy = table.busy.unwrap_or_default();
@@ -394,7 +394,7 @@ fn histograms(text: &mut Text, tables: &[TableStatus]) {
     text.family(
         "reverb_table_wait_seconds",
         Kind::Histogram,
-        "How long each item, or each request, waited for the table's permission.",
+        "Wait of each item or sample request in the table's queues.",
     );
     for table in tables {
         for (name, side) in sides(table) {
@@ -402,18 +402,14 @@ fn histograms(text: &mut Text, tables: &[TableStatus]) {
             histogram(text, &[("table", &table.name), ("side", name)], waits);
         }
     }
-    text.family(
-        "reverb_table_sample_age_seconds",
-        Kind::Histogram,
-        "How old each sampled item was.",
-    );
+    text.family("reverb_table_sample_age_seconds", Kind::Histogram, "Age of each sampled item.");
     for table in tables {
         histogram(text, &[("table", &table.name)], table.sample_age_s.as_ref());
     }
     text.family(
         "reverb_table_times_sampled",
         Kind::Histogram,
-        "How often items that left had been sampled.",
+        "Number of samples of each item that left.",
     );
     for table in tables {
         let removed = table.removed.as_ref().unwrap_or(&NONE_REMOVED);

@@ -3,8 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-/// Smallest number that means "unlimited": control groups of version 1 write the largest page
-/// count.
+/// Smallest number that means "unlimited": old control groups write the largest page count.
 const NO_LIMIT: u64 = 1 << 60;
 
 /// Bytes that this process may use: the smallest limit of its control groups, or the memory of the

@@ -109,7 +109,7 @@ impl Directory {
                 None => failure(Code::NotFound, format!("There is no file {}.", cut(name))),
             },
             Some(MessageRequest::FileContainingSymbol(symbol)) => {
-                // Some tools put a dot before full names, like descriptors.
+                // Some tools put a dot before full names, as descriptors do.
                 match self.by_symbol.get(symbol.strip_prefix('.').unwrap_or(symbol)) {
                     Some(&at) => self.with_dependencies(at),
                     None => failure(Code::NotFound, format!("Nothing is called {}.", cut(symbol))),

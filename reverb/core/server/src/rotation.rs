@@ -143,8 +143,7 @@ fn cert_path(tls: &ServerTls) -> impl std::fmt::Display {
 struct Failures(Mutex<(u64, Option<String>)>);
 
 impl Failures {
-    /// Records the result of a check. Logs and counts a problem that the previous check did not
-    /// have.
+    /// Records the result of a check. Logs and counts a problem that is new.
     fn count(&self, looked: Result<bool>) -> Result<bool> {
         let (total, last) = &mut *self.0.lock();
         let problem = looked.as_ref().err().map(|error| error.message().to_owned());

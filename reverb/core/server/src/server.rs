@@ -63,8 +63,7 @@ pub struct ServerOptions {
     pub tls: Option<PortTls>,
     /// HTTP port that will be attached, named to clients that look for it at this port.
     pub http_port: Option<u16>,
-    /// Authenticates callers. Without it every caller has every right; callers in this process
-    /// always do.
+    /// Authentication of callers. Without it, and in this process, every caller has every right.
     pub authenticator: Option<Arc<Authenticator>>,
     /// True if tokens may cross a network in cleartext.
     pub insecure_tokens: bool,
@@ -226,8 +225,7 @@ impl Server {
         self.http_port
     }
 
-    /// Absolute path of the Unix socket that the server listens on, or listened on before it
-    /// stopped.
+    /// Absolute path of the Unix socket, which stays known after the server has stopped.
     pub fn unix_path(&self) -> Option<&Path> {
         self.unix_path.as_deref()
     }
@@ -310,8 +308,7 @@ impl Drop for Server {
     }
 }
 
-/// Saves every `interval`, measured from the start of the last periodic save, until the server
-/// stops.
+/// Saves every `interval`, measured from the start of the last periodic save, until the stop.
 async fn save_periodically(service: Arc<Service>, interval: Duration) {
     let mut clock = tokio::time::interval(interval);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Open streams of a server, over the network and in its process: their clients, and the reasons
-//! why they wait.
+//! Open streams of a server, over the network and in its process, and the reasons of their waits.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -199,8 +198,7 @@ impl Stream {
 
     /// Starts or ends a pause in reading for lack of memory.
     pub(crate) fn set_memory_wait(&self, waits: bool) {
-        // The lock is taken only on a change: only the stream itself calls this, for each part of a
-        // message.
+        // The lock is taken only on a change, because this is called for each part of a message.
         if self.waits_for_memory.load(Ordering::Relaxed) != waits {
             self.waits_for_memory.store(waits, Ordering::Relaxed);
             self.state.lock().memory_wait = waits.then(Instant::now);

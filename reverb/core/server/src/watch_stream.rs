@@ -119,7 +119,7 @@ impl Watch {
         })
     }
 
-    /// Report of at most `most` changed tables. Other tables follow in the next report.
+    /// Reports at most `most` changed tables. Other tables follow in the next report.
     fn tell(&mut self, service: &Service, most: usize) -> WatchResponse {
         let epoch = service.group.epoch();
         self.last = Some((Instant::now(), epoch));

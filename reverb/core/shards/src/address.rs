@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use reverb_data::{Error, Result};
 
-/// Largest number of shards that serve one request; larger groups spread requests over random
-/// shards.
+/// Largest number of shards that serve one request. Larger groups use random shards.
 const MAX_SHARDS_PER_BATCH: usize = 32;
 
 /// Time that a writer tries to reach its lost shard before it continues at another one.

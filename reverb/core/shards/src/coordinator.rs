@@ -47,7 +47,7 @@ impl Coordinator {
         Self { group, is_frozen, task }
     }
 
-    /// Stops or allows the growth of windows. While frozen, the sum of all cursors stays in its
+    /// Freezes windows, or lets them grow. While frozen, the sum of all cursors stays in its
     /// bounds.
     pub fn freeze(&self, is_frozen: bool) {
         self.is_frozen.store(is_frozen, Ordering::Relaxed);

@@ -59,8 +59,7 @@ pub struct Member {
     /// Address, used to connect and in messages.
     pub(crate) address: String,
     connection: Box<dyn ShardConnection>,
-    /// Connection over a Unix socket, used once `is_socket_proved` is true: the server's id is
-    /// right.
+    /// Connection over a Unix socket, used once `is_socket_proved`: the server's id is right.
     socket: Option<Box<dyn ShardConnection>>,
     is_socket_proved: AtomicBool,
     /// Key slots of the shard; `None` if it owns none and so gets no items.
@@ -151,7 +150,7 @@ impl Member {
         self.is_socket_proved.store(is_right, Ordering::Relaxed);
     }
 
-    /// "shard 3 (host:8000)".
+    /// Name in messages: "shard 3 (host:8000)".
     pub(crate) fn name(&self) -> String {
         format!("shard {} ({})", self.index, self.address)
     }

@@ -471,8 +471,7 @@ impl SampleStream for GroupSampleStream {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let columns = columns.into();
         self.unasked.push_back(Request { count: num_samples, deadline, options, columns });
-        // Requests leave without waiting for `receive`, so that the shards work while the caller
-        // does.
+        // Requests leave at once, so that the shards work while the caller does.
         if let Err(error) = self.ask() {
             self.unasked.clear();
             self.failure = Some(error);

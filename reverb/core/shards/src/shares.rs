@@ -18,8 +18,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Starts at `u` in `[0, 1)`. Clients use random values, so that they start at different
-    /// shards.
+    /// Starts at `u` in `[0, 1)`. Clients use random values, to start at different shards.
     pub fn new(u: f64) -> Self {
         Self { u: u.fract().abs(), turn: (u * 1e6) as usize }
     }

@@ -9,8 +9,7 @@ use reverb_wire::generated::reverb::{ShardMap, SlotRange};
 pub struct SlotMap {
     /// Index of the owner of each slot.
     owners: Vec<i32>,
-    /// Former owners that may still have items: ranges of slots, and the former owners of each
-    /// range.
+    /// Former owners that may still have items, for each of these ranges of slots.
     former: Vec<(std::ops::Range<u16>, Vec<i32>)>,
 }
 

@@ -5,8 +5,7 @@ use parking_lot::Mutex;
 use reverb_data::{GroupSampling, Sampled};
 use reverb_wire::generated::reverb::WatchedTable;
 
-/// Numbers of one table at one shard at one time. `None` means unknown, unless documented
-/// otherwise.
+/// Numbers of one table at one shard at one time. `None` means unknown, except in `min_diff`.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub struct Stats {

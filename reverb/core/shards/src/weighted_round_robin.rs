@@ -6,8 +6,7 @@
 
 use std::collections::BTreeMap;
 
-/// Largest number of choices skipped at once: with very different weights a shard's turn may be far
-/// away.
+/// Largest number of skipped choices: with very different weights, a turn may be far away.
 const MAX_PASSED: usize = 1000;
 
 /// Credit of each shard, by index.

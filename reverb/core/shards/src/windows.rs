@@ -145,8 +145,7 @@ impl Windows {
         self.is_frozen = is_frozen;
     }
 
-    /// Stores a shard's report. Its window is not stored, because the report may be older than the
-    /// last order.
+    /// Stores a shard's report, except its window: the report may be older than the last order.
     pub fn report(&mut self, shard: i32, report: Report) {
         if let Some(it) = self.shards.get_mut(&shard) {
             it.report = report;
@@ -223,8 +222,7 @@ impl Windows {
                 high: window.high.min(target.high),
                 min_size: target.min_size.max(window.min_size),
             };
-            // Resend the window to shards with blocked callers: a change of settings may have
-            // closed it.
+            // Resend the window to shards with blocked callers: new settings may have closed it.
             let asks = it.report.insert_waits || it.report.sample_waits;
             if shrunk != window || asks {
                 orders.push(Order { shard, window: shrunk });
@@ -397,7 +395,7 @@ fn parts(count: u64, asks: &[bool]) -> Vec<u64> {
     parts
 }
 
-/// Amount granted for each request, in whole quanta if there is too little.
+/// Divides `slack` among the wanted amounts, in whole quanta if there is too little.
 fn grants(wanted: Vec<f64>, slack: f64, quantum: f64) -> Vec<f64> {
     let total: f64 = wanted.iter().sum();
     if total <= slack.max(0.0) + EPSILON {
@@ -556,8 +554,7 @@ mod tests {
                     }
                     1 => windows.lose(rng.random_range(0..n) as i32),
                     2 => {
-                        // A server returns from its checkpoint; the coordinator learns of it when
-                        // the server answers.
+                        // A server returns from its checkpoint; the coordinator is told later.
                         let i = rng.random_range(0..n);
                         tables[i].set(Window::CLOSED);
                         windows.replace(i as i32);

@@ -40,8 +40,8 @@ struct Column {
     referenced: Arc<AtomicBool>,
     /// Common properties of its separate blocks.
     own: Option<Arc<BlockColumns>>,
-    /// The last values, each with its step of the history. Empty while the rows of the small columns hold the
-    /// column.
+    /// The last values, each with its step of the history. Empty while the rows of the small
+    /// columns hold the column.
     history: VecDeque<(u64, CellRef)>,
     next_block: NextBlock,
 }
@@ -157,7 +157,8 @@ impl Lane {
         })
     }
 
-    /// A column's position in the rows of the small columns; `None` if its values are in its own history.
+    /// A column's position in the rows of the small columns; `None` if its values are in its own
+    /// history.
     fn position_in_rows(&self, column: usize) -> Option<usize> {
         match self.columns[column].next_block {
             NextBlock::Small(position) if !self.small.rows.is_empty() => Some(position),

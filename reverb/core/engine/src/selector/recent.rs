@@ -198,8 +198,7 @@ impl Select for Recent {
         self.ages().probability(self.len - 1 - older)
     }
 
-    /// 0 means unknown: relative to the oldest item's probability, the weights of all others would
-    /// be 0.
+    /// 0 means unknown: relative to the oldest item's probability, all other weights would be 0.
     fn min_probability(&self) -> f64 {
         0.0
     }

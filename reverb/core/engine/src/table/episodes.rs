@@ -57,8 +57,7 @@ impl Episodes {
     }
 }
 
-/// Calls `call` with each episode and its number of consecutive chunks. Nearly always that is one
-/// call.
+/// Calls `call` with each episode and its number of consecutive chunks, nearly always once.
 fn for_each_run(trajectory: &Trajectory, mut call: impl FnMut(u64, u64)) {
     let mut episodes = trajectory.chunks().iter().map(|chunk| chunk.range().episode_id);
     let Some(mut current) = episodes.next() else { return };

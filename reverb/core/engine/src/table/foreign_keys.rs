@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Foreign keys: keys in slots that the server never owned, from writers that do not know the
-//! group's map.
+//! Foreign keys: keys in slots that the server never owned, from writers without the map.
 
 use std::sync::Arc;
 

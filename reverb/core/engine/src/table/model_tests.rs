@@ -323,8 +323,7 @@ impl Pair {
         let limiter = &new.rate_limiter;
         let is_unbounded = old.min_diff == -f64::MAX && old.max_diff == f64::MAX;
         if old != limiter {
-            // The cursor keeps its distance from the lower bound; with a new ratio it stays within
-            // the bounds.
+            // The cursor keeps its distance from the lower bound, and stays within new bounds.
             let mut cursor = model.inserts as f64 * old.samples_per_insert - model.samples as f64;
             if old.min_diff != -f64::MAX && limiter.min_diff != -f64::MAX {
                 cursor += limiter.min_diff - old.min_diff;

@@ -79,8 +79,7 @@ impl BeforeImages {
         None
     }
 
-    /// Excludes the item in this entry, which came after the snapshot although its time may be
-    /// older.
+    /// Excludes the item in this entry, which came later although its time may be older.
     pub(super) fn exclude(&mut self, handle: Handle) {
         let word = self.recorded.get_mut(handle as usize / 64);
         if let Some(word) = word.filter(|_| self.reset.is_none()) {

@@ -35,8 +35,7 @@ pub(super) use batch::Batch;
 pub use batch::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS};
 pub(super) use contents::{Contents, REMOVAL_BYTES};
 
-/// Number of items that are processed together, so that the processor fetches them from memory in
-/// parallel.
+/// Number of items that are processed together, so that the processor fetches them in parallel.
 const BLOCK: usize = 32;
 
 /// The state of a table.
@@ -50,8 +49,7 @@ pub(super) struct TableState {
     contents: Contents,
     limiter: RateLimiter,
     rng: SmallRng,
-    /// Trajectories of deleted items. Freeing them can be slow, so the caller does it after
-    /// releasing the lock.
+    /// Trajectories of deleted items, freed by the caller after it has released the lock.
     garbage: Vec<Trajectory>,
     picks: Vec<Pick>,
     /// Insertion time of the newest item so far, including removed ones.
@@ -161,8 +159,7 @@ impl TableState {
         self.evict_surplus();
     }
 
-    /// Adds an item of another table unchanged; its key must be new. Does not move the cursor of
-    /// the limiter.
+    /// Adds an item of another table unchanged; its key must be new. The cursor does not move.
     pub(super) fn transfer(&mut self, item: StoredItem) {
         self.newest_ns = self.newest_ns.max(item.inserted_at_ns);
         let handle = self.put(item);
@@ -399,8 +396,7 @@ impl TableState {
     }
 }
 
-/// Saves the before-image of an item that is about to change or was just removed, if a snapshot is
-/// being copied.
+/// Saves the before-image of a changed or removed item, if a snapshot is being copied.
 fn record(
     before: &mut Option<Box<BeforeImages>>,
     handle: Handle,

@@ -50,8 +50,7 @@ struct InsertRequest {
     confirm: Arc<dyn Confirm>,
 }
 
-/// A sample request. Its batch is empty while it waits, because it is answered with its first
-/// items.
+/// A sample request. Its batch is empty while it waits: it is answered with its first items.
 struct SampleRequest {
     id: RequestId,
     arrived: Instant,
@@ -127,8 +126,7 @@ impl WaitQueues {
         self.queued_bytes
     }
 
-    /// Trajectories of all queued items, until `found` is at its capacity. Returns true if these
-    /// were all.
+    /// Trajectories of queued items, up to the capacity of `found`. Returns true if these were all.
     pub(super) fn queued_trajectories(&self, found: &mut Vec<Trajectory>) -> bool {
         let room = found.capacity() - found.len();
         found.extend(self.queued_items().take(room).map(|item| item.trajectory.clone()));
@@ -192,8 +190,7 @@ impl WaitQueues {
         self.inserts.push_back(InsertRequest { items, arrived, is_counted, applied, confirm });
     }
 
-    /// Removes and returns the queued items of `confirm`. Items that were applied stay in the
-    /// table.
+    /// Removes and returns the queued items of `confirm`. Applied items stay in the table.
     pub(super) fn cancel_inserts(&mut self, confirm: &Arc<dyn Confirm>) -> Vec<NewItem> {
         let mut cancelled = Vec::new();
         let mut cancelled_bytes = 0;

@@ -54,10 +54,9 @@ pub enum WaitReason {
 /// A call that the rate limiter does not allow now.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Held {
-    /// The limit in the way.
+    /// Limit that blocks the call.
     pub limit: Limit,
-    /// Number of calls of the other side that unblock it: inserts for a sample, samples for an
-    /// insert.
+    /// Number of inserts that unblock a sample, or of samples that unblock an insert.
     pub missing: f64,
     /// Settings in force.
     pub limiter: RateLimiterConfig,
@@ -203,8 +202,8 @@ impl Shared {
         })
     }
 
-    /// Reason of the first sample request in the queue, or of a request for one sample if there is
-    /// none.
+    /// Reason of the first sample request in the queue; if it is empty, of a request for one
+    /// sample.
     pub(super) fn why_sample_waits(&self) -> Option<WaitReason> {
         self.why_waits_at(0)
     }
@@ -272,8 +271,7 @@ impl Shared {
         }
     }
 
-    /// Sentence if the table can never hold as many items as sampling needs. A window may need
-    /// more.
+    /// Sentence if the table can never hold as many items as sampling needs.
     fn why_too_small(&self) -> Option<String> {
         let Self { config, state, .. } = self;
         let (size, min_size) = (state.len() as u64, config.rate_limiter.min_size_to_sample as u64);
@@ -312,8 +310,7 @@ impl Shared {
             )
         };
         let limiter = state.limiter();
-        // Items that leave before they use all of their samples make room for inserts that need no
-        // permission.
+        // Items that leave before they use all of their samples make room for free inserts.
         let is_bounded = limiter.window().is_none()
             && (times <= 0 || f64::from(times) >= config.rate_limiter.samples_per_insert);
         let most = limiter.most_samples_at_once().filter(|_| is_bounded);

@@ -54,8 +54,7 @@ impl Watched {
             || self.without_counters() != other.without_counters()
     }
 
-    /// The numbers without the mass, the largest priority, and those that change only together with
-    /// others.
+    /// The numbers without the mass, the largest priority, and those that follow from others.
     fn without_counters(&self) -> Self {
         Self {
             mass: 0.0,

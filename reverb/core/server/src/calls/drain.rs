@@ -21,8 +21,7 @@ impl Answer for DrainRequest {
         let client = &from.changed_by.client;
         tracing::info!(%client, "draining: no new streams, and those that are open end");
         let drained = service.drain(timeout, from.changed_by.clone());
-        // A caller of this process gets the number of open streams even if the server stops
-        // meanwhile.
+        // A caller of this process gets the number even if the server stops meanwhile.
         let open = if from.is_local { drained.await } else { service.stop.or(drained).await? };
         Ok(DrainResponse { open_streams: open as i64 })
     }

@@ -113,8 +113,7 @@ fn a_table_that_moves_flows() {
 
 #[test]
 fn a_steady_queue_has_one_state() {
-    // The learner is faster than the actors: at any moment the queue is empty or not, and requested
-    // or not.
+    // The learner is faster than the actors: the queue is often empty.
     let mut queue = table(limiter(1.0, 1, 0.0, 100.0));
     let mut states = Vec::new();
     for size in [0, 1] {

@@ -89,8 +89,7 @@ impl WatchStream for LocalWatchStream {
 struct LocalTransferSink {
     service: LocalService,
     done: TransferResponse,
-    /// Error that ended the transfer. Later calls return it again, like a transfer over the
-    /// network.
+    /// Error that ended the transfer. Later calls return it again, as over the network.
     failure: Option<Error>,
 }
 

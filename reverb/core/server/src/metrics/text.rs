@@ -164,8 +164,7 @@ fn push_escaped(out: &mut String, value: &str) {
     }
 }
 
-/// Writes a number; `with_point` if it needs a decimal point, like bounds of buckets in
-/// `OpenMetrics`.
+/// Writes a number; `with_point` adds a decimal point, as bounds in `OpenMetrics` need.
 fn push_number(out: &mut String, number: f64, with_point: bool) {
     let written = if number == f64::INFINITY {
         out.push_str("+Inf");

@@ -75,8 +75,7 @@ impl Group {
         Ok(view)
     }
 
-    /// Addresses of the seeds. A single name that resolves to several addresses gives one seed
-    /// each.
+    /// Addresses of the seeds. A single name that has several addresses gives one seed each.
     async fn seed_addresses(&self) -> Vec<String> {
         let seeds = &self.address.seeds;
         let [only] = &seeds[..] else { return seeds.clone() };
@@ -105,8 +104,7 @@ impl Group {
         }
     }
 
-    /// Makes the members of a map. Missing addresses are taken from the seeds or from the previous
-    /// members.
+    /// Makes the members of a map. Missing addresses come from the seeds or the previous members.
     fn members_of(
         self: &Arc<Self>,
         map: &ShardMap,
@@ -360,7 +358,7 @@ fn members_in_order(seeds: Vec<Seed>) -> Result<Vec<Arc<Member>>> {
         let server_id = answer.ok().flatten().map(|it| it.server_id);
         if let Some(other) = server_id.and_then(|id| ids.insert(id, host_port.clone())) {
             return Err(Error::failed_precondition(format!(
-                "{other} and {host_port} are the same server; a group has each shard once."
+                "{other} and {host_port} are the same server. List each server of a group once."
             )));
         }
         let index = position as i32;

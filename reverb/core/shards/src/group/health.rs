@@ -103,7 +103,7 @@ async fn look(group: &Arc<Group>, member: &Arc<Member>) -> Result<Option<Duratio
                 return Ok(None);
             }
             () = tokio::time::sleep_until(patience_ends), if !has_heard => {
-                return Err(Error::unavailable("it told nothing of its tables"));
+                return Err(Error::unavailable("it did not report its tables in time"));
             }
         };
         let Some(news) = news else { return Err(Error::unavailable("it ended the watch")) };

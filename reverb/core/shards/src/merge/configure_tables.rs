@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changes settings of tables at all shards or at none: after a failure, changed shards get their
-//! old settings back.
+//! Changes settings at all shards or at none: after a failure, the old settings are restored.
 
 use std::sync::Arc;
 
@@ -110,8 +109,7 @@ async fn newest_map(view: &View) -> Result<Option<ShardMap>> {
     Ok(answers.into_iter().filter_map(|answer| answer.map).max_by_key(|map| map.epoch))
 }
 
-/// One shard's part of the changes. Bounds of limiters are divided; the coordinator moves them
-/// later.
+/// One shard's part of the changes. Bounds are divided; the coordinator moves them later.
 fn part_of(
     changes: &[TableChange],
     after: &[TableInfo],

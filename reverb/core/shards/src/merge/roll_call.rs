@@ -63,8 +63,7 @@ pub(super) async fn roll_call(view: &View) -> Result<Vec<Present<'_>>> {
                 // The error is lasting, so the client does not retry on its own.
                 Err(of_shard(Error::unavailable(text).lasting(), &member.name()))
             }
-            // The server runs dm-reverb, or the caller has no right to ask. The change itself will
-            // fail then.
+            // The server runs dm-reverb, or the caller may not ask. The change itself will fail.
             Err(_) => Ok(Present { member, clock: None }),
         }
     });

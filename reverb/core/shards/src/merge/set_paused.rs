@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pauses or resumes tables at all shards. After a failure, changed shards get their old state
-//! back.
+//! Pauses or resumes all shards. After a failure, changed shards get their old state back.
 
 use std::sync::Arc;
 

@@ -26,8 +26,8 @@ pub(super) struct Part {
 }
 
 impl Part {
-    /// Makes a request for the missing items, to be sent to any shard. One shard's items may then be
-    /// spread over several batches, so they are not checked as one.
+    /// Makes a request for the missing items, to be sent to any shard. One shard's items may then
+    /// be spread over several batches, so they are not checked as one.
     pub(super) fn into_request(self) -> Request {
         let options = SampleOptions { stacking: None, ..self.options };
         Request { count: self.missing, deadline: self.deadline, options, columns: self.columns }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Diagnosis of a table of a group: the gravest state of its shards, with numbers of the whole
-//! group.
+//! Diagnosis of a group's table: the gravest state of its shards, with numbers of the group.
 
 use std::time::Duration;
 
@@ -57,8 +56,7 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// The state of the group. A shard without inserts is starved; the group is starved only if no
-    /// shard has inserts.
+    /// The state. A shard without inserts is starved; a group only if no shard has inserts.
     fn state(&self, worst: State) -> State {
         let inserts = self.side(true).last_ns;
         if worst != State::Starved || self.since(inserts).is_none_or(|ago| ago > LONG) {
@@ -141,8 +139,7 @@ impl Case<'_> {
         told::samples_wait(side.waiting, oldest(&side))
     }
 
-    /// Lists the memory limits of the table and of the servers; the shard's sentence says which is
-    /// reached.
+    /// Memory limits of the table and of the servers; the shard's sentence says which is reached.
     fn why_full(&self) -> String {
         let memory = self.parts.iter().map(|it| it.memory);
         let (total, limit) = memory.fold((0, 0), |sum, it| (sum.0 + it.total, sum.1 + it.limit));

@@ -70,7 +70,7 @@ async fn ask(
 ) -> Result<reverb_wire::generated::reverb::DirectoryResponse> {
     match tokio::time::timeout(PATIENCE, member.shard()?.call(request)).await {
         Ok(answer) => answer,
-        Err(_) => Err(Error::unavailable("it did not tell in time how full it is")),
+        Err(_) => Err(Error::unavailable("it did not report in time how full it is")),
     }
 }
 

@@ -107,8 +107,7 @@ async fn open(group: &Arc<Group>, view: &View, member: &Arc<Member>) -> Result<I
     Ok(stream)
 }
 
-/// Insert sink that counts as a writer of its shard, and fills in the largest priority of the
-/// group.
+/// Insert sink: counts as a writer of its shard, and fills in the group's largest priority.
 struct CountedSink {
     sink: Box<dyn InsertSink>,
     group: Arc<Group>,
@@ -127,8 +126,7 @@ impl CountedSink {
         known.reduce(f64::max)
     }
 
-    /// Waits until all shards have reported this table, which a client that only writes has not
-    /// needed.
+    /// Waits until all shards have reported this table, which a client that only writes needs now.
     async fn hear(&mut self, table: &str) {
         if self.members.len() < 2 || self.needed.as_deref() == Some(table) {
             return;

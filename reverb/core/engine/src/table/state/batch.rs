@@ -6,8 +6,7 @@ use reverb_data::{Error, Result, SampleOptions, Sampled, keep_samples, spare_sam
 /// A sample request is full when the chunks of its items reach this many bytes.
 pub const MAX_SAMPLE_BYTES: usize = 1024 * 1024;
 
-/// Maximum number of items of one sample request. It limits requests for items with very small
-/// chunks.
+/// Maximum number of items of one sample request, for items with very small chunks.
 pub const MAX_SAMPLE_ITEMS: usize = 65_536;
 
 /// Items of one sample request so far.

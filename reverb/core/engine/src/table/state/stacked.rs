@@ -41,8 +41,7 @@ impl TableState {
         let mut undo = self.begin_undo(batch);
         let mut spec = None;
         if stacking.is_some() && !begins(batch.len()) {
-            // Items of an earlier attempt are already sampled. The rest of the batch must match
-            // them.
+            // Items of an earlier attempt are already sampled, and the rest must match them.
             spec = batch
                 .items
                 .last()
@@ -275,8 +274,7 @@ mod tests {
             .prop_filter("no order of its own", |it| !matches!(it, SelectorConfig::Shuffle { .. }))
     }
 
-    /// The contents of a selector. The order of a heap's entries is an internal detail, so they are
-    /// sorted.
+    /// The contents of a selector. Entries of heaps are sorted, because their order is internal.
     fn describe_selector(selector: &Selector) -> Vec<String> {
         let text = format!("{selector:?}");
         let known = text.split("positions").next().unwrap_or_default();
