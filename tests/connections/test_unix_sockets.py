@@ -302,7 +302,7 @@ def test_open_connections_outlive_their_path(start, path, over):
     server.stop()
 
 
-# --- What a server does on it ---------------------------------------------------------------------
+# --- A server behind the socket -------------------------------------------------------------------
 
 
 def test_clients_go_on_at_a_server_that_was_killed_and_started_again(path):

@@ -34,7 +34,7 @@ def python_comments(source):
         if token.type == tokenize.COMMENT:
             row, column = token.start
             if last != (row - 1, column):
-                yield row, token.string.lstrip("#: ")
+                yield row, token.string.lstrip("#:- ")
             last = (row, column) if token.line.strip().startswith("#") else None
 
 

@@ -47,7 +47,7 @@ def ends(monkeypatch, capsys):
     return ends
 
 
-# --- What is checked and told ---------------------------------------------------------------------
+# --- Checks and lines of the log ------------------------------------------------------------------
 
 
 def test_good_files_pass_the_check(ends, pair, certificates, tokens):
