@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signatures made of other libraries' specs, and who compares which items with them."""
+"""Signatures made from other libraries' specs, and the checks of items against them."""
 
 import collections
 

@@ -206,7 +206,7 @@ def test_a_limiter_that_is_too_fine_is_refused_with_the_number_that_would_do(cap
         "samples_per_insert - samples move by 3 (max_diff - min_diff), 0.75 in each shard, where "
         "it needs 1; 4 would do"
     )
-    # A coordinator gives room to those who ask.
+    # A coordinator gives room to shards with waiting calls.
     with caplog.at_level(logging.WARNING, "reverb"):
         split_table(whole, 0, 4, is_coordinated=True)
     assert "4 would do" in caplog.text

@@ -223,7 +223,7 @@ def test_a_client_that_was_given_up_loses_and_doubles_nothing(start, until):
         here = server.localhost_client()
         with stopped(frozen):
             until(lambda: waits(full, "sleeping_ms") and waits(empty, "sleeping_ms"))
-            # Nobody is given the item while the one who asked for it is away.
+            # No client gets the item while the client that requested it is away.
             here.insert([7], {"empty": 1.0})
             assert empty.info.current_size == 1
             # The items of the writer that waited for room do not come in either.

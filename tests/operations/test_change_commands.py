@@ -411,7 +411,7 @@ def test_other_tables_are_made_smaller_without_a_question(capsys):
 
 
 class Terminal(io.StringIO):
-    """Somebody who answers."""
+    """A user who answers a question of a command."""
 
     def isatty(self):
         return True

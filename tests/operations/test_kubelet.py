@@ -85,7 +85,7 @@ def stop_with_a_reader_that_hangs(kubelet):
         wait_until(lambda: 503 in kubelet.answers["readiness"][before:])
         assert stop.running
         answers = kubelet.answers["readiness"][before:]
-        # `preStop` changes nothing: until the SIGTERM it is ready, for who was sent there.
+        # `preStop` changes nothing: until the SIGTERM the server accepts new clients.
         assert answers.index(503) == answers.count(200)
         wait_until(lambda: not kubelet.is_ready)
         assert stop.running

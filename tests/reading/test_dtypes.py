@@ -158,7 +158,7 @@ WRITERS = [
 
 
 def assert_read(client, steps):
-    """The items of the table have these steps, whoever reads them."""
+    """The items of the table have these steps, for every reader."""
     dtype = steps.dtype.newbyteorder("=")
     columns = {sample.info.key: sample.data[0] for sample in client.scan("table")}
     length = len(steps) // len(columns)

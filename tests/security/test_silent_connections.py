@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections on which no call is made: where callers must show who they are, they end."""
+"""Connections without a call end on servers that require tokens or certificates."""
 
 import socket
 import ssl
