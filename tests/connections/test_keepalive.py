@@ -160,7 +160,7 @@ def test_a_server_that_is_frozen_for_four_seconds_loses_nothing(background):
 
 
 @pytest.mark.slow
-def test_what_was_written_to_a_server_that_was_given_up_is_there_once(background):
+def test_items_for_a_server_that_was_given_up_are_there_once(background):
     with Program(SERVER, 0.2, 1) as server:
         address = f"127.0.0.1:{server.line()}"
         client = reverb.Client(address, connect_timeout_s=30, **QUICK)

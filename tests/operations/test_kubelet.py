@@ -127,7 +127,7 @@ def everybody_goes_round(clients):
     wait_until(all_are_further)
 
 
-def test_the_grace_period_covers_the_sleep_the_drain_and_the_checkpoint(pod):
+def test_the_grace_period_covers_sleep_drain_and_checkpoint(pod):
     sleep, seconds = pod.pre_stop
     assert sleep == "sleep"
     drain_s = float(pod.options["--drain-timeout"])
