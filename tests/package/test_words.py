@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Comments and docstrings begin with a noun or a verb, not with "What", "Who" or "Of"."""
+"""Comments and docstrings begin with a noun or a verb; names of tests are short."""
 
 import ast
 import inspect
@@ -107,3 +107,9 @@ def test_a_python_text_that_begins_badly_is_found(source, line):
     assert [int(fault.split(":")[0]) for fault in python_faults(source)] == (
         [] if line is None else [line]
     )
+
+
+def test_names_of_tests_have_at_most_60_characters():
+    names = re.compile(r"^ *(?:async )?def (test_\w{56,})", re.MULTILINE)
+    texts = (path.read_text(encoding="utf-8") for path in python_files())
+    assert not [name for text in texts for name in names.findall(text)]
