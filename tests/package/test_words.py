@@ -12,7 +12,7 @@ import tokenize
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
-BAD_FIRST_WORD = re.compile(r"(?:What|Who|Whom|Whose|Whoever|Of)\b")
+BAD_FIRST_WORD = re.compile(r"\b(?:What|Who|Whom|Whose|Whoever|Of)\b")
 
 # Sections of a docstring whose lines are `name: text`, and those that are a text.
 NAMED_SECTIONS = ("Args", "Attributes", "Raises")
@@ -67,6 +67,8 @@ def docstring_entries(docstring):
 
 
 def python_faults(source):
+    if not BAD_FIRST_WORD.search(source):
+        return []  # Most files, and much faster.
     texts = [*python_comments(source)]
     for line, docstring in python_docstrings(source):
         texts.append((line, docstring))
