@@ -111,7 +111,7 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .PHONY: help setup build quick release lines test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax lint check docs-rust fix proto clients bench \
 	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme test-integrations docs docs-pages wheel \
-	clean conformance differential rust-tests environments
+	clean conformance differential rust-tests environments installed-wheels
 
 help: ## print this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -308,6 +308,10 @@ clean: ## remove everything that make made, environments included
 # Downloads and unpacks what later steps of .ci/run need, while the compiler works.
 environments: $(TF:%=.venvs/tf-%/.setup-done) $(INTEGRATIONS:%=.venvs/%/.setup-done) $(NOTEBOOK_DONE) \
 	$(RAY_ENV)/.setup-done $(JAX_ENV)/.setup-done $(DOCS_DONE)
+
+# Installs the wheel into the environments of these, so that steps beside each other install nothing.
+installed-wheels: $(TF:%=.venvs/tf-%/.wheel-done) $(INTEGRATIONS:%=.venvs/%/.wheel-done) \
+	$(RAY_ENV)/.wheel-done $(JAX_ENV)/.wheel-done
 
 # Compiles the Rust tests without running them; .ci/run does that beside the build.
 rust-tests:

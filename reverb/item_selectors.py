@@ -8,6 +8,7 @@ Example:
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from reverb.core import native
@@ -49,15 +50,18 @@ MaxHeap = functools.partial(native.HeapSelector, False)
 # The item of lowest priority; among equals the one that was inserted or updated least recently.
 MinHeap = functools.partial(native.HeapSelector, True)
 
+# Every class; `reverb.reverb_types` has the public name.
+SelectorType = Fifo | Lifo | Uniform | Prioritized | Shuffle | Recent | native.HeapSelector
 
-_BY_KIND = {
+# Every selector by its kind, which configs and messages name.
+BY_KIND: dict[str, Callable[..., native.ItemSelector]] = {
     "fifo": Fifo,
     "lifo": Lifo,
     "uniform": Uniform,
-    "prioritized": Prioritized,
     "max_heap": MaxHeap,
     "min_heap": MinHeap,
     "shuffle": Shuffle,
+    "prioritized": Prioritized,
     "recent": Recent,
 }
 
@@ -66,7 +70,7 @@ class SelectorSettings(NamedTuple):
     """Kind and parameters of a selector.
 
     Attributes:
-      kind: A key of `_BY_KIND`; messages of newer releases may have other kinds.
+      kind: A key of `BY_KIND`; messages of newer releases may have other kinds.
       parameters: Arguments of the selector's class that can change while a table runs.
     """
 
@@ -85,9 +89,14 @@ def selector_settings(options: Any) -> SelectorSettings:
         exponent = options.prioritized.priority_exponent
         return SelectorSettings(kind, {"priority_exponent": exponent, "draw": draw})
     extended = extension.WhichOneof("distribution")
-    if extended == "recent":
-        return SelectorSettings(extended, {"expected_age": extension.recent.expected_age})
-    return SelectorSettings(extended or kind, {})
+    if extended is None:
+        return SelectorSettings(kind, {})
+    return SelectorSettings(extended, fields_of(getattr(extension, extended)))
+
+
+def fields_of(message: Any) -> dict[str, Any]:
+    """Returns all fields of a message by their names."""
+    return {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
 
 
 def from_options(options: Any) -> native.ItemSelector:
@@ -98,9 +107,9 @@ def from_options(options: Any) -> native.ItemSelector:
       InvalidArgumentError: If it is `false` where only `true` has a meaning.
     """
     kind, parameters = selector_settings(options)
-    if kind not in _BY_KIND:
-        raise UnimplementedError(f"a selector must be one of {sorted(_BY_KIND)}, got {kind}")
+    if kind not in BY_KIND:
+        raise UnimplementedError(f"a selector must be one of {sorted(BY_KIND)}, got {kind}")
     field = options.WhichOneof("distribution")
     if field == kind and not getattr(options, field):
         raise InvalidArgumentError(f"the selector option {kind} must be true, got false")
-    return _BY_KIND[kind](**parameters)
+    return BY_KIND[kind](**parameters)

@@ -10,7 +10,7 @@ import threading
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 
-__all__ = ["to_python", "to_stderr"]
+__all__ = ["report_waits", "to_python", "to_stderr"]
 
 # Number of log lines that may be queued for a slow handler; more are dropped and counted.
 _CAPACITY = 1_000
@@ -104,6 +104,37 @@ def to_stderr() -> None:
         native.logs_to_stderr()
     if before is not None:
         before.wait()
+
+
+def report_waits(after_s: float | None = 10.0, repeat_s: float = 300.0) -> None:
+    """Sets when the log says that calls of this process wait for a server, and why.
+
+    A warning comes after `after_s`, one after six times that, then one every `repeat_s`: 10 s, 60 s
+    and every 5 minutes, if nothing is set. It tells how many calls wait for inserts into a table,
+    for samples of it, or for another answer, for how long, and the reason as `reverb why` does. All
+    clients of the process count together. A side of a table has waited since a call succeeded there
+    last. The environment variable `REVERB_REPORT_WAITS_S` sets `after_s` from outside; `never` is
+    `None` there.
+
+    Never blocks. Forked children inherit it.
+
+    Args:
+      after_s: Seconds until the first warning; `None`: no warnings.
+      repeat_s: Seconds between later warnings.
+
+    Raises:
+      InvalidArgumentError: If a number is not over 0.
+
+    Example:
+      >>> reverb.logging.report_waits(after_s=2.0)
+      >>> reverb.logging.report_waits()
+    """
+    for name, value in (("after_s", after_s), ("repeat_s", repeat_s)):
+        is_never = name == "after_s" and value is None
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_never and not (is_number and value > 0):
+            raise InvalidArgumentError(f"{name} must be a number of seconds over 0, got {value!r}")
+    native.report_waits(after_s, repeat_s)
 
 
 def _hand_over(

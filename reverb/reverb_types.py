@@ -4,6 +4,7 @@
 import dataclasses
 from typing import Any
 
+from reverb import item_selectors
 from reverb._checks.answers import reads_answer
 from reverb._nests import structured_value
 from reverb.core import native, protos
@@ -16,7 +17,7 @@ Recent = native.RecentSelector
 Shuffle = native.ShuffleSelector
 Uniform = native.UniformSelector
 
-SelectorType = Fifo | Heap | Lifo | Prioritized | Recent | Shuffle | Uniform
+SelectorType = item_selectors.SelectorType
 
 # Dicts, lists, tuples and named tuples whose leaves have a `shape` and a `dtype`; see `specs`.
 SpecNest = Any

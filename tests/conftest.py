@@ -120,6 +120,19 @@ def serve(start, connect):
 
 
 @pytest.fixture
+def reported_waits(caplog):
+    """Calls that wait are told after 0.1 s, in `caplog`."""
+    caplog.set_level("WARNING")
+    reverb.logging.to_python()
+    reverb.logging.report_waits(0.1, 0.1)
+    try:
+        yield
+    finally:
+        reverb.logging.report_waits()
+        reverb.logging.to_stderr()
+
+
+@pytest.fixture
 def until():
     """Blocks until a condition holds: `until(lambda: table.info.current_size == 3)`."""
     return wait_until

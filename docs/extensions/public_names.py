@@ -13,6 +13,8 @@ from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
 
+import reverb
+
 # The modules that programs import, by the names that they use.
 MODULES = [
     "reverb",
@@ -36,16 +38,7 @@ MODULES = [
     "reverb.adapters.acme.tables",
     "reverb.adapters.acme.types",
 ]
-# Loaded on first use, and so not in `__all__`.
-TENSORFLOW_NAMES = [
-    "PatternDataset",
-    "TFClient",
-    "TFSequenceWriter",
-    "TimestepDataset",
-    "TrajectoryDataset",
-    "pattern_dataset_with_info",
-]
-# Kept only for programs that import them.
+# Kept only for programs that import it.
 EXCEPT = {"reverb.__version__", "reverb.selectors.from_options"}
 
 _logger = logging.getLogger(__name__)
@@ -57,7 +50,8 @@ def public_names() -> Iterator[str]:
         module = _resolve(module_name)
         names = list(module.__all__)
         if module_name == "reverb":
-            names += TENSORFLOW_NAMES
+            # Loaded when they are first touched, and so not in `__all__`.
+            names += reverb._TENSORFLOW_NAMES
         for name in names:
             value = getattr(module, name)
             if isinstance(value, types.ModuleType):

@@ -3,7 +3,6 @@
 
 import collections
 import dataclasses
-import logging
 import threading
 import time
 import weakref
@@ -14,13 +13,8 @@ from reverb import errors
 
 __all__ = ["Ahead", "Failure", "Pipe", "PrefetchIterator", "PrefetchStats", "Source", "Stopped"]
 
-# How long `next` waits before it logs the reason.
-_REPORT_AFTER_S = 60.0
-
 # How long `close` waits for the thread, which checks for a stop several times per second.
 _JOIN_TIMEOUT_S = 5.0
-
-_logger = logging.getLogger("reverb")
 
 
 class Stopped(Exception):
@@ -156,7 +150,6 @@ class PrefetchIterator:
             raise errors.InvalidArgumentError(f"size must be at least 1, got {size}")
         self._pipe = Pipe(size)
         self._timeout_s = timeout_s
-        self._patience_s = _REPORT_AFTER_S if timeout_s is None else min(timeout_s, _REPORT_AFTER_S)
         self._ahead = ahead
         self._num_retrieved = 0
         self._wait_s = 0.0
@@ -252,7 +245,7 @@ class PrefetchIterator:
         while not self._has_ended():
             waited_s = None
             try:
-                found = ahead.next(self._patience_s if patience is None else patience.rest_s())
+                found = ahead.next(self._timeout_s if patience is None else patience.rest_s())
                 if found is not None:
                     element, self._age_s, waited_s = found
                     self._num_retrieved += 1
@@ -280,31 +273,25 @@ class PrefetchIterator:
 
 
 class _Patience:
-    """How long `next` waits before it raises, or logs what it waits for."""
+    """How long `next` waits before it raises."""
 
     def __init__(self, timeout_s: float | None, start: float) -> None:
         self._timeout_s = timeout_s
         self._start = start
-        self._has_told = False
 
     def check(self, waits_for: str) -> None:
-        """Raises or logs, if it is time."""
-        waited = time.monotonic() - self._start
-        if self._timeout_s is not None and waited >= self._timeout_s:
+        """Raises if it is time."""
+        rest = self.rest_s()
+        if rest is not None and rest <= 0:
             raise errors.DeadlineExceededError(
                 f"no element after {self._timeout_s} s, waiting for {waits_for}"
             )
-        if waited >= _REPORT_AFTER_S and not self._has_told:
-            _logger.warning("next(iterator) waits for %s", waits_for)
-            self._has_told = True
 
     def rest_s(self) -> float | None:
-        """Seconds until there is something to check; `None`: never."""
-        waited = time.monotonic() - self._start
-        limits = [] if self._has_told else [_REPORT_AFTER_S]
-        if self._timeout_s is not None:
-            limits.append(self._timeout_s)
-        return max(0.0, min(limits) - waited) if limits else None
+        """Seconds until `check` raises; `None`: never."""
+        if self._timeout_s is None:
+            return None
+        return max(0.0, self._start + self._timeout_s - time.monotonic())
 
 
 def _fetch(source: Source, pipe: Pipe) -> None:

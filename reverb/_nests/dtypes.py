@@ -8,43 +8,25 @@ from typing import Any
 import numpy as np
 
 from reverb._checks.number_arrays import dtype_name
+from reverb.core import native
 
+# TensorFlow's quantized types; NumPy holds their bits as ordinary integers.
+_QUANTIZED = ("qint8", "quint8", "qint16", "quint16", "qint32")
 # The types of NumPy itself. Strings of any kind are stored as bytes and sampled as `object` arrays
 # of `bytes`, hence `object`.
 _NUMPY_NAMES = {
-    1: "float32",
-    2: "float64",
-    3: "int32",
-    4: "uint8",
-    5: "int16",
-    6: "int8",
-    7: "object",
-    8: "complex64",
-    9: "int64",
-    10: "bool",
-    17: "uint16",
-    18: "complex128",
-    19: "float16",
-    22: "uint32",
-    23: "uint64",
+    number: numpy_name
+    for number, name, numpy_name, _, is_extension in native.DTYPES
+    if not is_extension and name not in _QUANTIZED
 }
-# The types that the package `ml_dtypes` adds to NumPy, with their width in bytes.
-_EXTENSION_NAMES = {
-    14: ("bfloat16", 2),
-    24: ("float8_e5m2", 1),
-    25: ("float8_e4m3fn", 1),
-    29: ("int4", 1),
-    30: ("uint4", 1),
+# The types that the package `ml_dtypes` adds to NumPy.
+_EXTENSION_NUMBERS = {number for number, *_, is_extension in native.DTYPES if is_extension}
+# Both kinds that NumPy lacks, with their width in bytes.
+_OPAQUE_NAMES = {
+    number: (name, width)
+    for number, name, _, width, _ in native.DTYPES
+    if number not in _NUMPY_NAMES
 }
-# TensorFlow's quantized types; NumPy holds their bits as ordinary integers.
-_QUANTIZED_NAMES = {
-    11: ("qint8", 1),
-    12: ("quint8", 1),
-    13: ("qint32", 4),
-    15: ("qint16", 2),
-    16: ("quint16", 2),
-}
-_OPAQUE_NAMES = _EXTENSION_NAMES | _QUANTIZED_NAMES
 _OPAQUE_NUMBERS = {name: number for number, (name, _) in _OPAQUE_NAMES.items()}
 _NUMBERS = {name: number for number, name in _NUMPY_NAMES.items()} | _OPAQUE_NUMBERS
 
@@ -62,7 +44,7 @@ def from_number(number: int) -> np.dtype[Any]:
     if number in _NUMPY_NAMES:
         return np.dtype(_NUMPY_NAMES[number])
     name, width = _OPAQUE_NAMES[number]
-    if number in _EXTENSION_NAMES:
+    if number in _EXTENSION_NUMBERS:
         try:
             return np.dtype(getattr(importlib.import_module("ml_dtypes"), name))
         except ImportError:

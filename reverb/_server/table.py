@@ -11,12 +11,12 @@ import tree
 from reverb import item_selectors, rate_limiters
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._nests import structured_value
-from reverb.core import native
+from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.reverb_types import SpecNest, TableInfo
 from reverb.shown_text import shown
 
-__all__ = ["Table", "TableExtensionBase"]
+__all__ = ["Table", "TableExtensionBase", "arguments_of"]
 
 # The protocol has 32 bits for the number of samples of an item.
 _INT32_LIMIT = 2**31
@@ -119,9 +119,11 @@ class Table:
             rate_limiter=rate_limiter.internal_limiter,
             signature=_encode_signature(signature),
             seed=seed,
-            max_bytes=parse_byte_size("max_bytes", max_bytes),
-            when_full=when_full,
-            max_priority=max_priority,
+            options=_options(
+                max_bytes=parse_byte_size("max_bytes", max_bytes),
+                when_full=when_full,
+                max_priority=max_priority,
+            ),
         )
 
     @classmethod
@@ -188,6 +190,11 @@ class Table:
         """Current settings and counters, read without a connection."""
         return TableInfo.from_serialized_proto(self.internal_table.info())
 
+    @property
+    def internal_settings(self) -> Any:
+        """Its settings as a `PriorityTableCheckpoint` message, which has no items."""
+        return protos.PriorityTableCheckpoint.FromString(self.internal_table.settings())
+
     def can_sample(self, num_samples: int) -> bool:
         """Whether the rate limiter would allow `num_samples` samples now.
 
@@ -230,34 +237,92 @@ class Table:
 
         An empty signature, such as `{}`, removes the signature.
         """
-        info = self.info
-        limiter = info.rate_limiter_info
-        return Table(
-            name=self.name if name is None else name,
-            sampler=sampler or item_selectors.from_options(info.sampler_options),
-            remover=remover or item_selectors.from_options(info.remover_options),
-            max_size=info.max_size if max_size is None else max_size,
-            rate_limiter=rate_limiter
-            or rate_limiters.RateLimiter(
-                samples_per_insert=limiter.samples_per_insert,
-                min_size_to_sample=limiter.min_size_to_sample,
-                min_diff=limiter.min_diff,
-                max_diff=limiter.max_diff,
-            ),
-            max_times_sampled=(
-                info.max_times_sampled if max_times_sampled is None else max_times_sampled
-            ),
-            extensions=self._extensions if extensions is None else extensions,
-            signature=self._signature if signature is None else signature,
-            seed=self.internal_seed if seed is None else seed,
-            max_bytes=self.internal_table.max_bytes() if max_bytes is None else max_bytes,
-            when_full=self.internal_table.when_full() if when_full is None else when_full,
-            max_priority=max_priority or self.internal_table.max_priority(),
-        )
+        given = {
+            "name": name,
+            "sampler": sampler,
+            "remover": remover,
+            "max_size": max_size,
+            "rate_limiter": rate_limiter,
+            "max_times_sampled": max_times_sampled,
+            "extensions": extensions,
+            "signature": signature,
+            "seed": seed,
+            "max_bytes": max_bytes,
+            "when_full": when_full,
+            "max_priority": max_priority,
+        }
+        own = {
+            "extensions": self._extensions,
+            "signature": self._signature,
+            "seed": self.internal_seed,
+        }
+        changed = {name: value for name, value in given.items() if value is not None}
+        return Table(**(arguments_of(self.internal_settings) | own | changed))
 
     @shown
     def __repr__(self) -> str:
         return repr(self.internal_table)
+
+
+# Options that dm-reverb's tables do not have. The largest priority so far is no option.
+_OPTIONS = [
+    field
+    for field in protos.PriorityTableCheckpoint.DESCRIPTOR.fields
+    if field.number >= 1000 and field.name != "largest_priority"
+]
+
+
+def arguments_of(settings: Any) -> dict[str, Any]:
+    """Returns the arguments of `Table` that a `PriorityTableCheckpoint` message describes.
+
+    Its signature and counters are ignored.
+
+    Raises:
+      UnimplementedError: If a selector is missing.
+      InvalidArgumentError: If a number of a selector or of the rate limiter is out of its range.
+    """
+    limiter = settings.rate_limiter
+    options = {field.name: _value(field, settings) for field in _OPTIONS}
+    return options | {
+        "name": settings.table_name,
+        "sampler": item_selectors.from_options(settings.sampler),
+        "remover": item_selectors.from_options(settings.remover),
+        "max_size": settings.max_size,
+        "max_times_sampled": settings.max_times_sampled,
+        "rate_limiter": rate_limiters.RateLimiter(
+            samples_per_insert=limiter.samples_per_insert,
+            min_size_to_sample=limiter.min_size_to_sample,
+            min_diff=limiter.min_diff,
+            max_diff=limiter.max_diff,
+        ),
+    }
+
+
+def _value(field: Any, settings: Any) -> Any:
+    """Reads an option: an enum as a word, and what is not set as `None`."""
+    value = getattr(settings, field.name)
+    if field.enum_type is not None:
+        # A message of a newer release may have another number.
+        found = field.enum_type.values_by_number.get(value, field.enum_type.values[0])
+        return found.name.lower()
+    is_set = settings.HasField(field.name) if field.has_presence else bool(value)
+    return value if is_set else None
+
+
+def _options(**values: Any) -> bytes:
+    """Makes the message of options. Words are names of enums; `None` is not set."""
+    message = protos.PriorityTableCheckpoint()
+    for field in _OPTIONS:
+        value = values.pop(field.name)
+        if field.enum_type is not None:
+            words = [it.name.lower() for it in field.enum_type.values]
+            if value not in words:
+                known = " or ".join(f'"{word}"' for word in words)
+                raise InvalidArgumentError(f'{field.name} must be {known}, got "{value}"')
+            value = words.index(value)
+        if value is not None:
+            setattr(message, field.name, value)
+    return message.SerializeToString()
 
 
 def _encode_signature(signature: SpecNest | None) -> bytes | None:

@@ -7,23 +7,10 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from reverb.core import native
+
 # The states of a `Diagnosis`, the most serious first.
-STATES = (
-    "shard down",
-    "never",
-    "stuck",
-    "paused",
-    "draining",
-    "starved",
-    "full",
-    "slow readers",
-    "behind",
-    "ahead",
-    "filling",
-    "flowing",
-    "idle",
-    "unknown",
-)
+STATES = ("shard down", *reversed(native.TABLE_STATES), "unknown")
 
 # Names of `PriorityTableCheckpoint.WhenFull`, by number.
 _WHEN_FULL = ("remove", "wait")
@@ -256,6 +243,7 @@ class Rates:
 class Diagnosis:
     """The state of a table: does it work, or why does it wait?
 
+    * `shard down`: a shard of the group does not answer; the others are told.
     * `never`: it can never hold the items that sampling needs, because it is too small, or never
       allow as many samples at once as the first request in its queue asks for.
     * `stuck`: inserts and samples wait, and neither can continue.

@@ -24,8 +24,21 @@ __all__ = [
     "tables_from_values",
 ]
 
-# Settings that must be the same in all shards, besides the selectors and the signature.
-_SETTINGS = ("max_size", "max_bytes", "max_times_sampled")
+# Fields that tell what a table holds and did. All others are settings, the same in all shards.
+_COUNTERS = (
+    "current_size",
+    "num_episodes",
+    "num_deleted_episodes",
+    "num_unique_samples",
+    "table_worker_time",
+    "max_priority",
+)
+_LIMITER_COUNTERS = ("insert_stats", "sample_stats")
+_SETTINGS = [
+    field.name
+    for field in protos.TableInfo.DESCRIPTOR.fields
+    if field.name not in (*_COUNTERS, "name", "rate_limiter_info")
+]
 _LIMITS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
 
 
@@ -114,20 +127,12 @@ def part_settings(table: bytes, index: int, num_shards: int) -> tuple[str, PartS
 
 def settings_of(table: Any) -> Any:
     """Returns a copy of a `TableInfo` message without its counters."""
-    limiter = table.rate_limiter_info
-    copy = protos.TableInfo(
-        name=table.name,
-        sampler_options=table.sampler_options,
-        remover_options=table.remover_options,
-        max_size=table.max_size,
-        max_bytes=table.max_bytes,
-        max_times_sampled=table.max_times_sampled,
-        rate_limiter_info=protos.RateLimiterInfo(
-            **{name: getattr(limiter, name) for name in _LIMITS}
-        ),
-    )
-    if table.HasField("signature"):
-        copy.signature.CopyFrom(table.signature)
+    copy = protos.TableInfo()
+    copy.CopyFrom(table)
+    for name in _COUNTERS:
+        copy.ClearField(name)
+    for name in _LIMITER_COUNTERS:
+        copy.rate_limiter_info.ClearField(name)
     return copy
 
 
@@ -145,24 +150,19 @@ def check_tables(index: int, found: Sequence[Any], wanted: Sequence[Any]) -> Non
             "the same order"
         )
     for table, other in zip(found, wanted, strict=True):
+        limits, other_limits = table.rate_limiter_info, other.rate_limiter_info
         pairs = [
-            ("sampler", _text(table.sampler_options), _text(other.sampler_options)),
-            ("remover", _text(table.remover_options), _text(other.remover_options)),
-            *((name, getattr(table, name), getattr(other, name)) for name in _SETTINGS),
-            *(
-                (name, getattr(table.rate_limiter_info, name), getattr(limits, name))
-                for limits in [other.rate_limiter_info]
-                for name in _LIMITS
-            ),
-            ("signature", _text(table.signature), _text(other.signature)),
+            *((name, _text(table, name), _text(other, name)) for name in _SETTINGS),
+            *((name, _text(limits, name), _text(other_limits, name)) for name in _LIMITS),
         ]
         for field, mine, theirs in pairs:
             if mine != theirs:
                 raise InvalidArgumentError(
-                    f"shard {index}, table {table.name}: {field} is {mine}, and {theirs} in the "
-                    "other shards: all shards of a group need the same tables"
+                    f"shard {index}, table {table.name}: {field.removesuffix('_options')} is "
+                    f"{mine}, and {theirs} in the other shards: all shards of a group need the "
+                    "same tables"
                 )
 
 
-def _text(message: Any) -> str:
-    return " ".join(str(message).split()) or "none"
+def _text(message: Any, field: str) -> str:
+    return " ".join(str(getattr(message, field)).split()) or "none"

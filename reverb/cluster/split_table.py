@@ -88,26 +88,12 @@ def check_parts(table: Table, index: int, num_shards: int, *, is_coordinated: bo
       InvalidArgumentError: As `split_table`.
     """
     index, num_shards = check_place(index, num_shards)
-    _check_sampler(table)
+    table.internal_table.check_in_group()
     numbers = _numbers_of(table)
     error, _ = narrowness(numbers, num_shards)
     if error is not None and not is_coordinated:
         raise InvalidArgumentError(error)
     return part_of(numbers, index, num_shards)
-
-
-def _check_sampler(table: Table) -> None:
-    """Refuses samplers that need all items of the table, which no shard has."""
-    reasons = {
-        "shuffle": "an epoch would end at each shard on its own",
-        "recent": "a shard does not know how old its items are among all",
-    }
-    kind = selector_settings(table.info.sampler_options).kind
-    if kind in reasons:
-        raise InvalidArgumentError(
-            f"the sampler of table {table.name} is {kind}, which a group of servers cannot have: "
-            f"{reasons[kind]}. Choose Uniform or Prioritized, or use one server"
-        )
 
 
 def _numbers_of(table: Table) -> TableNumbers:
@@ -116,7 +102,7 @@ def _numbers_of(table: Table) -> TableNumbers:
     return TableNumbers(
         name=table.name,
         max_size=info.max_size,
-        max_bytes=table.internal_table.max_bytes(),
+        max_bytes=table.internal_settings.max_bytes or None,
         max_times_sampled=info.max_times_sampled,
         samples_per_insert=limiter.samples_per_insert,
         min_size_to_sample=limiter.min_size_to_sample,

@@ -2,6 +2,7 @@
 """`reverb configure`: changes settings of a table of a running server."""
 
 import argparse
+import dataclasses
 import sys
 from typing import Any, TypeVar
 
@@ -29,17 +30,13 @@ _NO_MIN_DIFF, _NO_MAX_DIFF = -sys.float_info.max, sys.float_info.max
 _N = TypeVar("_N", int, float)
 
 _LIMITER_NUMBERS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
-_SETTINGS = (
-    "max_size",
-    "max_bytes",
-    "max_times_sampled",
-    "priority_exponent",
-    "draw",
-    "expected_age",
-    *_LIMITER_NUMBERS,
-    "error_buffer",
-    "queue_size",
-)
+# Settings that have an option of the same name. The others have several.
+_PLAIN = [
+    field.name
+    for field in dataclasses.fields(TableChange)
+    if field.name not in ("rate_limiter", "sampler")
+]
+_SETTINGS = (*_PLAIN, "draw", "expected_age", *_LIMITER_NUMBERS, "error_buffer", "queue_size")
 
 
 def add_parser(commands: Commands) -> None:
@@ -179,14 +176,12 @@ def _run(arguments: argparse.Namespace) -> int:
         print("nothing was changed")
         return _NOT_DONE
     limiter = _limiter(arguments, present) if _changes_limiter(arguments) else None
-    change = TableChange(
-        max_size=arguments.max_size,
-        max_bytes=arguments.max_bytes,
-        max_times_sampled=arguments.max_times_sampled,
-        rate_limiter=limiter,
-        priority_exponent=None if arguments.draw else arguments.priority_exponent,
-        sampler=_sampler(arguments, present),
-    )
+    sampler = _sampler(arguments, present)
+    plain = {name: getattr(arguments, name) for name in _PLAIN}
+    if sampler is not None:
+        # It has the exponent.
+        plain["priority_exponent"] = None
+    change = TableChange(rate_limiter=limiter, sampler=sampler, **plain)
     changed = client.configure_tables({arguments.table: change}, dry_run=arguments.dry_run)
     for it in changed:
         print(text.plain(_would_be(it) if arguments.dry_run else str(it)))

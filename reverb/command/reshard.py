@@ -18,6 +18,7 @@ import numpy as np
 from reverb import rate_limiters
 from reverb._checkpoints.stored import Checkpoint, read
 from reverb._checks.plain_files import read_file
+from reverb._server.table import arguments_of
 from reverb.checkpointers import DefaultCheckpointer
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import Directory, slots_as_values
@@ -353,7 +354,7 @@ def _fit(table: Table, targets: Mapping[int, Server]) -> None:
         now = server.status().tables[table.name]
         too_many += max(now.items - part.max_size, 0)
         largest = max(largest, now.items)
-        waits = table.internal_table.when_full() == "wait"
+        waits = arguments_of(table.internal_settings)["when_full"] == "wait"
         fits = waits or part.max_bytes is None or now.bytes <= part.max_bytes
         server.localhost_client().configure_table(
             table.name,

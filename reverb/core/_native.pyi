@@ -10,7 +10,7 @@ type raises `TypeError`. A timeout of `None` means "no limit", 0 means "one atte
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -22,6 +22,8 @@ _Path = tuple[str | int, ...]
 # A NaN that means the largest priority of a table.
 MAX_PRIORITY: float
 NUM_SLOTS: int
+TABLE_STATES: list[str]
+DTYPES: list[tuple[int, str, str, int, bool]]
 
 class ItemSelector:
     def to_options(self) -> bytes:
@@ -82,19 +84,22 @@ class Table:
         rate_limiter: RateLimiter,
         signature: bytes | None,
         seed: int | None,
-        max_bytes: int | None,
-        when_full: str,
-        max_priority: str,
-    ) -> Table: ...
+        options: bytes,
+    ) -> Table:
+        """`options` is a `PriorityTableCheckpoint` with what dm-reverb's tables do not have."""
+
     def name(self) -> str: ...
+    def check_in_group(self) -> None:
+        """Raises `InvalidArgumentError` if a group of servers cannot have its sampler."""
+
     def why_never(self) -> str | None: ...
-    def max_bytes(self) -> int | None: ...
-    def when_full(self) -> str: ...
-    def max_priority(self) -> Literal["present", "ever"]: ...
     def can_sample(self, num_samples: int) -> bool: ...
     def can_insert(self, num_inserts: int) -> bool: ...
     def info(self) -> bytes:
         """A serialized `deepmind.reverb.TableInfo`."""
+
+    def settings(self) -> bytes:
+        """A serialized `PriorityTableCheckpoint` without items."""
 
 @final
 class Server:
@@ -797,6 +802,10 @@ class LogLines:
 
 def logs_to_queue(capacity: int) -> LogLines:
     """Sends the core's lines into a queue, and closes an earlier one."""
+
+def report_waits(after_s: float | None, repeat_s: float) -> None:
+    """Sets when calls that wait are reported."""
+    ...
 
 def logs_to_stderr() -> None:
     """Writes the core's lines to standard error, and closes the queue if there is one."""

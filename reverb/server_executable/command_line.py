@@ -7,9 +7,11 @@ import enum
 import importlib.metadata
 import pathlib
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from reverb.server_executable import server_log
+from reverb.server_executable.config_spellings import selector_spellings
 from reverb.server_executable.environment import (
     CONFIG_FILE_VARIABLE,
     CONFIG_VARIABLE,
@@ -32,16 +34,17 @@ Everything else goes to standard error. The server also offers gRPC's health ser
 
 _EPILOG = """\
 config:
-  A ReverbServerConfig message in protobuf's text form. A table needs a name, a sampler, a remover
-  (fifo: true, lifo: true, uniform: true, shuffle: true, min_heap: true, max_heap: true,
-  recent { expected_age: 1000 } or prioritized { priority_exponent: 0.8 }), a size and a rate
-  limiter (min_size: 1000, queue: 100, stack: 100, sample_to_insert_ratio { samples_per_insert: 4
-  min_size_to_sample: 1000 error_buffer: 400 }, or the four numbers of dm-reverb); queue: true or
-  stack: true gives all of them but the size. max_times_sampled 0 means no limit. max_bytes of a
-  table limits its memory (when_full: REMOVE or WAIT). max_priority says which items count for
-  MAX_PRIORITY (PRESENT or EVER). The options of this command have fields too, most of them in a
-  message server { ... }; --print-config shows all. With the rate limiter below, samples wait for
-  the first item and nothing else waits:
+  A ReverbServerConfig message in protobuf's text form. A table needs a name, a sampler, a remover,
+  a size and a rate limiter (min_size: 1000, queue: 100, stack: 100, sample_to_insert_ratio {
+  samples_per_insert: 4 min_size_to_sample: 1000 error_buffer: 400 }, or the four numbers of
+  dm-reverb); queue: true or stack: true gives all of them but the size. max_times_sampled 0 means
+  no limit. max_bytes of a table limits its memory (when_full: REMOVE or WAIT). max_priority says
+  which items count for MAX_PRIORITY (PRESENT or EVER). The options of this command have fields too,
+  most of them in a message server { ... }; --print-config shows all.
+
+  SELECTORS
+
+  With this rate limiter, samples wait for the first item, and nothing else waits:
 
   port: 8000
   tables: {
@@ -59,12 +62,12 @@ signals:
   with an error, and closes the port. A second SIGTERM or Ctrl-C ends the process at once. So does
   any of them before the server is ready.
 
-  SIGHUP reads the file of --config-file again. max_size, max_bytes, max_times_sampled, rate_limiter
-  and the sampler's priority_exponent of a table can change; if anything else is different, or
-  anything is wrong, nothing changes, and standard error says why. It also reads certificates and
-  tokens again; if one of these two is bad, its earlier content stays in force. The server also does
-  that by itself every 10 s. Other paths need a restart. Without any such file, SIGHUP stops the
-  server like SIGTERM: it is also sent when the terminal is closed.
+  SIGHUP reads the file of --config-file again. The settings that `reverb configure` changes can
+  change; if anything else is different, or anything is wrong, nothing changes, and standard error
+  says why. It also reads certificates and tokens again; if one of these two is bad, its earlier
+  content stays in force. The server also does that by itself every 10 s. Other paths need a
+  restart. Without any such file, SIGHUP stops the server like SIGTERM: it is also sent when the
+  terminal is closed.
 
   A signal that was ignored at the start, as SIGHUP is under nohup, does not stop the server. SIGHUP
   reads the files even then.
@@ -173,7 +176,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser = server_log.Parser(
         prog="reverb_server",
         description=_DESCRIPTION,
-        epilog=_EPILOG,
+        epilog=_epilog(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -212,6 +215,11 @@ def _make_parser() -> argparse.ArgumentParser:
     )
     actions.add_argument("--version", action="version", version=version_text())
     return parser
+
+
+def _epilog() -> str:
+    selectors = textwrap.wrap(f"A sampler or remover is {selector_spellings()}.", 98)
+    return _EPILOG.replace("SELECTORS", "\n  ".join(selectors))
 
 
 def _add_option(group: argparse._ActionsContainer, option: Option) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 from google.protobuf import text_format
 
-from reverb import rate_limiters
+from reverb import item_selectors, rate_limiters
 from reverb.core import protos
 from reverb.errors import ReverbError
 
-__all__ = ["parse_written", "written_config_class"]
+__all__ = ["parse_written", "selector_spellings", "written_config_class"]
 
 # Additional fields of messages in a config, which are never stored or sent. Any free numbers will
 # do.
@@ -23,15 +23,6 @@ _ADDITIONS = {
     "deepmind.reverb.PriorityTableCheckpoint": """
       field { name: "queue" number: 2000 type: TYPE_BOOL label: LABEL_OPTIONAL }
       field { name: "stack" number: 2001 type: TYPE_BOOL label: LABEL_OPTIONAL }
-    """,
-    "deepmind.reverb.KeyDistributionOptions": """
-      field { name: "shuffle" number: 2000 type: TYPE_BOOL label: LABEL_OPTIONAL oneof_index: 0 }
-      field {
-        name: "recent" number: 2001 type: TYPE_MESSAGE label: LABEL_OPTIONAL oneof_index: 0
-        type_name: ".deepmind.reverb.KeyDistributionOptions.Extension.Recent"
-      }
-      field { name: "min_heap" number: 2002 type: TYPE_BOOL label: LABEL_OPTIONAL oneof_index: 0 }
-      field { name: "max_heap" number: 2003 type: TYPE_BOOL label: LABEL_OPTIONAL oneof_index: 0 }
     """,
     "deepmind.reverb.KeyDistributionOptions.Prioritized": """
       field {
@@ -57,6 +48,14 @@ _ADDITIONS = {
     """,
 }
 
+# Selectors that a config names like the others: in messages they stand beside the nearest selector
+# that dm-reverb has, or have another name.
+_SHORT_SELECTORS = [
+    kind
+    for kind in item_selectors.BY_KIND
+    if kind not in protos.KeyDistributionOptions.DESCRIPTOR.fields_by_name
+]
+
 # Fields that `queue: true` and `stack: true` set, so that a table must not set them itself.
 _GIVEN = ("sampler", "remover", "max_times_sampled", "rate_limiter", "when_full")
 _LIMITER_NUMBERS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
@@ -68,7 +67,36 @@ _Problem = tuple[str, str]
 @functools.cache
 def written_config_class() -> Any:
     """Returns the class of written configs: `ReverbServerConfig` with the additional fields."""
-    return protos.with_fields("deepmind.reverb.ReverbServerConfig", _ADDITIONS)
+    selectors = {"deepmind.reverb.KeyDistributionOptions": "".join(_selector_fields())}
+    return protos.with_fields("deepmind.reverb.ReverbServerConfig", _ADDITIONS | selectors)
+
+
+def _selector_fields() -> Iterator[str]:
+    messages = protos.KeyDistributionOptions.Extension.DESCRIPTOR.fields_by_name
+    for number, kind in enumerate(_SHORT_SELECTORS, start=2000):
+        message = messages[kind].message_type if kind in messages else None
+        if message is not None and message.fields:
+            type_ = f'TYPE_MESSAGE type_name: ".{message.full_name}"'
+        else:
+            type_ = "TYPE_BOOL"
+        yield (
+            f'field {{ name: "{kind}" number: {number} label: LABEL_OPTIONAL oneof_index: 0 '
+            f"type: {type_} }}\n"
+        )
+
+
+@functools.cache
+def selector_spellings() -> str:
+    """Returns all ways to write a selector in a config, as a list in a sentence."""
+    fields = written_config_class()().tables.add().sampler.DESCRIPTOR.oneofs_by_name["distribution"]
+    spellings = {
+        field.name: f"{field.name}: true"
+        if field.message_type is None
+        else f"{field.name} {{ {': ... '.join(it.name for it in field.message_type.fields)}: ... }}"
+        for field in fields.fields
+    }
+    *most, last = sorted(spellings.values(), key=lambda it: it.endswith("}"))
+    return f"{', '.join(most)} or {last}"
 
 
 def parse_written(text: str) -> tuple[Any, list[_Problem]]:
@@ -124,26 +152,22 @@ def _translate_selector(options: Any) -> Iterator[_Problem]:
             yield "extension", "cannot stand beside the draw of prioritized"
         options.extension.draw = options.prioritized.draw
         options.prioritized.ClearField("draw")
-    if kind not in ("shuffle", "recent", "min_heap", "max_heap"):
+    if kind not in _SHORT_SELECTORS:
         return
     if options.HasField("extension"):
         yield "extension", f"cannot stand beside {kind}"
-    if getattr(options, kind) is False:
+    value = getattr(options, kind)
+    if value is False:
         yield kind, "must be true, got false"
-    expected_age = options.recent.expected_age
-    if kind == "recent" and not 0 < expected_age < float("inf"):
-        yield "recent.expected_age", f"must be finite and above 0, got {expected_age:g}"
-        expected_age = 1.0
-    options.ClearField(kind)
-    options.ClearField("extension")
-    if kind == "shuffle":
-        options.uniform = True
-        options.extension.shuffle.SetInParent()
-    elif kind == "recent":
-        options.uniform = True
-        options.extension.recent.expected_age = expected_age
-    else:
-        options.heap.min_heap = kind == "min_heap"
+    parameters = {} if isinstance(value, bool) else item_selectors.fields_of(value)
+    try:
+        selector = item_selectors.BY_KIND[kind](**parameters)
+    except ReverbError as error:
+        # Its text begins with the parameter.
+        parameter, _, text = str(error).rstrip(".").partition(" ")
+        yield f"{kind}.{parameter}", text
+        selector = item_selectors.Uniform()
+    options.ParseFromString(selector.to_options())
 
 
 def _translate_limiter(limiter: Any) -> Iterator[_Problem]:

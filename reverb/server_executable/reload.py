@@ -5,20 +5,30 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from reverb._server.table import arguments_of
 from reverb._server.table_change import TableChange
+from reverb.core import protos
 from reverb.errors import ReverbError
 from reverb.item_selectors import selector_settings
 from reverb.server import Server
 from reverb.server_executable.group import changes_of_group, shard_of
 from reverb.server_executable.options import OPTIONS
+from reverb.server_executable.server_config import UNUSED_TABLE_FIELDS
 from reverb.server_executable.server_from_proto import rate_limiter_from_proto, selector_from_proto
 from reverb.server_executable.settings import Given, Settings, read_settings
 
 __all__ = ["Reload", "reload_config"]
 
 _LIMITER_FIELDS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
-# Fields of a table that only a restart changes, besides the kinds of its selectors.
-_FIXED_FIELDS = ("remover", "when_full", "max_priority")
+_TABLE_FIELDS = [field.name for field in protos.PriorityTableCheckpoint.DESCRIPTOR.fields]
+# Fields of a table that can change while it runs; of the sampler, its parameters.
+_CHANGING_FIELDS = [
+    field.name for field in dataclasses.fields(TableChange) if field.name in _TABLE_FIELDS
+]
+# Fields that only a restart changes.
+_FIXED_FIELDS = [
+    name for name in _TABLE_FIELDS if name not in (*_CHANGING_FIELDS, *UNUSED_TABLE_FIELDS)
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,35 +165,40 @@ def _changes(server: Server, after: Settings) -> dict[str, list[_Change]]:
     The running tables may differ from the earlier config: clients change settings, and checkpoints
     restore them.
     """
-    infos = server.server_info()
-    statuses = server.status().tables
+    present = {table.name: table.internal_settings for table in server._tables}
     changes = {}
     for table in after.tables:
         name = table.table_name
-        of_table = list(_changes_of(infos[name], statuses[name].max_bytes, table))
+        of_table = list(_changes_of(present[name], table))
         if of_table:
             changes[name] = of_table
     return changes
 
 
-def _changes_of(info: Any, max_bytes: int | None, new: Any) -> Iterator[_Change]:
-    if new.max_size != info.max_size:
-        yield _changed("max_size", info.max_size, new.max_size)
-    if (new.max_bytes or None) != max_bytes:
-        yield _changed("max_bytes", max_bytes, new.max_bytes or None)
-    # 0 and negative numbers mean no limit.
-    old_times, new_times = max(0, info.max_times_sampled), max(0, new.max_times_sampled)
-    if new_times != old_times:
-        yield _changed("max_times_sampled", old_times, new_times)
-    old_limiter, new_limiter = _limiter(info.rate_limiter_info), _limiter(new.rate_limiter)
-    if new_limiter != old_limiter:
+def _changes_of(old: Any, new: Any) -> Iterator[_Change]:
+    """Yields the differences of two `PriorityTableCheckpoint` messages that can change."""
+    before, after = arguments_of(old), arguments_of(new)
+    for arguments in (before, after):
+        # 0 and less mean no limit.
+        arguments["max_times_sampled"] = max(0, arguments["max_times_sampled"])
+    for field in _CHANGING_FIELDS:
+        if field == "rate_limiter":
+            yield from _changes_of_limiter(old.rate_limiter, new.rate_limiter)
+        elif field == "sampler":
+            yield from _changes_of_sampler(old.sampler, new.sampler)
+        elif before[field] != after[field]:
+            yield _changed(field, before[field], after[field])
+
+
+def _changes_of_limiter(old: Any, new: Any) -> Iterator[_Change]:
+    before, after = _limiter(old), _limiter(new)
+    if before != after:
         text = ", ".join(
-            f"rate_limiter.{field} {_shown(old_limiter[field])} -> {_shown(new_limiter[field])}"
+            f"rate_limiter.{field} {_shown(before[field])} -> {_shown(after[field])}"
             for field in _LIMITER_FIELDS
-            if new_limiter[field] != old_limiter[field]
+            if before[field] != after[field]
         )
-        yield _Change("rate_limiter", rate_limiter_from_proto(new.rate_limiter), text)
-    yield from _changes_of_sampler(info.sampler_options, new.sampler)
+        yield _Change("rate_limiter", rate_limiter_from_proto(new), text)
 
 
 def _changes_of_sampler(old: Any, new: Any) -> Iterator[_Change]:

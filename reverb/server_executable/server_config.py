@@ -17,17 +17,13 @@ from google.protobuf import text_format
 from reverb.core import native, protos
 from reverb.errors import ReverbError
 from reverb.server_executable import server_from_proto
-from reverb.server_executable.config_spellings import parse_written
+from reverb.server_executable.config_spellings import parse_written, selector_spellings
 from reverb.server_executable.field_positions import FieldPosition, find_field_positions
 from reverb.server_executable.options import OPTIONS
 
-__all__ = ["ConfigNote", "ParsedConfig", "read_config"]
+__all__ = ["UNUSED_TABLE_FIELDS", "ConfigNote", "ParsedConfig", "read_config"]
 
 _MAX_TABLE_SIZE = 2**31 - 1
-_SELECTORS = (
-    "fifo: true, lifo: true, uniform: true, shuffle: true, min_heap: true, max_heap: true, "
-    "heap { ... }, recent { ... } or prioritized { ... }"
-)
 _LIMITERS = (
     "samples_per_insert, min_size_to_sample, min_diff, max_diff, or one of min_size, "
     "sample_to_insert_ratio, queue, stack"
@@ -35,8 +31,9 @@ _LIMITERS = (
 _TABLES = "tables"
 
 # Fields that only checkpoints use; a config shares their messages.
-_UNUSED_TABLE_FIELDS = (
+UNUSED_TABLE_FIELDS = (
     "deprecated_items",
+    "largest_priority",
     "num_deleted_episodes",
     "num_unique_samples",
     "signature",
@@ -141,9 +138,15 @@ def _problems(config: Any, positions: dict[str, FieldPosition]) -> Iterator[tupl
     first: dict[str, int] = {}
     for number, table in enumerate(config.tables):
         path = f"{_TABLES}[{number}]"
-        for field, text in _table_problems(table):
+        found = list(_table_problems(table))
+        for field, text in found:
             is_missing = f"{path}.{field}" not in positions
             yield f"{path}.{field}", f"is missing: it {text}" if is_missing else text
+        if not found:
+            try:
+                server_from_proto.tables_from_proto([table])
+            except ReverbError as error:
+                yield path, f"cannot be made: {error}"
         other = first.setdefault(table.table_name, number)
         if table.table_name and other != number:
             text = f"must differ from that of tables[{other}], got {table.table_name!r}"
@@ -170,7 +173,7 @@ def _table_problems(table: Any) -> Iterator[tuple[str, str]]:
 def _selector_problems(options: Any) -> Iterator[tuple[str, str]]:
     kind = options.WhichOneof("distribution")
     if kind is None:
-        yield "", f"must be {_SELECTORS}"
+        yield "", f"must be {selector_spellings()}"
     elif getattr(options, kind) is False:
         yield f".{kind}", "must be true, got false"
     else:
@@ -193,7 +196,7 @@ def _unused(config: Any) -> Iterator[str]:
     for number, table in enumerate(config.tables):
         path = f"{_TABLES}[{number}]"
         for field, _ in table.ListFields():
-            if field.name in _UNUSED_TABLE_FIELDS:
+            if field.name in UNUSED_TABLE_FIELDS:
                 yield f"{path}.{field.name}"
         for field, _ in table.rate_limiter.ListFields():
             if field.name in _UNUSED_LIMITER_FIELDS:

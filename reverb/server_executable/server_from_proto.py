@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from reverb import item_selectors, rate_limiters
+from reverb._server.table import Table, arguments_of
 from reverb.core import native
-from reverb.server import Table
 
 __all__ = ["rate_limiter_from_proto", "selector_from_proto", "tables_from_proto"]
 
@@ -52,17 +52,4 @@ def tables_from_proto(configs: Iterable[Any]) -> list[Table]:
       UnimplementedError: If a table has no sampler or no remover.
       InvalidArgumentError: If a value is out of its range or missing.
     """
-    return [
-        Table(
-            name=config.table_name,
-            sampler=selector_from_proto(config.sampler),
-            remover=selector_from_proto(config.remover),
-            max_size=config.max_size,
-            max_times_sampled=config.max_times_sampled,
-            rate_limiter=rate_limiter_from_proto(config.rate_limiter),
-            max_bytes=config.max_bytes or None,
-            when_full="wait" if config.when_full == config.WAIT else "remove",
-            max_priority="ever" if config.max_priority == config.EVER else "present",
-        )
-        for config in configs
-    ]
+    return [Table(**arguments_of(config)) for config in configs]

@@ -3,6 +3,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
@@ -10,21 +11,8 @@ from reverb import errors
 
 __all__ = ["as_tensorflow_errors"]
 
-# The same mapping as in the ops; the first match is used.
-_CLASSES = (
-    (errors.InvalidArgumentError, tf.errors.InvalidArgumentError),
-    (errors.TableNotFoundError, tf.errors.NotFoundError),
-    (errors.DeadlineExceededError, tf.errors.DeadlineExceededError),
-    (errors.FailedPreconditionError, tf.errors.FailedPreconditionError),
-    (errors.PermissionDeniedError, tf.errors.PermissionDeniedError),
-    (errors.UnauthenticatedError, tf.errors.UnauthenticatedError),
-    (errors.ResourceExhaustedError, tf.errors.ResourceExhaustedError),
-    (errors.UnimplementedError, tf.errors.UnimplementedError),
-    (errors.UnavailableError, tf.errors.AbortedError),
-    (errors.CancelledError, tf.errors.CancelledError),
-    (errors.DataLossError, tf.errors.DataLossError),
-    (errors.ReverbError, tf.errors.InternalError),
-)
+# Classes that TensorFlow names differently, as the ops do. The others have the same name.
+_OTHER_NAMES = {"TableNotFoundError": "NotFoundError", "UnavailableError": "AbortedError"}
 
 
 @contextlib.contextmanager
@@ -33,5 +21,13 @@ def as_tensorflow_errors() -> Iterator[None]:
     try:
         yield
     except errors.ReverbError as error:
-        kind = next(theirs for ours, theirs in _CLASSES if isinstance(error, ours))
-        raise kind(None, None, str(error)) from error
+        raise _class_of(error)(None, None, str(error)) from error
+
+
+def _class_of(error: errors.ReverbError) -> Any:
+    """The class of TensorFlow for an error, or for the nearest of its parents."""
+    for parent in type(error).__mro__:
+        name = _OTHER_NAMES.get(parent.__name__, parent.__name__)
+        if hasattr(tf.errors, name):
+            return getattr(tf.errors, name)
+    return tf.errors.InternalError

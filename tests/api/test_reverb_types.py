@@ -2,6 +2,7 @@
 """Settings and counters of a table."""
 
 import copy
+import dataclasses
 import pickle
 
 import numpy as np
@@ -88,3 +89,9 @@ class TestSampleInfo:
     def test_a_sample_unpacks_into_info_and_data(self):
         info, data = replay_sample.ReplaySample(replay_sample.SampleInfo.zeros(), [1])
         assert (info.key, data) == (0, [1])
+
+
+def test_every_field_of_the_message_is_told():
+    told = {field.name for field in dataclasses.fields(reverb_types.TableInfo)}
+    # The limit of bytes is in `server.status()`, beside the bytes.
+    assert {it.name for it in protos.TableInfo.DESCRIPTOR.fields} == told | {"max_bytes"}

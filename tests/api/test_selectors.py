@@ -10,7 +10,7 @@ import reverb
 from reverb import checkpointers, item_selectors, reverb_types, testing
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError, UnimplementedError
-from reverb.server_executable import server_config
+from reverb.server_executable import config_spellings
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,9 @@ class TestEverySelector:
 
     def test_it_has_a_public_name(self, cls, arguments):
         makers = [getattr(item_selectors, name) for name in item_selectors.__all__]
-        public = {getattr(maker, "func", maker) for maker in makers}
-        assert cls in public
+        assert cls in {getattr(maker, "func", maker) for maker in makers}
+        kinds = item_selectors.BY_KIND.values()
+        assert cls in {getattr(maker, "func", maker) for maker in kinds}
         assert cls in typing.get_args(reverb_types.SelectorType)
 
     def test_it_survives_its_message(self, cls, arguments):
@@ -98,9 +99,19 @@ class TestEverySelector:
         options = testing.table(sampler=cls(*arguments)).info.sampler_options
         assert repr(item_selectors.from_options(options)) == repr(selector)
 
-    def test_the_config_of_a_server_names_it(self, cls, arguments):
+    def test_a_config_may_name_it(self, cls, arguments):
         options = testing.table(sampler=cls(*arguments)).info.sampler_options
-        assert f"{options.WhichOneof('distribution')}" in server_config._SELECTORS
+        kind, parameters = item_selectors.selector_settings(options)
+        parameters.pop("draw", None)
+        value = "{{ {} }}".format(" ".join(f"{name}: {it}" for name, it in parameters.items()))
+        config = (
+            f'tables {{ table_name: "t" sampler {{ {kind}: {value if parameters else "true"} }} }}'
+        )
+        message, problems = config_spellings.parse_written(config)
+        assert problems == []
+        assert repr(item_selectors.from_options(message.tables[0].sampler)) == repr(
+            item_selectors.from_options(options)
+        )
 
     def test_a_checkpoint_restores_it(self, cls, arguments, tmp_path):
         def serve(sampler):

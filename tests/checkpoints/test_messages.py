@@ -102,6 +102,6 @@ def test_a_file_that_is_not_there(serve, root, error_says):
     error_says(
         lambda: serve(root),
         errors.DataLossError,
-        f"Checkpoint file {path / on_disk.CHUNKS} is damaged as a whole: it is not there. "
+        f"Checkpoint file {path / on_disk.CHUNKS} is damaged as a whole: it is missing. "
         f"{advice(path)}",
     )

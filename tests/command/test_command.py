@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -14,6 +15,7 @@ import pytest
 
 import reverb
 from reverb import command, testing
+from support.commands import all_commands
 from support.programs import Program
 from support.waiting import DEADLINE_S
 
@@ -180,3 +182,9 @@ def test_a_dm_reverb_checkpoint_of_several_layouts_is_exported(run, tmp_path):
     assert text["column_0"][3:].tolist() == [[1, 10, 255], [2, 20, 255]]
     assert text["column_1"].tobytes() == b"s0s1s2s1s2"
     assert text["item/priority"].tolist() == [9.0, 10.0]
+
+
+@pytest.mark.parametrize("name", sorted(all_commands()))
+def test_the_docs_show_every_command(name):
+    pages = (pathlib.Path(__file__).parents[2] / "docs").glob("**/*.md")
+    assert any(re.search(rf"\breverb {name}\b", page.read_text()) for page in pages)

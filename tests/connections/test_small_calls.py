@@ -31,6 +31,7 @@ REQUESTS = {
     "Checkpoint": [{}],
     "CheckpointStatus": [{}],
     "Status": [{}, {"with_streams": True}],
+    "WaitReason": [{"table": "a"}, {"table": "nothing"}, {}],
     "ConfigureTables": [
         {"changes": [_CHANGE]},
         {"changes": [_CHANGE, _CHANGE]},

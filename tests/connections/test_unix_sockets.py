@@ -132,9 +132,9 @@ def test_a_copy_knows_the_socket(start, path, over):
         ("unix:/x%00", "has a path that has a zero byte"),
         ("unix:/a,unix:/b", "has a comma: an address has one Unix socket"),
         ("unix:/a?b", "has a [?] or a #"),
-        ("a:1,unix:/b", "has a Unix socket in a list, where it cannot stand"),
-        ("grpcs://unix:/a", "there is no TLS on a Unix socket"),
-        ("unix-abstract:a", "names an abstract socket, which every user of the machine may take"),
+        ("a:1,unix:/b", "has a Unix socket in a list: it must be the only address"),
+        ("grpcs://unix:/a", "a Unix socket has no TLS"),
+        ("unix-abstract:a", "names an abstract socket, which every user of the machine may open"),
     ],
 )
 def test_a_malformed_address_is_told_at_once(address, what):
@@ -163,8 +163,8 @@ def test_a_path_has_a_limit_at_both_ends(start, tmp_path):
 @pytest.mark.parametrize(
     ("make", "what"),
     [
-        (lambda path: None, "there is no such socket: its server does not run"),
-        (lambda path: abandon(path), "nobody listens there: its server has ended"),
+        (lambda path: None, "there is no such socket: its server is not running"),
+        (lambda path: abandon(path), "no server listens there: it has ended"),
     ],
     ids=["no socket", "nobody listens"],
 )
@@ -259,7 +259,7 @@ def test_a_socket_where_a_server_listens_stays(start, path):
 def test_a_file_that_is_no_socket_is_never_removed(start, tmp_path):
     path = tmp_path / "precious"
     path.write_text("data")
-    with pytest.raises(InvalidArgumentError, match="there is a file that is no socket"):
+    with pytest.raises(InvalidArgumentError, match="there is a file, not a socket"):
         start(unix_path=path)
     assert path.read_text() == "data"
 

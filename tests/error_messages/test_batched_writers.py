@@ -164,7 +164,7 @@ BATCHED_WRITER = {
         batched(numpy_after_one_episode_ended, ROWS),
         errors.InvalidArgumentError,
         "The environments have different numbers of the requested steps: environment 0 has 1, "
-        "environment 1 has 2. Use an index that means as many steps in each.",
+        "environment 1 has 2. Use an index that selects the same number of steps in each.",
     ),
     "a stride backwards": (
         batched(lambda w: w.history["a"][::-1], ROWS),

@@ -62,8 +62,8 @@ def fill_queue(writer):
 
 A, B = {"a": 0}, {"a": 0, "b": 1.0}
 MISSING = (
-    "TrajectoryColumns cannot contain any None data references, but column ('a',) has no value at "
-    "a requested step, or only values that have expired (see num_keep_alive_refs)."
+    "Column ('a',) has no value at a requested step, or its value has left the history "
+    "(num_keep_alive_refs). TrajectoryColumns cannot contain any None data references."
 )
 EXPIRED = (
     "The reference has expired: only the last num_keep_alive_refs steps of the episode can be used."

@@ -13,6 +13,7 @@ from reverb.cluster import group_checkpoint
 from reverb.command import addresses
 from reverb.errors import InvalidArgumentError
 from support.certificates import Certificates
+from support.commands import commands_of_servers
 
 # Through the network, also to a server of this process.
 HOST = "127.1"
@@ -30,6 +31,10 @@ CHANGES = {
 }
 READS = ("inspect", "export", "why", "top")
 SIZES = (3, 4)
+
+
+def test_every_command_is_tried():
+    assert {*CHANGES, *READS} == commands_of_servers()
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Changing tables while they run: their settings, pauses, and rate limiters that are off."""
 
+import contextlib
+import dataclasses
+import inspect
 import subprocess
 import sys
 import threading
@@ -11,6 +14,7 @@ import pytest
 
 import reverb
 from reverb import errors, testing
+from reverb.core import protos
 from support.hosts import on_both_hosts
 from support.waiting import Background, wait_until
 
@@ -37,6 +41,50 @@ class Served:
 
     def status(self):
         return self.client.status().tables["replay"]
+
+
+# A value of each setting that is another one than in `Served` with a prioritized sampler.
+CHANGES = {
+    "max_size": lambda: 40,
+    "max_bytes": lambda: "1MiB",
+    "max_times_sampled": lambda: 3,
+    "rate_limiter": lambda: reverb.rate_limiters.SampleToInsertRatio(4.0, 10, 20.0),
+    "priority_exponent": lambda: 0.5,
+    "sampler": lambda: reverb.selectors.Prioritized(0.5),
+}
+SETTINGS = [field.name for field in dataclasses.fields(reverb.TableChange)]
+
+
+def test_the_message_has_no_other_settings():
+    assert {"table", *SETTINGS} == {it.name for it in protos.TableChange.DESCRIPTOR.fields}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+class TestEverySetting:
+    """Fails for a setting that was forgotten somewhere; CONTRIBUTING.md has the recipe."""
+
+    @pytest.mark.parametrize("num_shards", [1, 2])
+    def test_it_changes_alone(self, setting, num_shards):
+        with contextlib.ExitStack() as stack:
+            sampler = reverb.selectors.Prioritized
+            served = [
+                stack.enter_context(Served("127.0.0.1", sampler=sampler(0.8)))
+                for _ in range(num_shards)
+            ]
+            addresses = ",".join(f"127.0.0.1:{it.server.port}" for it in served)
+            client = reverb.Client(addresses if num_shards == 1 else f"shards:///{addresses}")
+            changes = {"replay": reverb.TableChange(**{setting: CHANGES[setting]()})}
+            changed = client.configure_tables(changes)
+            assert changed != []
+            assert client.configure_tables(changes) == []
+
+    def test_the_call_has_it(self, setting):
+        call = inspect.signature(reverb.Client.configure_table).parameters
+        assert call[setting].default == getattr(reverb.TableChange(), setting)
+        with Served("127.0.0.1", sampler=reverb.selectors.Prioritized(0.8)) as served:
+            before = served.server._tables[0].internal_settings
+            served.client.configure_table("replay", **{setting: CHANGES[setting]()})
+            assert served.server._tables[0].internal_settings != before
 
 
 @on_both_hosts

@@ -106,6 +106,7 @@ def test_panels_do_not_overlap():
 
 
 @pytest.mark.debian
+@pytest.mark.timeout(300)
 @NEEDS_PROMTOOL
 def test_promtool_accepts_the_alerts_and_they_fire():
     promtool("check", "rules", str(ALERTS))

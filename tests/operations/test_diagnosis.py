@@ -5,6 +5,7 @@ import contextlib
 import html
 import json
 import os
+import pathlib
 import re
 import subprocess
 import sys
@@ -16,8 +17,10 @@ import pytest
 
 import reverb
 from reverb import command, testing
+from reverb.command.top import app
+from reverb.command.top.line import ROLE_OF_STATE
 from reverb.errors import DeadlineExceededError, ReverbError, TableNotFoundError
-from reverb.server_status import STATES, ServerStatus
+from reverb.server_status import STATES, Diagnosis, ServerStatus
 from support.stalls import (
     INSERTS_WAIT,
     PROMPT_S,
@@ -31,6 +34,8 @@ from support.stalls import (
     slow_readers,
 )
 from support.waiting import DEADLINE_S, wait_until
+
+WATCHING = (pathlib.Path(__file__).parents[2] / "docs/howto/watching.md").read_text()
 
 
 @pytest.mark.parametrize("state", STALLS | SPECIAL_STALLS)
@@ -255,6 +260,16 @@ def test_a_missing_table_is_named():
     missing = pytest.raises(TableNotFoundError, match="Priority table b was not found")
     with testing.server([testing.table("a")]) as client, missing:
         client.diagnose("b")
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_is_staged_and_explained(state):
+    """Fails for a state that was forgotten somewhere; CONTRIBUTING.md has the recipe."""
+    assert state in STALLS | SPECIAL_STALLS or state in ("shard down", "unknown")
+    assert f"* `{state}`: " in (Diagnosis.__doc__ or "")
+    assert state in ROLE_OF_STATE
+    assert re.search(rf"\b{state}\b", app._HELP) or state == "unknown"
+    assert re.search(rf"^\|[^|]*`{state}`", WATCHING, re.MULTILINE) or state == "unknown"
 
 
 def test_a_state_of_a_newer_server_is_unknown():

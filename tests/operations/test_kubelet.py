@@ -112,7 +112,7 @@ def restart_under_load(kubelet, *roles, rounds=1):
             everybody_goes_round(clients)
         outcome = clients.stop()
     lines = [line for error in outcome.errors for line in error.splitlines()]
-    assert [line for line in lines if "Still waiting for a server" not in line] == []
+    assert [line for line in lines if "by now. The server cannot be reached" not in line] == []
     assert outcome.confirmed["replay"]
     assert collections.Counter(values(kubelet)) == collections.Counter(outcome.confirmed["replay"])
 

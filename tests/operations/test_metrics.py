@@ -3,6 +3,8 @@
 
 import json
 import math
+import pathlib
+import re
 import shutil
 import socket
 import subprocess
@@ -24,6 +26,7 @@ from reverb.core import protos
 from reverb.errors import InvalidArgumentError
 from reverb.server_status import ServerStatus
 
+WATCHING = (pathlib.Path(__file__).parents[2] / "docs/howto/watching.md").read_text()
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 # Names that break a careless encoder.
 NAMES = ["replay", 'a"b\\c\nd', "<img src=x onerror=alert(1)>", "é\U0001f600", "x" * 10_000]
@@ -198,6 +201,20 @@ def test_the_series_of_the_server(server):
     assert found["process_max_fds",] == status.process.max_fds
     assert found["process_resident_memory_bytes",] > 2**20
     assert found["process_start_time_seconds",] == pytest.approx(status.process.started_at)
+
+
+def test_every_series_is_explained(server):
+    """Fails for a series that was forgotten in the docs; CONTRIBUTING.md has the recipe."""
+    names = {family.name for family in parse_prometheus(get(server, "/metrics")[2])}
+    assert len(names) > 40
+    assert {name for name in names if not explained(name)} == set()
+
+
+def explained(name):
+    """Later names of a row are written without `reverb_table` or `reverb_checkpoint`."""
+    short = [name.removeprefix(prefix) for prefix in ("", "reverb_table", "reverb_checkpoint")]
+    written = rf"(`|\.\.\.)({'|'.join(short)})(_total)?[`{{]"
+    return name.startswith("process_") or re.search(written, WATCHING)
 
 
 def test_calls_and_checkpoints(server):

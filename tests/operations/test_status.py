@@ -12,6 +12,7 @@ import pytest
 
 import reverb
 from reverb import testing
+from reverb.core import protos
 from reverb.server_status import Histogram, ServerStatus
 from support.hosts import REMOTE, on_both_hosts
 from support.waiting import wait_until
@@ -220,3 +221,51 @@ def test_quantiles_of_a_histogram():
     assert math.isnan(empty.mean)
     with pytest.raises(ValueError, match="q must be from 0 to 1, got 2"):
         empty.quantile(2)
+
+
+def leaves(descriptor):
+    """The paths of all values below a message; those of a shard are the same again."""
+    for field in descriptor.fields:
+        if field.message_type is None:
+            yield (field.name,)
+        elif field.name != "shards":
+            yield from ((field.name, *rest) for rest in leaves(field.message_type))
+
+
+def below(message, path):
+    """The message that holds the last field of a path; makes those on the way."""
+    for name in path[:-1]:
+        value = getattr(message, name)
+        if hasattr(value, "add"):
+            message = value[0] if value else value.add()
+        else:
+            value.SetInParent()
+            message = value
+    return message
+
+
+FIELDS = list(leaves(protos.StatusResponse.DESCRIPTOR))
+# The limiter's own counters; those of the table go on over resets.
+NOT_SHOWN = ("sample_count", "insert_count", "delete_count")
+
+
+@pytest.mark.parametrize("path", FIELDS, ids=".".join)
+def test_no_field_is_forgotten(path):
+    """Fails for a field without an attribute; CONTRIBUTING.md has the recipe."""
+    message = protos.StatusResponse()
+    for other in FIELDS:
+        if other[-1] in ("num_bounds", "latest_path"):
+            parent = below(message, other)
+            setattr(parent, other[-1], 3 if other[-1] == "num_bounds" else "here")
+        below(message, other)
+    before = ServerStatus.from_serialized_proto(message.SerializeToString())
+    parent, field = below(message, path), path[-1]
+    kind = parent.DESCRIPTOR.fields_by_name[field]
+    if hasattr(getattr(parent, field), "append"):
+        getattr(parent, field).append(5)
+    elif kind.type == kind.TYPE_STRING:
+        setattr(parent, field, "full")
+    else:
+        setattr(parent, field, 1 if kind.type in (kind.TYPE_BOOL, kind.TYPE_ENUM) else 5)
+    after = ServerStatus.from_serialized_proto(message.SerializeToString())
+    assert (before != after) == (field not in NOT_SHOWN)

@@ -30,3 +30,26 @@ def test_extras_have_the_versions_of_the_tests(extra):
     assert wanted
     for name, version in wanted.items():
         assert re.fullmatch(version.replace(".*", r"\..*"), tested[name]), name
+
+
+ADAPTERS = sorted(path.parent.name for path in ROOT.glob("reverb/adapters/*/__init__.py"))
+
+
+@pytest.mark.parametrize("adapter", ADAPTERS)
+def test_an_adapter_has_all_its_places(adapter):
+    """Fails for a place that was forgotten; CONTRIBUTING.md has the recipe."""
+    name = adapter.replace("_", "-")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert name in project["optional-dependencies"]
+    assert list((ROOT / "docs" / "howto").glob(f"*{name}.md"))
+    assert (ROOT / "docs" / "reference" / f"{adapter}.rst").is_file()
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    if (ROOT / "tests" / "adapters" / adapter).is_dir():
+        # Beside TensorFlow; a list of each environment says what has to come out.
+        assert re.search(rf"^INTEGRATION_ENVS := .*\b{name}-", makefile, re.MULTILINE)
+    else:
+        assert any((ROOT / "tests" / f"with_{adapter}").glob("test_*.py"))
+        assert re.search(rf"^test-{name}: ", makefile, re.MULTILINE)
+        assert re.search(rf"\btest-{name}\b", makefile.split("\ntest-all: ")[1].split("\n\n")[0])
+        texts = (ROOT / "tests" / "package" / "test_missing_libraries.py").read_text("utf-8")
+        assert f'"{adapter}": ' in texts

@@ -19,8 +19,8 @@ NAMED_SECTIONS = ("Args", "Attributes", "Raises")
 TEXT_SECTIONS = ("Returns", "Yields")
 
 
-def python_files():
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.py", "*.pyi"]
+def files(*patterns):
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
     if not (ROOT / ".git").exists():
         pytest.skip("this copy of the sources has no git repository, which lists the files")
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -66,25 +66,52 @@ def docstring_entries(docstring):
                 yield at, named[1]
 
 
-def python_faults(source):
+def python_texts(source):
+    yield from python_comments(source)
+    for line, docstring in python_docstrings(source):
+        yield line, docstring
+        yield from ((line + at, entry) for at, entry in docstring_entries(docstring))
+
+
+def rust_texts(source):
+    """Yields line and text of each block of comments, and of each comment behind code.
+
+    Comments of proto files look the same.
+    """
+    last = None
+    for row, line in enumerate(source.splitlines(), 1):
+        block = re.match(r"\s*(//[/!]?)(?!/)\W*(.*)", line)
+        behind = re.search(r"\S\s+// \W*(.*)", line)
+        if block and block[1] != last:
+            yield row, block[2]
+        elif behind and not block:
+            yield row, behind[1]
+        last = block and block[1]
+
+
+LANGUAGES = {
+    "python": (("*.py", "*.pyi"), python_texts),
+    "rust": (("*.rs", "*.proto"), rust_texts),
+}
+
+
+def faults(language, source):
+    """Line and text of each bad beginning in a source of this language."""
     if not BAD_FIRST_WORD.search(source):
         return []  # Most files, and much faster.
-    texts = [*python_comments(source)]
-    for line, docstring in python_docstrings(source):
-        texts.append((line, docstring))
-        texts += ((line + at, entry) for at, entry in docstring_entries(docstring))
-    return sorted(
-        f"{line}: {text.splitlines()[0]}" for line, text in texts if BAD_FIRST_WORD.match(text)
-    )
+    _, texts_of = LANGUAGES[language]
+    bad = [(line, text) for line, text in texts_of(source) if BAD_FIRST_WORD.match(text)]
+    return [f"{line}: {text.splitlines()[0]}" for line, text in sorted(bad)]
 
 
-def test_python_texts_begin_with_a_noun_or_a_verb():
-    faults = {
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_texts_begin_with_a_noun_or_a_verb(language):
+    patterns, _ = LANGUAGES[language]
+    assert not {
         str(path.relative_to(ROOT)): found
-        for path in python_files()
-        if (found := python_faults(path.read_text(encoding="utf-8")))
+        for path in files(*patterns)
+        if (found := faults(language, path.read_text(encoding="utf-8")))
     }
-    assert not faults
 
 
 @pytest.mark.parametrize(
@@ -106,12 +133,31 @@ def test_python_texts_begin_with_a_noun_or_a_verb():
     ],
 )
 def test_a_python_text_that_begins_badly_is_found(source, line):
-    assert [int(fault.split(":")[0]) for fault in python_faults(source)] == (
-        [] if line is None else [line]
-    )
+    found = [int(fault.split(":")[0]) for fault in faults("python", source)]
+    assert found == ([] if line is None else [line])
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("/// What it is.\nlet a = 1;", 1),
+        ("    // Who waits.", 1),
+        ("//! Of the map;\n//! 0 without one.", 1),
+        ("/// A block\n/// Of two lines.\nlet a = 1;", None),
+        ("/// A number.\n// Whose number it is.", 2),
+        ("let a = 1; // Of both.", 1),
+        ("/// `Whom` it trusts.", 1),
+        ("/// Whatever, Offset, whose.", None),
+        ('let url = "http://What.is";', None),
+        ("//", None),
+    ],
+)
+def test_a_rust_comment_that_begins_badly_is_found(source, line):
+    found = [int(fault.split(":")[0]) for fault in faults("rust", source)]
+    assert found == ([] if line is None else [line])
 
 
 def test_names_of_tests_have_at_most_60_characters():
     names = re.compile(r"^ *(?:async )?def (test_\w{56,})", re.MULTILINE)
-    texts = (path.read_text(encoding="utf-8") for path in python_files())
+    texts = (path.read_text(encoding="utf-8") for path in files("*.py"))
     assert not [name for text in texts for name in names.findall(text)]

@@ -271,7 +271,7 @@ REFUSED = {
 } | {
     name: (dtypes.from_number(number), f"Values of NumPy dtype {name} cannot.*TensorFlow's ops")
     for number in range(1, 100)
-    for name in [dtypes._QUANTIZED_NAMES.get(number, ("",))[0]]
+    for name in [dtypes._OPAQUE_NAMES.get(number, ("",))[0]]
     if name in QUANTIZED
 }
 

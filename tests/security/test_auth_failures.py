@@ -47,7 +47,7 @@ def test_refused_callers_are_counted_by_the_reason(secure, tokens):
         secured.client().server_info()
     with pytest.raises(errors.UnauthenticatedError, match=r"know this token \(rvb_AAAA…\)"):
         secured.client(token=wrong).server_info()
-    with pytest.raises(errors.UnauthenticatedError, match="token old was over at 2020-01-01T"):
+    with pytest.raises(errors.UnauthenticatedError, match="token old expired at 2020-01-01T"):
         secured.client(token=old).server_info()
     client = secured.client(token=actor)
     with pytest.raises(errors.PermissionDeniedError) as denied:

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from reverb import command, testing
+from support.commands import commands_of_servers
 
 # The output of each command, and the right that it needs.
 COMMANDS = {
@@ -56,6 +57,10 @@ def options_of(secured, tokens, token_path):
         return [f"--token-file={path}", *tls], token
 
     return options_of
+
+
+def test_every_command_is_tried():
+    assert set(COMMANDS) == commands_of_servers()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -24,7 +24,7 @@ TOKENS = {
     "right": None,
     "none": "This server wants a token: give Client(..., token=...) or set REVERB_TOKEN.",
     "wrong": "This server does not know this token (rvb_",
-    "expired": "The time of token late was over at 2020-01-01T00:00:00Z: ask for a new one.",
+    "expired": "The access of token late expired at 2020-01-01T00:00:00Z: ask for a new one.",
 }
 # Far less than a client waits for a server that does not answer, on a slow machine, too.
 AT_ONCE_S = 20.0 * PATIENCE

@@ -102,7 +102,7 @@ def test_tls_is_for_the_port_alone(secure, tmp_path, certificates):
     assert run(CLIENT_WITHOUT_TLS, secured.server.unix_address, REVERB_TLS="1") == ["table"]
     with pytest.raises(InvalidArgumentError, match="tls has no effect on a Unix socket"):
         reverb.Client(secured.server.unix_address, tls=reverb.ClientTls(ca=certificates.ca))
-    with pytest.raises(InvalidArgumentError, match="there is no TLS on a Unix socket"):
+    with pytest.raises(InvalidArgumentError, match="a Unix socket has no TLS"):
         reverb.Client(f"grpcs://{secured.server.unix_address}")
 
 
@@ -127,8 +127,8 @@ def test_a_token_goes_to_the_same_user_and_to_root(path, server, client, gets_it
             assert line == "table"
         else:
             assert line.startswith(f"UnavailableError No server could be reached at unix:{path}: ")
-            told = "a token goes only to a server of the same user"
-            assert f"who listens there is user {server}, and over a Unix socket {told}" in line
+            told = "a token is sent only to a server of the same user"
+            assert f"the server there runs as user {server}, and over a Unix socket {told}" in line
             assert f"(here {client}) or of root: use TLS" in line
             assert "secret" not in line
         assert run(CLIENT, address, client, "") == ["table"], "without a token it is nobody's"

@@ -5,6 +5,7 @@ import pytest
 from google.protobuf import text_format
 
 from reverb import item_selectors, rate_limiters
+from reverb._server.table import arguments_of
 from reverb.core import protos
 from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.server_executable import server_from_proto
@@ -23,8 +24,9 @@ tables: {{
 }}
 """
 SELECTORS = (
-    "fifo: true, lifo: true, uniform: true, shuffle: true, min_heap: true, max_heap: true, "
-    "heap { ... }, recent { ... } or prioritized { ... }"
+    "fifo: true, uniform: true, lifo: true, max_heap: true, min_heap: true, shuffle: true, "
+    "prioritized { priority_exponent: ... draw: ... }, heap { min_heap: ... } or "
+    "recent { expected_age: ... }"
 )
 HUGE = "1.7976931348623157e308"
 
@@ -277,10 +279,16 @@ def test_tables_are_made_of_messages():
     first, second = server_from_proto.tables_from_proto(config.tables)
     assert (first.name, first.info.max_size, first.info.max_times_sampled) == ("a", 10, 0)
     assert (second.name, second.info.max_times_sampled) == ("b", 3)
-    assert (first.internal_table.max_bytes(), first.internal_table.when_full()) == (None, "remove")
-    assert (second.internal_table.max_bytes(), second.internal_table.when_full()) == (4096, "wait")
-    assert first.internal_table.max_priority() == "present"
-    assert second.internal_table.max_priority() == "ever"
+    assert (
+        arguments_of(first.internal_settings).items()
+        >= {"max_bytes": None, "when_full": "remove"}.items()
+    )
+    assert (
+        arguments_of(second.internal_settings).items()
+        >= {"max_bytes": 4096, "when_full": "wait"}.items()
+    )
+    assert arguments_of(first.internal_settings)["max_priority"] == "present"
+    assert arguments_of(second.internal_settings)["max_priority"] == "ever"
     assert first.info.rate_limiter_info.max_diff == 9
     assert first.info.sampler_options.fifo
     config.tables[0].max_size = 0

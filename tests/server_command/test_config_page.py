@@ -36,8 +36,7 @@ def made(text):
 def told(table):
     info = table.info
     selector_options = info.sampler_options, info.remover_options
-    bytes_ = table.internal_table.max_bytes(), table.internal_table.when_full()
-    settings = info.max_size, info.max_times_sampled, info.rate_limiter_info, bytes_
+    settings = info.max_size, info.max_times_sampled, table.internal_settings
     return (table.name, *selector_options, *settings)
 
 

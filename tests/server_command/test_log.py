@@ -168,10 +168,10 @@ def test_what_the_environment_says_in_vain_is_told_once():
         first, second, *others = messages(program.errors)
     assert first == (
         'WARN log: REVERB_LOG: "loud" is no level (off, error, warn, info, debug or trace) and no '
-        "target=level such as server=debug; the default holds"
+        "target=level such as server=debug; the default is used"
     )
     assert second == (
-        'WARN log: REVERB_LOG_FORMAT: "xml" is no format, which is text or json; the default holds'
+        'WARN log: REVERB_LOG_FORMAT: "xml" is no format, which is text or json; the default is used'
     )
     assert len(others) == 4
 

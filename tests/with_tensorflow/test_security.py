@@ -25,7 +25,7 @@ TOKENS = {
     "right": None,
     "none": "wants a token",
     "wrong": "does not know this token",
-    "expired": "was over at",
+    "expired": "expired at",
 }
 # TensorFlow's clients are kept by address in the process, and the system gives a port again: each
 # server has another address of this machine, so that no test meets what a client remembers. The

@@ -54,7 +54,7 @@ def test_ops_call_it(address):
     ("address", "what"),
     [
         ("unix:relative/x/", "has a path that is that of a directory"),
-        ("grpcs://unix:/x", "there is no TLS on a Unix socket"),
+        ("grpcs://unix:/x", "a Unix socket has no TLS"),
     ],
 )
 def test_a_malformed_address_is_an_error(address, what):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The writer of a recorder: tables, priorities, and the limit of unconfirmed items."""
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,7 +12,6 @@ from reverb.adapters.gymnasium.nests import map_nest
 
 __all__ = ["NewItems", "Priority", "Step", "StepWriter"]
 
-_LOGGER = logging.getLogger(__name__)
 
 # The columns of a row, each a nest of arrays `[B, ...]`.
 Step = dict[str, Any]
@@ -22,8 +20,8 @@ Step = dict[str, Any]
 # the items.
 Priority = float | str | Callable[[dict[str, Any]], Any]
 
-# A longer wait is logged with its reason.
-PATIENCE_MS = 10_000
+# Limit of the wait of `close`.
+CLOSE_TIMEOUT_MS = 10_000
 
 
 class NewItems(NamedTuple):
@@ -149,27 +147,13 @@ class StepWriter:
             return
         self._closed = True
         try:
-            self._writer.flush(timeout_ms=PATIENCE_MS)
+            self._writer.flush(timeout_ms=CLOSE_TIMEOUT_MS)
         finally:
             self._writer.close()
 
     def _wait(self, num_items: int) -> None:
         """Blocks until at most so many items are unconfirmed."""
-        waited_ms = 0
-        while True:
-            try:
-                self._writer.flush(num_items, PATIENCE_MS)
-                break
-            except errors.DeadlineExceededError as error:
-                waited_ms += PATIENCE_MS
-                _LOGGER.warning(
-                    "Recorder.step has been blocked for %d s: more than %d items for %s are "
-                    "unconfirmed: %s",
-                    waited_ms / 1000,
-                    num_items,
-                    ", ".join(self._priorities),
-                    error,
-                )
+        self._writer.flush(num_items)
         self._unconfirmed_items = num_items
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import reverb
 from reverb import errors, specs
 from reverb.adapters.tf_agents.frame_layout import LAST, step_type_of
-from reverb.adapters.tf_agents.observer import Observer, at_least_one, wait
+from reverb.adapters.tf_agents.observer import Observer, at_least_one
 
 __all__ = ["BatchPriority", "ReverbBatchedTrajectoryObserver"]
 
@@ -194,14 +194,14 @@ class ReverbBatchedTrajectoryObserver(Observer):
         # An upper bound of the unconfirmed items. The exact number would take a call.
         self._in_flight_items = 0
 
-    def _end_writer_episode(self, timeout_ms: int) -> None:
+    def _end_writer_episode(self) -> None:
         self._writer.end_episode()
-        self._writer.flush(0, timeout_ms)
+        self._writer.flush()
 
     def _wait_for_half(self) -> None:
         """Blocks until at most half of `max_in_flight_items` items are unconfirmed."""
         half = self._max_in_flight_items // 2
-        wait(lambda interval_ms: self._writer.flush(half, interval_ms))
+        self._writer.flush(half)
         self._in_flight_items = half
 
     def _check_nothing_is_lost(self) -> None:

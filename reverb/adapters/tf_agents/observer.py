@@ -2,10 +2,9 @@
 """The base of all observers: their tables, and a writer that is opened and closed."""
 
 import abc
-import logging
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,10 +14,6 @@ from reverb import errors
 
 __all__ = ["Observer", "ObserverClosedError", "UnknownTableError", "at_least_one", "number"]
 
-# How often an observer that waits logs the reason.
-REPORT_INTERVAL_MS = 30_000
-
-_LOGGER = logging.getLogger(__name__)
 _Self = TypeVar("_Self", bound="Observer")
 
 
@@ -65,8 +60,8 @@ class Observer(abc.ABC):
     def flush(self, *, timeout_ms: int | None = None) -> None:
         """Blocks until the server has confirmed all items that were written.
 
-        A rate limiter may delay that; the reason is logged every half minute. Frames that are in no
-        item yet are kept.
+        A rate limiter may delay that; the log says why (`reverb.logging.report_waits`). Frames that
+        are in no item yet are kept.
 
         Args:
           timeout_ms: How long to block, in milliseconds; `None`: no limit; 0: do not wait.
@@ -80,7 +75,7 @@ class Observer(abc.ABC):
         writer = self._open_writer()
         try:
             if timeout_ms is None:
-                wait(lambda interval_ms: writer.flush(0, timeout_ms=interval_ms))
+                writer.flush()
             else:
                 writer.flush(0, timeout_ms=max(1, timeout_ms))
         except errors.ReverbError as error:
@@ -148,13 +143,13 @@ class Observer(abc.ABC):
         """Drops the unfinished episode, and blocks until all items are confirmed."""
         self._start_episode()
         try:
-            wait(self._end_writer_episode)
+            self._end_writer_episode()
         except errors.ReverbError as error:
             self._fail(error)
             raise
 
-    def _end_writer_episode(self, timeout_ms: int) -> None:
-        self._writer.end_episode(timeout_ms=timeout_ms)
+    def _end_writer_episode(self) -> None:
+        self._writer.end_episode()
 
     def _abandon(self) -> None:
         writer, self._writer = self._writer, None
@@ -175,15 +170,6 @@ class Observer(abc.ABC):
                 f"the observer is closed{self._failure}: call open() or reset() to use it again"
             )
         return self._writer
-
-
-def wait(call: Callable[[int], None]) -> None:
-    """Repeats a blocking call, which takes a timeout in milliseconds, until it succeeds."""
-    while True:
-        try:
-            return call(REPORT_INTERVAL_MS)
-        except errors.DeadlineExceededError as error:
-            _LOGGER.warning("still waiting: %s", error)
 
 
 def number(argument: str, value: Any) -> float:

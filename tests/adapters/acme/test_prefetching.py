@@ -2,7 +2,6 @@
 """The life of an iterator that fetches ahead: waiting, errors, closing, dropping, the exit."""
 
 import gc
-import logging
 import pathlib
 import signal
 import subprocess
@@ -82,16 +81,6 @@ def test_next_with_a_timeout_says_what_it_waits_for(client, until):
         insert(client, 1)
         until(iterator.ready)
         assert value(next(iterator)) == 1.0  # It goes on.
-
-
-def test_next_logs_what_it_waits_for(client, dataset, background, monkeypatch, caplog, until):
-    monkeypatch.setattr(prefetching, "_REPORT_AFTER_S", 0.3)
-    with caplog.at_level(logging.WARNING, logger="reverb"), iter(dataset) as iterator:
-        waiting = background(next, iterator)
-        until(lambda: "waits for a sample of table priority_table" in caplog.text)
-        insert(client, 1)
-        waiting.result()
-    assert caplog.text.count("next(iterator) waits for") == 1
 
 
 def test_close_ends_iteration(client, dataset, background):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Observers whose server goes away, or keeps them waiting."""
 
-import logging
 import os
 import signal
 import threading
@@ -10,9 +9,9 @@ import pytest
 
 import reverb
 from reverb import errors, testing
-from reverb.adapters.tf_agents import observer as observer_module
 from reverb.adapters.tf_agents import reverb_utils
 from support.hosts import on_both_hosts
+from support.waiting import Background, wait_until
 
 LAST = 2
 
@@ -96,8 +95,7 @@ def test_what_was_confirmed_stays(kind, boundary, items):
         assert items(client) == [[1], [2]]
 
 
-def test_a_blocked_flush_says_what_it_waits_for(kind, boundary, caplog, monkeypatch):
-    monkeypatch.setattr(observer_module, "REPORT_INTERVAL_MS", 20)
+def test_a_blocked_flush_says_what_it_waits_for(kind, boundary, caplog, reported_waits):
     with testing.server([reverb.Table.queue("queue", 1)]) as client:
         observer = KINDS[kind](client, "queue")
         observer(boundary(0))
@@ -106,17 +104,10 @@ def test_a_blocked_flush_says_what_it_waits_for(kind, boundary, caplog, monkeypa
             observer(boundary(1))
             observer.flush()
 
-        with caplog.at_level(logging.WARNING):
-            thread = threading.Thread(target=run)
-            thread.start()
-            # The first report may come while the first item is on its way.
-            while thread.is_alive() and "queue" not in caplog.text:
-                thread.join(0.01)
-        assert thread.is_alive()
-        assert "still waiting: " in caplog.text
+        waiting = Background(run)
+        wait_until(lambda: "1 call waits for inserts into table queue at " in caplog.text)
         assert len(list(client.sample("queue", 1))) == 1
-        thread.join(10)
-        assert not thread.is_alive()
+        waiting.result()
         observer.close()
 
 

@@ -8,8 +8,9 @@ from tf_agents.replay_buffers import reverb_replay_buffer as theirs
 from tf_agents.specs import tensor_spec
 
 import reverb
-from reverb import errors, testing
+from reverb import errors, item_selectors, testing
 from reverb.adapters.tf_agents import reverb_replay_buffer as ours
+from reverb.core import protos
 
 SPEC = {"a": tf.TensorSpec([2], tf.float32), "b": tf.TensorSpec([], tf.int64)}
 LENGTH = 4
@@ -20,6 +21,16 @@ SAMPLERS = {
     "min_heap": (reverb.selectors.MinHeap, [1, 3, 0, 4, 2]),
     "max_heap": (reverb.selectors.MaxHeap, [2, 4, 0, 1, 3]),
 }
+
+
+def is_deterministic(kind):
+    make = item_selectors.BY_KIND[kind]
+    selector = make(1.0) if kind in ("prioritized", "recent") else make()
+    return protos.KeyDistributionOptions.FromString(selector.to_options()).is_deterministic
+
+
+def test_every_deterministic_selector_is_tried():
+    assert set(SAMPLERS) == set(filter(is_deterministic, item_selectors.BY_KIND))
 
 
 @pytest.fixture

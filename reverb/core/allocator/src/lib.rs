@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory allocator of the native module: whatever links this crate allocates by it.
+//! The memory allocator of the native module and of everything else that links this crate.
 //!
 //! Design: `docs/design/chunks.md`.
 //!
@@ -24,7 +24,7 @@ static ALLOCATOR: Allocator = Allocator;
 /// in a slow way, and taken from the next size: 96 bytes instead of 80.
 struct Allocator;
 
-/// Blocks of that size and more have that alignment, like those of `malloc` in C.
+/// Blocks of at least this size have that alignment, like those of `malloc` in C.
 const BLOCK_ALIGNMENT: usize = 16;
 
 fn is_aligned_anyway(size: usize, alignment: usize) -> bool {
@@ -81,11 +81,12 @@ unsafe impl GlobalAlloc for Allocator {
 
 /// `mi_option_purge_delay` of mimalloc's `mimalloc.h`; the crate has no name for it.
 const PURGE_DELAY: libmimalloc_sys::mi_option_t = 15;
-/// How long freed memory is kept before it returns to the system. A stream of large chunks reuses
-/// the same memory; with the default of 10 ms, most of its time went to clearing fresh pages.
+/// Time for which freed memory is kept before it returns to the system. A stream of large chunks
+/// reuses the same memory; with the default of 10 ms, most of its time went to clearing fresh
+/// pages.
 const PURGE_DELAY_MS: std::ffi::c_long = 1000;
 
-/// The same in a process whose server has a limit of memory. Ten milliseconds keep some 15 MiB
+/// The same time in a process whose server has a memory limit. Ten milliseconds keep some 15 MiB
 /// less than this, and a second 100 MiB more.
 const LIMITED_PURGE_DELAY_MS: std::ffi::c_long = 50;
 
@@ -109,7 +110,7 @@ pub fn purge() {
     unsafe { libmimalloc_sys::mi_collect(true) };
 }
 
-/// What a block of so many bytes takes.
+/// Memory of a block of this size.
 pub fn block_bytes(bytes: usize) -> usize {
     // SAFETY: computes a number.
     unsafe { libmimalloc_sys::mi_good_size(bytes) }

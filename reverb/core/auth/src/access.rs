@@ -1,42 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one caller may do.
+//! Rights of one caller.
 
 use std::collections::BTreeSet;
 
 use reverb_data::error::cut;
 use reverb_data::{Error, ErrorKind, Result, Right};
 
-use crate::line::Key;
+use crate::entry::Key;
 use crate::rights::Rights;
 
-/// How many tables a message names.
+/// Maximum number of tables that a message names.
 const MAX_NAMED_TABLES: usize = 10;
 
-/// The tables that rights are about.
+/// Tables that rights apply to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TableSet {
     /// All tables of the server: `*`.
     All,
-    /// These, whether the server has them or not.
-    Of(BTreeSet<String>),
+    /// These tables, which the server need not have.
+    Named(BTreeSet<String>),
 }
 
 impl TableSet {
     fn contains(&self, table: &str) -> bool {
         match self {
             Self::All => true,
-            Self::Of(tables) => tables.contains(table),
+            Self::Named(tables) => tables.contains(table),
         }
     }
 }
 
-/// What one caller may do.
+/// Rights of one caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Access {
     name: String,
     rights: Rights,
     tables: TableSet,
-    /// By what the caller is known.
+    /// Token or certificate name of the caller.
     key: Key,
 }
 
@@ -49,22 +49,22 @@ impl Access {
         &self.key
     }
 
-    /// The caller, as messages name it: `token learner`, `certificate learner`.
+    /// Name of the caller in messages: `token learner`, `certificate learner`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it has this right on a table. The server need not have the table.
+    /// Returns true if it has this right on a table. The server need not have the table.
     pub fn has(&self, right: Right, table: &str) -> bool {
         self.rights.contains(right) && self.tables.contains(table)
     }
 
-    /// Whether it has a right on a table, whichever.
+    /// Returns true if it has any right on a table.
     pub fn has_any(&self, table: &str) -> bool {
         self.tables.contains(table)
     }
 
-    /// Whether it has this right on all tables.
+    /// Returns true if it has this right on all tables.
     pub fn has_everywhere(&self, right: Right) -> bool {
         self.rights.contains(right) && self.tables == TableSet::All
     }
@@ -74,7 +74,7 @@ impl Access {
     ///
     /// # Errors
     ///
-    /// `PermissionDenied` that names the call, the table, and what the caller may do.
+    /// `PermissionDenied` that names the call, the table, and the caller's rights.
     pub fn check(&self, right: Right, table: &str, call: &str) -> Result<()> {
         if self.has(right, table) {
             return Ok(());
@@ -107,21 +107,21 @@ impl Access {
     }
 
     fn denied(&self, call: &str, right: Right, what: &str) -> Error {
-        // The verbs of the others are their names.
+        // The verb of every other right is its name.
         let hint = if right == Right::Admin { " (right admin)" } else { "" };
         let message =
             format!("{call}: {} may not {what}{hint}; it may {}.", self.name, self.summary());
         Error::new(ErrorKind::PermissionDenied, message)
     }
 
-    /// What it may do: `sample and update (tables a and b)`.
+    /// Summary of its rights: `sample and update (tables a and b)`.
     fn summary(&self) -> String {
         let verbs = self.rights.iter().map(|right| match right {
             Right::Admin => "administer",
             other => other.name(),
         });
         let verbs = joined(&verbs.collect::<Vec<_>>());
-        let TableSet::Of(tables) = &self.tables else { return verbs };
+        let TableSet::Named(tables) = &self.tables else { return verbs };
         let mut names: Vec<&str> =
             tables.iter().take(MAX_NAMED_TABLES).map(String::as_str).collect();
         let more = tables.len().saturating_sub(names.len());
@@ -146,7 +146,7 @@ mod tests {
     fn access(rights: &[Right], tables: &[&str]) -> Access {
         let tables = match tables {
             ["*"] => TableSet::All,
-            _ => TableSet::Of(tables.iter().map(ToString::to_string).collect()),
+            _ => TableSet::Named(tables.iter().map(ToString::to_string).collect()),
         };
         let key = Key::of_certificate("learner");
         Access::new("token learner".to_owned(), rights.iter().copied().collect(), tables, key)

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use hashbrown::HashMap;
-use hashbrown::hash_map::Entry;
+use hashbrown::hash_map;
 use reverb_data::{Error, Result};
 
 use crate::access::Access;
-use crate::line::{Key, Line};
+use crate::entry::{Entry, Key};
+use crate::expiry::Expiry;
 use crate::refusal::Refusal;
 use crate::token::{TokenHash, shown};
-use crate::until::Until;
 
-/// How many problems of a file a message names.
+/// Maximum number of problems of a file that a message lists.
 const MAX_PROBLEMS: usize = 20;
 
 /// All callers that a server knows: the content of a tokens file.
@@ -25,7 +25,7 @@ pub struct AccessList(HashMap<Key, Known>);
 struct Known {
     line: usize,
     access: Arc<Access>,
-    until: Option<Until>,
+    until: Option<Expiry>,
 }
 
 impl AccessList {
@@ -33,18 +33,18 @@ impl AccessList {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` with every problem and its line. It never has a token in it.
+    /// `InvalidArgument` with every problem and its line. It never contains a token.
     pub fn parse(text: &str) -> Result<Self> {
         let mut known: HashMap<Key, Known> = HashMap::new();
         let mut problems = Vec::new();
-        // Some editors mark UTF-8 so.
+        // Some editors put this mark before UTF-8.
         let lines = text.strip_prefix('\u{feff}').unwrap_or(text).lines();
         for (number, line) in (1..).zip(lines) {
-            match Line::parse(line) {
+            match Entry::parse(line) {
                 None => {}
                 Some(Err(of_line)) => problems.extend(of_line.into_iter().map(|it| (number, it))),
-                Some(Ok(Line { access, key, until })) => match known.entry(key) {
-                    Entry::Occupied(other) => {
+                Some(Ok(Entry { access, key, until })) => match known.entry(key) {
+                    hash_map::Entry::Occupied(other) => {
                         let what = match other.key() {
                             Key::Token(_) => "token",
                             Key::Certificate(_) => "certificate",
@@ -52,8 +52,8 @@ impl AccessList {
                         let line = other.get().line;
                         problems.push((number, format!("this is the {what} of line {line} again")));
                     }
-                    Entry::Vacant(place) => {
-                        place.insert(Known { line: number, access: Arc::new(access), until });
+                    hash_map::Entry::Vacant(vacant) => {
+                        vacant.insert(Known { line: number, access: Arc::new(access), until });
                     }
                 },
             }
@@ -69,12 +69,12 @@ impl AccessList {
         Ok(Self(known))
     }
 
-    /// Finds out who calls, by the token or else by the names in the certificate. Of several names
-    /// the one counts that comes first in the file.
+    /// Identifies a caller by the token, or else by the names in the certificate. If several names
+    /// match, the first entry of the file counts.
     ///
     /// # Errors
     ///
-    /// Why the caller is refused. A wrong token is, whatever the certificate.
+    /// Reason of the refusal. A wrong token is refused even with a good certificate.
     pub fn authenticate(
         &self,
         token: Option<&str>,
@@ -100,7 +100,7 @@ impl AccessList {
         }
     }
 
-    /// Whether the caller to whom this access was given would get the same now.
+    /// Returns true if the holder of this access would get the same access now.
     pub fn still_gives(&self, access: &Access, now: SystemTime) -> bool {
         self.0.get(access.key()).is_some_and(|known| {
             *known.access == *access && !known.until.as_ref().is_some_and(|it| it.is_past(now))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The tokens file of a server that runs.
+//! The tokens file of a running server.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,16 +13,15 @@ use crate::access::Access;
 use crate::access_list::AccessList;
 use crate::refusal::{Reason, Refusal};
 
-/// Bytes of a tokens file: a hundred thousand lines.
+/// Maximum size of a tokens file: a hundred thousand lines.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Knows who may call a server. It holds the content of a tokens file, and reads it again when it
-/// is asked to.
+/// Identifies callers by the content of a tokens file, which it reads again on request.
 #[derive(Debug)]
 pub struct Authenticator {
     path: PathBuf,
     current: RwLock<Current>,
-    /// Held while the file is read again, so that what was read last is in force at the end.
+    /// Held while the file is read again, so that the last read takes effect last.
     reloading: Mutex<()>,
     failures: [AtomicU64; Reason::ALL.len()],
 }
@@ -54,12 +53,12 @@ impl Authenticator {
         &self.path
     }
 
-    /// Reads the file again; returns whether it has changed. Calls that begin from now on are
-    /// checked by the new content; [`Authenticator::still_gives`] tells of those that are open.
+    /// Reads the file again; returns true if it has changed. Calls that begin from now on are
+    /// checked by the new content; use [`Authenticator::still_gives`] for open ones.
     ///
     /// # Errors
     ///
-    /// Those of [`Authenticator::open`]. What was read before holds on then.
+    /// Those of [`Authenticator::open`]. The previous content stays in force then.
     pub fn reload(&self) -> Result<bool> {
         let _reloading = self.reloading.lock();
         let text = read(&self.path)?;
@@ -72,11 +71,11 @@ impl Authenticator {
         Ok(true)
     }
 
-    /// Finds out who calls; see [`AccessList::authenticate`]. Counts nothing.
+    /// Identifies a caller; see [`AccessList::authenticate`]. Counts nothing.
     ///
     /// # Errors
     ///
-    /// Why the caller is refused.
+    /// Reason of the refusal.
     pub fn authenticate(
         &self,
         token: Option<&str>,
@@ -86,8 +85,8 @@ impl Authenticator {
         list.authenticate(token, certificate_names, SystemTime::now())
     }
 
-    /// Whether the caller to whom this access was given would get the same now: its line was
-    /// neither deleted nor changed, and its time is not over.
+    /// Returns true if the holder of this access would get the same access now: its entry was
+    /// neither deleted nor changed, and has not expired.
     pub fn still_gives(&self, access: &Access) -> bool {
         let list = Arc::clone(&self.current.read().list);
         list.still_gives(access, SystemTime::now())
@@ -98,7 +97,7 @@ impl Authenticator {
         self.failures[reason as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many callers were refused, by the reason. The counts only grow.
+    /// Number of refused callers, by reason. The counts only grow.
     pub fn failures(&self) -> impl Iterator<Item = (Reason, u64)> {
         Reason::ALL.into_iter().zip(self.failures.iter().map(|count| count.load(Ordering::Relaxed)))
     }
@@ -128,7 +127,8 @@ fn read(path: &Path) -> Result<String> {
     })
 }
 
-/// Who may write to the file can give themselves any right. It may be read: it holds no tokens.
+/// Warns if others may write to the file, because they could give themselves any right. Reading is
+/// harmless: it holds no tokens.
 #[cfg(unix)]
 fn warn_of_writers(path: &Path) {
     if std::fs::metadata(path).is_ok_and(|metadata| may_others_write(&metadata)) {
@@ -155,7 +155,6 @@ mod tests {
     use super::*;
     use crate::{Right, TableSet, hash_line, new_token};
 
-    /// A file of the test, which is removed at its end.
     struct TestFile(PathBuf);
 
     impl TestFile {

@@ -4,13 +4,12 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// The token of `Bearer TOKEN`. Empty, which is no token, if the header has another form.
+/// Token of `Bearer TOKEN`; empty, which is no token, for a header of another form.
 pub fn bearer_token(header: &str) -> &str {
     of_scheme(header, "bearer").unwrap_or_default()
 }
 
-/// The password of `Basic BASE64`, as which browsers send a token; the name of the user does not
-/// matter.
+/// Password of `Basic BASE64`, in which browsers send a token; the user name is ignored.
 pub fn password(header: &str) -> Option<String> {
     let pair = STANDARD.decode(of_scheme(header, "basic")?).ok()?;
     let pair = String::from_utf8(pair).ok()?;
@@ -37,7 +36,7 @@ mod tests {
 
     #[test]
     fn a_browser_sends_it_as_a_password() {
-        // The user has no name, and then one.
+        // The user name may be empty or not.
         assert_eq!(password("Basic OmFiYw==").unwrap(), "abc");
         assert_eq!(password("basic bWU6YTpi").unwrap(), "a:b");
         for other in ["", "Basic", "Basic YWJj", "Basic !", "Bearer OmFiYw==", "Basic /w=="] {

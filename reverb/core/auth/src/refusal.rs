@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why a caller is refused.
+//! Refusals of callers.
 
 use reverb_data::{Error, ErrorKind};
 
-/// The reasons, as they are counted.
+/// Reason of a refusal, as it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// There was no token, and no certificate.
+    /// The caller sent neither token nor certificate.
     Missing,
     /// The token, or the certificate, is not in the file.
     Unknown,
-    /// Its time is over.
+    /// The entry has expired.
     Expired,
     /// The token came in cleartext over a network.
     Cleartext,
-    /// The caller is known, and does not have the right.
+    /// The caller is known, and lacks the right.
     Denied,
 }
 
 impl Reason {
-    /// All of them.
+    /// All reasons.
     pub const ALL: [Self; 5] =
         [Self::Missing, Self::Unknown, Self::Expired, Self::Cleartext, Self::Denied];
 
-    /// Its name in counters: `missing`.
+    /// Name in counters: `missing`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Missing => "missing",
@@ -34,19 +34,19 @@ impl Reason {
         }
     }
 
-    /// What is wrong with the caller, for the log.
+    /// Description for the log.
     pub fn fault(self) -> &'static str {
         match self {
             Self::Missing => "it has no token",
             Self::Unknown => "its token or certificate is not known",
-            Self::Expired => "the time of its token or certificate is over",
+            Self::Expired => "its token or certificate has expired",
             Self::Cleartext => "it has sent its token in cleartext",
-            Self::Denied => "it has not the right",
+            Self::Denied => "it lacks the right",
         }
     }
 }
 
-/// Why a caller could not be authenticated.
+/// Refusal to authenticate a caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     reason: Reason,
@@ -79,20 +79,20 @@ impl Refusal {
         Self { reason: Reason::Unknown, message }
     }
 
-    /// `caller` as in [`crate::Access::name`].
+    /// The caller's entry has expired; `caller` is [`crate::Access::name`].
     pub(crate) fn expired(caller: &str, until: &impl std::fmt::Display) -> Self {
-        let message = format!("The time of {caller} was over at {until}: ask for a new one.");
+        let message = format!("The access of {caller} expired at {until}: ask for a new one.");
         Self { reason: Reason::Expired, message }
     }
 
-    /// A token has come over a network without encryption.
+    /// The token came over a network without encryption.
     pub fn cleartext() -> Self {
         let message = "A token was sent in cleartext: it is now known to the network; replace it, \
                        and connect over TLS (grpcs://).";
         Self { reason: Reason::Cleartext, message: message.to_owned() }
     }
 
-    /// The reason, as it is counted.
+    /// Reason, as it is counted.
     pub fn reason(&self) -> Reason {
         self.reason
     }

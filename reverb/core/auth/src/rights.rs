@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a caller may do with a table.
+//! Rights of a caller on a table.
 
 use std::fmt;
 
@@ -10,12 +10,12 @@ use reverb_data::Right;
 pub struct Rights(u8);
 
 impl Rights {
-    /// Whether a right is in the set.
+    /// Returns true if a right is in the set.
     pub fn contains(self, right: Right) -> bool {
         self.0 & 1 << right as u8 != 0
     }
 
-    /// Its rights, in the order of [`Right::ALL`].
+    /// Rights of the set, in the order of [`Right::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Right> {
         Right::ALL.into_iter().filter(move |&right| self.contains(right))
     }
@@ -27,7 +27,7 @@ impl FromIterator<Right> for Rights {
     }
 }
 
-/// As the file has them: `sample,update`.
+/// Form in the tokens file: `sample,update`.
 impl fmt::Display for Rights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, right) in self.iter().enumerate() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tokens, and what is kept of them.
+//! Tokens and their hashes.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -7,19 +7,18 @@ use reverb_data::{Error, Result};
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 
-/// What every token begins with, so that scanners for secrets find it.
+/// Beginning of every token, so that scanners for secrets find it.
 pub(crate) const PREFIX: &str = "rvb_";
 
-/// Bytes of chance in a token.
 const RANDOM_BYTES: usize = 32;
 
-/// Characters of a token: the prefix, and the bytes in base64.
+/// Length of a token in characters: the prefix, and the bytes in base64.
 const LENGTH: usize = PREFIX.len() + (RANDOM_BYTES * 4).div_ceil(3);
 
-/// How many characters of a token its owner is shown, to tell it from others.
+/// Number of characters of a token that its owner is shown, to distinguish it from others.
 const SHOWN: usize = 8;
 
-/// Makes a token: 32 random bytes in base64 for URLs, with the prefix `rvb_`.
+/// Creates a token: 32 random bytes in base64 for URLs, with the prefix `rvb_`.
 ///
 /// # Errors
 ///
@@ -31,12 +30,12 @@ pub fn new_token() -> Result<String> {
     Ok(format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes)))
 }
 
-/// What stands for a token in a tokens file: `sha256:` and 64 hexadecimal digits.
+/// Replacement of a token in a tokens file: `sha256:` and 64 hexadecimal digits.
 pub fn token_hash(token: &str) -> String {
     format!("sha256:{}", TokenHash::of(token).to_hex())
 }
 
-/// The SHA-256 of a token. It reveals nothing, since tokens are random, and may be compared in any
+/// SHA-256 of a token. It reveals nothing, since tokens are random, so comparing needs no constant
 /// time.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct TokenHash([u8; 32]);
@@ -47,7 +46,6 @@ impl TokenHash {
         Self(hash.as_ref().try_into().expect("SHA-256 has 32 bytes"))
     }
 
-    /// From 64 hexadecimal digits.
     pub(crate) fn from_hex(text: &str) -> Option<Self> {
         let digits: Option<Vec<u8>> =
             text.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
@@ -66,13 +64,12 @@ impl TokenHash {
     }
 }
 
-/// Whether a text has the form of a token.
 pub(crate) fn is_token(text: &str) -> bool {
     let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     text.len() == LENGTH && text.starts_with(PREFIX) && text.bytes().all(is_base64)
 }
 
-/// Its first characters, for its owner; nothing of what may be another secret.
+/// First characters of a token, for its owner; `None` for a text that may be another secret.
 pub(crate) fn shown(token: &str) -> Option<String> {
     is_token(token).then(|| format!("{}…", &token[..SHOWN]))
 }

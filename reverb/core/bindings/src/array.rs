@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Converts between NumPy arrays and our tensors, without a copy where that is possible. The only
-//! `unsafe` of the package except TensorFlow's C interface.
+//! Converts between NumPy arrays and our tensors, without a copy where that is possible. Its
+//! `unsafe` is listed in ARCHITECTURE.md.
 
 #![allow(unsafe_code)]
 
@@ -12,7 +12,6 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
 use reverb_client::CellValue;
 use reverb_data::tensor::shape_text;
-use reverb_data::trajectory::ColumnSize;
 use reverb_data::{DType, Error, Shape, Tensor, TensorData, Trajectory};
 use reverb_memory::Memory;
 
@@ -28,7 +27,6 @@ const LARGE_BYTES: usize = 32 * 1024;
 pub(crate) enum Leaf<'py> {
     /// `None`: the column has no value in this step.
     Absent,
-    /// A Python number.
     Scalar(DType, [u8; 8]),
     /// A C-contiguous array in native byte order.
     Array(DType, Bound<'py, PyUntypedArray>),
@@ -55,8 +53,8 @@ impl<'py> Leaf<'py> {
     ///
     /// # Errors
     ///
-    /// `TypeError` for what cannot be stored: dates, records, objects other than strings.
-    /// `InvalidArgumentError` for what is not in the processor's memory.
+    /// `TypeError` for values that cannot be stored: dates, records, objects other than strings.
+    /// `InvalidArgumentError` for values that are not in the processor's memory.
     pub(crate) fn new(value: &Bound<'py, PyAny>) -> PyResult<Self> {
         if let Ok(array) = value.cast::<PyUntypedArray>() {
             return Self::from_array(array);
@@ -75,7 +73,7 @@ impl<'py> Leaf<'py> {
         {
             return Ok(Self::Scalar(DType::Int64, int.to_le_bytes()));
         }
-        // NumPy would strip trailing zeros of these.
+        // NumPy would strip trailing zeros of byte strings.
         if let Ok(bytes) = value.cast_exact::<PyBytes>() {
             return Ok(Self::Strings(Shape::new(), vec![bytes.as_bytes().to_vec()]));
         }
@@ -124,7 +122,7 @@ impl<'py> Leaf<'py> {
         Ok(Self::Strings(Shape::from_slice(array.shape()), strings))
     }
 
-    /// The value as the writers take it; `None` if there is none.
+    /// The value for the writers; `None` if there is none.
     pub(crate) fn value(&mut self) -> Option<CellValue<'_>> {
         Some(match self {
             Leaf::Absent => return None,
@@ -143,7 +141,7 @@ impl<'py> Leaf<'py> {
     }
 }
 
-/// The error for an array that cannot be stored. It names the dtype and possible replacements.
+/// Error for an array that cannot be stored. It names the dtype and possible replacements.
 #[cold]
 fn unsupported_dtype(array: &Bound<'_, PyUntypedArray>) -> PyErr {
     let descr = array.dtype();
@@ -182,7 +180,7 @@ pub(crate) fn parse_leaves<'a, 'py>(
         .map(|(i, leaf)| Leaf::new(leaf).map_err(|error| in_column(leaf.py(), i, error)))
 }
 
-/// The values of leaves, all of which must be present.
+/// Values of leaves, all of which must be present.
 pub(crate) fn all_values<'a>(leaves: &'a mut [Leaf<'_>]) -> PyResult<Vec<CellValue<'a>>> {
     let values: Option<Vec<CellValue<'_>>> = leaves.iter_mut().map(Leaf::value).collect();
     values.ok_or_else(|| {
@@ -190,8 +188,8 @@ pub(crate) fn all_values<'a>(leaves: &'a mut [Leaf<'_>]) -> PyResult<Vec<CellVal
     })
 }
 
-/// The elements of a C-contiguous array. The caller holds the GIL as long as it uses the slice, so
-/// no other thread writes to it.
+/// Elements of a C-contiguous array. The caller holds the GIL as long as it uses the slice, so no
+/// other thread writes to it.
 fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>, dtype: DType) -> &'a [u8] {
     let len = array.len() * dtype.size();
     if len == 0 {
@@ -202,8 +200,8 @@ fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>, dtype: DType) -> &'a [u8] 
     unsafe { std::slice::from_raw_parts((*array.as_array_ptr()).fields.data.cast::<u8>(), len) }
 }
 
-/// The error for an array that NumPy does not make: it has more dimensions than NumPy knows, or is
-/// too large. Shapes come from other programs.
+/// Error for an array that NumPy cannot create: it has too many dimensions, or is too large. Shapes
+/// come from other programs.
 #[cold]
 pub(crate) fn no_array(py: Python<'_>, error: PyErr, shape: &[usize]) -> PyErr {
     let shape = shape_text(shape);
@@ -217,7 +215,7 @@ pub(crate) fn no_array(py: Python<'_>, error: PyErr, shape: &[usize]) -> PyErr {
     }
 }
 
-/// A new uninitialised array, which `fill` writes completely.
+/// Creates an uninitialised array, which `fill` writes completely.
 ///
 /// A large one is filled without the GIL: no other thread has a reference to it yet.
 fn new_array<'py>(
@@ -300,7 +298,7 @@ fn bytes_to_array<'py>(
     unsafe { array_over(py, num, shape, start, base.into_any()) }
 }
 
-/// Bytes as an array of a dtype that is not NumPy's own.
+/// Bytes as an array of a dtype that NumPy lacks.
 fn viewed<'py>(
     py: Python<'py>,
     raw: &Bound<'py, PyAny>,
@@ -320,7 +318,7 @@ fn reshaped<'py>(
     reshaped.map_err(|error| no_array(py, error, shape))
 }
 
-/// Our memory under a NumPy array.
+/// Memory of ours under a NumPy array.
 #[pyclass(frozen)]
 struct OwnedBytes(Vec<u8>);
 
@@ -344,7 +342,7 @@ fn strings_to_array<'py>(
 }
 
 /// Decodes a column of an item straight into a new array, `[T, ...]` or, if squeezed, `[...]`. It
-/// may take `room` bytes, and what it takes is subtracted from it.
+/// may take `room` bytes, from which its bytes are subtracted.
 pub(crate) fn column_to_array<'py>(
     py: Python<'py>,
     trajectory: &Trajectory,
@@ -372,13 +370,15 @@ fn column_part<'py>(
     left_out: usize,
     room: &mut usize,
 ) -> PyResult<Bound<'py, PyAny>> {
-    // What the chunks say of themselves is checked before memory is taken for it.
-    let ColumnSize { dtype, shape, num_bytes } = trajectory.checked_column(column).or_raise()?;
-    let shape = &shape[left_out..];
+    // Claims of the chunks are checked before memory is allocated.
+    let checked = trajectory.checked_column(column).or_raise()?;
+    let (dtype, num_bytes, shape) = (checked.dtype, checked.num_bytes, &checked.shape[left_out..]);
     match dtype::to_type_num(dtype) {
         Some(num) if dtype != DType::String => {
             *room = room.checked_sub(num_bytes).ok_or_else(too_large).or_raise()?;
-            new_array(py, num, shape, num_bytes, |out| trajectory.copy_column(column, out))
+            new_array(py, num, shape, num_bytes, |out| {
+                trajectory.copy_checked(column, &checked, out)
+            })
         }
         _ => {
             let mut tensor = trajectory.decode_column_within(column, room).or_raise()?;
@@ -394,7 +394,7 @@ fn too_large() -> Error {
     )
 }
 
-/// Arrays of batches of at least this size have aligned memory that is used again.
+/// Arrays of batches of at least this size use aligned memory, which is reused.
 const MIN_ALIGNED_BYTES: usize = 4 * 1024;
 
 /// A one-dimensional array of numbers, which `fill` writes completely.
@@ -419,7 +419,7 @@ pub(crate) fn number_array<'py>(
     })
 }
 
-/// Hands the memory of a batch to NumPy. It is used again when the array is freed.
+/// Hands the memory of a batch to NumPy. It is reused when the array is freed.
 pub(crate) fn batch_memory_to_array<'py>(
     py: Python<'py>,
     dtype: DType,

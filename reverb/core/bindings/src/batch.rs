@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Batches as Python sees them, and the arrays of a program that they are written to.
+//! Batches for Python, and the program's own arrays that they are written to.
 
 #![allow(unsafe_code)]
 
@@ -20,11 +20,11 @@ use crate::array::{batch_memory_to_array, number_array, tensor_to_array};
 use crate::dtype;
 use crate::error::OrRaise;
 
-/// Bytes that a batch may take, or an item that is decoded by itself, if the program does not say:
-/// half of what the process may use, and not more than this.
+/// Upper bound of the default memory limit of a batch, or of an item that is decoded alone. The
+/// default is half of the memory that the process may use.
 const MAX_BATCH_BYTES: u64 = 8 << 30;
 
-/// Limit of the memory of a batch: as the program says, or the default.
+/// Memory limit of a batch: the given one, or the default.
 pub(crate) fn max_batch_bytes(given: Option<u64>) -> usize {
     static DEFAULT: OnceLock<u64> = OnceLock::new();
     let bytes = given.unwrap_or_else(|| {
@@ -36,7 +36,7 @@ pub(crate) fn max_batch_bytes(given: Option<u64>) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
-/// The same limit, for batches that Python joins.
+/// Memory limit for batches that Python joins.
 #[pyfunction]
 #[pyo3(name = "max_batch_bytes")]
 pub(crate) fn max_batch_bytes_of(given: Option<u64>) -> usize {
@@ -61,7 +61,7 @@ const INFO_DTYPES: [(&str, DType); NUM_INFOS] = [
     ("epoch", DType::Int64),
 ];
 
-/// The numbers of an item that was sampled, with its columns or without.
+/// Numbers of a sampled item, with or without its columns.
 pub(crate) trait Numbers: Sync {
     fn numbers(&self) -> SampledNumbers;
 }
@@ -80,7 +80,6 @@ impl Numbers for SampledNumbers {
     }
 }
 
-/// Writes a field of all samples.
 fn put_info(field: usize, samples: &[impl Numbers], out: &mut [u8]) {
     match field {
         0 => put_numbers(samples, out, |it| it.key.to_le_bytes()),
@@ -104,7 +103,7 @@ fn put_numbers<const SIZE: usize>(
     }
 }
 
-/// The info of a batch, in the arrays that the program has given and else in new ones.
+/// Info of a batch, in the program's arrays where it gave some, and else in new ones.
 fn batch_infos<'py>(
     py: Python<'py>,
     out: Option<&Outputs>,
@@ -136,7 +135,7 @@ fn numbers<'py>(py: Python<'py>, values: &[i32]) -> PyResult<Bound<'py, PyAny>> 
     })
 }
 
-/// Where each item begins, and where the last one ends.
+/// Start of each item, and the end of the last one.
 fn offsets<'py>(py: Python<'py>, lengths: &[i32]) -> PyResult<Bound<'py, PyAny>> {
     let total = lengths.iter().try_fold(0_i32, |end, &length| end.checked_add(length));
     if total.is_none() {
@@ -190,12 +189,12 @@ fn columns_to_arrays(
     Ok((arrays, all_lengths))
 }
 
-/// A batch that was sampled.
+/// A sampled batch.
 #[pyclass(frozen, get_all, module = "reverb.core._native")]
 pub(crate) struct BatchAnswer {
-    /// The fields of `BatchInfo`; the last, `lengths`, is empty.
+    /// Fields of `BatchInfo`; the last one, `lengths`, is empty.
     infos: Py<PyTuple>,
-    /// The columns, but for those that the program has given.
+    /// Columns, except for those that the program provided.
     columns: Py<PyList>,
     /// Lengths of the items of each column, or offsets; `None` for a column without any.
     lengths: Py<PyList>,
@@ -203,7 +202,7 @@ pub(crate) struct BatchAnswer {
 }
 
 impl BatchAnswer {
-    /// Makes the arrays of a batch, but for those that the program has given.
+    /// Creates the arrays of a batch, except for those that the program provided.
     pub(crate) fn new(
         py: Python<'_>,
         outputs: Option<&Outputs>,
@@ -222,8 +221,8 @@ impl BatchAnswer {
     }
 }
 
-/// Arrays of a program that batches are written to: one for each column, and maybe for the first
-/// fields of the info.
+/// Arrays of a program that batches are written to: one for each column, and optionally for the
+/// first fields of the info.
 ///
 /// The program must not use them while a batch is being sampled into them.
 #[pyclass(frozen, module = "reverb.core._native")]
@@ -233,11 +232,11 @@ pub(crate) struct Outputs {
     is_lent: AtomicBool,
 }
 
-/// The arrays while a batch is written to them. Only one at a time can be.
+/// The arrays while a batch is written to them. Only one batch at a time can be.
 pub(crate) struct Lent<'a>(&'a Outputs);
 
 impl<'a> Lent<'a> {
-    /// The memory of the columns. To be called once.
+    /// Memory of the columns. To be called once.
     pub(crate) fn columns(&self) -> Vec<GivenColumn<'a>> {
         let columns = self.0.columns.iter().map(|output| GivenColumn {
             name: &output.name,
@@ -300,19 +299,19 @@ impl Output {
         Ok(Self { name, dtype, array: array.unbind(), shape, start, num_bytes })
     }
 
-    /// Its memory.
+    /// Memory of the array.
     ///
     /// # Safety
     ///
-    /// As long as the slice is used, nothing else may write to the array, and it must live.
+    /// While the slice is used, the array must live, and nothing else may write to it.
     #[allow(clippy::mut_from_ref, reason = "the array is borrowed from Python, not from self")]
     unsafe fn bytes(&self) -> &mut [u8] {
         if self.num_bytes == 0 {
             return &mut [];
         }
         let start = std::ptr::with_exposed_provenance_mut(self.start);
-        // SAFETY: a C-contiguous array has so many bytes there, which the constructor checked to be
-        // writable; the caller sees to the rest.
+        // SAFETY: a C-contiguous array has this many bytes there, which the constructor checked to
+        // be writable; the caller ensures the rest.
         unsafe { std::slice::from_raw_parts_mut(start, self.num_bytes) }
     }
 }
@@ -360,7 +359,7 @@ fn flatten(
         return Ok(());
     }
     if nest.is_none() {
-        // A column that was left out.
+        // A column that was omitted.
         return Ok(());
     }
     let children: Vec<Bound<'_, PyAny>> = if let Ok(list) = nest.cast::<PyList>() {
@@ -398,7 +397,6 @@ impl Outputs {
         Ok(outputs)
     }
 
-    /// The arrays of the columns.
     fn arrays<'py>(&self, py: Python<'py>) -> Vec<Bound<'py, PyUntypedArray>> {
         self.columns.iter().map(|it| it.array.bind(py).clone()).collect()
     }

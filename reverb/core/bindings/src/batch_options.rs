@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A batch that a program asks for, as Python says it.
+//! Request for a batch, from Python.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::batch::{self, BatchAnswer, Lent, Numbers, Outputs};
 use crate::error::OrRaise;
 use crate::wait::sample_timeout_ms;
 
-/// A batch that a program asks for: the attributes of Python's `BatchRequest`.
+/// Request for a batch: the attributes of Python's `BatchRequest`.
 pub(crate) struct BatchOptions {
     pub(crate) table: String,
     pub(crate) batch_size: usize,
@@ -23,10 +23,9 @@ pub(crate) struct BatchOptions {
     pub(crate) form: BatchForm,
 }
 
-/// How a batch is laid out.
 pub(crate) struct BatchForm {
     pub(crate) ragged: RaggedForm,
-    /// Places of the chosen columns; empty for all.
+    /// Indices of the chosen columns; empty for all.
     pub(crate) columns: Vec<u32>,
     pub(crate) max_bytes: usize,
     /// Arrays of the program that the batch is written to.
@@ -78,7 +77,6 @@ impl BatchForm {
 }
 
 impl BatchOptions {
-    /// The request to the core.
     pub(crate) fn request(&self) -> BatchRequest<'_> {
         BatchRequest {
             table: &self.table,
@@ -97,7 +95,7 @@ impl BatchOptions {
         self.form.outputs.as_ref().map(|outputs| outputs.get().lend()).transpose()
     }
 
-    /// Makes the arrays of a batch, but for those that the program has given.
+    /// Creates the arrays of a batch, except for those that the program provided.
     pub(crate) fn answer(
         &self,
         py: Python<'_>,
@@ -109,7 +107,7 @@ impl BatchOptions {
     }
 }
 
-/// Parses Python's name for how items of different lengths become a batch.
+/// Parses Python's name of the way in which items of different lengths become a batch.
 fn ragged_form(name: &str, multiple_of: usize) -> PyResult<RaggedForm> {
     match name {
         "error" => Ok(RaggedForm::Refuse),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The writer for environments that are stepped together, as Python sees it.
+//! The writer for environments that are stepped together, for Python.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -63,8 +63,9 @@ impl BatchedTrajectoryColumn {
             let expected = *num_steps.get_or_insert(row.len());
             if row.len() != expected {
                 return Err(Error::invalid_argument(format!(
-                    "The environments have different numbers of the requested steps: environment 0 has {expected}, \
-                     environment {i} has {}. Use an index that means as many steps in each.",
+                    "The environments have different numbers of the requested steps: environment 0 \
+                     has {expected}, environment {i} has {}. Use an index that selects the same \
+                     number of steps in each.",
                     row.len()
                 )))
                 .or_raise();
@@ -157,8 +158,7 @@ fn step_index(index: &Bound<'_, PyAny>) -> PyResult<StepIndex> {
     }
 }
 
-/// The steps of a list of ints, or of an array of integers `[K]`; `None` for an index of another
-/// kind.
+/// Steps of a list of ints, or of an array of integers `[K]`; `None` for other indices.
 fn step_list(index: &Bound<'_, PyAny>) -> PyResult<Option<Vec<i64>>> {
     let array = index.cast::<PyUntypedArray>().ok();
     let list = match array {
@@ -280,7 +280,7 @@ impl BatchedTrajectoryWriter {
         self.core.queue().limit_pending(max_pending_bytes);
     }
 
-    /// Whether an event loop should let the writer wait; see `AsyncClient.throttle`.
+    /// Returns true if an event loop should make the writer wait; see `AsyncClient.throttle`.
     #[getter]
     fn is_over_limit(&self) -> bool {
         self.core.queue().is_over_limit()

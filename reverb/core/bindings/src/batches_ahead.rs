@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Batches that are sampled ahead, as Python sees them.
+//! Batches that are sampled ahead, for Python.
 
 use std::time::{Duration, Instant};
 
@@ -15,15 +15,14 @@ use crate::exit;
 use crate::process::Local;
 use crate::wait::wait;
 
-/// How long a thread keeps its processor for a batch that is on its way. To sleep and be woken
-/// takes as long.
+/// Time for which a thread keeps its processor while a batch is arriving. Sleeping and waking takes
+/// as long.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// How long `close` waits for a request to be withdrawn.
+/// Maximum time that `close` waits for a request to be withdrawn.
 const MAX_CLOSING: Duration = Duration::from_secs(5);
 
-/// Whole batches of one table, which a task of the core samples while the program does other
-/// things.
+/// Whole batches of one table, which a task of the core samples while the program is busy.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct BatchesAhead {
     core: Local<Core>,
@@ -50,15 +49,15 @@ impl BatchesAhead {
         Self { core, are_packed: ragged == RaggedForm::Packed }
     }
 
-    /// Starts to sample.
+    /// Starts sampling.
     fn start(&self) -> PyResult<()> {
         self.core.origin().check("iterator over batches").or_raise()?;
         self.core.start();
         Ok(())
     }
 
-    /// The next batch, its age in seconds, and for how many it was waited; `None` after the
-    /// timeout, and when it is closed.
+    /// Next batch, its age in seconds, and the number of batches that the call had to wait for;
+    /// `None` after the timeout, and when it is closed.
     #[pyo3(signature = (timeout_s))]
     fn next(
         &self,
@@ -98,12 +97,12 @@ impl BatchesAhead {
         }
     }
 
-    /// Why the next batch takes long, if that is known.
+    /// Reason why the next batch takes long, if that is known.
     fn waits_for(&self) -> Option<String> {
         self.core.waits_for().map(|error| error.message().to_owned())
     }
 
-    /// Whether `next` would return or raise at once.
+    /// Returns true if `next` would return or raise at once.
     fn is_ready(&self) -> bool {
         !self.core.origin().is_here() || self.core.has_arrived()
     }
@@ -113,8 +112,8 @@ impl BatchesAhead {
         if self.core.origin().is_here() { self.core.num_ready() } else { 0 }
     }
 
-    /// Drops them, and samples no more: waits until nobody takes items of the table, for 5 s at
-    /// most.
+    /// Drops the batches and stops sampling: waits until no request takes items of the table, for
+    /// at most 5 s.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if !self.core.origin().is_here() {
             return Ok(());
@@ -125,7 +124,7 @@ impl BatchesAhead {
 }
 
 impl BatchesAhead {
-    /// Waits for something to take, for so long at most.
+    /// Waits for the next batch, for at most `limit`.
     async fn arrival(&self, limit: Option<Duration>) -> Result<()> {
         match limit {
             None => self.core.arrival().await,

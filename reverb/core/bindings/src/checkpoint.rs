@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A checkpoint on disk as Python sees it, and file operations that Ctrl-C cancels.
+//! A checkpoint on disk for Python, and file operations that Ctrl-C cancels.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -19,7 +19,6 @@ use crate::sampler::{Cursor, Sampler};
 use crate::server;
 use crate::wait::wait;
 
-/// How often Python gets the progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Cancels the work when its caller stops waiting.
@@ -46,7 +45,7 @@ pub(crate) fn blocking<T: Send + 'static>(
     wait(py, async { task.await.unwrap_or_else(|_| Err(lost())) })
 }
 
-/// The same, but after Ctrl-C the work has ended, too. It is told to end soon.
+/// Like `blocking`, but after Ctrl-C it waits until the work has ended, which is cancelled.
 pub(crate) fn blocking_until_ended<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(&Arc<Progress>) -> Result<T> + Send + 'static,
@@ -91,10 +90,10 @@ impl StoredCheckpoint {
         Some(self.stored.server_name()?.as_str())
     }
 
-    /// The group of the server that saved it, the number of the shard, and how many there were.
+    /// Group of the server that saved it, index of the shard, and number of shards.
     fn place(&self) -> Option<(&str, u32, u32)> {
-        let place = self.stored.place()?;
-        Some((&place.group, place.index, place.num_shards))
+        let shard = self.stored.shard()?;
+        Some((&shard.group, shard.index, shard.num_shards))
     }
 
     /// The time of its snapshot, in seconds since 1970.
@@ -183,10 +182,10 @@ fn min_median_mean_max(mut values: Vec<f64>) -> Option<Summary> {
 
 /// The items of a checkpoint, read on a thread for blocking work.
 pub(crate) struct StoredCursor {
-    /// Absent while a thread reads; absent for good if that read was interrupted.
+    /// Absent while a thread reads; absent permanently if that read was interrupted.
     cursor: Option<ItemCursor>,
     ready: VecDeque<Sampled>,
-    /// Why it ended; later calls raise it again.
+    /// Error that ended it; later calls raise it again.
     failure: Option<Error>,
 }
 
@@ -224,7 +223,7 @@ impl StoredCursor {
     }
 }
 
-/// The masked checksum of records in TensorFlow's file format.
+/// Masked checksum of records in TensorFlow's file format.
 #[pyfunction]
 #[pyo3(signature = (data))]
 pub(crate) fn masked_crc32c(data: &[u8]) -> u32 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The client as Python sees it.
+//! The client, for Python.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use reverb_client::{
     BatchedWriter, Client as Core, Configs, LegacyOptions, LegacyWriter, Matching, RowPriorities,
     SampleCursor, ScanCursor,
 };
-use reverb_connect::{Options, Reach, target_of};
+use reverb_connect::{AddressConnector, Options, target_of};
 use reverb_data::{Error, ItemPriority, Result, Sampled, keep_samples};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment, Security};
@@ -42,23 +42,22 @@ use crate::structured_writer::StructuredWriter;
 use crate::trajectory_writer::TrajectoryWriter;
 use crate::wait::{sample_timeout_ms, wait};
 
-/// Calls a server at one address. Connects on first use.
+/// Client of one address. Connects on first use.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Client {
     address: String,
     connect_timeout: Duration,
     keepalive: Keepalive,
-    /// Copied for every core, so that no other thread has locked a part of it during a fork.
+    /// Copied for every core, so that no lock in it can be held by another thread during a fork.
     security: Security,
-    /// Remade after a fork.
+    /// Recreated after a fork.
     core: Mutex<Local<Parts>>,
 }
 
-/// What a client is made of in one process.
 #[derive(Clone)]
 struct Parts {
     core: Arc<Core>,
-    reach: Reach,
+    connector: AddressConnector,
 }
 
 impl Client {
@@ -80,23 +79,23 @@ impl Client {
         parts.clone()
     }
 
-    /// The group to which the address leads.
+    /// Group at the address.
     pub(crate) fn group(&self, what: &str) -> Result<Arc<Group>> {
-        match self.parts().reach {
-            Reach::Group(transport, _) => Ok(Arc::clone(transport.group())),
-            Reach::Servers(_) => Err(Error::invalid_argument(format!(
-                "{what} is asked of a group of shards (shards:///...), and the address is {}.",
+        match self.parts().connector {
+            AddressConnector::Group(transport, _) => Ok(Arc::clone(transport.group())),
+            AddressConnector::Servers(_) => Err(Error::invalid_argument(format!(
+                "{what} needs the address of a group of shards (shards:///...), got {}.",
                 self.address
             ))),
         }
     }
 
-    /// The one server to which the address leads.
+    /// The single server at the address.
     fn shard(&self, what: &str) -> Result<Arc<dyn Shard>> {
-        match self.parts().reach {
-            Reach::Servers(servers) if !servers.has_several_servers() => servers.shard(),
+        match self.parts().connector {
+            AddressConnector::Servers(servers) if !servers.has_several_servers() => servers.shard(),
             _ => Err(Error::invalid_argument(format!(
-                "{} leads to several servers, and {what} is asked of one of them: make a client of \
+                "{} has several servers, and {what} is a call to one of them: make a client of \
                  that server.",
                 self.address
             ))),
@@ -145,20 +144,20 @@ impl Client {
         Ok(Self { address: server_address, connect_timeout, keepalive, security, core })
     }
 
-    /// Ends questions and changes when the server is silent for so long. Not after a fork.
+    /// Ends questions and changes when the server is silent for this long. Not after a fork.
     #[pyo3(signature = (limit_s))]
     fn give_up_on_silence(&self, limit_s: f64) -> PyResult<()> {
         self.core().give_up_on_silence(seconds("limit_s", limit_s)?);
         Ok(())
     }
 
-    /// Whether the server is in this process now.
+    /// Returns true if the server is in this process now.
     pub(crate) fn is_local(&self) -> bool {
-        matches!(self.parts().reach, Reach::Servers(servers) if servers.is_local())
+        matches!(self.parts().connector, AddressConnector::Servers(servers) if servers.is_local())
     }
 
-    /// Makes a call of one request and one answer: `Reset`, `Status` (`wire/calls.rs`). Takes and
-    /// returns serialized messages.
+    /// Makes a small call: `Reset`, `Status` and others of `wire/calls.rs`. Takes and returns
+    /// serialized messages.
     #[pyo3(signature = (name, request, timeout_s=None))]
     fn call<'py>(
         &self,
@@ -225,8 +224,9 @@ impl Client {
         Ok(self.group("updates_missed").or_raise()?.num_missed_updates())
     }
 
-    /// Adds the items of a table of this server whose keys have these slots (all, if there are
-    /// none) to another server. Returns how many were added there, and how many it had.
+    /// Adds the items of a table of this server whose keys have these slots (all slots, if the list
+    /// is empty) to another server. Returns the number of items added there, and of items that it
+    /// already had.
     #[pyo3(signature = (table, slots, target))]
     fn transfer(
         &self,
@@ -386,7 +386,7 @@ impl Client {
     }
 }
 
-/// A time of at least 0.
+/// A duration of at least 0.
 pub(crate) fn seconds(argument: &str, value: f64) -> PyResult<Duration> {
     let seconds = Duration::try_from_secs_f64(value).map_err(|_| {
         Error::invalid_argument(if value >= 0.0 && value.is_finite() {
@@ -398,9 +398,8 @@ pub(crate) fn seconds(argument: &str, value: f64) -> PyResult<Duration> {
     seconds.or_raise()
 }
 
-/// The message that Python has serialized.
 pub(crate) fn decoded<M: Message + Default>(message: &[u8]) -> PyResult<M> {
-    // The code that decodes is written for each kind of buffer, and there is one for this kind.
+    // Decoding code is generated for each type of buffer; this one is used everywhere.
     let decoded = M::decode(Bytes::copy_from_slice(message));
     decoded
         .map_err(|error| Error::invalid_argument(format!("Malformed message: {error}.")))
@@ -415,9 +414,9 @@ fn new_parts(
 ) -> Result<Parts> {
     let runtime = runtime().handle().clone();
     let options = Options { connect_timeout, keepalive, security, runtime: runtime.clone() };
-    let reach = Reach::new(address, options)?;
-    let core = Core::new(address, Box::new(reach.clone()), connect_timeout, runtime);
-    Ok(Parts { core: Arc::new(core), reach })
+    let connector = AddressConnector::new(address, options)?;
+    let core = Core::new(address, Box::new(connector.clone()), connect_timeout, runtime);
+    Ok(Parts { core: Arc::new(core), connector })
 }
 
 /// Attaches the samples taken before a failure to its exception, flat: they exist nowhere else any
@@ -433,7 +432,7 @@ pub(crate) fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> P
     }
 }
 
-/// The tables of an insert, and an item's priorities in each.
+/// Tables of an insert, and an item's priorities in each.
 pub(crate) fn item_priorities(
     priorities: &Bound<'_, PyDict>,
     removal_priorities: Option<&Bound<'_, PyDict>>,
@@ -449,7 +448,7 @@ pub(crate) fn item_priorities(
     priorities.iter().map(parse).collect()
 }
 
-/// The tables of an insert, and the priorities of all rows in each.
+/// Tables of an insert, and the priorities of all rows in each.
 pub(crate) fn row_priorities(
     priorities: &Bound<'_, PyDict>,
     removal_priorities: Option<&Bound<'_, PyDict>>,
@@ -483,7 +482,6 @@ pub(crate) fn parse_mutation(
     Ok((updates, deletes))
 }
 
-/// Updates from arrays.
 pub(crate) fn parse_row_updates(
     keys: &PyReadonlyArray1<'_, u64>,
     priorities: &PyReadonlyArray1<'_, f64>,
@@ -541,7 +539,7 @@ fn parse_updates(updates: &Bound<'_, PyAny>) -> PyResult<Vec<(u64, f64)>> {
         .collect()
 }
 
-/// How a writer finds the columns of a table's signature.
+/// Matching of a writer's columns to those of a table's signature.
 pub(crate) fn matching(by_name: bool) -> Matching {
     if by_name { Matching::ByName } else { Matching::ByPlace }
 }

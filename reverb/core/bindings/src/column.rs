@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A writer's history as a program sees it: histories of columns, trajectory columns, single cells.
+//! Parts of a writer's history for Python: histories of columns, trajectory columns, single cells.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::dtype;
 use crate::error::{OrRaise, to_python};
 use crate::process::Local;
 
-/// One value of one column; usable as long as the writer keeps it.
+/// One value of one column; valid as long as the writer keeps it.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct CellRef(Cell);
 
@@ -134,7 +134,7 @@ impl TrajectoryColumn {
         dtype: Option<Bound<'py, PyAny>>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let _ = copy; // The values are always copied out of the history.
+        let _ = copy; // Values are always copied out of the history.
         let array = self.numpy(py)?;
         match dtype {
             Some(dtype) => array.call_method1("astype", (dtype,)),
@@ -193,7 +193,7 @@ impl TrajectoryColumn {
     }
 }
 
-/// The error for the values of an empty column.
+/// Error for the values of an empty column.
 pub(crate) fn empty_column() -> Error {
     Error::invalid_argument("The column is empty; there is nothing to stack.")
 }
@@ -242,8 +242,8 @@ fn bad_index(index: &Bound<'_, PyAny>) -> PyErr {
 
 fn holds_none(label: &str) -> PyErr {
     to_python(&Error::invalid_argument(format!(
-        "TrajectoryColumns cannot contain any None data references, but column {label} has no value at a requested \
-         step, or only values that have expired (see num_keep_alive_refs)."
+        "Column {label} has no value at a requested step, or its value has left the history \
+         (num_keep_alive_refs). TrajectoryColumns cannot contain any None data references."
     )))
 }
 
@@ -309,7 +309,7 @@ impl ColumnHistory {
 }
 
 impl ColumnHistory {
-    /// The oldest step whose value is kept; 0 if there is none.
+    /// Oldest step whose value is kept; 0 if there is none.
     fn oldest(&self, lane: &Lane) -> u64 {
         lane.cells(self.column).next().map_or(0, |(step, _)| step)
     }
@@ -369,8 +369,8 @@ impl ColumnHistory {
                 first = first.max(self.oldest(lane) as i64);
             }
         } else if start.extract::<i64>()? < -len {
-            // The slice asks for more steps than exist. Without an error, a too short item would go
-            // unnoticed.
+            // The slice asks for more steps than exist. Without an error, an item would be too
+            // short unnoticed.
             return Err(holds_none(&self.label));
         }
         let mut cells = SmallVec::new();

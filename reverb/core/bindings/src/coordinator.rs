@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The coordinator of a group of shards, as Python sees it.
+//! The coordinator of a group of shards, for Python.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::error::OrRaise;
 use crate::process::{Local, runtime};
 use crate::security::ClientSecurity;
 
-/// How long it tries to reach a shard at a time.
+/// Time limit of one attempt to reach a shard.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Moves the windows of a group's rate limiters until it is stopped.
@@ -44,7 +44,7 @@ impl Coordinator {
         Ok(Self(Mutex::new(Some(Local::new(core)))))
     }
 
-    /// Whether it runs; it ends when a later one has taken over.
+    /// Returns true while it runs; it ends when a later one takes over.
     fn is_running(&self) -> bool {
         let core = self.0.lock();
         core.as_ref().is_some_and(|core| core.origin().is_here() && core.is_running())

@@ -16,11 +16,11 @@ use smallvec::SmallVec;
 use crate::dtype;
 use crate::error::{OrRaise, of_value};
 
-/// Name of a capsule with a tensor that nobody has taken yet, and of one that was taken.
+/// Names of a capsule whose tensor was not taken yet, and of one whose tensor was.
 const FRESH: &CStr = c"dltensor";
 const USED: &CStr = c"used_dltensor";
 
-/// Kinds of devices whose memory the processor reads: CPU, and pinned memory for CUDA and `ROCm`.
+/// Types of devices whose memory the processor reads: CPU, and pinned memory for CUDA and `ROCm`.
 const CPU_DEVICES: [i32; 3] = [1, 3, 11];
 
 #[repr(C)]
@@ -75,7 +75,7 @@ impl Drop for TensorOwner {
     }
 }
 
-/// The array of an object that speaks `DLPack`; `None` if it does not.
+/// Array of an object that supports `DLPack`; `None` if it does not.
 ///
 /// # Errors
 ///
@@ -109,7 +109,7 @@ pub(crate) fn array_of<'py>(
     let value = without_gradient(value)?;
     let capsule = match value.call_method0(intern!(py, "__dlpack__")) {
         Ok(capsule) => capsule,
-        // Some libraries have types that their DLPack has not.
+        // Some libraries have types that DLPack lacks.
         Err(error) => match as_bits(&value)? {
             Some((bits, dtype)) => {
                 let array = array_of_capsule(&bits.call_method0(intern!(py, "__dlpack__"))?)?;
@@ -121,8 +121,8 @@ pub(crate) fn array_of<'py>(
     array_of_capsule(&capsule).map(Some)
 }
 
-/// TensorFlow ends the process when a tensor of a dtype without a name there, such as strings, is
-/// asked for its memory. Its tensors are arrays too.
+/// Returns true for a tensor of TensorFlow. TensorFlow aborts the process when a tensor of a dtype
+/// that `DLPack` lacks, such as strings, is exported. Its tensors are arrays too.
 fn is_of_tensorflow(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     let module = value.get_type().module()?;
     Ok(module.to_str()?.split('.').next() == Some("tensorflow"))
@@ -138,7 +138,7 @@ fn device_name(kind: i32, index: i32) -> String {
     }
 }
 
-/// Data has no gradient; a tensor that records one does not export its memory.
+/// Removes the gradient: a tensor that records one does not export its memory.
 fn without_gradient<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = value.py();
     match value.getattr_opt(intern!(py, "requires_grad"))? {
@@ -161,8 +161,8 @@ fn as_bits<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<(Bound<'py, PyAny>
 
 fn array_of_capsule<'py>(capsule: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     let py = capsule.py();
-    // SAFETY: both calls check that the object is a capsule of that name. After it was renamed,
-    // nobody else takes the tensor.
+    // SAFETY: both calls check that the object is a capsule of that name. After the renaming,
+    // nothing else takes the tensor.
     let owner = unsafe {
         let tensor = ffi::PyCapsule_GetPointer(capsule.as_ptr(), FRESH.as_ptr());
         if tensor.is_null() || ffi::PyCapsule_SetName(capsule.as_ptr(), USED.as_ptr()) != 0 {
@@ -224,7 +224,7 @@ fn array_of_capsule<'py>(capsule: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyU
     if dtype::to_type_num(dtype).is_some() { Ok(array) } else { viewed(&array, dtype) }
 }
 
-/// The same memory as elements of a type that NumPy lacks.
+/// The same memory, as elements of a type that NumPy lacks.
 fn viewed<'py>(
     array: &Bound<'py, PyUntypedArray>,
     dtype: DType,
@@ -260,7 +260,7 @@ fn element_dtype(element: ElementType) -> Option<DType> {
     })
 }
 
-/// A value as a NumPy array, by `DLPack` if it speaks that. Errors name it by this name.
+/// Converts a value to a NumPy array, by `DLPack` if it supports that. Errors contain `name`.
 #[pyfunction]
 #[pyo3(signature = (value, name))]
 pub(crate) fn as_array<'py>(value: &Bound<'py, PyAny>, name: &str) -> PyResult<Bound<'py, PyAny>> {

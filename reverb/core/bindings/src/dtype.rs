@@ -13,7 +13,16 @@ use reverb_data::DType;
 pub(crate) const EXTENSIONS: [DType; 5] =
     [DType::BFloat16, DType::Float8E5M2, DType::Float8E4M3FN, DType::Int4, DType::UInt4];
 
-/// Their classes in `ml_dtypes`, once the program has imported it.
+/// All types: number and name of TensorFlow, name of NumPy, width in bytes, and whether `ml_dtypes`
+/// adds it.
+pub(crate) fn all() -> Vec<(i32, &'static str, &'static str, usize, bool)> {
+    let row = |&it: &DType| {
+        (it.number(), it.name(), it.numpy_name(), it.size(), EXTENSIONS.contains(&it))
+    };
+    DType::ALL.iter().map(row).collect()
+}
+
+/// Classes of `ml_dtypes`, once the program has imported it.
 static EXTENSION_TYPES: PyOnceLock<Vec<(Py<PyAny>, DType)>> = PyOnceLock::new();
 
 /// Our type for the elements of an array; `None` if we have none, or if strings need a conversion.
@@ -45,7 +54,7 @@ fn extension(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
     Ok(found.filter(|dtype| dtype.size() == descr.itemsize()))
 }
 
-/// The type's name in the metadata of a dtype of raw bytes.
+/// Name of the type in the metadata of a dtype of raw bytes.
 pub(crate) fn declared_name(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<String>> {
     let py = descr.py();
     let metadata = descr.getattr(intern!(py, "metadata"))?;
@@ -152,8 +161,8 @@ pub(crate) fn to_type_num(dtype: DType) -> Option<NPY_TYPES> {
     })
 }
 
-/// The NumPy dtype object. Types that NumPy lacks come from `ml_dtypes`, or are raw bytes where
-/// that is not installed.
+/// NumPy dtype object. Types that NumPy lacks come from `ml_dtypes`, or are raw bytes where that is
+/// not installed.
 pub(crate) fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     if to_type_num(dtype).is_some() {
         return py.import("numpy")?.call_method1("dtype", (dtype.numpy_name(),));

@@ -23,7 +23,6 @@ mod classes {
     import_exception!(reverb.errors, UnimplementedError);
 }
 
-/// The exception for an error.
 pub(crate) fn to_python(error: &Error) -> PyErr {
     let text = error.message().to_owned();
     match error.kind() {
@@ -47,8 +46,8 @@ pub(crate) fn to_python(error: &Error) -> PyErr {
     }
 }
 
-/// The error of a value that cannot be read, with the value's column in its text. Other errors name
-/// the column themselves.
+/// Error for a value that cannot be read; the text names its column. Other errors name the column
+/// themselves.
 pub(crate) fn in_column(py: Python<'_>, column: impl std::fmt::Display, error: PyErr) -> PyErr {
     if error.is_instance_of::<PyTypeError>(py) {
         PyTypeError::new_err(format!("Column {column}: {}", error.value(py)))
@@ -57,7 +56,7 @@ pub(crate) fn in_column(py: Python<'_>, column: impl std::fmt::Display, error: P
     }
 }
 
-/// The error of a value that is not in the processor's memory, with the value's name in its text.
+/// Error for a value that is not in the processor's memory; the text names the value.
 pub(crate) fn of_value(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     if error.is_instance_of::<classes::InvalidArgumentError>(py) {
         classes::InvalidArgumentError::new_err(format!("{name} is {}", error.value(py)))
@@ -68,7 +67,6 @@ pub(crate) fn of_value(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
 
 /// Lets `?` carry the core's errors out of a binding.
 pub(crate) trait OrRaise<T> {
-    /// The value, or the exception.
     fn or_raise(self) -> PyResult<T>;
 }
 

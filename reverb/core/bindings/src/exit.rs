@@ -17,7 +17,7 @@ use reverb_data::Error;
 
 use crate::error::OrRaise;
 
-/// Blocked calls give up when none of them has made progress for this long.
+/// Time without any progress after which blocked calls give up.
 const GRACE_PERIOD: Duration = Duration::from_secs(3);
 
 /// Minimum time that a call blocks if it began during the shutdown.
@@ -26,11 +26,11 @@ const MIN_GRACE_PERIOD: Duration = Duration::from_millis(300);
 /// Maximum time that the finalization waits for daemon threads to park.
 const MAX_PARKING_TIME: Duration = Duration::from_millis(500);
 
-/// Whether the interpreter is joining its threads, or has joined them.
+/// True when the interpreter is joining its threads, or has joined them.
 static SHUTTING_DOWN: AtomicBool = AtomicBool::new(false);
-/// Whether blocked calls have been aborted. From then on, calls block only briefly.
+/// True after blocked calls have been aborted. From then on, calls block only briefly.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
-/// Whether the interpreter is being finalized.
+/// True when the interpreter is being finalized.
 static FINALIZING: AtomicBool = AtomicBool::new(false);
 /// Number of threads inside `wait` that may take the GIL.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
@@ -38,9 +38,8 @@ static STATE: Mutex<State> =
     Mutex::new(State { finalizer: None, progress: None, blocked: BTreeSet::new() });
 
 struct State {
-    /// The thread that finalizes the interpreter.
     finalizer: Option<ThreadId>,
-    /// When a call last succeeded on a thread that the interpreter joins.
+    /// Time of the last successful call on a thread that the interpreter joins.
     progress: Option<Instant>,
     /// Threads that have been blocked for a while, by Python's thread identifier.
     blocked: BTreeSet<u64>,
@@ -52,7 +51,7 @@ pub(crate) fn begin_shutdown() {
     SHUTTING_DOWN.store(true, Ordering::Release);
 }
 
-/// Whether the interpreter is joining its threads, or has joined them.
+/// Returns true if the interpreter is joining its threads, or has joined them.
 pub(crate) fn is_shutting_down() -> bool {
     SHUTTING_DOWN.load(Ordering::Acquire)
 }
@@ -111,7 +110,7 @@ pub(crate) fn record_progress(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// How long a call may stay blocked after the main thread has ended.
+/// Time limit for a call that stays blocked after the main thread has ended.
 ///
 /// As in Python, threads that still work may finish. Calls give up only if every thread that the
 /// interpreter joins is blocked here and none makes progress. Otherwise the program would never
@@ -158,13 +157,13 @@ impl Drop for GracePeriod {
     }
 }
 
-/// Whether this thread finalizes the interpreter. Python's modules may be gone then.
+/// Returns true on the thread that finalizes the interpreter. Python's modules may be gone then.
 fn is_finalizer_thread() -> bool {
     FINALIZING.load(Ordering::Acquire)
         && STATE.lock().finalizer == Some(std::thread::current().id())
 }
 
-/// Whether this is a daemon thread, which the interpreter does not join.
+/// Returns true on a daemon thread, which the interpreter does not join.
 fn is_daemon(py: Python<'_>) -> PyResult<bool> {
     if is_finalizer_thread() {
         return Ok(false);
@@ -172,7 +171,7 @@ fn is_daemon(py: Python<'_>) -> PyResult<bool> {
     py.import("threading")?.call_method0("current_thread")?.getattr("daemon")?.extract()
 }
 
-/// Whether every thread that the interpreter joins is inside `wait`.
+/// Returns true if every thread that the interpreter joins is inside `wait`.
 fn are_all_blocked(py: Python<'_>) -> PyResult<bool> {
     if is_finalizer_thread() {
         return Ok(true);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files that Python reads: opened as the core opens its own, so that no pipe holds up a program.
+//! Files for Python, opened like the core's own, so that no pipe can block a program.
 
 use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use reverb_data::Unreadable;
 const EINVAL: i32 = 22;
 const EFBIG: i32 = 27;
 
-/// Opens a file to read it, or to append to it and to make it if it is not there. Returns its
+/// Opens a file for reading, or for appending, which creates it if it is missing. Returns its
 /// descriptor.
 #[pyfunction]
 #[pyo3(signature = (path, append))]
@@ -36,7 +36,7 @@ pub(crate) fn read_file<'py>(
     content.map(|it| PyBytes::new(py, &it)).map_err(|why| to_os_error(&path, &why))
 }
 
-/// Python makes `FileNotFoundError` and its like of the number.
+/// Python raises `FileNotFoundError` and its siblings by the number.
 fn to_os_error(path: &Path, why: &Unreadable) -> PyErr {
     let (number, text) = match why {
         Unreadable::Refused(error) => {

@@ -23,7 +23,7 @@ impl ColumnNames {
     }
 }
 
-/// Flattens nests; structures that it has seen take no Python code.
+/// Flattens nests; known structures take no Python code.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct NestFlattener {
     known: Mutex<Known<Py<ColumnNames>>>,
@@ -56,7 +56,7 @@ impl NestFlattener {
     }
 }
 
-/// The structure of a nest that has these leaves; `None` if it has containers that only Python code
+/// Structure of a nest with these leaves; `None` if it has containers that only Python code
 /// flattens.
 pub(crate) fn structure_of(
     data: &Bound<'_, PyAny>,

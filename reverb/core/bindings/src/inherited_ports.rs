@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The ports on which the servers of a parent listen, in its forked child.
+//! Listening ports of a parent process, in its forked child.
 
 #![allow(unsafe_code)]
 
@@ -10,8 +10,8 @@ use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use reverb_rpc::server::{SocketIdentity, listening};
 
 /// Must be called in the child of a fork. Otherwise the ports of a parent that has stopped its
-/// servers, or was killed, would stay taken until its children end. The files stay open, on
-/// nothing: what the parent's servers left here may close them.
+/// servers, or was killed, would stay in use until its children end. Each file descriptor stays
+/// open but is replaced, because objects of the parent's servers may close it here.
 pub(crate) fn leave_to_parent() {
     for identity in listening() {
         let number = identity.file_number();
@@ -28,7 +28,7 @@ pub(crate) fn leave_to_parent() {
                 let _ = rustix::io::dup2(nothing, &mut socket);
                 let _ = rustix::io::fcntl_setfd(&*socket, rustix::io::FdFlags::CLOEXEC);
             }
-            // Files have run out: nobody here uses its owner.
+            // No more files can be opened; nothing in this process uses the owner.
             Err(_) => drop(ManuallyDrop::into_inner(socket)),
         }
     }

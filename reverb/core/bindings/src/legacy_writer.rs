@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The legacy writer as Python sees it.
+//! The legacy writer, for Python.
 
 use pyo3::prelude::*;
 use reverb_client::LegacyWriter;
@@ -28,7 +28,7 @@ impl Writer {
     }
 }
 
-/// Appends the leaves of one step; returns whether it completed a chunk.
+/// Appends the leaves of one step; returns true if it completed a chunk.
 fn append_step(
     core: &LegacyWriter,
     leaves: &[Bound<'_, PyAny>],

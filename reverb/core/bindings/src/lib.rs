@@ -17,6 +17,7 @@
 )]
 
 use pyo3::prelude::*;
+use reverb_data::diagnosis::State;
 
 mod aio;
 mod array;
@@ -43,6 +44,7 @@ mod nest;
 mod process;
 mod sampler;
 mod security;
+mod selectors;
 mod sequence_writer;
 mod server;
 mod shard_row;
@@ -53,21 +55,15 @@ mod tensorflow;
 mod trajectory_writer;
 mod wait;
 
-/// The module; every class of it in one list.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     reverb_allocator::set_up();
     reverb_log::install();
-    module.add_class::<table::ItemSelector>()?;
-    module.add_class::<table::FifoSelector>()?;
-    module.add_class::<table::LifoSelector>()?;
-    module.add_class::<table::UniformSelector>()?;
-    module.add_class::<table::PrioritizedSelector>()?;
-    module.add_class::<table::ShuffleSelector>()?;
-    module.add_class::<table::RecentSelector>()?;
+    selectors::add_classes(module)?;
     module.add("MAX_PRIORITY", reverb_data::MAX_PRIORITY)?;
     module.add("NUM_SLOTS", reverb_data::NUM_SLOTS)?;
-    module.add_class::<table::HeapSelector>()?;
+    module.add("DTYPES", dtype::all())?;
+    module.add("TABLE_STATES", State::ALL.map(|(_, name)| name))?;
     module.add_class::<table::RateLimiter>()?;
     module.add_class::<table::Table>()?;
     module.add_class::<server::Server>()?;
@@ -114,6 +110,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(logs::log_line, module)?)?;
     module.add_function(wrap_pyfunction!(logs::logs_to_queue, module)?)?;
     module.add_function(wrap_pyfunction!(logs::logs_to_stderr, module)?)?;
+    module.add_function(wrap_pyfunction!(logs::report_waits, module)?)?;
     module.add_function(wrap_pyfunction!(process::shut_down, module)?)?;
     module.add_function(wrap_pyfunction!(table_part::table_part, module)?)?;
     module.add_function(wrap_pyfunction!(table_part::table_narrowness, module)?)?;

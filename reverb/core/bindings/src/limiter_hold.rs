@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A rate limiter that is off, as Python sees it.
+//! A rate limiter that is turned off, for Python.
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
@@ -17,7 +17,7 @@ impl RateLimiterHold {
         Self(Mutex::new(Some(Local::new(hold))))
     }
 
-    /// The hold, if it is one of this process and was not released.
+    /// Takes the hold, if it belongs to this process and was not released.
     pub(crate) fn take(&self) -> Option<Box<dyn Core>> {
         let hold = self.0.lock().take()?;
         hold.origin().is_here().then(|| hold.into_inner())

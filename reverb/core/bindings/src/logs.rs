@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The log as Python sees it. The core's threads never take the GIL, so a thread of Python's own
-//! fetches their lines.
+//! The log, for Python. The core's threads never take the GIL, so a Python thread fetches their
+//! lines.
 
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use reverb_client::ReportWaits;
 use reverb_data::{Error, Result};
 use reverb_log::{Format, Line, Queue, Value};
 use tracing::Level;
@@ -18,17 +19,16 @@ use crate::process::Local;
 /// The target of lines that the Python package writes into the log of `reverb_server`.
 const TARGET: &str = "reverb_server::command";
 
-/// Lines on their way to Python's logging.
+/// Queue of lines for Python's logging.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct LogLines(Local<Arc<Queue>>);
 
-/// A line for Python's logging: its level there, its time in seconds since 1970, its place, its
-/// text and its fields.
+/// A line for Python's logging: level, time in seconds since 1970, source, text and fields.
 type PythonLine<'py> = (u8, f64, String, String, Bound<'py, PyDict>);
 
 #[pymethods]
 impl LogLines {
-    /// The next line; `None` when there will be no more. Blocks until then.
+    /// Next line; `None` when there will be no more. Blocks until then.
     fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<PythonLine<'py>>> {
         self.0.origin().check("log").or_raise()?;
         // Not `wait`, which wakes many times a second: most processes log nothing for hours.
@@ -60,12 +60,12 @@ fn to_python(py: Python<'_>, line: Line) -> PyResult<PythonLine<'_>> {
     ))
 }
 
-/// A number or a truth value, as JSON writes it.
+/// A number or a boolean, from its JSON text.
 fn plain<'py>(py: Python<'py>, text: &str) -> PyResult<Bound<'py, PyAny>> {
     py.import("json")?.call_method1("loads", (text,))
 }
 
-/// The levels of Python's logging; there is none for `trace`.
+/// Level of Python's logging; `trace`, which it lacks, becomes 5.
 fn python_level(level: Level) -> u8 {
     match level {
         Level::ERROR => 40,
@@ -76,14 +76,14 @@ fn python_level(level: Level) -> u8 {
     }
 }
 
-/// Sends the core's lines into a queue of at most `capacity` lines, and ends an earlier one.
+/// Sends the core's lines into a queue of at most `capacity` lines, and closes an earlier one.
 #[pyfunction]
 #[pyo3(signature = (capacity))]
 pub(crate) fn logs_to_queue(py: Python<'_>, capacity: usize) -> LogLines {
     LogLines(Local::new(py.detach(|| reverb_log::to_queue(capacity))))
 }
 
-/// Writes the core's lines to standard error again. What was counted and not told comes first.
+/// Writes the core's lines to standard error again. Counts of suppressed lines come first.
 #[pyfunction]
 pub(crate) fn logs_to_stderr(py: Python<'_>) {
     py.detach(|| {
@@ -92,8 +92,9 @@ pub(crate) fn logs_to_stderr(py: Python<'_>) {
     });
 }
 
-/// Sets the level and the format that hold unless `REVERB_LOG` or `REVERB_LOG_FORMAT` say
-/// otherwise; a format that is given wins. Tells what in these variables cannot be read.
+/// Sets the default level and format. The variables `REVERB_LOG` and `REVERB_LOG_FORMAT` override
+/// them, except for a `format` that is given. Logs the parts of these variables that cannot be
+/// parsed.
 #[pyfunction]
 #[pyo3(signature = (level, format))]
 pub(crate) fn configure_logs(py: Python<'_>, level: &str, format: Option<&str>) -> PyResult<()> {
@@ -106,7 +107,7 @@ pub(crate) fn configure_logs(py: Python<'_>, level: &str, format: Option<&str>) 
     Ok(())
 }
 
-/// A line of the log as text, for a caller who writes it; `None` if its level is not shown.
+/// A line of the log as text, for the caller to write; `None` if its level is not shown.
 #[pyfunction]
 #[pyo3(signature = (level, message, fields))]
 pub(crate) fn log_line(
@@ -136,12 +137,25 @@ impl FieldValue {
 }
 
 fn parse_level(text: &str) -> Result<Level> {
-    text.parse()
-        .map_err(|_| Error::invalid_argument(format!("level must be a level, got {text:?}")))
+    text.parse().map_err(|_| {
+        let levels = "error, warn, info, debug or trace";
+        Error::invalid_argument(format!("level must be {levels}, got {text:?}"))
+    })
 }
 
 fn parse_format(text: &str) -> Result<Format> {
     text.parse().map_err(|()| {
         Error::invalid_argument(format!("format must be \"text\" or \"json\", got {text:?}"))
     })
+}
+
+/// Sets when calls that wait are reported; see `reverb.logging.report_waits`, which checks the
+/// arguments.
+#[pyfunction]
+pub(crate) fn report_waits(after_s: Option<f64>, repeat_s: f64) {
+    let duration = |seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    reverb_client::report_waits(ReportWaits {
+        after: after_s.map(duration),
+        repeat: duration(repeat_s),
+    });
 }

@@ -174,14 +174,12 @@ impl Structure {
     }
 }
 
-/// The structures that a writer has seen, each with its meaning.
+/// Known structures of a writer, each with a value.
 pub(crate) struct Known<T> {
     structures: Vec<(Structure, T)>,
-    /// Position of the last match.
     last: usize,
 }
 
-/// Maximum number of remembered structures.
 const MAX_STRUCTURES: usize = 32;
 
 impl<T> Known<T> {
@@ -189,7 +187,6 @@ impl<T> Known<T> {
         Self { structures: Vec::new(), last: 0 }
     }
 
-    /// Remembers a structure.
     pub(crate) fn remember(&mut self, structure: Structure, meaning: T) {
         if self.structures.len() == MAX_STRUCTURES {
             self.structures.clear();
@@ -198,7 +195,7 @@ impl<T> Known<T> {
         self.last = self.structures.len() - 1;
     }
 
-    /// The leaves of a nest whose structure is known, and the meaning of the structure.
+    /// Leaves of a nest whose structure is known, and the value of the structure.
     pub(crate) fn flatten<'py>(
         &mut self,
         value: &Bound<'py, PyAny>,

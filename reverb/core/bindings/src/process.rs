@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use crate::inherited_ports;
 use crate::{exit, tensorflow};
 
-/// Counts forks: objects remember the process that made them.
+/// Number of forks: objects remember the process that created them.
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
 
 /// Maximum depth of forks of forks that each have a runtime.
@@ -40,15 +40,15 @@ pub(crate) fn runtime() -> &'static Runtime {
     })
 }
 
-/// Interval of the housekeeping. Long enough that memory which is soon used again is not purged.
+/// Interval of the housekeeping. It is long, so that memory in frequent use is not purged.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Periodic tasks that no call triggers, in this order.
 const HOUSEKEEPING: [fn(); 3] =
     [tensorflow::evict_idle_clients, reverb_memory::purge, reverb_allocator::purge];
 
-/// After so many of them, long waits are looked for: once a minute. A timer of its own would wake
-/// an idle process.
+/// Number of rounds between two searches for long waits: once a minute. A timer of its own would
+/// wake an idle process.
 const LONG_WAITS_EVERY: u32 = 12;
 
 async fn keep_house() {
@@ -63,17 +63,16 @@ async fn keep_house() {
     }
 }
 
-/// The process that made an object.
+/// Process that created an object.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Origin(usize);
 
 impl Origin {
-    /// This process.
     pub(crate) fn here() -> Self {
         Self(GENERATION.load(Ordering::Acquire))
     }
 
-    /// Whether this process made the object, and not a parent before a fork.
+    /// Returns true if this process created the object, and not a parent before a fork.
     pub(crate) fn is_here(self) -> bool {
         self.0 == GENERATION.load(Ordering::Acquire)
     }
@@ -90,7 +89,7 @@ impl Origin {
     }
 }
 
-/// A value that belongs to threads of the process that made it.
+/// A value that belongs to threads of the process that created it.
 ///
 /// A forked child has a copy of it, with locks that may be held by threads that do not exist there.
 /// So the child does not even drop it.
@@ -106,12 +105,11 @@ impl<T> Local<T> {
         Self { value: Some(value), origin: Origin::here() }
     }
 
-    /// The process that made it.
     pub(crate) fn origin(&self) -> Origin {
         self.origin
     }
 
-    /// The value. To be asked only in the process that made it.
+    /// Takes the value. Only in the process that created it.
     pub(crate) fn into_inner(mut self) -> T {
         self.value.take().expect("taken by drop only")
     }
@@ -139,7 +137,7 @@ impl<T> Drop for Local<T> {
     }
 }
 
-/// Lets blocked calls give up when none makes progress, so that the interpreter can join its
+/// Makes blocked calls give up when none makes progress, so that the interpreter can join its
 /// threads.
 #[pyfunction]
 #[pyo3(name = "_shut_down")]

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `Client.sample` and `Client.scan` as Python sees them: iterators of decoded items.
+//! `Client.sample` and `Client.scan` for Python: iterators of decoded items.
 
 use std::sync::Arc;
 
@@ -20,7 +20,6 @@ use crate::error::OrRaise;
 use crate::process::Local;
 use crate::wait::wait;
 
-/// Source of the items.
 pub(crate) enum Cursor {
     Sample(SampleCursor),
     Scan(ScanCursor),
@@ -36,7 +35,6 @@ impl Cursor {
         }
     }
 
-    /// Its name in error texts.
     fn name(&self) -> &'static str {
         match self {
             Self::Sample(_) => "sample generator",
@@ -44,7 +42,7 @@ impl Cursor {
         }
     }
 
-    /// A scan holds up nobody, so it goes on.
+    /// A scan blocks no other call, so it goes on.
     fn withdraw(&mut self) {
         if let Self::Sample(cursor) = self {
             cursor.withdraw();
@@ -60,11 +58,11 @@ impl Cursor {
     }
 }
 
-/// The cursor of a sampler, taken for one call. Goes back when it is dropped; if that is in the
-/// middle of the call, nothing waits for items any more.
+/// The cursor of a sampler, taken for one call. Dropping it returns the cursor; if the call was
+/// interrupted, its request for items is withdrawn.
 pub(crate) struct Lease {
     cursor: Option<Cursor>,
-    place: Arc<Local<Mutex<Option<Cursor>>>>,
+    owner: Arc<Local<Mutex<Option<Cursor>>>>,
     is_waiting: bool,
 }
 
@@ -74,7 +72,6 @@ impl Lease {
         self.cursor.as_mut()?.take_ready()
     }
 
-    /// The next item, or `None` after the last.
     pub(crate) async fn next(&mut self) -> reverb_data::Result<Option<Sampled>> {
         let Some(cursor) = &mut self.cursor else { return Ok(None) };
         self.is_waiting = true;
@@ -90,7 +87,7 @@ impl Drop for Lease {
             if self.is_waiting {
                 cursor.withdraw();
             }
-            *self.place.lock() = Some(cursor);
+            *self.owner.lock() = Some(cursor);
         }
     }
 }
@@ -102,7 +99,7 @@ pub(crate) struct Sampler {
     cursor: Arc<Local<Mutex<Option<Cursor>>>>,
     name: &'static str,
     emit_timesteps: bool,
-    /// Whether each sample is paired with its time of insertion, in seconds since 1970.
+    /// True if each sample is paired with its time of insertion, in seconds since 1970.
     with_inserted_at: bool,
     unflatten: Option<Py<PyAny>>,
 }
@@ -134,10 +131,9 @@ impl Sampler {
     /// The cursor, for a call that outlives this one.
     pub(crate) fn lease(&self) -> PyResult<Lease> {
         let cursor = Some(self.take_cursor()?);
-        Ok(Lease { cursor, place: Arc::clone(&self.cursor), is_waiting: false })
+        Ok(Lease { cursor, owner: Arc::clone(&self.cursor), is_waiting: false })
     }
 
-    /// An item as Python gets it.
     pub(crate) fn converted<'py>(
         &self,
         py: Python<'py>,
@@ -208,7 +204,7 @@ impl Sampler {
     }
 }
 
-/// Attaches an item to the exception that says why it cannot be returned in the requested form.
+/// Attaches an item to the exception of its failed conversion.
 fn keep_sample(py: Python<'_>, error: PyErr, sampled: &Sampled) -> PyErr {
     let flat = || {
         let columns =
@@ -221,13 +217,12 @@ fn keep_sample(py: Python<'_>, error: PyErr, sampled: &Sampled) -> PyErr {
     }
 }
 
-/// The state of an item as a `reverb.SampleInfo`.
+/// Fields of a `reverb.SampleInfo`.
 fn sample_info<'py>(py: Python<'py>, sampled: &Sampled) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     CLASS.import(py, "reverb.replay_sample", "SampleInfo")?.call1(info(sampled))
 }
 
-/// A `reverb.ReplaySample` of info and data.
 fn replay_sample<'py>(
     py: Python<'py>,
     info_and_data: impl PyCallArgs<'py>,
@@ -239,8 +234,7 @@ fn replay_sample<'py>(
 /// The fields of `SampleInfo`, and the columns.
 type FlatSample<'py> = ((u64, f64, i64, f64, i32), Vec<Bound<'py, PyAny>>);
 
-/// An item as a flat tuple.
-/// It may take `room` bytes.
+/// An item as a flat tuple. It may take `room` bytes.
 pub(crate) fn flat_sample<'py>(
     py: Python<'py>,
     sampled: &Sampled,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! TLS and tokens as Python gives them, and the tools to make them.
+//! TLS and tokens from Python, and tools that create them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use reverb_tls::{ClientFiles, ServerFiles, ServerTls};
 use crate::error::OrRaise;
 use reverb_wire::calls;
 
-/// What a client trusts and shows. What is `None` comes from the environment.
+/// Credentials of a client. `None` is replaced from the environment.
 #[derive(FromPyObject)]
 pub(crate) struct ClientSecurity {
     token: Option<String>,
@@ -33,7 +33,7 @@ impl ClientSecurity {
     }
 }
 
-/// How a server proves who it is, and who may call it.
+/// Certificates of a server, and its rules for callers.
 #[derive(FromPyObject)]
 pub(crate) struct ServerSecurity {
     cert: Option<PathBuf>,
@@ -46,7 +46,6 @@ pub(crate) struct ServerSecurity {
 }
 
 impl ServerSecurity {
-    /// The TLS of the port; `None` without certificate.
     pub(crate) fn tls(&self) -> Result<Option<PortTls>> {
         let (Some(cert), Some(key)) = (&self.cert, &self.key) else { return Ok(None) };
         let client_ca = self.client_ca.clone();
@@ -69,21 +68,21 @@ pub(crate) fn new_token() -> PyResult<String> {
     reverb_auth::new_token().or_raise()
 }
 
-/// The hash of a token, as it stands in a tokens file.
+/// Hash of a token, as used in a tokens file.
 #[pyfunction]
 #[pyo3(signature = (token))]
 pub(crate) fn token_hash(token: &str) -> String {
     reverb_auth::token_hash(token)
 }
 
-/// Rejects a tokens file that a server would not start with.
+/// Rejects a tokens file with which a server would not start.
 #[pyfunction]
 #[pyo3(signature = (path))]
 pub(crate) fn check_tokens_file(path: PathBuf) -> PyResult<()> {
     Authenticator::open(path).map(drop).or_raise()
 }
 
-/// Rejects certificates and keys that a server would not start with.
+/// Rejects certificates and keys with which a server would not start.
 #[pyfunction]
 #[pyo3(signature = (cert, key, client_ca))]
 pub(crate) fn check_tls_files(
@@ -94,7 +93,7 @@ pub(crate) fn check_tls_files(
     ServerTls::open(ServerFiles { cert, key, client_ca }).map(drop).or_raise()
 }
 
-/// Makes a CA and a certificate for trials; returns the paths.
+/// Creates a CA and a certificate for trials; returns the paths.
 #[pyfunction]
 #[pyo3(signature = (directory, names, days))]
 pub(crate) fn self_signed(
@@ -106,7 +105,7 @@ pub(crate) fn self_signed(
     py.detach(|| reverb_tls::self_signed(Path::new(&directory), &names, days)).or_raise()
 }
 
-/// Each call of a server, and the right that it needs: `("Reset", "`admin` on the table")`.
+/// Calls of a server, and the right that each needs: `("Reset", "`admin` on the table")`.
 #[pyfunction]
 pub(crate) fn call_rights() -> Vec<(&'static str, String)> {
     calls::all().map(|row| (calls::name(row.path), row.needs.to_string())).collect()

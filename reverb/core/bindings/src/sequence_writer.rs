@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sequence writer as Python sees it: one native call appends a step of all environments and
-//! creates its items.
+//! The sequence writer for Python: one native call appends a step of all environments and creates
+//! its items.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,12 +20,12 @@ use crate::nest::{Known, Leaves};
 use crate::process::Local;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
 
-/// Which items a writer makes: the attributes of Python's `SequenceOptions`.
+/// Items that a writer creates: the attributes of Python's `SequenceOptions`.
 #[derive(FromPyObject)]
 pub(crate) struct SequenceArguments {
     tables: Vec<String>,
     batch_size: Option<usize>,
-    /// `None`: items are episodes.
+    /// `None` if items are episodes.
     sequence_length: Option<usize>,
     stride_length: usize,
     max_sequence_length: usize,
@@ -49,9 +49,8 @@ impl From<SequenceArguments> for SequenceOptions {
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct SequenceWriter {
     core: Local<Arc<Core>>,
-    /// The structures of accepted steps.
     steps: Mutex<Known<()>>,
-    /// Its handle in TensorFlow's ops, if they use it.
+    /// Handle in TensorFlow's ops, if they use it.
     handle: OnceLock<i64>,
 }
 
@@ -153,7 +152,7 @@ impl SequenceWriter {
         self.core.queue().limit_pending(max_pending_bytes);
     }
 
-    /// Whether an event loop should let the writer wait; see `AsyncClient.throttle`.
+    /// Returns true if an event loop should make the writer wait; see `AsyncClient.throttle`.
     #[getter]
     fn is_over_limit(&self) -> bool {
         self.core.queue().is_over_limit()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The server as Python sees it.
+//! The server, for Python.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(crate) struct Server {
     group: String,
 }
 
-/// All that a server starts with, besides its tables.
+/// Settings of a server, besides its tables.
 #[derive(FromPyObject)]
 pub(crate) struct Config {
     port: u16,
@@ -78,7 +78,7 @@ impl Config {
     }
 }
 
-/// Where a server saves its tables, and which checkpoint it starts with.
+/// Where a server saves its tables, and the checkpoint that it loads.
 #[derive(FromPyObject)]
 pub(crate) struct Checkpoints {
     #[pyo3(attribute("path"))]
@@ -103,7 +103,7 @@ impl Checkpoints {
     }
 }
 
-/// What one peer may take; `None` is the default.
+/// Limits on one peer; `None` is the default.
 #[derive(FromPyObject)]
 pub(crate) struct Limits {
     message_bytes: Option<usize>,
@@ -136,7 +136,7 @@ impl Limits {
     }
 }
 
-/// The place of a server in a group.
+/// Index of a server in a group, and the map.
 #[derive(FromPyObject)]
 pub(crate) struct Shard {
     /// A serialized `ShardMap`.
@@ -152,12 +152,12 @@ impl Shard {
     }
 }
 
-/// The server name as it is written into files.
+/// Server name for files.
 pub(crate) fn server_name(name: Option<&str>) -> PyResult<Option<ServerName>> {
     name.map(str::parse).transpose().or_raise()
 }
 
-/// Bytes that this process may use; `None` if the system does not tell.
+/// Memory that this process may use in bytes; `None` if the system does not report it.
 #[pyfunction]
 pub(crate) fn process_memory() -> Option<u64> {
     reverb_server::process_memory()
@@ -170,7 +170,7 @@ pub(crate) fn check_server_name(name: &str) -> PyResult<()> {
     server_name(Some(name)).map(drop)
 }
 
-/// Rejects a path that a server could not have its Unix socket at.
+/// Rejects a path that cannot be a server's Unix socket.
 #[pyfunction]
 #[pyo3(signature = (path))]
 pub(crate) fn check_unix_path(path: PathBuf) -> PyResult<()> {
@@ -230,7 +230,7 @@ impl Server {
         Ok(PyBytes::new(py, &answer.encode_to_vec()))
     }
 
-    /// Ends all streams; returns how many were still open after `timeout_s`.
+    /// Ends all streams; returns the number that was still open after `timeout_s`.
     #[pyo3(signature = (timeout_s))]
     fn drain(&self, py: Python<'_>, timeout_s: f64) -> PyResult<usize> {
         self.core.origin().check("Server").or_raise()?;
@@ -248,7 +248,7 @@ impl Server {
         self.core.port()
     }
 
-    /// The address of its Unix socket.
+    /// Address of its Unix socket.
     fn unix_address(&self) -> PyResult<Option<String>> {
         let path = self.core.unix_path().map(|path| SocketPath::new(path.to_owned()));
         Ok(path.transpose().or_raise()?.map(|path| path.address()))

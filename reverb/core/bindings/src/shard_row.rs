@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A shard of a group, as Python sees it.
+//! A shard of a group, for Python.
 
 use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// One shard, as the group knows it.
+/// One shard, as known by the group.
 #[pyclass(frozen, get_all, module = "reverb.core._native")]
 pub(crate) struct ShardRow {
     index: i32,
@@ -14,9 +14,8 @@ pub(crate) struct ShardRow {
     num_slots: usize,
     state: String,
     error: String,
-    /// Seconds since it was heard.
+    /// Seconds since its last message.
     last_seen_s: Option<f64>,
-    /// A serialized `WatchResponse`.
     tables: Py<PyBytes>,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The structured writer as Python sees it.
+//! The structured writer, for Python.
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -23,8 +23,8 @@ impl StructuredWriter {
         Self { core: Local::new(core) }
     }
 
-    /// Whether dropping it may wait: not in a forked child, at the interpreter's exit, or in a
-    /// task.
+    /// Returns true if dropping it may wait: not in a forked child, at the interpreter's exit, or
+    /// in a task.
     fn may_wait(&self) -> bool {
         self.core.origin().is_here()
             && !exit::is_shutting_down()

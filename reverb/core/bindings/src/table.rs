@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selectors, rate limiters and tables as Python sees them.
+//! Rate limiters and tables, for Python.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -8,168 +8,17 @@ use parking_lot::Mutex;
 use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use reverb_data::{
-    Draw, Error, MaxPriority, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig,
-    WhenFull,
-};
+use reverb_checkpoint::{to_config, to_message};
+use reverb_data::{Error, RateLimiterConfig, TableConfig};
 use reverb_engine::Table as Engine;
-use reverb_wire::convert::table_config::{from_selector, to_signature};
+use reverb_wire::convert::table_config::{from_limiter, from_selector, to_signature};
 use reverb_wire::convert::table_info::from_table_info;
+use reverb_wire::generated::PriorityTableCheckpoint;
 use reverb_wire::generated::tensorflow::StructuredValue;
 
 use crate::error::OrRaise;
 use crate::process::Origin;
-
-/// How a table selects items. Each object serves one purpose in one table.
-#[pyclass(frozen, subclass, module = "reverb.core._native")]
-pub(crate) struct ItemSelector {
-    config: SelectorConfig,
-    taken: AtomicBool,
-}
-
-impl ItemSelector {
-    fn new(config: SelectorConfig) -> Self {
-        Self { config, taken: AtomicBool::new(false) }
-    }
-
-    fn take(&self, purpose: &str) -> PyResult<SelectorConfig> {
-        if self.taken.swap(true, Ordering::AcqRel) {
-            return Err(Error::invalid_argument(format!(
-                "{purpose} is a selector object that is already in use; every table needs its own for sampling and for \
-                 removing. Make a new one: {}",
-                self.__repr__()
-            )))
-            .or_raise();
-        }
-        Ok(self.config)
-    }
-}
-
-#[pymethods]
-impl ItemSelector {
-    fn __repr__(&self) -> String {
-        selector_text(self.config)
-    }
-
-    /// A serialized `KeyDistributionOptions`.
-    fn to_options<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
-        PyBytes::new(py, &from_selector(self.config).encode_to_vec())
-    }
-}
-
-macro_rules! selector_without_arguments {
-    ($(#[$doc:meta])* $name:ident, $config:expr) => {
-        $(#[$doc])*
-        #[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
-        pub(crate) struct $name;
-
-        #[pymethods]
-        impl $name {
-            #[new]
-            fn new() -> PyClassInitializer<Self> {
-                PyClassInitializer::from(ItemSelector::new($config)).add_subclass(Self)
-            }
-        }
-    };
-}
-
-selector_without_arguments!(
-    /// Selects the item that was inserted first.
-    FifoSelector,
-    SelectorConfig::Fifo
-);
-selector_without_arguments!(
-    /// Selects the item that was inserted last.
-    LifoSelector,
-    SelectorConfig::Lifo
-);
-selector_without_arguments!(
-    /// Selects any item with equal probability.
-    UniformSelector,
-    SelectorConfig::Uniform
-);
-
-/// Selects item i with probability `p_i^e / sum_k p_k^e`.
-#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
-pub(crate) struct PrioritizedSelector;
-
-#[pymethods]
-impl PrioritizedSelector {
-    #[new]
-    #[pyo3(signature = (priority_exponent, *, draw = "independent"))]
-    fn new(priority_exponent: f64, draw: &str) -> PyResult<PyClassInitializer<Self>> {
-        let draw = Draw::from_name(draw).or_raise()?;
-        let config = SelectorConfig::Prioritized { priority_exponent, draw };
-        config.validate().or_raise()?;
-        Ok(PyClassInitializer::from(ItemSelector::new(config)).add_subclass(Self))
-    }
-}
-
-/// Selects the item with the lowest or the highest priority.
-#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
-pub(crate) struct HeapSelector;
-
-#[pymethods]
-impl HeapSelector {
-    #[new]
-    #[pyo3(signature = (min_heap))]
-    fn new(min_heap: bool) -> PyClassInitializer<Self> {
-        PyClassInitializer::from(ItemSelector::new(SelectorConfig::Heap { min_heap }))
-            .add_subclass(Self)
-    }
-}
-
-/// Selects every item once before any item again.
-#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
-pub(crate) struct ShuffleSelector;
-
-#[pymethods]
-impl ShuffleSelector {
-    #[new]
-    #[pyo3(signature = (seed = None))]
-    fn new(seed: Option<u64>) -> PyClassInitializer<Self> {
-        PyClassInitializer::from(ItemSelector::new(SelectorConfig::Shuffle { seed }))
-            .add_subclass(Self)
-    }
-}
-
-/// Selects newer items more often.
-#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
-pub(crate) struct RecentSelector;
-
-#[pymethods]
-impl RecentSelector {
-    #[new]
-    #[pyo3(signature = (expected_age))]
-    fn new(expected_age: f64) -> PyResult<PyClassInitializer<Self>> {
-        let config = SelectorConfig::Recent { expected_age };
-        config.validate().or_raise()?;
-        Ok(PyClassInitializer::from(ItemSelector::new(config)).add_subclass(Self))
-    }
-}
-
-fn selector_text(config: SelectorConfig) -> String {
-    match config {
-        SelectorConfig::Fifo => "FifoSelector".to_owned(),
-        SelectorConfig::Lifo => "LifoSelector".to_owned(),
-        SelectorConfig::Uniform => "UniformSelector".to_owned(),
-        SelectorConfig::Prioritized { priority_exponent, draw: Draw::Independent } => {
-            format!("PrioritizedSelector(priority_exponent={priority_exponent})")
-        }
-        SelectorConfig::Prioritized { priority_exponent, draw } => {
-            let draw = draw.name();
-            format!("PrioritizedSelector(priority_exponent={priority_exponent}, draw='{draw}')")
-        }
-        SelectorConfig::Shuffle { seed: None } => "ShuffleSelector()".to_owned(),
-        SelectorConfig::Shuffle { seed: Some(seed) } => format!("ShuffleSelector(seed={seed})"),
-        SelectorConfig::Recent { expected_age } => {
-            format!("RecentSelector(expected_age={expected_age})")
-        }
-        SelectorConfig::Heap { min_heap } => {
-            format!("HeapSelector(sign={})", if min_heap { 1 } else { -1 })
-        }
-    }
-}
+use crate::selectors::{ItemSelector, selector_text};
 
 fn rate_limiter_text(config: &RateLimiterConfig) -> String {
     format!(
@@ -181,34 +30,12 @@ fn rate_limiter_text(config: &RateLimiterConfig) -> String {
     )
 }
 
-fn parse_when_full(word: &str) -> PyResult<WhenFull> {
-    match word {
-        "remove" => Ok(WhenFull::Remove),
-        "wait" => Ok(WhenFull::Wait),
-        other => Err(Error::invalid_argument(format!(
-            "when_full must be \"remove\" or \"wait\", got \"{other}\""
-        )))
-        .or_raise(),
-    }
-}
-
-fn parse_max_priority(word: &str) -> PyResult<MaxPriority> {
-    match word {
-        "present" => Ok(MaxPriority::Present),
-        "ever" => Ok(MaxPriority::Ever),
-        other => Err(Error::invalid_argument(format!(
-            "max_priority must be \"present\" or \"ever\", got \"{other}\""
-        )))
-        .or_raise(),
-    }
-}
-
 /// A number in few digits: "no limit" is the largest double, which has 309 digits.
 fn short(value: f64) -> String {
     if value.abs() < 1e15 { value.to_string() } else { format!("{value:.5e}") }
 }
 
-/// When a table allows inserts and samples.
+/// Conditions under which a table allows inserts and samples.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct RateLimiter {
     config: RateLimiterConfig,
@@ -241,7 +68,7 @@ impl RateLimiter {
 pub(crate) struct Table {
     /// Replaced when a checkpoint is restored with its settings.
     engine: Mutex<Arc<Engine>>,
-    /// Set for good by the server that claims the table: a closed table cannot be reopened.
+    /// Set permanently by the server that claims the table: a closed table cannot be reopened.
     served: AtomicBool,
     origin: Origin,
 }
@@ -288,8 +115,7 @@ impl Table {
 impl Table {
     #[new]
     #[pyo3(signature = (
-        name, *, sampler, remover, max_size, max_times_sampled, rate_limiter, signature, seed,
-        max_bytes, when_full, max_priority
+        name, *, sampler, remover, max_size, max_times_sampled, rate_limiter, signature, seed, options
     ))]
     #[allow(clippy::too_many_arguments, reason = "keywords of Python")]
     fn new(
@@ -301,9 +127,7 @@ impl Table {
         rate_limiter: &Bound<'_, RateLimiter>,
         signature: Option<&[u8]>,
         seed: Option<u64>,
-        max_bytes: Option<u64>,
-        when_full: &str,
-        max_priority: &str,
+        options: &[u8],
     ) -> PyResult<Self> {
         let limiter = rate_limiter.get();
         let mut owner = limiter.table.lock();
@@ -314,6 +138,10 @@ impl Table {
             )))
             .or_raise();
         }
+        let options = PriorityTableCheckpoint::decode(options).map_err(|error| {
+            Error::invalid_argument(format!("options are no PriorityTableCheckpoint: {error}"))
+        });
+        let options = options.or_raise()?;
         let signature = match signature {
             None => None,
             Some(encoded) => {
@@ -325,18 +153,19 @@ impl Table {
                 Some(to_signature(&value.or_raise()?).or_raise()?)
             }
         };
-        let config = TableConfig {
-            name,
-            sampler: sampler.get().take("sampler")?,
-            remover: remover.get().take("remover")?,
+        let (sampler, remover) = (sampler.get().take("sampler")?, remover.get().take("remover")?);
+        let message = PriorityTableCheckpoint {
+            table_name: name,
+            sampler: Some(from_selector(sampler)),
+            remover: Some(from_selector(remover)),
             max_size,
             max_times_sampled,
-            rate_limiter: limiter.config,
-            signature,
-            seed,
-            memory: MemoryConfig { max_bytes, when_full: parse_when_full(when_full)? },
-            max_priority: parse_max_priority(max_priority)?,
+            rate_limiter: Some(from_limiter(&limiter.config)),
+            ..options
         };
+        // The message of a selector is without its seed.
+        let config =
+            TableConfig { sampler, remover, signature, seed, ..to_config(&message).or_raise()? };
         let engine = Engine::new(config).or_raise()?;
         *owner = Arc::downgrade(&engine);
         let engine = Mutex::new(engine);
@@ -362,27 +191,21 @@ impl Table {
         Ok(PyBytes::new(py, &info.encode_to_vec()))
     }
 
-    /// Why samples can never begin, or why it can come to a stop for good.
+    /// Checks that a group of servers can have its sampler.
+    fn check_in_group(&self) -> PyResult<()> {
+        let engine = self.current();
+        engine.config().sampler.in_group(engine.name()).map(drop).or_raise()
+    }
+
+    /// Reason why samples can never begin, or why the table can stop for good.
     fn why_never(&self) -> Option<String> {
         self.current().config().why_never()
     }
 
-    fn max_bytes(&self) -> Option<u64> {
-        self.current().config().memory.max_bytes
-    }
-
-    fn max_priority(&self) -> &'static str {
-        match self.current().config().max_priority {
-            MaxPriority::Present => "present",
-            MaxPriority::Ever => "ever",
-        }
-    }
-
-    fn when_full(&self) -> &'static str {
-        match self.current().config().memory.when_full {
-            WhenFull::Remove => "remove",
-            WhenFull::Wait => "wait",
-        }
+    /// A serialized `PriorityTableCheckpoint` without items.
+    fn settings<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
+        let message = to_message(&self.engine()?.info());
+        Ok(PyBytes::new(py, &message.encode_to_vec()))
     }
 
     fn __repr__(&self) -> String {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a table is divided among the shards of a group.
+//! Division of a table among the shards of a group.
 
 use pyo3::prelude::*;
 use reverb_shards::table_part::TableNumbers;

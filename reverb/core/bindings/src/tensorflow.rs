@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What this module provides to TensorFlow's ops: the address of their register function, and
-//! clients.
+//! Support for TensorFlow's ops: the address of their register function, and clients.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,22 +8,22 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use reverb_client::Client;
-use reverb_connect::{Options, Reach, target_of};
+use reverb_connect::{AddressConnector, Options, target_of};
 use reverb_data::Result;
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment};
 
 use crate::process::{Local, runtime};
 
-/// How long an op waits while no server answers; the default of `reverb.Client`.
+/// Time that an op waits while no server answers; the default of `reverb.Client`.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// A client that no op has used for this long is evicted, with its connections.
+/// Idle time after which a client of ops is evicted, with its connections.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How often the environment is compared.
+/// Minimum time between two comparisons of the environment.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// One client per address, shared by all ops. Made anew after a fork.
+/// One client per address, shared by all ops. Recreated after a fork.
 static CLIENTS: Mutex<Option<Local<Clients>>> = Mutex::new(None);
 
 #[derive(Default)]
@@ -33,13 +32,13 @@ struct Clients(Mutex<HashMap<String, Entry>>);
 struct Entry {
     client: Arc<Client>,
     used: Instant,
-    /// Where its credentials come from, and when that was last compared.
+    /// Source of its credentials, and the time of the last comparison.
     environment: Environment,
     compared: Instant,
 }
 
 impl Entry {
-    /// Whether a new client would have the same credentials, as far as the last second tells.
+    /// Returns true if a new client would have the same credentials, as of at most a second ago.
     fn is_current(&mut self) -> bool {
         if self.compared.elapsed() >= COMPARE_INTERVAL {
             self.compared = Instant::now();
@@ -49,8 +48,8 @@ impl Entry {
     }
 }
 
-/// The address of the function that registers the ops. `reverb.tf_ops` passes it to the library
-/// that TensorFlow loads.
+/// Address of the function that registers the ops. `reverb.tf_ops` passes it to the library that
+/// TensorFlow loads.
 #[pyfunction]
 pub(crate) fn tensorflow_register_address() -> usize {
     reverb_tf::install(reverb_tf::Environment { client });
@@ -78,12 +77,12 @@ fn client(address: &str) -> Result<Arc<Client>> {
         return Ok(Arc::clone(&entry.client));
     }
     let environment = Environment::now();
-    // Ops have an address and nothing else. The environment has the rest.
+    // Ops have an address and nothing else; the environment has the rest.
     let security = Credentials::default().open(&target_of(address)?, environment.clone())?;
     let (keepalive, runtime) = (Keepalive::default(), runtime().handle().clone());
     let connect_timeout = CONNECT_TIMEOUT;
     let options = Options { connect_timeout, keepalive, security, runtime: runtime.clone() };
-    let connector = Box::new(Reach::new(address, options)?);
+    let connector = Box::new(AddressConnector::new(address, options)?);
     let client = Client::new(address, connector, connect_timeout, runtime);
     let client = Arc::new(client);
     let (used, compared) = (Instant::now(), Instant::now());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The trajectory writer as Python sees it: one native call per append and per item.
+//! The trajectory writer for Python: one native call per append and per item.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -143,7 +143,7 @@ impl TrajectoryWriter {
     }
 }
 
-/// The key of a path: the text of a tuple of strings and ints, which is unique.
+/// Key of a path: the text of a tuple of strings and ints, which is unique.
 pub(crate) fn label(path: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(path.repr()?.to_string())
 }
@@ -155,7 +155,7 @@ impl TrajectoryWriter {
         self.core.queue().limit_pending(max_pending_bytes);
     }
 
-    /// Whether an event loop should let the writer wait; see `AsyncClient.throttle`.
+    /// Returns true if an event loop should make the writer wait; see `AsyncClient.throttle`.
     #[getter]
     fn is_over_limit(&self) -> bool {
         self.core.queue().is_over_limit()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a call from Python waits: without the GIL, interruptible by Ctrl-C, and ended by the
+//! Waiting of calls from Python: without the GIL, interruptible by Ctrl-C, and ended by the
 //! interpreter's exit.
 
 use std::pin::pin;
@@ -59,7 +59,7 @@ pub(crate) fn throttle(py: Python<'_>, queue: &ItemQueue) -> PyResult<()> {
     }
 }
 
-/// A timeout of a sample in milliseconds, as Python passes it: `None` and -1 mean no limit.
+/// Parses the timeout of a sample in milliseconds: `None` and -1 mean no limit.
 ///
 /// # Errors
 ///
@@ -74,8 +74,8 @@ pub(crate) fn sample_timeout_ms(given: Option<i64>) -> Result<Option<Duration>> 
     }
 }
 
-/// A timeout of a writer in milliseconds, as Python passes it: `None` and negative values mean no
-/// limit, as for dm-reverb.
+/// Parses the timeout of a writer in milliseconds: `None` and negative values mean no limit, as in
+/// dm-reverb.
 pub(crate) fn timeout_ms(timeout_ms: Option<i64>) -> Option<Duration> {
     timeout_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis)
 }

@@ -17,13 +17,12 @@ use crate::failure::{damaged, from_io};
 use crate::progress::Progress;
 use crate::record::{FOOTER_BYTES, HEADER_BYTES, masked_crc, parse_header, record_bytes};
 
-/// Number of bytes read from the file at once.
 const INPUT_BYTES: usize = 256 * 1024;
 
-/// A block ends with the record that makes it at least this long.
+/// Minimum size of a block, which ends with the record that reaches it.
 const BLOCK_BYTES: usize = 512 * 1024;
 
-/// Memory for a record is at most twice of what the file has of it, beyond this much, because a
+/// Memory for a record beyond which at most twice its bytes in the file are allocated, because a
 /// damaged length may claim any size.
 const MIN_GROWTH_BYTES: usize = 64 << 20;
 
@@ -32,12 +31,11 @@ const MIN_GROWTH_BYTES: usize = 64 << 20;
 pub(crate) struct Block {
     path: Arc<Path>,
     bytes: Bytes,
-    /// Its offset in the uncompressed file.
+    /// Offset in the uncompressed file.
     offset: u64,
     first_record: u64,
 }
 
-/// One record of a block.
 #[derive(Debug)]
 pub(crate) struct Record<'a> {
     block: &'a Block,
@@ -47,18 +45,16 @@ pub(crate) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// An error about this record.
     pub(crate) fn damaged(&self, what: &str) -> Error {
-        damaged(&self.block.path, &place(self.number, self.offset), what)
+        damaged(&self.block.path, &position(self.number, self.offset), what)
     }
 }
 
-fn place(record: u64, offset: u64) -> String {
+fn position(record: u64, offset: u64) -> String {
     format!("in record {record}, at byte {offset} of its uncompressed content")
 }
 
 impl Block {
-    /// The buffer that contains all records.
     pub(crate) fn bytes(&self) -> &Bytes {
         &self.bytes
     }
@@ -85,13 +81,12 @@ impl Block {
     }
 }
 
-/// Reads the blocks of one file.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     path: Arc<Path>,
     input: Input,
     max_record_bytes: u64,
-    /// The beginning of an incomplete record.
+    /// Beginning of an incomplete record.
     carry: Vec<u8>,
     /// The offset of `carry` in the uncompressed file.
     offset: u64,
@@ -99,7 +94,6 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// A reader that starts at the beginning of a file.
     pub(crate) fn new(
         path: PathBuf,
         file: &Arc<File>,
@@ -123,7 +117,6 @@ impl Blocks {
         Self { path, input, max_record_bytes, carry: Vec::new(), offset: 0, num_records: 0 }
     }
 
-    /// Number of records in the blocks so far.
     pub(crate) fn num_records(&self) -> u64 {
         self.num_records
     }
@@ -187,12 +180,11 @@ impl Blocks {
     }
 
     fn damaged(&self, record: u64, at: usize, what: &str) -> Error {
-        let at = place(self.num_records + record, self.offset + at as u64);
+        let at = position(self.num_records + record, self.offset + at as u64);
         damaged(&self.path, &at, what)
     }
 }
 
-/// How the records of a checkpoint are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Encoding {
     /// One zlib stream per file.
@@ -213,7 +205,6 @@ impl Encoding {
     }
 }
 
-/// The uncompressed bytes of a file.
 #[derive(Debug)]
 struct Input {
     path: Arc<Path>,
@@ -280,7 +271,7 @@ impl Input {
         let status = inflate.decompress_vec(input, out, FlushDecompress::None);
         let consumed = (inflate.total_in() - before_in) as usize;
         let status = status.map_err(|error| {
-            let what = format!("it is not what a zlib stream can be ({error}).");
+            let what = format!("it is not a valid zlib stream ({error}).");
             damaged(&self.path, &at(self.used + consumed), &what)
         })?;
         self.used += consumed;
@@ -300,13 +291,13 @@ impl Input {
     }
 }
 
-/// Reads from a place of a file, whatever others read from it.
+/// Reads at an offset, independently of other readers of the file.
 #[cfg(unix)]
 fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     std::os::unix::fs::FileExt::read_at(file, buffer, offset)
 }
 
-/// Reads from a place of a file, whatever others read from it.
+/// Reads at an offset, independently of other readers of the file.
 #[cfg(windows)]
 fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     std::os::windows::fs::FileExt::seek_read(file, buffer, offset)

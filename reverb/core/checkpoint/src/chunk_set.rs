@@ -41,7 +41,6 @@ impl ChunkSet {
         }
     }
 
-    /// The key of a chunk that was added.
     pub(crate) fn key_of(&self, chunk: &Chunk) -> u64 {
         if self.renamed.is_empty() {
             return chunk.key();
@@ -49,13 +48,12 @@ impl ChunkSet {
         self.renamed.get(&chunk.identity()).copied().unwrap_or_else(|| chunk.key())
     }
 
-    /// The chunks with their keys.
     pub(crate) fn chunks(&self) -> &[(u64, Chunk)] {
         &self.chunks
     }
 }
 
-/// Whether both chunks are the same for a reader.
+/// Returns true if both chunks are the same for a reader.
 fn is_equal(a: &Chunk, b: &Chunk) -> bool {
     a.range() == b.range() && a.is_delta_encoded() == b.is_delta_encoded() && a.has_payload_of(b)
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The directory of checkpoints: their names, which are complete, which server owns them, and which
-//! may be deleted.
+//! The directory of checkpoints: names, completeness, owners, and deletion.
 //!
 //! A checkpoint is written in a directory `.partial-*`, which is renamed when all of it is on disk.
 //! A server that writes or loads a checkpoint locks its tables file (`flock`) for as long as the
@@ -46,13 +45,13 @@ pub(crate) fn latest(root: &Path, server: Option<&ServerName>) -> Result<Option<
     Ok(None)
 }
 
-/// Whether a server of this name saved a checkpoint. True if that cannot be determined: then
+/// Returns true if a server of this name saved a checkpoint, or if that cannot be determined: then
 /// loading it fails with the reason, while skipping it would load an older checkpoint.
 fn may_be_of(path: &Path, server: &ServerName) -> bool {
     Manifest::read_or_empty(path).map_or(true, |manifest| manifest.name.as_ref() == Some(server))
 }
 
-/// Whether a directory is a complete checkpoint.
+/// Returns true if a directory is a complete checkpoint.
 ///
 /// # Errors
 ///
@@ -109,7 +108,6 @@ impl PartialDirectory {
     }
 }
 
-/// A new name for a partial checkpoint.
 fn new_partial(root: &Path) -> PathBuf {
     root.join(format!("{PARTIAL}{:016x}", rand::random::<u64>()))
 }
@@ -272,7 +270,7 @@ fn has_only_our_files(path: &Path) -> bool {
     entries.flatten().all(|entry| ours.iter().any(|name| entry.file_name() == *name))
 }
 
-/// Whether a running server wrote or loaded it. True if that cannot be determined.
+/// Returns true if a running server wrote or loaded it, or if that cannot be determined.
 fn is_in_use(path: &Path) -> bool {
     match is_locked(&path.join(TABLES)) {
         Ok(is_locked) => is_locked,

@@ -26,7 +26,6 @@ pub(crate) fn from_io(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::new(kind, format!("Checkpoint: cannot {what} {}: {error}.{advice}", path.display()))
 }
 
-/// The error for a file that cannot be read.
 pub(crate) fn unreadable(path: &Path, why: &Unreadable) -> Error {
     match why {
         Unreadable::Refused(error) => from_io("read", path, error),
@@ -36,7 +35,7 @@ pub(crate) fn unreadable(path: &Path, why: &Unreadable) -> Error {
     }
 }
 
-/// The error for a damaged file; `at` is the position.
+/// Error for a damaged file; `at` is the position.
 pub(crate) fn damaged(path: &Path, at: &str, what: &str) -> Error {
     let directory = path.parent().unwrap_or(path);
     Error::data_loss(format!(

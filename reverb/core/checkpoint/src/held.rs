@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a server holds in a directory of checkpoints: its name, and the checkpoints that it wrote
-//! or loaded.
+//! Names and checkpoints that a server holds in a directory of checkpoints.
 //!
 //! Both are held by file locks. So other processes can see what a running server holds, and a
 //! killed server holds nothing.
@@ -24,23 +23,22 @@ use crate::progress::Progress;
 /// Prefix of the file of a name. The server with that name locks it.
 const NAME_FILE: &str = ".server-";
 
-/// It holds one word.
+/// Maximum size of that file, which holds one word.
 const MAX_NAME_FILE_BYTES: u64 = 4096;
 
-/// How long a start waits for a lock of another server. A server that shuts down, or whose start
+/// Time that a start waits for a lock of another server. A server that shuts down, or whose start
 /// was interrupted, releases its locks soon.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
-/// Interval between two attempts.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The name and the checkpoints that a server holds. Dropping it releases them.
 #[derive(Debug, Default)]
 pub struct Held {
     name: Option<FileLock>,
-    /// In the order in which they were written. The one that was loaded comes first.
+    /// Checkpoints in the order in which they were written. A loaded one comes first.
     pub(crate) checkpoints: Vec<HeldCheckpoint>,
-    /// Servers that a warning was logged for.
+    /// Servers for which a warning was logged.
     known_servers: BTreeSet<String>,
 }
 
@@ -48,7 +46,7 @@ pub struct Held {
 #[derive(Debug)]
 pub(crate) struct HeldCheckpoint {
     pub(crate) path: PathBuf,
-    /// Absent on a file system without locks.
+    /// `None` on a file system without locks.
     pub(crate) _lock: Option<FileLock>,
 }
 
@@ -57,8 +55,8 @@ impl Held {
     ///
     /// # Errors
     ///
-    /// `FailedPrecondition` if another running server has it, and names that server, or if the file
-    /// to lock is none.
+    /// `FailedPrecondition` if another running server has it, naming that server, or if the lock
+    /// file is not a regular file.
     pub(crate) fn take_name(
         &mut self,
         root: &Path,

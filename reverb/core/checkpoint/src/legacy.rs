@@ -6,7 +6,7 @@ use reverb_data::proto_bytes::{Field, Reader, put_bytes_field};
 use reverb_data::{Chunk, Error, Result, Trajectory, TrajectoryBuilder};
 use reverb_wire::generated::PrioritizedItem;
 
-/// The payload of a chunk whose tensors are in field 3 instead of field 5.
+/// Payload of a chunk whose tensors are in field 3 instead of field 5.
 ///
 /// # Errors
 ///
@@ -27,13 +27,13 @@ pub(crate) fn chunk_payload(message: &[u8], has_payload: bool) -> Result<Vec<u8>
     Ok(payload)
 }
 
-/// The trajectory of an item that refers to steps `[offset, offset + length)` of all columns of a
-/// list of chunks.
+/// Trajectory of an item that refers to steps `[offset, offset + length)` of all columns of a list
+/// of chunks.
 ///
 /// # Errors
 ///
-/// `DataLoss` if it also has references in the new layout, or if the chunks do not have the steps;
-/// and what `find` returns.
+/// `DataLoss` if it also has references in the new layout, or if the chunks lack the steps; and
+/// errors of `find`.
 pub(crate) fn item_trajectory<'c>(
     message: &[u8],
     mut find: impl FnMut(u64) -> Result<&'c Chunk>,

@@ -19,23 +19,23 @@ use crate::progress::Progress;
 use crate::settings::differences;
 use crate::stored::{ATTEMPTS, Stored, StoredTable, is_gone};
 
-/// What to load.
+/// Options of a load.
 #[derive(Debug, Clone)]
 pub struct LoadOptions {
-    /// The directory of checkpoints.
+    /// Directory of checkpoints.
     pub root: PathBuf,
-    /// The checkpoint to load if `root` has none.
+    /// Checkpoint to load if `root` has none.
     pub fallback: Option<PathBuf>,
-    /// The name of the server: only checkpoints of that name are loaded. Without one, the last is.
+    /// Name of the server: only checkpoints of that name are loaded. `None` loads the last one.
     pub name: Option<ServerName>,
-    /// Whether tables get the stored settings. Otherwise they keep their own.
+    /// True if tables get the stored settings. Otherwise they keep their own.
     pub restore_settings: bool,
 }
 
-/// What was loaded.
+/// Result of a load.
 #[derive(Debug)]
 pub struct Loaded {
-    /// Its directory.
+    /// Directory of the checkpoint.
     pub path: PathBuf,
     /// Number of items in it.
     pub num_items: u64,
@@ -138,8 +138,8 @@ fn find(options: &LoadOptions, progress: &Progress, held: &mut Held) -> Result<O
 fn warn_of_name(stored: &Stored, options: &LoadOptions) {
     if let (None, Some(name)) = (&options.name, stored.server_name()) {
         tracing::warn!(
-            "checkpoint {}: a server named {name} saved it, and is loaded by this one, which has no \
-             name, because it is the last in its directory",
+            "checkpoint {}: it was saved by a server named {name}, and is loaded because this \
+             server has no name and it is the last one in its directory",
             stored.path().display()
         );
     }
@@ -191,7 +191,7 @@ fn unknown_table(stored: &Stored, name: &str, tables: &[Arc<Table>]) -> Error {
     ))
 }
 
-/// The settings that a table gets. Logs every difference between the stored ones and those in code.
+/// Settings for a table. Logs every difference between the stored ones and those in code.
 fn settings_for(
     stored: &StoredTable,
     code: &TableConfig,
@@ -221,7 +221,6 @@ fn settings_for(
     Ok(code.clone())
 }
 
-/// What bounds a table, as text.
 fn limits(config: &TableConfig) -> String {
     let TableConfig { max_size, memory, .. } = config;
     match memory {
@@ -237,7 +236,7 @@ fn warn_of_changes(restored: &mut Restored, path: &Path) {
     if restored.num_removed() > 0 {
         tracing::warn!(
             table = %name,
-            "checkpoint {}: its remover removed {} item(s), for {} now",
+            "checkpoint {}: {} item(s) were removed on loading, because {} now",
             path.display(),
             restored.num_removed(),
             limits(restored.config()),
@@ -246,8 +245,8 @@ fn warn_of_changes(restored: &mut Restored, path: &Path) {
     if restored.repair_counters() {
         tracing::warn!(
             table = %name,
-            "checkpoint {}: inserts minus deletes was not the number of items as \
-             stored; deletes were counted anew",
+            "checkpoint {}: the stored inserts minus deletes did not equal the number of items; \
+             deletes were recomputed",
             path.display()
         );
     }

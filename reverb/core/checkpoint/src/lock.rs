@@ -58,8 +58,8 @@ fn registry(process: u32) -> &'static Mutex<BTreeMap<(u32, u64), File>> {
     &HELD[process as usize % REGISTRIES]
 }
 
-/// Must be called in the child of a fork. It leaves the locks to the parent alone. Otherwise they
-/// would outlive a killed parent until its children end.
+/// Leaves the locks to the parent. Must be called in the child of a fork. Otherwise the locks would
+/// outlive a killed parent until its children end.
 pub fn leave_locks_to_parent() {
     for registry in &HELD {
         if let Some(mut held) = registry.try_lock() {
@@ -79,9 +79,9 @@ pub(crate) fn open_to_lock(path: &Path) -> Result<File, Unreadable> {
     })
 }
 
-/// Whether a file is locked; an error if that cannot be determined.
+/// Returns true if a file is locked; an error if that cannot be determined.
 pub(crate) fn is_locked(path: &Path) -> io::Result<bool> {
-    // A shared lock, because other processes may check at the same time.
+    // Shared, because other processes may check at the same time.
     match open_file(path, OpenOptions::new().read(true))?.try_lock_shared() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),

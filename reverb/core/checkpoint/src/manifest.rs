@@ -14,9 +14,9 @@ use crate::directory::DONE;
 use crate::failure::{damaged, unreadable};
 use crate::name::ServerName;
 use crate::owner::Owner;
-use crate::place::GroupPlace;
+use crate::shard_identity::ShardIdentity;
 
-/// Ours has some hundred bytes. It is read whole.
+/// Maximum size. Ours has some hundred bytes, and is read whole.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// The first word of every `DONE` of ours.
@@ -28,7 +28,6 @@ const OWNER: &str = "process=";
 const PLACE: &str = "shard=";
 const TAKEN_AT: &str = "taken_at_ns=";
 
-/// One file of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FileEntry {
     pub(crate) name: String,
@@ -37,16 +36,13 @@ pub(crate) struct FileEntry {
     pub(crate) bytes: u64,
 }
 
-/// The owner and the files of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Manifest {
-    /// The name of the server, if it has one.
     pub(crate) name: Option<ServerName>,
-    /// The process that wrote it.
     pub(crate) owner: Option<Owner>,
-    /// Where the server is in its group, if it is in one.
-    pub(crate) place: Option<GroupPlace>,
-    /// The time of the snapshot; checkpoints of earlier releases do not have it.
+    /// Shard of the server, if it is in a group.
+    pub(crate) shard: Option<ShardIdentity>,
+    /// Time of the snapshot; checkpoints of earlier releases do not have it.
     pub(crate) taken_at: Option<SystemTime>,
     pub(crate) files: Vec<FileEntry>,
 }
@@ -66,7 +62,7 @@ impl Manifest {
         Ok(Self::read(checkpoint)?.unwrap_or_default())
     }
 
-    /// The same, but `None` if another program wrote the checkpoint.
+    /// Reads the manifest of a checkpoint; `None` if another program wrote the checkpoint.
     pub(crate) fn read(checkpoint: &Path) -> Result<Option<Self>> {
         let done = checkpoint.join(DONE);
         let content = read_file(&done, MAX_BYTES).map_err(|why| unreadable(&done, &why))?;
@@ -87,8 +83,8 @@ impl Manifest {
         if let Some(owner) = &self.owner {
             let _ = write!(text, " {OWNER}{}", owner.to_word());
         }
-        if let Some(place) = &self.place {
-            let _ = write!(text, " {PLACE}{}", place.to_word());
+        if let Some(shard) = &self.shard {
+            let _ = write!(text, " {PLACE}{}", shard.to_word());
         }
         if let Some(taken_at) = self.taken_at {
             let since = taken_at.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -127,8 +123,8 @@ impl Manifest {
                 manifest.name = Some(name.parse().map_err(|_| damage())?);
             } else if let Some(owner) = word.strip_prefix(OWNER) {
                 manifest.owner = owner.parse().ok();
-            } else if let Some(place) = word.strip_prefix(PLACE) {
-                manifest.place = place.parse().ok();
+            } else if let Some(shard) = word.strip_prefix(PLACE) {
+                manifest.shard = shard.parse().ok();
             } else if let Some(nanoseconds) = word.strip_prefix(TAKEN_AT) {
                 let since = nanoseconds.parse().ok().map(Duration::from_nanos);
                 manifest.taken_at = since.and_then(|since| UNIX_EPOCH.checked_add(since));
@@ -148,7 +144,7 @@ impl Manifest {
     }
 }
 
-/// Whether this package wrote a `DONE` file with this content.
+/// Returns true if this package wrote a `DONE` file with this content.
 pub(crate) fn is_ours(content: &[u8]) -> bool {
     content.starts_with(WRITER.as_bytes())
 }
@@ -164,7 +160,7 @@ mod tests {
         let files = vec![entry("a", 1), entry("b", 0)];
         let manifest = Manifest {
             files: files.clone(),
-            place: Some(GroupPlace { group: "a b/c=é".into(), index: 2, num_shards: 3 }),
+            shard: Some(ShardIdentity { group: "a b/c=é".into(), index: 2, num_shards: 3 }),
             taken_at: Some(UNIX_EPOCH + Duration::from_nanos(1_700_000_000_123_456_789)),
             ..Manifest::new(name)
         };

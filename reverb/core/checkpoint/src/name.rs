@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The name by which a server recognises its own checkpoints.
+//! Name by which a server recognises its own checkpoints.
 
 use std::fmt;
 use std::str::FromStr;
 
 use reverb_data::{Error, Result};
 
-/// Maximum number of characters of a name.
 const MAX_LENGTH: usize = 64;
 
-/// The name of a server. It is written into its checkpoints, and is part of a file name.
+/// Name of a server. It is written into its checkpoints, and is part of a file name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerName(String);
 

@@ -17,7 +17,6 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// This process.
     pub(crate) fn here() -> Self {
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         // The host name must be a single word.
@@ -59,12 +58,12 @@ impl FromStr for Owner {
     }
 }
 
-/// The process in a line such as `1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`, if the lock is
-/// on this inode. The process is 0 if it is in another container.
+/// Process in a line such as `1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF`, if the lock is on
+/// this inode. The process is 0 if it is in another container.
 fn holder(line: &str, inode: u64) -> Option<u32> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let &[_, "FLOCK", _, "WRITE", process, place, ..] = words.as_slice() else { return None };
-    let (_, number) = place.rsplit_once(':')?;
+    let &[_, "FLOCK", _, "WRITE", process, inode_text, ..] = words.as_slice() else { return None };
+    let (_, number) = inode_text.rsplit_once(':')?;
     let process = process.parse().ok().filter(|&process| process > 0)?;
     (number.parse() == Ok(inode)).then_some(process)
 }

@@ -11,16 +11,15 @@ use reverb_data::{Error, Result};
 /// Number of results per thread that may wait for an earlier result.
 const AHEAD: usize = 4;
 
-/// No further input is made while those before have this many bytes together: one may have two GiB.
+/// No further input is made while unfinished ones have this many bytes together: one may have two
+/// GiB.
 const AHEAD_BYTES: usize = 64 << 20;
 
 /// The producer of inputs, and the progress of all threads.
 struct Source<P, B> {
     produce: P,
     bytes_of: B,
-    /// Number of the next input.
     next: usize,
-    /// Number of consumed results.
     consumed: usize,
     /// Sizes of the inputs whose results were not consumed, and their sum.
     sizes: VecDeque<usize>,
@@ -63,7 +62,7 @@ impl<P, B> Shared<P, B> {
         input.map(|input| input.map(|input| (number, input)))
     }
 
-    /// All results before `next` were consumed.
+    /// Records that all results before `next` were consumed.
     fn advance(&self, next: usize) {
         let mut source = self.source.lock();
         while source.consumed < next {
@@ -92,7 +91,7 @@ impl<P, B> Drop for EndOnPanic<'_, P, B> {
 }
 
 /// Applies `work` to all inputs of `produce` in `threads` threads, and passes the results in order
-/// to `consume` in the calling thread. `bytes_of` says how much an input holds, and `prepare` makes
+/// to `consume` in the calling thread. `bytes_of` returns the size of an input, and `prepare` makes
 /// the state of each thread.
 ///
 /// # Errors
@@ -156,7 +155,6 @@ pub(crate) fn in_order<I: Send, W, O: Send>(
     })
 }
 
-/// Fails once `cancel` is set.
 pub(crate) fn check(cancel: &AtomicBool) -> Result<()> {
     if cancel.load(Ordering::Relaxed) {
         return Err(Error::cancelled("The checkpoint was aborted: its server is stopping."));
@@ -178,7 +176,7 @@ pub(crate) fn lower_priority() {
     }
 }
 
-/// How much the niceness is raised. The normal one is 0, the highest 19.
+/// Increase of the niceness. The normal one is 0, the highest 19.
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 
@@ -186,7 +184,6 @@ const NICENESS: i32 = 10;
 #[cfg(target_os = "linux")]
 const MAX_NICENESS: i32 = 19;
 
-/// Number of threads to use on this machine.
 pub(crate) fn num_threads() -> usize {
     /// More threads would only wait for the one that writes or inflates.
     const MAX: usize = 8;

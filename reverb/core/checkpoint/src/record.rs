@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Records as TensorFlow frames them: length, checksum of the length, data, checksum of the data.
+//! Records in TensorFlow's format: length, checksum of the length, data, checksum of the data.
 
 /// Length of the header before a record's data.
 pub(crate) const HEADER_BYTES: usize = 12;
@@ -7,13 +7,13 @@ pub(crate) const HEADER_BYTES: usize = 12;
 /// Length of the footer after a record's data.
 pub(crate) const FOOTER_BYTES: usize = 4;
 
-/// The most bytes of a table or an item: a million slices have a third of that.
+/// Maximum size of a table or an item: a million slices have a third of that.
 pub(crate) const MAX_RECORD_BYTES: u64 = 64 << 20;
 
-/// The most bytes of a chunk, those of a message of protobuf.
+/// Maximum size of a chunk, which is that of a protobuf message.
 pub(crate) const MAX_CHUNK_RECORD_BYTES: u64 = 2 << 30;
 
-/// The checksum of a record: CRC-32C, rotated and shifted, so that a checksum of data that holds
+/// Checksum of a record: CRC-32C, rotated and shifted, so that a checksum of data that holds
 /// checksums is not zero.
 pub fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
@@ -34,7 +34,7 @@ pub(crate) fn put_record(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) ->
     length
 }
 
-/// The length in a header, if its checksum is correct.
+/// Length in a header, if its checksum is correct.
 pub(crate) fn parse_header(header: &[u8; HEADER_BYTES]) -> Option<u64> {
     let [l0, l1, l2, l3, l4, l5, l6, l7, c0, c1, c2, c3] = *header;
     let length = [l0, l1, l2, l3, l4, l5, l6, l7];
@@ -42,7 +42,6 @@ pub(crate) fn parse_header(header: &[u8; HEADER_BYTES]) -> Option<u64> {
     (masked_crc(&length) == checksum).then(|| u64::from_le_bytes(length))
 }
 
-/// Length of a record, including header and footer.
 pub(crate) fn record_bytes(data_bytes: u64) -> u64 {
     data_bytes.saturating_add((HEADER_BYTES + FOOTER_BYTES) as u64)
 }

@@ -21,10 +21,10 @@ use crate::held::Held;
 use crate::manifest::{FileEntry, Manifest};
 use crate::name::ServerName;
 use crate::pipeline::{in_order, lower_priority, num_threads};
-use crate::place::GroupPlace;
 use crate::progress::Progress;
 use crate::record::{MAX_CHUNK_RECORD_BYTES, MAX_RECORD_BYTES, put_record};
 use crate::settings;
+use crate::shard_identity::ShardIdentity;
 use crate::table_record::read_table;
 use crate::zlib::{Compressor, Piece, STREAM_HEADER, StreamChecksum};
 
@@ -37,36 +37,36 @@ const PIECE_BYTES: usize = 512 * 1024;
 /// Approximate size of a chunk's record besides its data.
 const CHUNK_HEADER_BYTES: usize = 64;
 
-/// Where to save.
+/// Options of a save.
 #[derive(Debug, Clone, Default)]
 pub struct SaveOptions {
-    /// The directory of checkpoints.
+    /// Directory of checkpoints.
     pub root: PathBuf,
     /// Group of the checkpoint. Groups are not supported, so it must be empty.
     pub group: String,
     /// Number of checkpoints to keep, including the new one; at least 1. Checkpoints of servers
     /// with other names do not count and are never deleted.
     pub keep_latest: usize,
-    /// The name of the server, if it has one. It is written into the checkpoint.
+    /// Name of the server, if it has one. It is written into the checkpoint.
     pub name: Option<ServerName>,
-    /// The place of the server in a group, if it is in one. It is written into the checkpoint.
-    pub place: Option<GroupPlace>,
+    /// Shard of the server, if it is in a group. It is written into the checkpoint.
+    pub shard: Option<ShardIdentity>,
 }
 
-/// What was saved.
+/// Result of a save.
 #[derive(Debug)]
 pub struct Saved {
-    /// Its directory.
+    /// Directory of the checkpoint.
     pub path: PathBuf,
     /// Number of items in it.
     pub num_items: u64,
-    /// Its size on disk.
+    /// Size on disk.
     pub bytes: u64,
-    /// The time of the snapshot.
+    /// Time of the snapshot.
     pub taken_at: SystemTime,
-    /// How long all tables were locked together.
+    /// Time for which all tables were locked together.
     pub locked: Duration,
-    /// How long it took.
+    /// Duration of the save.
     pub took: Duration,
 }
 
@@ -101,10 +101,11 @@ pub fn save(
     let num_items = cut.num_items();
     progress.expect_items(num_items);
     let snapshots = cut.copy();
-    // Only now: during the snapshot, callers would wait for locks that a low-priority thread holds.
+    // Lowered only now: during the snapshot, callers would wait for locks that a low-priority
+    // thread holds.
     lower_priority();
     let mut manifest = Manifest::new(options.name.clone());
-    manifest.place.clone_from(&options.place);
+    manifest.shard.clone_from(&options.shard);
     manifest.taken_at = Some(taken_at);
     manifest.files.push(write_tables(&partial, &snapshots, progress)?);
     let mut chunks = ChunkSet::default();
@@ -179,7 +180,7 @@ fn write_items(
     file.finish(snapshots.iter().map(|snapshot| snapshot.items.len() as u64).sum())
 }
 
-/// The state of a compressing thread: a compressor, and a buffer for records.
+/// State of a compressing thread: a compressor, and a buffer for records.
 fn begin_thread() -> (Compressor, Vec<u8>) {
     lower_priority();
     (Compressor::new(), Vec::new())
@@ -229,7 +230,7 @@ fn write_chunks(partial: &Partial, chunks: &ChunkSet, progress: &Progress) -> Re
     file.finish(all.len() as u64)
 }
 
-/// Refuses what no reader would take.
+/// Refuses a record that is too long for readers.
 fn check_length(name: &str, length: u64, max_bytes: u64) -> Result<()> {
     if length <= max_bytes {
         return Ok(());
@@ -240,7 +241,6 @@ fn check_length(name: &str, length: u64, max_bytes: u64) -> Result<()> {
     )))
 }
 
-/// A file of records that is being written.
 #[derive(Debug)]
 struct RecordFile<'a> {
     name: &'static str,

@@ -11,32 +11,46 @@ use reverb_wire::convert::table_config::{
 };
 use reverb_wire::generated as proto;
 
-/// The message for a table in a checkpoint, without its items.
-pub(crate) fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
+/// Message for a table in a checkpoint, without its items.
+pub fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
+    // The pattern is exhaustive, so that the compiler points here when an option is added. The seed
+    // is not stored.
+    let TableConfig {
+        name,
+        sampler,
+        remover,
+        max_size,
+        max_times_sampled,
+        rate_limiter: _,
+        signature,
+        seed: _,
+        memory: MemoryConfig { max_bytes, when_full },
+        max_priority,
+    } = &*info.config;
     proto::PriorityTableCheckpoint {
-        table_name: info.config.name.clone(),
+        table_name: name.clone(),
         rate_limiter: Some(from_rate_limiter(info)),
-        sampler: Some(from_selector(info.config.sampler)),
-        remover: Some(from_selector(info.config.remover)),
-        max_size: info.config.max_size,
-        max_times_sampled: info.config.max_times_sampled,
+        sampler: Some(from_selector(*sampler)),
+        remover: Some(from_selector(*remover)),
+        max_size: *max_size,
+        max_times_sampled: *max_times_sampled,
         num_deleted_episodes: info.num_deleted_episodes,
-        signature: info.config.signature.as_ref().and_then(from_signature),
+        signature: signature.as_ref().and_then(from_signature),
         num_unique_samples: info.num_unique_samples,
-        max_bytes: from_max_bytes(info.config.memory.max_bytes),
-        when_full: from_when_full(info.config.memory.when_full).into(),
-        max_priority: from_max_priority(info.config.max_priority).into(),
+        max_bytes: from_max_bytes(*max_bytes),
+        when_full: from_when_full(*when_full).into(),
+        max_priority: from_max_priority(*max_priority).into(),
         largest_priority: info.largest_priority,
         ..proto::PriorityTableCheckpoint::default()
     }
 }
 
-/// The settings in such a message.
+/// Settings in such a message.
 ///
 /// # Errors
 ///
 /// `InvalidArgument` that names the invalid setting.
-pub(crate) fn to_config(message: &proto::PriorityTableCheckpoint) -> Result<TableConfig> {
+pub fn to_config(message: &proto::PriorityTableCheckpoint) -> Result<TableConfig> {
     let config = TableConfig {
         name: message.table_name.clone(),
         sampler: selector("sampler", message.sampler.as_ref())?,
@@ -53,7 +67,6 @@ pub(crate) fn to_config(message: &proto::PriorityTableCheckpoint) -> Result<Tabl
     Ok(config)
 }
 
-/// The counters in such a message.
 pub(crate) fn to_counters(message: &proto::PriorityTableCheckpoint) -> Counters {
     let rate_limiter = message.rate_limiter.unwrap_or_default();
     Counters {

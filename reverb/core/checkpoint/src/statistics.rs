@@ -18,15 +18,15 @@ use crate::stored::{Stored, to_chunk};
 pub struct TableStatistics {
     /// Number of distinct chunks that its items refer to.
     pub num_chunks: u64,
-    /// Bytes of their encoded payloads, each counted once.
+    /// Bytes of the encoded payloads of those chunks, each counted once.
     pub chunk_bytes: u64,
-    /// The same for the decoded payloads.
+    /// Bytes of the decoded payloads.
     pub decoded_bytes: u64,
     /// Times of insertion, nanoseconds since 1970, in the order of the file.
     pub inserted_at_ns: Vec<i64>,
     /// Priorities, in the order of the file.
     pub priorities: Vec<f64>,
-    /// How often each item was sampled.
+    /// Number of times that each item was sampled.
     pub times_sampled: Vec<i32>,
     /// Number of steps of the longest column of each item.
     pub lengths: Vec<u32>,

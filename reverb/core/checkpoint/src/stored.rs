@@ -27,16 +27,15 @@ use crate::legacy;
 use crate::manifest::Manifest;
 use crate::name::ServerName;
 use crate::pipeline::{in_order, num_threads};
-use crate::place::GroupPlace;
 use crate::progress::Progress;
 use crate::record::{MAX_CHUNK_RECORD_BYTES, MAX_RECORD_BYTES};
 use crate::settings;
+use crate::shard_identity::ShardIdentity;
 use crate::table_record::read_table;
 
 /// Number of attempts to open the latest checkpoint while servers replace it by newer ones.
 pub(crate) const ATTEMPTS: usize = 5;
 
-/// More tables are no checkpoint of a server.
 const MAX_TABLES: usize = 65_536;
 
 /// A stored table.
@@ -51,7 +50,7 @@ impl StoredTable {
         &self.message.table_name
     }
 
-    /// Its settings and counters as the checkpoint has them.
+    /// Settings and counters, as stored in the checkpoint.
     pub fn message(&self) -> &PriorityTableCheckpoint {
         &self.message
     }
@@ -74,7 +73,6 @@ impl StoredTable {
     }
 }
 
-/// The chunks of a checkpoint by key.
 pub(crate) type ChunkMap = HashMap<u64, Chunk>;
 
 /// A checkpoint whose files are open. It may be deleted meanwhile.
@@ -88,7 +86,7 @@ pub struct Stored {
     manifest: Option<Manifest>,
     /// Items inside the records of tables, a layout of early releases.
     items_in_tables: Vec<(u32, Bytes)>,
-    /// Number of items that were left out, as often as they were read.
+    /// Number of items that were left out, summed over all reads.
     num_left_out: AtomicU64,
 }
 
@@ -143,22 +141,22 @@ impl Stored {
         Ok(stored)
     }
 
-    /// Its directory.
+    /// Directory of the checkpoint.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The name of the server that saved it, if it had one.
+    /// Name of the server that saved it, if it had one.
     pub fn server_name(&self) -> Option<&ServerName> {
         self.manifest.as_ref()?.name.as_ref()
     }
 
-    /// The place of the server that saved it in its group, if it had one.
-    pub fn place(&self) -> Option<&GroupPlace> {
-        self.manifest.as_ref()?.place.as_ref()
+    /// Shard that saved it, if the server was in a group.
+    pub fn shard(&self) -> Option<&ShardIdentity> {
+        self.manifest.as_ref()?.shard.as_ref()
     }
 
-    /// The time of its snapshot. Earlier releases and dm-reverb did not write it.
+    /// Time of its snapshot. Earlier releases and dm-reverb did not write it.
     pub fn taken_at(&self) -> Option<SystemTime> {
         self.manifest.as_ref()?.taken_at
     }
@@ -207,7 +205,7 @@ impl Stored {
         Ok(())
     }
 
-    /// Whether the manifest has the number of records, so that it was checked.
+    /// Returns true if the manifest has the number of records, so that it was checked.
     pub(crate) fn is_counted(&self) -> bool {
         self.manifest.is_some()
     }
@@ -285,8 +283,8 @@ impl Stored {
         })?;
         if num_lost > 0 {
             tracing::warn!(
-                "checkpoint {}: {num_lost} chunk(s) have the key of another one; dm-reverb writes \
-                 that when two writers draw the same key, and the first one is taken, as it does",
+                "checkpoint {}: {num_lost} chunk(s) have the key of another one and were ignored, \
+                 as in dm-reverb, which writes them when two writers draw the same key",
                 self.path.display()
             );
         }
@@ -333,7 +331,6 @@ impl Stored {
         Some(self.blocks(ITEMS, self.items.as_ref()?, progress))
     }
 
-    /// The records of a file.
     fn blocks(&self, name: &str, file: &Arc<File>, progress: &Arc<Progress>) -> Blocks {
         let max_bytes = if name == CHUNKS { MAX_CHUNK_RECORD_BYTES } else { MAX_RECORD_BYTES };
         Blocks::new(self.path.join(name), file, self.encoding, max_bytes, progress)
@@ -359,7 +356,7 @@ impl Stored {
     }
 
     /// Reads an item; `None`, and a warning in the log, if it has a slice without steps. Releases
-    /// before this check could save such items; no server takes them any more.
+    /// before this check could save such items; no server accepts them any more.
     fn item_with_steps(
         &self,
         raw: &RawItem<'_>,
@@ -447,11 +444,10 @@ fn to_item(
 }
 
 thread_local! {
-    /// Nearly all chunks of a checkpoint are alike.
+    /// Nearly all chunks of a checkpoint have the same layout.
     static CHUNK_MAKER: RefCell<ChunkMaker> = RefCell::default();
 }
 
-/// Reads a chunk.
 pub(crate) fn to_chunk(record: &Record<'_>, block: &Block) -> Result<Chunk> {
     let parse = || {
         let raw = RawChunk::parse(record.data)?;
@@ -479,10 +475,10 @@ fn required(directory: &Path, name: &str, file: Option<Arc<File>>) -> Result<Arc
 }
 
 fn missing(path: &Path) -> Error {
-    damaged(path, "as a whole", "it is not there.")
+    damaged(path, "as a whole", "it is missing.")
 }
 
-/// Whether a read failed because the checkpoint was deleted meanwhile.
+/// Returns true if a read failed because the checkpoint was deleted meanwhile.
 pub(crate) fn is_gone(path: &Path) -> bool {
     matches!(is_complete(path), Ok(false))
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Reads the record of a table, whose message may grow when it is decoded.
 //!
-//! A nested message of two bytes may become an object of hundreds. Only two fields have many of
+//! A nested message of two bytes may become an object of hundreds. Only two fields can have many of
 //! them: the items of early releases, which stay encoded here, and the signature, whose parts are
 //! counted first.
 
@@ -15,15 +15,15 @@ use reverb_wire::generated::PriorityTableCheckpoint;
 const ITEM: u32 = 2;
 const SIGNATURE: u32 = 9;
 
-/// The most bytes of a signature, and of its nested fields. Ten thousand columns have a fourth.
+/// Maximum size of a signature with its nested fields. Ten thousand columns take a quarter of it.
 const MAX_SIGNATURE_BYTES: usize = 4 << 20;
 const MAX_SIGNATURE_PARTS: usize = 1 << 18;
 
-/// The message of a table without its items, and its items, which stay encoded.
+/// Message of a table without its items, and its items, which stay encoded.
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Text that describes the problem.
 pub(crate) fn read_table(record: &[u8]) -> Result<(PriorityTableCheckpoint, Vec<&[u8]>), String> {
     let (mut rest, mut items, mut signature) = (Vec::new(), Vec::new(), SignatureSize::default());
     let mut reader = Reader::new(record);
@@ -47,7 +47,6 @@ pub(crate) fn read_table(record: &[u8]) -> Result<(PriorityTableCheckpoint, Vec<
     Ok((message, items))
 }
 
-/// What a signature may need when it is decoded.
 #[derive(Debug, Default)]
 struct SignatureSize {
     bytes: usize,
@@ -55,7 +54,7 @@ struct SignatureSize {
 }
 
 impl SignatureSize {
-    /// Counts a message and all that is nested in it. Texts count as if they had parts.
+    /// Counts a message and everything nested in it. Strings count as if they had parts.
     fn add(&mut self, message: &[u8]) -> Result<(), String> {
         self.bytes += message.len();
         if self.bytes > MAX_SIGNATURE_BYTES {
@@ -64,7 +63,7 @@ impl SignatureSize {
         let mut waiting = vec![message];
         while let Some(message) = waiting.pop() {
             let mut reader = Reader::new(message);
-            // What does not parse is a text, or an error that the decoder tells.
+            // Bytes that do not parse are a string, or an error that the decoder reports.
             while let Ok(Some((_, value))) = reader.field() {
                 let Field::Bytes(part) = value else { continue };
                 self.parts += 1;

@@ -9,7 +9,7 @@ use flate2::{Compress, Compression, FlushCompress};
 /// Compression level. A higher one saves little space and takes several times as long.
 const LEVEL: u32 = 3;
 
-/// This much of a piece is compressed first, to decide whether compressing all of it pays.
+/// Bytes of a piece that are compressed first, to decide whether compressing all of it pays.
 const TRIAL_BYTES: usize = 32 * 1024;
 
 /// Longest stored block of the format.
@@ -21,7 +21,6 @@ pub(crate) const STREAM_HEADER: [u8; 2] = [0x78, 0x9c];
 /// An empty last block.
 const LAST_BLOCK: [u8; 2] = [0x03, 0x00];
 
-/// A compressed piece.
 #[derive(Debug)]
 pub(crate) struct Piece {
     pub(crate) bytes: Vec<u8>,
@@ -42,7 +41,7 @@ impl Compressor {
         let checksum = simd_adler32::adler32(&raw);
         let trial = &raw[..raw.len().min(TRIAL_BYTES)];
         let mut bytes = self.deflate(trial);
-        // Data that is compressed already, and random numbers, do not get smaller.
+        // Compressed data and random numbers do not get smaller.
         if bytes.len() > trial.len() - trial.len() / 32 {
             bytes.clear();
             put_stored(&mut bytes, raw);
@@ -92,7 +91,6 @@ impl StreamChecksum {
         self.0 = adler32_of_both(self.0, piece.checksum, piece.raw_bytes);
     }
 
-    /// The bytes that end the stream.
     pub(crate) fn trailer(&self) -> [u8; 6] {
         let [a, b, c, d] = self.0.to_be_bytes();
         [LAST_BLOCK[0], LAST_BLOCK[1], a, b, c, d]

@@ -9,29 +9,13 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use reverb_checkpoint::{Held, LoadOptions, Loaded, Progress, SaveOptions, Stored, load, save};
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, Error, ErrorKind, NewItem, RateLimiterConfig, Result, Sampled,
-    SelectorConfig, SequenceRange, Shape, TableConfig, Tensor, TensorData, TrajectoryBuilder,
+    Chunk, ChunkBuilder, DType, Error, ErrorKind, NewItem, Result, Sampled, SequenceRange, Shape,
+    TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
 use reverb_engine::{Confirm, Table};
 
 fn config(name: &str, max_size: i64) -> TableConfig {
-    TableConfig {
-        name: name.to_owned(),
-        sampler: SelectorConfig::Fifo,
-        remover: SelectorConfig::Fifo,
-        max_size,
-        max_times_sampled: 0,
-        rate_limiter: RateLimiterConfig {
-            samples_per_insert: 1.0,
-            min_size_to_sample: 1,
-            min_diff: f64::MIN,
-            max_diff: f64::MAX,
-        },
-        signature: None,
-        seed: None,
-        memory: reverb_data::MemoryConfig::default(),
-        max_priority: reverb_data::MaxPriority::default(),
-    }
+    TableConfig::fifo(name, max_size)
 }
 
 fn tables(max_size: i64) -> Vec<Arc<Table>> {

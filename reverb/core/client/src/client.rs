@@ -21,6 +21,7 @@ use crate::sampler::batch_size::BatchBounds;
 use crate::sampler::cursor::SampleCursor;
 use crate::sampler::ragged::RaggedForm;
 use crate::session::{Connector, Session, Signatures};
+use crate::waits::{WaitFor, reported};
 use crate::writer::dropped::LastDropped;
 use crate::writer::insertion::{IdleStreams, Insertion};
 
@@ -91,7 +92,8 @@ impl Client {
         request: Bytes,
         timeout: Option<Duration>,
     ) -> Result<Bytes> {
-        let asked = self.session.small_call(call, request);
+        let what = || WaitFor::Answer(call.name().to_owned());
+        let asked = reported(&self.session, what, self.session.small_call(call, request));
         let Some(timeout) = timeout else { return asked.await };
         match tokio::time::timeout(timeout, asked).await {
             Ok(answer) => answer,
@@ -106,12 +108,14 @@ impl Client {
     /// Describes all tables, and refreshes the cached signatures. Waits for a server to answer, at
     /// most for the connect timeout.
     pub async fn server_info(&self) -> Result<ServerInfo> {
-        self.session.server_info().await
+        let what = || WaitFor::Answer("ServerInfo".to_owned());
+        reported(&self.session, what, self.session.server_info()).await
     }
 
     /// Signatures of the server's tables, fetched on first use. Waits as `server_info` does.
     pub async fn signatures(&self) -> Result<Arc<Signatures>> {
-        self.session.signatures().await
+        let what = || WaitFor::Answer("ServerInfo".to_owned());
+        reported(&self.session, what, self.session.signatures()).await
     }
 
     /// Starts an insert of single steps, with an idle stream or a new one.
@@ -119,7 +123,9 @@ impl Client {
     /// Waits for the signatures of the server's tables the first time, and again if the server may
     /// have been replaced.
     pub async fn start_insert(&self) -> Result<Insertion> {
-        Insertion::start(&self.session, &self.idle_streams).await
+        let what = || WaitFor::Answer("ServerInfo".to_owned());
+        let start = Insertion::start(&self.session, &self.idle_streams);
+        reported(&self.session, what, start).await
     }
 
     /// Deletes items, then updates priorities. Unknown keys are ignored.
@@ -129,11 +135,11 @@ impl Client {
         updates: &[(u64, f64)],
         deletes: &[u64],
     ) -> Result<()> {
-        self.session
-            .retrying(|transport| async move {
-                transport.mutate_priorities(table, updates, deletes).await
-            })
-            .await
+        let what = || WaitFor::Answer("MutatePriorities".to_owned());
+        let mutate = self.session.retrying(|transport| async move {
+            transport.mutate_priorities(table, updates, deletes).await
+        });
+        reported(&self.session, what, mutate).await
     }
 
     /// Turns the rate limiter of a table of one server off for inserts. Waits for a server to
@@ -146,12 +152,12 @@ impl Client {
         &self,
         request: &HoldRateLimiterRequest,
     ) -> Result<Box<dyn RateLimiterHold>> {
-        self.session
-            .retrying(|transport| {
-                let request = request.clone();
-                async move { transport.hold_rate_limiter(request).await }
-            })
-            .await
+        let what = || WaitFor::Answer("HoldRateLimiter".to_owned());
+        let hold = self.session.retrying(|transport| {
+            let request = request.clone();
+            async move { transport.hold_rate_limiter(request).await }
+        });
+        reported(&self.session, what, hold).await
     }
 
     /// Samples items and stacks them. Each wait for the table's rate limiter takes at most

@@ -13,6 +13,7 @@ mod retry;
 mod sampler;
 mod session;
 mod structured;
+mod waits;
 mod writer;
 
 pub use client::{BatchRequest, Client};
@@ -29,6 +30,7 @@ pub use session::{Connector, Signatures};
 pub use structured::config::Configs;
 pub use structured::engine::{PatternEngine, PatternItem};
 pub use structured::writer::StructuredWriter;
+pub use waits::{ReportWaits, report_waits};
 pub use writer::batched::{BatchedColumn, BatchedValue, BatchedWriter, NewItems, StepIndex};
 pub use writer::cell::{Cell, CellRef, CellValue};
 pub use writer::column_orders::{ColumnOrder, Matching};

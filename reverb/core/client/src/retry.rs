@@ -12,8 +12,6 @@ const MAX_PAUSE: Duration = Duration::from_secs(1);
 /// A stream that lasts this long counts as a success even if nothing was received: the rate limiter
 /// may have blocked all requests.
 const STABLE_AFTER: Duration = Duration::from_secs(2);
-/// How often the log says that a call is still waiting for its server.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Pauses between attempts to reach a server. They double from 1 ms to 1 s; after `give_up_after`
 /// without an answer, there are no more attempts.
@@ -27,7 +25,6 @@ pub(crate) struct Backoff {
     attempt_began: Instant,
     /// When the stream was opened, if the attempt got that far.
     connected_at: Option<Instant>,
-    logged_at: Instant,
 }
 
 impl Backoff {
@@ -41,7 +38,6 @@ impl Backoff {
             unreachable_since: None,
             attempt_began: now,
             connected_at: None,
-            logged_at: now,
         }
     }
 
@@ -85,10 +81,6 @@ impl Backoff {
                 self.address,
                 self.give_up_after.as_secs_f64(),
             )));
-        }
-        if unreachable_for >= LOG_INTERVAL && now.duration_since(self.logged_at) >= LOG_INTERVAL {
-            self.logged_at = now;
-            tracing::warn!(%error, "Still waiting for a server at {}", self.address);
         }
         // The last attempt starts at the deadline, not one pause later.
         tokio::time::sleep(self.pause.min(self.give_up_after.saturating_sub(unreachable_for)))

@@ -102,16 +102,10 @@ fn table(has_one_length: bool) -> Arc<Table> {
         max_diff: f64::MAX,
     };
     let table = Table::new(TableConfig {
-        name: NAME.into(),
         sampler: SelectorConfig::Uniform,
-        remover: SelectorConfig::Fifo,
-        max_size: NUM_ITEMS.cast_signed(),
-        max_times_sampled: 0,
         rate_limiter,
-        signature: None,
         seed: Some(1),
-        memory: reverb_data::MemoryConfig::default(),
-        max_priority: reverb_data::MaxPriority::default(),
+        ..TableConfig::fifo(NAME, NUM_ITEMS.cast_signed())
     });
     let table = table.unwrap();
     let confirm: Arc<dyn Confirm> = Arc::new(Ignore);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an address leads to: a server of this process, servers over gRPC, or a group of shards.
+//! Transports behind an address: a server of this process, servers over gRPC, or a group of shards.
 //!
 //! Design: `docs/design/rpc.md`.
 
 #![forbid(unsafe_code)]
 
-mod connector;
-mod dialer;
-mod reach;
+mod address_connector;
+mod server_connector;
+mod shard_connector;
 
-pub use connector::{AnyConnector, Options};
-pub use reach::{Reach, group_of, target_of};
+pub use address_connector::{AddressConnector, group_of, target_of};
+pub use server_connector::{Options, ServerConnector};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Accounts: how many bytes the chunks and items of a server and of a table take.
+//! Accounts: bytes taken by the chunks and items of a server and of a table.
 //!
 //! A chunk is charged to a server when the server first sees it, and discharged when its last
-//! reference goes, whoever held it. Beside that, the first table that has an item with the chunk
+//! reference goes, whoever held it. In addition, the first table that has an item with the chunk
 //! becomes its *home*: the chunk itself counts how many items of the home refer to it. Another
 //! table counts the chunk in a map of its own. So a table counts every chunk once, in the common
 //! case without a map.
@@ -15,14 +15,15 @@ use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU16, AtomicU32};
 use crate::chunk::Chunk;
 use crate::trajectory::Trajectory;
 
-/// Who counts a chunk. It is part of the chunk's header.
+/// Bookkeeping of a chunk: its owner and references. It is part of the chunk's header.
 #[derive(Debug, Default)]
 pub(crate) struct Booking {
-    /// How many items of its home refer to the chunk. Changes only under the lock of that table.
+    /// Number of items of its home that refer to the chunk. Changes only under the lock of that
+    /// table.
     references: AtomicU32,
-    /// 0, or the owner: a server, or the home, which knows its server.
+    /// Owner: a server, or the home, which knows its server; 0 for none.
     owner: AtomicU16,
-    /// Two bytes of the chunk that would take eight beside this struct.
+    /// Chunk flags; stored here because padding would cost 8 bytes.
     pub(crate) of_chunk: u16,
 }
 
@@ -35,7 +36,7 @@ impl Booking {
         self.owner.load(Relaxed) != 0
     }
 
-    /// The chunk is gone.
+    /// Discharges a chunk that is freed.
     pub(crate) fn discharge(&self, bytes: u64) {
         let owner = self.owner.load(Acquire);
         server_of(owner).bytes.fetch_sub(bytes as i64, Release);
@@ -53,7 +54,7 @@ impl Default for ServerAccount {
 }
 
 impl ServerAccount {
-    /// An account with nothing on it.
+    /// An empty account.
     pub fn open() -> Self {
         Self(Arc::new(OwnerId::take(0)))
     }
@@ -81,29 +82,29 @@ impl ServerAccount {
         }
     }
 
-    /// Bytes of messages that are not complete.
+    /// Bytes of incomplete messages.
     pub fn partial_bytes(&self) -> u64 {
         u64::try_from(self.0.owner().partial.load(Relaxed)).unwrap_or(0)
     }
 
-    /// Counts bytes of a message that is not complete; negative ones are gone.
+    /// Adds bytes of an incomplete message; a negative number subtracts.
     pub fn add_partial(&self, bytes: i64) {
         self.0.owner().partial.fetch_add(bytes, Relaxed);
         self.add(bytes);
     }
 
-    /// Counts bytes that are not part of a chunk; negative ones are gone.
+    /// Adds bytes that belong to no chunk; a negative number subtracts.
     pub fn add(&self, bytes: i64) {
         self.0.owner().bytes.fetch_add(bytes, Release);
     }
 
-    /// Whether no table has an item with the chunk. Only its home is asked.
+    /// Returns true if no table has an item with the chunk. Only its home is asked.
     pub fn is_in_no_table(chunk: &Chunk) -> bool {
         !is_table(chunk.booking().owner.load(Relaxed))
     }
 }
 
-/// The account of a table, or rather of its contents: a reset opens a new one.
+/// The account of a table's contents; a reset opens a new one.
 #[derive(Debug)]
 pub struct TableAccount {
     id: OwnerId,
@@ -113,7 +114,7 @@ pub struct TableAccount {
     num_chunks: u64,
     /// Chunks whose home is another table, by identity.
     guests: HashMap<usize, Guest>,
-    /// What the server's account does not know yet.
+    /// Changes that the server's account has not received yet.
     unbooked: i64,
 }
 
@@ -124,11 +125,11 @@ struct Guest {
     bytes: u64,
 }
 
-/// What a guest takes in the map, at a load of about two thirds.
+/// Bytes of a guest in the map, at a load of about two thirds.
 const GUEST_BYTES: u64 = 40;
 
 impl TableAccount {
-    /// An account with nothing on it.
+    /// An empty account.
     pub fn open(server: &ServerAccount) -> Self {
         Self {
             id: OwnerId::take(server.0.0),
@@ -146,12 +147,12 @@ impl TableAccount {
         &self.server
     }
 
-    /// Bytes of its chunks, each once, and of its items.
+    /// Bytes of its chunks, each counted once, and of its items.
     pub fn bytes(&self) -> u64 {
         self.chunk_bytes + self.item_bytes
     }
 
-    /// The part of `bytes` that it takes to count chunks of other tables.
+    /// Part of `bytes` that is used to count chunks of other tables.
     pub fn guest_bytes(&self) -> u64 {
         self.guests.len() as u64 * GUEST_BYTES
     }
@@ -161,7 +162,7 @@ impl TableAccount {
         self.num_chunks
     }
 
-    /// Adds an item that takes `item_bytes` beside its trajectory.
+    /// Adds an item that takes `item_bytes` besides its trajectory.
     pub fn add(&mut self, trajectory: &Trajectory, item_bytes: u64) {
         let item_bytes = item_bytes + trajectory.bytes();
         self.item_bytes += item_bytes;
@@ -187,19 +188,19 @@ impl TableAccount {
         }
     }
 
-    /// Adds bytes that an item takes in an index that not all items are in.
+    /// Adds an item's bytes in an index that not all items are in.
     pub fn add_bytes(&mut self, bytes: u64) {
         self.item_bytes += bytes;
         self.unbooked += bytes as i64;
     }
 
-    /// Removes bytes that were added so.
+    /// Removes bytes that `add_bytes` added.
     pub fn remove_bytes(&mut self, bytes: u64) {
         self.item_bytes -= bytes;
         self.unbooked -= bytes as i64;
     }
 
-    /// By how much `add` would raise `bytes`.
+    /// Number by which `add` would raise `bytes`.
     pub fn would_add(&self, trajectory: &Trajectory, item_bytes: u64) -> u64 {
         let new_bytes = |chunk: &Chunk| {
             let owner = chunk.booking().owner.load(Relaxed);
@@ -212,14 +213,14 @@ impl TableAccount {
         item_bytes + trajectory.bytes() + chunks
     }
 
-    /// Tells the server's account what has changed since the last call.
+    /// Passes the changes since the last call to the server's account.
     pub fn book(&mut self) {
         if self.unbooked != 0 {
             self.server.add(std::mem::take(&mut self.unbooked));
         }
     }
 
-    /// Moves all that it has to another server's account.
+    /// Moves everything to another server's account.
     pub fn move_to(&mut self, server: &ServerAccount) {
         self.book();
         let of_guests: u64 = self.guests.values().map(|guest| guest.bytes).sum();
@@ -232,7 +233,7 @@ impl TableAccount {
         self.server = server.clone();
     }
 
-    /// One more item refers to the chunk; whether it is the first one.
+    /// Adds a reference of an item to the chunk; returns true if it is the first one.
     fn refer(&mut self, chunk: &Chunk) -> bool {
         if !self.guests.is_empty()
             && let Some(guest) = self.guests.get_mut(&chunk.identity())
@@ -271,7 +272,7 @@ impl TableAccount {
         true
     }
 
-    /// One item fewer refers to the chunk; whether it was the last one.
+    /// Removes a reference of an item to the chunk; returns true if it was the last one.
     fn let_go(&mut self, chunk: &Chunk) -> bool {
         if !self.guests.is_empty()
             && let Some(guest) = self.guests.get_mut(&chunk.identity())
@@ -305,20 +306,19 @@ impl Drop for TableAccount {
     }
 }
 
-/// Number of servers and tables of this process that can be counted at the same time. Accounts
-/// beyond it count nothing.
+/// Maximum number of servers and tables of this process that are counted at the same time. Further
+/// accounts count nothing.
 const MAX_OWNERS: usize = 1 << 16;
 
 static OWNERS: [Owner; MAX_OWNERS] = [const { Owner::new() }; MAX_OWNERS];
 
-/// A server, or a table.
 #[derive(Debug)]
 struct Owner {
-    /// Of a server: its total. It may be below 0 for a moment.
+    /// Total of a server. It may be below 0 for a moment.
     bytes: AtomicI64,
-    /// Of a server: the part of `bytes` that messages take which are not complete.
+    /// Part of a server's `bytes` in incomplete messages.
     partial: AtomicI64,
-    /// Of a table: its server. 0 for a server.
+    /// Server of a table; 0 for a server.
     server: AtomicU16,
     state: AtomicU8,
 }
@@ -357,7 +357,7 @@ fn server_of(owner: u16) -> &'static Owner {
     }
 }
 
-/// A place in `OWNERS`; 0 is none.
+/// Index into `OWNERS`; 0 for none.
 #[derive(Debug)]
 struct OwnerId(u16);
 
@@ -365,7 +365,7 @@ impl OwnerId {
     fn take(server: u16) -> Self {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         for _ in 0..MAX_OWNERS {
-            // An owner that was freed is not taken again soon.
+            // The search goes on from the last id, so that a freed one is not reused soon.
             let id = NEXT.fetch_add(1, Relaxed);
             if id != 0 && OWNERS[usize::from(id)].take() {
                 OWNERS[usize::from(id)].server.store(server, Release);
@@ -395,8 +395,8 @@ impl Drop for OwnerId {
     }
 }
 
-/// What the allocator takes for `bytes`: four sizes for each power of two, as in mimalloc. Of the
-/// largest, the end is never touched.
+/// Bytes that the allocator takes for `bytes`: it has four sizes for each power of two, as in
+/// mimalloc. The end of the largest blocks is never touched.
 pub(crate) fn allocated_bytes(bytes: usize) -> usize {
     if bytes <= 64 {
         return bytes.next_multiple_of(if bytes <= 8 { 8 } else { 16 });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Numbers of bytes as people read them.
+//! Numbers of bytes, formatted for people.
 
 const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
 

@@ -11,7 +11,7 @@ use crate::account::{Booking, allocated_bytes};
 use crate::codec::{TensorView, put_string_tensor, put_tensor, tensors_of};
 use crate::error::{Error, Result};
 use crate::proto_bytes::{Field, Reader};
-use crate::templates::known_layout::{KnownLayout, PLACE_MASK};
+use crate::templates::known_layout::{INDEX_MASK, KnownLayout};
 use crate::tensor::{Tensor, TensorData};
 
 /// The range of an episode's steps that a chunk covers.
@@ -23,14 +23,14 @@ pub struct SequenceRange {
     pub start: i32,
     /// Last step, inclusive.
     pub end: i32,
-    /// Whether steps in between are missing.
+    /// True if steps in between are missing.
     pub sparse: bool,
 }
 
 /// An encoded, immutable run of steps. Cloning shares it.
 ///
 /// One allocation holds the header and a small payload, or its values alone if the rest of the
-/// payload is known; a large payload stays in the buffer it arrived in.
+/// payload is in a known layout; a large payload stays in the buffer it arrived in.
 #[derive(Clone)]
 pub struct Chunk(ThinArc<Header, u8>);
 
@@ -42,7 +42,7 @@ struct Header {
     shared: Option<Box<SharedPayload>>,
     start: i32,
     end: i32,
-    /// Also holds flags, and the size of the allocation in units of `SIZE_UNIT`, or the place of
+    /// Also holds flags, and the size of the allocation in units of `SIZE_UNIT`, or the index of
     /// the known layout.
     booking: Booking,
 }
@@ -54,23 +54,23 @@ struct SharedPayload {
 }
 
 const SPARSE: u16 = 1 << 15;
-/// It has a known layout, which tells the size and `DELTA` too.
+/// Flag of a chunk with a known layout, which also determines its size and `DELTA`.
 const KNOWN: u16 = 1 << 14;
 const DELTA: u16 = 1 << 13;
 const SIZE_MASK: u16 = DELTA - 1;
 /// Sizes of allocations are multiples of this.
 const SIZE_UNIT: usize = 16;
 
-/// What `ThinArc` puts beside the header: the number of references, and the length of the slice.
+/// Bytes that `ThinArc` adds to the header: the number of references, and the length of the slice.
 pub(crate) const ARC_BYTES: usize = 16;
 
 /// Payloads up to this size are copied next to the header; larger ones stay in their buffer.
 const MAX_INLINE_BYTES: usize = 4096;
 
-/// The largest payload next to a header, whose size has to fit into 13 bits.
+/// Largest payload next to a header; its size has to fit into 13 bits.
 const MAX_COPIED_BYTES: usize = 96 * 1024;
 
-/// Bytes of an allocation with so many beside the header.
+/// Bytes of an allocation with `num_bytes` behind the header.
 pub(crate) const fn bytes_beside(num_bytes: usize) -> usize {
     size_of::<Header>() + ARC_BYTES + num_bytes
 }
@@ -112,15 +112,15 @@ impl Header {
         self.booking.of_chunk & flag != 0
     }
 
-    /// The place of its layout, if that is known.
+    /// Index of its layout, if that is known.
     #[inline]
-    fn known_place(&self) -> Option<u16> {
-        self.is_set(KNOWN).then_some(self.booking.of_chunk & PLACE_MASK)
+    fn layout_index(&self) -> Option<u16> {
+        self.is_set(KNOWN).then_some(self.booking.of_chunk & INDEX_MASK)
     }
 
     #[inline]
     fn known_layout(&self) -> Option<&'static KnownLayout> {
-        self.known_place().map(KnownLayout::at)
+        self.layout_index().map(KnownLayout::at)
     }
 
     fn bytes(&self) -> u64 {
@@ -136,7 +136,7 @@ impl Header {
 }
 
 impl Chunk {
-    /// A chunk of the given payload, a serialized `ChunkData.Data` message.
+    /// Creates a chunk of the given payload, a serialized `ChunkData.Data` message.
     pub fn new(key: u64, range: SequenceRange, delta: bool, data: Bytes) -> Self {
         if data.len() <= MAX_INLINE_BYTES {
             return Self::from_slice(key, range, delta, &data);
@@ -145,7 +145,8 @@ impl Chunk {
         Self::from_shared(key, range, delta, data, pinned_bytes)
     }
 
-    /// A chunk whose payload is part of a buffer of `pinned_bytes`, which stays alive with it.
+    /// Creates a chunk whose payload is part of a buffer of `pinned_bytes`, which stays alive with
+    /// it.
     pub fn from_shared(
         key: u64,
         range: SequenceRange,
@@ -158,7 +159,7 @@ impl Chunk {
         Self(ThinArc::from_header_and_slice(header, &[]))
     }
 
-    /// A chunk whose payload is copied, next to its header or into a buffer of its own.
+    /// Creates a chunk whose payload is copied, next to its header or into a buffer of its own.
     pub fn from_payload(key: u64, range: SequenceRange, delta: bool, data: &[u8]) -> Self {
         if data.len() <= MAX_INLINE_BYTES {
             return Self::from_slice(key, range, delta, data);
@@ -166,8 +167,8 @@ impl Chunk {
         Self::new(key, range, delta, Bytes::copy_from_slice(data))
     }
 
-    /// A chunk whose payload is copied: next to its header, or if it is large into a buffer of its
-    /// own.
+    /// Creates a chunk whose payload is copied: next to its header, or if it is large into a buffer
+    /// of its own.
     pub fn from_slice(key: u64, range: SequenceRange, delta: bool, data: &[u8]) -> Self {
         if data.len() > MAX_COPIED_BYTES {
             return Self::new(key, range, delta, Bytes::copy_from_slice(data));
@@ -176,7 +177,7 @@ impl Chunk {
         Self(ThinArc::from_header_and_slice(header, data))
     }
 
-    /// A chunk of a known layout with these values.
+    /// Creates a chunk of a known layout with these values.
     pub(crate) fn of_layout(
         key: u64,
         range: SequenceRange,
@@ -184,7 +185,7 @@ impl Chunk {
         values: &[u8],
     ) -> Self {
         assert_eq!(values.len(), layout.num_value_bytes, "a layout has a fixed size");
-        let header = Header::with_bits(key, range, KNOWN | layout.place, None);
+        let header = Header::with_bits(key, range, KNOWN | layout.index, None);
         Self(ThinArc::from_header_and_slice(header, values))
     }
 
@@ -206,7 +207,7 @@ impl Chunk {
         }
     }
 
-    /// Whether its integer tensors are delta encoded.
+    /// Returns true if its integer tensors are delta encoded.
     #[inline]
     pub fn is_delta_encoded(&self) -> bool {
         match self.known_layout() {
@@ -245,16 +246,16 @@ impl Chunk {
         }
     }
 
-    /// Whether both have the same payload.
+    /// Returns true if both have the same payload.
     pub fn has_payload_of(&self, other: &Self) -> bool {
-        if self.known_place() == other.known_place() {
+        if self.layout_index() == other.layout_index() {
             self.stored() == other.stored()
         } else {
             self.payload() == other.payload()
         }
     }
 
-    /// The bytes in memory: the payload, or its values alone if the layout is known.
+    /// Stored bytes: the payload, or its values alone if the layout is known.
     #[inline]
     pub fn stored(&self) -> &[u8] {
         match &self.header().shared {
@@ -268,10 +269,10 @@ impl Chunk {
         self.header().known_layout()
     }
 
-    /// The place of its layout, if that is known.
+    /// Index of its layout, if that is known.
     #[inline]
-    pub(crate) fn known_place(&self) -> Option<u16> {
-        self.header().known_place()
+    pub(crate) fn layout_index(&self) -> Option<u16> {
+        self.header().layout_index()
     }
 
     /// The payload as a shared buffer, if it has one.
@@ -329,7 +330,7 @@ impl Chunk {
         tensors
     }
 
-    /// Whether both are the same chunk in memory.
+    /// Returns true if both are the same chunk in memory.
     pub fn is_same(&self, other: &Self) -> bool {
         std::ptr::eq(self.header(), other.header())
     }
@@ -339,12 +340,11 @@ impl Chunk {
         std::ptr::from_ref(self.header()).addr()
     }
 
-    /// Bytes that it takes: header, payload, and what else its buffer holds.
+    /// Bytes in memory: header, payload, and the rest of the buffer that it keeps alive.
     pub fn bytes(&self) -> u64 {
         self.header().bytes()
     }
 
-    /// Who counts it.
     pub(crate) fn booking(&self) -> &Booking {
         &self.header().booking
     }

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Makes the chunks that are stored.
+//! Makes chunks for storing.
 
 use crate::chunk::{Chunk, SequenceRange};
 use crate::templates::known_layout::{KnownLayout, MAX_PAYLOAD_BYTES};
 use crate::templates::recent_cache::RecentCache;
 
-/// Makes chunks one after another. Those of small payloads that have a layout keep their values
-/// alone; that changes nothing but the memory that they take.
+/// Makes chunks one after another. A chunk with a small payload and a known layout stores its
+/// values alone; only its memory differs.
 ///
-/// Which chunks these are depends on their payload, and not on what came before: a table that is
-/// saved and loaded takes the same memory again. Only when the places for layouts are used up is it
-/// another.
+/// The payload alone decides this, not earlier chunks: a table that is saved and loaded takes the
+/// same memory again. The only exception is a full table of layouts.
 #[derive(Debug, Default)]
 pub struct ChunkMaker {
     known: RecentCache<&'static KnownLayout>,
@@ -30,7 +29,8 @@ impl ChunkMaker {
         chunk.unwrap_or_else(|| Chunk::from_slice(key, range, delta, payload))
     }
 
-    /// A chunk that keeps its values alone; `None` if the payload has no layout that can be known.
+    /// Creates a chunk that stores its values alone; `None` if the payload can have no known
+    /// layout.
     fn make_known(
         &mut self,
         key: u64,
@@ -77,7 +77,7 @@ mod tests {
         builder.finish(1, SequenceRange::default()).payload().into_owned()
     }
 
-    /// What anybody can see of a chunk.
+    /// Everything that callers can see of a chunk.
     fn contents(chunk: &Chunk) -> impl PartialEq + std::fmt::Debug {
         let rows = |index: usize| {
             let tensor = chunk.tensor(index)?;
@@ -96,7 +96,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is kept of a chunk, also of a damaged one, it is the same to everybody.
+        /// A chunk, even a damaged one, looks the same however it is stored.
         #[test]
         fn a_chunk_is_the_same_however_it_is_kept(
             chunks in prop::collection::vec((

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The encoding of stored and sent tensors: a `TensorProto` whose content is one raw snappy block.
+//! Encoding of stored and sent tensors: a `TensorProto` whose content is one raw snappy block.
 //!
 //! The format has no "uncompressed" marker, but a snappy block may consist of a single literal: the
 //! raw bytes after a header of at most ten bytes. We write such a block where compression does not
@@ -20,14 +20,14 @@ pub(crate) use view::{no_memory, tensors_of, zeros};
 
 /// Smaller contents are not compressed: the header would cost what compression saves.
 const MIN_COMPRESSIBLE_BYTES: usize = 128;
-/// Of contents above this size, a few samples of `TRIAL_BYTES` are compressed first, to estimate
-/// whether compressing all of it pays.
+/// Above this size, a few samples of `TRIAL_BYTES` are compressed first, to estimate whether
+/// compressing everything pays.
 const TRIAL_THRESHOLD_BYTES: usize = 64 * 1024;
 const TRIAL_BYTES: usize = 4 * 1024;
 /// Compression pays if it saves at least one byte in this many.
 const MIN_SAVING_DIVISOR: usize = 8;
 
-/// Whether a content of this size is stored as it is, whatever its bytes.
+/// Returns true if a content of this size is never compressed.
 pub fn is_never_compressed(num_bytes: usize) -> bool {
     num_bytes < MIN_COMPRESSIBLE_BYTES
 }
@@ -65,7 +65,7 @@ pub fn put_tensor(out: &mut Vec<u8>, dtype: DType, shape: &[usize], bytes: &[u8]
     }
 }
 
-/// Appends a tensor as `put_tensor` does if compression pays; returns whether it does.
+/// Appends a tensor as `put_tensor` does if compression pays; returns true if it does.
 pub fn put_compressed_tensor(
     out: &mut Vec<u8>,
     dtype: DType,
@@ -84,7 +84,7 @@ pub fn put_compressed_tensor(
     })
 }
 
-/// Appends what comes before the values of a tensor that are stored as they are.
+/// Appends the bytes before the values of a tensor that is not compressed.
 pub fn put_raw_tensor_head(out: &mut Vec<u8>, dtype: DType, shape: &[usize], num_bytes: usize) {
     put_tensor_header(out, dtype, shape, literal::header_len(num_bytes) + num_bytes);
     literal::put_header(out, num_bytes);
@@ -242,7 +242,7 @@ mod tests {
         for cut in 0..out.len() {
             let mut broken = out.clone();
             broken[cut] ^= 0x55;
-            // The outcome is a result or an error, never a panic.
+            // The result is a value or an error, never a panic.
             if let Ok(Some((1, Field::Bytes(tensor)))) = Reader::new(&broken).field() {
                 let _ = TensorView::parse(tensor, false).and_then(|v| v.rows(0, 4096));
             }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The names of the columns of an item, and their order in the signature of its table.
+//! Names of an item's columns, and their order in the signature of its table.
 
 use std::fmt;
 
 use crate::error::{Error, Result};
 use crate::signature::Signature;
 
-/// A key on the way to a column.
+/// One key of a column's path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PathKey {
     /// A key of a dictionary, or a field of a named tuple.
@@ -16,7 +16,7 @@ pub enum PathKey {
 }
 
 impl PathKey {
-    /// Whether both may be the same field: an index says nothing about a name.
+    /// Returns true if both may be the same field: an index may stand for any name.
     fn may_be(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Name(name), Self::Name(other)) => name == other,
@@ -25,13 +25,13 @@ impl PathKey {
     }
 }
 
-/// The path of a column in its nest.
+/// Path of a column in its nest.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ColumnPath(pub Vec<PathKey>);
 
 impl ColumnPath {
-    /// The path of a label: its keys, joined with `/`. A key of digits counts as an index, because
-    /// labels do not tell them apart.
+    /// Parses a label: keys, joined with `/`. A key of digits counts as an index, because labels do
+    /// not distinguish them.
     pub fn from_label(label: &str) -> Self {
         let key = |key: &str| match key.parse() {
             Ok(index) => PathKey::Index(index),
@@ -49,7 +49,7 @@ impl ColumnPath {
     }
 }
 
-/// Its keys, joined with `/`.
+/// Keys, joined with `/`.
 impl fmt::Display for ColumnPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, key) in self.0.iter().enumerate() {
@@ -63,23 +63,23 @@ impl fmt::Display for ColumnPath {
     }
 }
 
-/// The paths of all columns of a nest, in flat order.
+/// Paths of all columns of a nest, in flat order.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ColumnNames(pub Vec<ColumnPath>);
 
-/// How columns correspond to those of a signature.
+/// Correspondence of columns to those of a signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ColumnOrder {
-    /// Place by place; also if one side has no names.
+    /// In the same order; also if one side has no names.
     Same,
     /// By name: column `i` of the signature is column `order[i]` of the nest.
     Other(Vec<usize>),
-    /// Some column of the signature has no column of its name.
+    /// Some column of the signature has no counterpart of its name.
     Foreign,
 }
 
 impl ColumnNames {
-    /// The names of columns with these labels; see [`ColumnPath::from_label`].
+    /// Names of columns with these labels; see [`ColumnPath::from_label`].
     pub fn from_labels<L: AsRef<str>>(labels: &[L]) -> Self {
         Self(labels.iter().map(|label| ColumnPath::from_label(label.as_ref())).collect())
     }
@@ -87,19 +87,19 @@ impl ColumnNames {
     /// Compares the names with those of a signature.
     pub fn order_in(&self, signature: &Signature) -> ColumnOrder {
         let wanted = || signature.0.iter().map(|spec| &spec.path);
-        // Another number of columns is an error of its own, which names the columns.
+        // A different number of columns has an error of its own, which names the columns.
         let is_comparable = self.0.len() == signature.0.len()
             && self.0.iter().any(ColumnPath::has_name)
             && wanted().any(ColumnPath::has_name);
         if !is_comparable || self.0.iter().zip(wanted()).all(|(path, want)| path.may_be(want)) {
             return ColumnOrder::Same;
         }
-        let places: Option<Vec<usize>> =
+        let order: Option<Vec<usize>> =
             wanted().map(|want| self.0.iter().position(|path| path == want)).collect();
-        places.map_or(ColumnOrder::Foreign, ColumnOrder::Other)
+        order.map_or(ColumnOrder::Foreign, ColumnOrder::Other)
     }
 
-    /// The order of the columns in the signature of `table`, where names decide.
+    /// Order of the columns in the signature of `table`, for tables that match by name.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl ColumnNames {
         }
     }
 
-    /// A warning about columns that are stored by place under other names; `None` if they are not.
+    /// Warning for columns that are stored by position under other names; `None` if there are none.
     pub fn warning(&self, table: &str, signature: &Signature) -> Option<String> {
         let advice = match self.order_in(signature) {
             ColumnOrder::Same => return None,
@@ -126,8 +126,9 @@ impl ColumnNames {
         let mut pairs = self.0.iter().zip(&signature.0).filter(|(path, spec)| **path != spec.path);
         let (path, spec) = pairs.next()?;
         Some(format!(
-            "Items of table '{table}' are written with the columns {self}, and the table signature has {}. Columns \
-             are matched by place, as dm-reverb does, so {} is stored as {}. {advice}.",
+            "Items of table '{table}' are written with the columns {self}, and the table signature \
+             has {}. Columns are matched by position, as dm-reverb does, so {} is stored as {}. \
+             {advice}.",
             signature.names(),
             path,
             spec.path,
@@ -135,7 +136,7 @@ impl ColumnNames {
     }
 }
 
-/// All of them in brackets.
+/// All paths, in brackets.
 impl fmt::Display for ColumnNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<String> = self.0.iter().map(ToString::to_string).collect();

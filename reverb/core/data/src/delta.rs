@@ -3,8 +3,8 @@
 
 use crate::dtype::DType;
 
-/// `out[0] = in[0]; out[i] = in[i] - in[i-1]` along the steps, wrapping; `None` if the rule does
-/// not apply.
+/// Encodes `out[0] = in[0]; out[i] = in[i] - in[i-1]` along the steps, wrapping; `None` if the rule
+/// does not apply.
 pub(crate) fn encode(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<Vec<u8>> {
     let width = dtype.delta_width().filter(|_| shape.len() >= 2)?;
     let row = bytes.len().checked_div(shape[0])?;
@@ -17,7 +17,7 @@ pub(crate) fn encode(dtype: DType, shape: &[usize], bytes: &[u8]) -> Option<Vec<
     Some(out)
 }
 
-/// The inverse of `encode`, in place.
+/// Inverse of `encode`, in place.
 pub(crate) fn decode(dtype: DType, shape: &[usize], bytes: &mut [u8]) {
     let Some(width) = dtype.delta_width().filter(|_| shape.len() >= 2) else { return };
     let Some(row) = bytes.len().checked_div(shape[0]) else { return };

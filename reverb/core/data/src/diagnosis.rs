@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! States of a table as people are told, and the sentences that a server and a group share.
+//! States of a table for people, and the sentences that a server and a group share.
 
 use std::time::Duration;
 
 use crate::figures::{count, number, plural, seconds};
 
-/// State of a table, as people are told; the gravest comes last.
+/// State of a table for people; the gravest comes last.
 ///
-/// A shard that nobody asks says nothing of the others, so a group is idle only if all shards are.
+/// A shard without requests says nothing about the others, so a group is idle only if all shards
+/// are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// Nobody has asked for anything lately.
+    /// No requests lately.
     Idle,
-    /// Inserts or samples go through.
+    /// Inserts or samples are served.
     Flowing,
-    /// Samples wait for the first items, and inserts come.
+    /// Samples wait for the first items, and inserts arrive.
     Filling,
-    /// Samples wait for the ratio, and inserts come.
+    /// Samples wait for the ratio, and inserts arrive.
     Ahead,
     /// Inserts wait for the ratio.
     Behind,
@@ -24,21 +25,21 @@ pub enum State {
     SlowReaders,
     /// Inserts wait for memory.
     Full,
-    /// Samples wait, and no inserts come.
+    /// Samples wait, and no inserts arrive.
     Starved,
     /// The server ends its streams before it stops.
     Draining,
-    /// Somebody lets a side wait.
+    /// A client paused inserts or samples.
     Paused,
-    /// Both wait, and neither can go on.
+    /// Inserts and samples wait, and neither can go on.
     Stuck,
-    /// Samples can never begin, or never as many at once as are asked for.
+    /// Samples can never begin, or never as many at once as are requested.
     Never,
 }
 
 impl State {
     /// All states in order, with their names.
-    pub const ALL: [(Self, &str); 12] = [
+    pub const ALL: [(Self, &str); Self::Never as usize + 1] = [
         (Self::Idle, "idle"),
         (Self::Flowing, "flowing"),
         (Self::Filling, "filling"),
@@ -53,34 +54,34 @@ impl State {
         (Self::Never, "never"),
     ];
 
-    /// Its name: `flowing`.
+    /// Name of the state: `flowing`.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
 
-    /// The state of this name; `None` for one of another release.
+    /// State of this name; `None` for one of another release.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|(_, it)| *it == name).map(|(state, _)| state)
     }
 }
 
-/// The time since a moment in nanoseconds since 1970; `None` for 0, which means "never".
+/// Time since a moment in nanoseconds since 1970; `None` for 0, which means "never".
 pub fn since(at_ns: i64, now_ns: i64) -> Option<Duration> {
     // Clocks may be set back.
     let ago = now_ns.saturating_sub(at_ns).max(0);
     (at_ns > 0).then(|| Duration::from_nanos(ago as u64))
 }
 
-/// A table that nobody asks, and the times since its last insert and sample.
+/// Sentence for a table without requests, with the times since its last insert and sample.
 pub fn resting(last_insert: Option<Duration>, last_sample: Option<Duration>) -> String {
     let last = |what: &str, ago: Option<Duration>| match ago {
         Some(ago) => format!("the last {what} was {} ago", seconds(ago)),
         None => format!("no {what} yet"),
     };
-    format!("Nobody asks: {}, {}.", last("insert", last_insert), last("sample", last_sample))
+    format!("No requests: {}, {}.", last("insert", last_insert), last("sample", last_sample))
 }
 
-/// Inserts and samples a second, if they are known.
+/// Sentence with inserts and samples per second, if they are known.
 pub fn flowing(rates: Option<(f64, f64)>) -> String {
     let Some((inserts, samples)) = rates else {
         return "Inserts and samples go through.".to_owned();
@@ -93,8 +94,8 @@ pub fn flowing(rates: Option<(f64, f64)>) -> String {
     format!("{} inserts/s, {} samples/s{ratio}.", number(inserts), number(samples))
 }
 
-/// Items of a table that is sampled once there are more, and when that will be; `otherwise` if that
-/// is not known.
+/// Sentence for a table with too few items to sample, with the time until it has enough; ends in
+/// `otherwise` if that time is not known.
 pub fn filling(size: i64, min_size: i64, inserts_per_s: f64, otherwise: &str) -> String {
     let when = if inserts_per_s > 0.0 && size < min_size {
         let left = ((min_size - size) as f64 / inserts_per_s).min(1e9);
@@ -106,13 +107,13 @@ pub fn filling(size: i64, min_size: i64, inserts_per_s: f64, otherwise: &str) ->
     format!("{} of {} items; {when}.", count(size), count(min_size))
 }
 
-/// Requests for samples that wait, and how long the oldest has.
+/// Sentence with the number of waiting sample requests, and the age of the oldest.
 pub fn samples_wait(requests: i64, oldest: Duration) -> String {
     let requests = plural(requests, "request for samples has", "requests for samples have");
     format!("{requests} waited {}", seconds(oldest))
 }
 
-/// Requests for samples that wait while nobody inserts.
+/// Sentence for sample requests that wait while no inserts arrive.
 pub fn starving(requests: i64, oldest: Duration, last_insert: Option<Duration>) -> String {
     let last = match last_insert {
         Some(ago) => format!("The last insert was {} ago", seconds(ago)),
@@ -121,15 +122,15 @@ pub fn starving(requests: i64, oldest: Duration, last_insert: Option<Duration>) 
     format!("{}. {last}", samples_wait(requests, oldest))
 }
 
-/// Items that wait to be inserted, and how long the oldest has.
+/// Sentence with the number of items waiting to be inserted, and the age of the oldest.
 pub fn inserts_wait(items: i64, oldest: Duration) -> String {
     format!("{} queued, for {}", plural(items, "insert is", "inserts are"), seconds(oldest))
 }
 
-/// The client that has paused a side of a table, and the text that tells of it.
+/// Client that paused inserts or samples of a table, and the sentence about it.
 pub type Pause<'a> = (&'a str, String);
 
-/// A table of which at least one side is paused, and how many inserts and requests wait.
+/// Sentence for a paused table, with the numbers of waiting inserts and requests.
 pub fn paused(
     inserts: Option<Pause<'_>>,
     samples: Option<Pause<'_>>,

@@ -15,7 +15,7 @@ macro_rules! dtypes {
             /// All types.
             pub const ALL: &'static [DType] = &[$(DType::$name,)*];
 
-            /// The type with TensorFlow's number `number`.
+            /// Type with this TensorFlow number.
             pub fn from_number(number: i32) -> Result<Self> {
                 match number {
                     $($number => Ok(DType::$name),)*
@@ -25,12 +25,12 @@ macro_rules! dtypes {
                 }
             }
 
-            /// TensorFlow's name of the type, as error texts show it.
+            /// TensorFlow's name of the type, for error texts.
             pub fn name(self) -> &'static str {
                 match self { $(DType::$name => $text,)* }
             }
 
-            /// The name of the NumPy dtype of its elements in memory; those that NumPy lacks are of
+            /// Name of the NumPy dtype of its elements in memory; for types that NumPy lacks, of
             /// the package `ml_dtypes`.
             pub fn numpy_name(self) -> &'static str {
                 match self {
@@ -47,7 +47,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// Bytes of one element as they are stored; 0 for strings, whose elements vary.
+            /// Bytes of one stored element; 0 for strings, whose elements vary.
             pub fn size(self) -> usize {
                 match self { $(DType::$name => $size,)* }
             }

@@ -14,7 +14,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// another into a Python class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorKind {
-    /// A value that no state of the system could accept.
+    /// A value that is invalid in every state of the system.
     InvalidArgument,
     /// Shape, dtype or number of columns differ from what was declared.
     SignatureMismatch,
@@ -22,7 +22,7 @@ pub enum ErrorKind {
     TableNotFound,
     /// A deadline passed; the text says what the call was waiting for.
     DeadlineExceeded,
-    /// A table's rate limiter did not let the call through in time.
+    /// A table's rate limiter did not allow the call in time.
     RateLimiterTimeout,
     /// The object is in a state that does not allow the call: closed, expired.
     FailedPrecondition,
@@ -44,6 +44,26 @@ pub enum ErrorKind {
     Internal,
 }
 
+impl ErrorKind {
+    /// All kinds, in order.
+    pub const ALL: [Self; Self::Internal as usize + 1] = [
+        Self::InvalidArgument,
+        Self::SignatureMismatch,
+        Self::TableNotFound,
+        Self::DeadlineExceeded,
+        Self::RateLimiterTimeout,
+        Self::FailedPrecondition,
+        Self::PermissionDenied,
+        Self::Unauthenticated,
+        Self::ResourceExhausted,
+        Self::Unimplemented,
+        Self::Unavailable,
+        Self::Cancelled,
+        Self::DataLoss,
+        Self::Internal,
+    ];
+}
+
 /// An error: its kind, and a message that names the argument, its value and what to do.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Error(Box<Inner>);
@@ -63,14 +83,14 @@ pub const RATE_LIMITER_TIMEOUT: &str =
     "Rate Limiter: Timeout exceeded before the right to insert was acquired.";
 
 impl Error {
-    /// Makes an error of a kind; the named constructors below are preferred. A token in the
-    /// message, which somebody gave as a path or an address, is not shown in full.
+    /// Creates an error of a kind; the named constructors below are preferred. A token in the
+    /// message, given by mistake as a path or an address, is not shown in full.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = without_tokens(message.into());
         Self(Box::new(Inner { kind, message, limit: None, is_lasting: false }))
     }
 
-    /// A value that no state could accept.
+    /// A value that is invalid in every state.
     pub fn invalid_argument(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidArgument, message)
     }
@@ -103,7 +123,7 @@ impl Error {
         )
     }
 
-    /// The rate limiter of a table did not let a call through; `waiting_for` describes its
+    /// The rate limiter of a table did not allow a call in time; `waiting_for` describes its
     /// counters.
     pub fn rate_limiter_timeout(waiting_for: &str) -> Self {
         Self::new(
@@ -157,7 +177,7 @@ impl Error {
         &self.0.message
     }
 
-    /// Prefixes the message with where the error happened.
+    /// Prefixes the message with the place of the error.
     #[must_use]
     pub fn context(self, prefix: &str) -> Self {
         let message = without_tokens(format!("{prefix}: {}", self.0.message));
@@ -171,27 +191,27 @@ impl Error {
         Self(Box::new(Inner { message, ..*self.0 }))
     }
 
-    /// Says which limit of the server was exceeded.
+    /// Sets the limit of the server that was exceeded.
     #[must_use]
     pub fn over_limit(mut self, name: &'static str) -> Self {
         self.0.limit = Some(name);
         self
     }
 
-    /// Says that the same call would fail again: the server is there, and something has to be
-    /// changed before it can be reached.
+    /// Marks an error that the same call would meet again: the server is there, and something has
+    /// to be changed before it can be reached.
     #[must_use]
     pub fn lasting(mut self) -> Self {
         self.0.is_lasting = true;
         self
     }
 
-    /// The limit of the server that was exceeded. Only the server knows it; it is not sent.
+    /// Limit of the server that was exceeded. Only the server knows it; it is not sent.
     pub fn limit(&self) -> Option<&'static str> {
         self.0.limit
     }
 
-    /// Whether a client retries by itself: the server is gone or shutting down.
+    /// Returns true if a client retries by itself: the server is gone or shutting down.
     pub fn is_transient(&self) -> bool {
         !self.0.is_lasting && matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Cancelled)
     }
@@ -211,10 +231,10 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-/// The longest name that an error shows, in characters.
+/// Maximum length of a name in an error, in characters.
 const MAX_SHOWN: usize = 200;
 
-/// A text of a caller, as an error shows it: its beginning, if it is long.
+/// Text of a caller for an error: only its beginning, if it is long.
 pub fn cut(text: &str) -> Cow<'_, str> {
     match text.char_indices().nth(MAX_SHOWN) {
         None => Cow::Borrowed(text),

@@ -15,17 +15,17 @@ impl fmt::Display for Bound {
     }
 }
 
-/// How many there are: `1,234`. Below 0 there are none.
+/// Count for people: `1,234`. Negative numbers become 0.
 pub fn count(number: i64) -> String {
     grouped(usize::try_from(number).unwrap_or(0))
 }
 
-/// How many there are, and what: `1 insert is`, `2 inserts are`.
+/// Count with its noun and verb: `1 insert is`, `2 inserts are`.
 pub fn plural(number: i64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
-/// A number with one digit after the point below 10, unless that is 0, and none above.
+/// Number with one digit after the point below 10, unless that is 0, and none above.
 pub fn number(value: f64) -> String {
     if value >= 10.0 {
         return grouped(value.round() as usize);
@@ -34,7 +34,7 @@ pub fn number(value: f64) -> String {
     text.strip_suffix(".0").map_or(text.clone(), ToOwned::to_owned)
 }
 
-/// A time in one unit: `41 s`.
+/// Time in one unit: `41 s`.
 pub fn seconds(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     if seconds < 1.0 {

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files that are read, and nothing in their place that would keep a reader waiting.
+//! Reading regular files only, because pipes and devices could block the reader.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
-/// Why a file was not read; to be said after its name.
+/// Reason why a file was not read; it follows the file's name in a message.
 #[derive(Debug)]
 pub enum Unreadable {
-    /// The system says why.
+    /// Error of the system.
     Refused(io::Error),
     /// It is a directory, a pipe, a socket or a device.
     NoFile,
@@ -38,14 +38,14 @@ impl fmt::Display for Unreadable {
     }
 }
 
-/// Opens a file, and nothing that is none: a pipe or a device may keep its opener or its reader
-/// waiting for ever. A link to a file is one.
+/// Opens a regular file: a pipe or a device could block its opener or its reader forever. Symbolic
+/// links are followed.
 ///
 /// # Errors
 ///
-/// What the system says, or `NoFile`.
+/// Error of the system, or `NoFile`.
 pub fn open_file(path: &Path, options: &mut OpenOptions) -> Result<File, Unreadable> {
-    // Before it is opened, as that alone makes some devices do something.
+    // Checked before it is opened, because opening some devices has an effect.
     match std::fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => return Err(Unreadable::NoFile),
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -54,7 +54,7 @@ pub fn open_file(path: &Path, options: &mut OpenOptions) -> Result<File, Unreada
         _ => {}
     }
     let file = without_waiting(options).open(path).map_err(Unreadable::Refused)?;
-    // Another one may have taken its place meanwhile.
+    // Another file may have replaced it meanwhile.
     if !file.metadata().map_err(Unreadable::Refused)?.is_file() {
         return Err(Unreadable::NoFile);
     }
@@ -65,7 +65,7 @@ pub fn open_file(path: &Path, options: &mut OpenOptions) -> Result<File, Unreada
 ///
 /// # Errors
 ///
-/// What the system says: `NotADirectory` for all else.
+/// Error of the system: `NotADirectory` for everything else.
 pub fn open_directory(path: &Path) -> io::Result<File> {
     if !std::fs::metadata(path)?.is_dir() {
         return Err(ErrorKind::NotADirectory.into());
@@ -88,14 +88,14 @@ fn without_waiting(options: &mut OpenOptions) -> &mut OpenOptions {
 ///
 /// # Errors
 ///
-/// What [`open_file`] returns, or `TooLarge`.
+/// Those of [`open_file`], or `TooLarge`.
 pub fn read_file(path: &Path, max_bytes: u64) -> Result<Vec<u8>, Unreadable> {
     let file = open_file(path, OpenOptions::new().read(true))?;
     if file.metadata().map_err(Unreadable::Refused)?.len() > max_bytes {
         return Err(Unreadable::TooLarge(max_bytes));
     }
     let mut content = Vec::new();
-    // It may grow meanwhile.
+    // The file may grow meanwhile.
     file.take(max_bytes + 1).read_to_end(&mut content).map_err(Unreadable::Refused)?;
     if content.len() as u64 > max_bytes {
         return Err(Unreadable::TooLarge(max_bytes));

@@ -15,9 +15,9 @@ pub struct NewItem {
     /// Initial priority; [`MAX_PRIORITY`](crate::MAX_PRIORITY) stands for the largest one of the
     /// table.
     pub priority: f64,
-    /// What the remover goes by instead of the priority.
+    /// Priority for the remover, instead of `priority`.
     pub removal_priority: Option<f64>,
-    /// How often it counts as sampled already; all known writers send 0.
+    /// Number of samples that it counts as having; all known writers send 0.
     pub times_sampled: i32,
     /// Its columns.
     pub trajectory: Trajectory,
@@ -28,9 +28,9 @@ pub struct NewItem {
 pub struct Sampled {
     /// Key of the item.
     pub key: u64,
-    /// Its priority at that time.
+    /// Priority at that time.
     pub priority: f64,
-    /// How often it was sampled, including this sample. A scan does not count as one.
+    /// Number of times it was sampled, including this one. A scan does not count.
     pub times_sampled: i32,
     /// Probability with which it was sampled; 0 if it was read by a scan.
     pub probability: f64,
@@ -38,15 +38,14 @@ pub struct Sampled {
     pub table_size: i64,
     /// Wall time of its insertion, nanoseconds since 1970.
     pub inserted_at_ns: i64,
-    /// Whether the request had to wait for the rate limiter before this item.
+    /// True if the request had to wait for the rate limiter before this item.
     pub rate_limited: bool,
-    /// Of the items of the table that could be sampled, the smallest probability; 0 if the server
-    /// does not tell it.
+    /// Smallest probability of the items that could be sampled; 0 if the server does not report it.
     pub min_probability: f64,
-    /// How often the sampler had gone through all items before, if it is one that does; 0 for
-    /// others.
+    /// Number of complete passes of the sampler over all items before, for samplers with passes; 0
+    /// for others.
     pub epoch: i64,
-    /// What the remover goes by instead of the priority; told by scans alone.
+    /// Priority for the remover, instead of `priority`; set only by scans.
     pub removal_priority: Option<f64>,
     /// Its columns.
     pub trajectory: Trajectory,
@@ -59,9 +58,9 @@ pub struct StoredItem {
     pub key: u64,
     /// Its priority.
     pub priority: f64,
-    /// What the remover goes by instead of the priority.
+    /// Priority for the remover, instead of `priority`.
     pub removal_priority: Option<f64>,
-    /// How often it was sampled.
+    /// Number of times it was sampled.
     pub times_sampled: i32,
     /// Wall time of its insertion, nanoseconds since 1970.
     pub inserted_at_ns: i64,

@@ -2,8 +2,8 @@
 //! Keys of items, chunks and episodes: independent uniform random numbers, drawn without
 //! coordination.
 //!
-//! The top bits of the key of an item are its *slot*. In a group of servers every slot has one
-//! owner, and a writer draws the keys of its items from the slots of the server that gets them.
+//! The top bits of an item's key are its *slot*. In a group of servers every slot has one owner,
+//! and a writer draws the keys of its items from the slots of the server that gets them.
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -14,12 +14,12 @@ pub const NUM_SLOTS: u16 = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 12;
 const SLOT_SHIFT: u32 = u64::BITS - SLOT_BITS;
 
-/// The slot of a key, below [`NUM_SLOTS`].
+/// Slot of a key, below [`NUM_SLOTS`].
 pub fn slot_of(key: u64) -> u16 {
     (key >> SLOT_SHIFT) as u16
 }
 
-/// The slots from which the keys of items are drawn.
+/// Slots from which the keys of items are drawn.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeySlots(Vec<u16>);
 
@@ -27,7 +27,7 @@ impl KeySlots {
     /// All slots.
     pub const ALL: Self = Self(Vec::new());
 
-    /// These slots, each below [`NUM_SLOTS`]; all if there are none.
+    /// These slots, each below [`NUM_SLOTS`]; all slots if the list is empty.
     pub fn new(slots: Vec<u16>) -> Self {
         debug_assert!(slots.iter().all(|&slot| slot < NUM_SLOTS));
         Self(slots)
@@ -49,18 +49,18 @@ impl KeyGenerator {
         self.0.random_range(0..u64::MAX)
     }
 
-    /// The next key of an item, from one of these slots.
+    /// Next key of an item, from one of these slots.
     pub fn next_key_of(&mut self, slots: &KeySlots) -> u64 {
         let KeySlots(slots) = slots;
         let key = self.next_key();
         if slots.is_empty() {
             return key;
         }
-        // The product of a random slot and the number of slots, without their fraction.
-        let place = (usize::from(slot_of(key)) * slots.len()) >> SLOT_BITS;
+        // Product of a random slot and the number of slots, without the fraction.
+        let index = (usize::from(slot_of(key)) * slots.len()) >> SLOT_BITS;
         let low = self.next_key() & !(u64::MAX << SLOT_SHIFT);
-        let key = (u64::from(slots[place]) << SLOT_SHIFT) | low;
-        // 2^64 - 1 is no key.
+        let key = (u64::from(slots[index]) << SLOT_SHIFT) | low;
+        // 2^64 - 1 is not a key.
         key.min(u64::MAX - 1)
     }
 }
@@ -88,7 +88,7 @@ mod tests {
         }
         let total: u32 = slots.iter().map(|&slot| counts[usize::from(slot)]).sum();
         assert_eq!(total, 50_000);
-        // Some 95 apart are one standard deviation.
+        // One standard deviation is about 95.
         assert!(slots.iter().all(|&slot| counts[usize::from(slot)].abs_diff(10_000) < 600));
         let all: Vec<u16> =
             (0..20_000).map(|_| slot_of(keys.next_key_of(&KeySlots::ALL))).collect();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The values that all crates share: errors, tensors, chunks, trajectories, and what a table is.
+//! Values that all crates share: errors, tensors, chunks, trajectories, and settings of tables.
 //!
 //! Design: `docs/design/chunks.md`.
 //!
-//! This crate does no I/O, waits for nothing and takes no locks. It contains only values, three
-//! lists of the process: who counts the bytes of chunks (`account`), known columns (`columns`), and
-//! known layouts of chunks (`known_layout`), and memory that threads use again (`spare_lists`).
+//! This crate does no I/O, waits for nothing and takes no locks. Its only global state are three
+//! lists of the process: accounts of bytes (`account`), known columns (`columns`), and known
+//! layouts of chunks (`known_layout`), and memory that threads reuse (`spare_lists`).
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +29,7 @@ mod prospects;
 pub mod proto_bytes;
 mod right;
 pub mod sample_options;
+mod selector_config;
 pub mod signature;
 mod spare_lists;
 pub mod stacking;
@@ -51,13 +52,12 @@ pub use key::{KeyGenerator, KeySlots, NUM_SLOTS, slot_of};
 pub use max_priority::{ItemPriority, MAX_PRIORITY, MaxPriority, is_max_priority, is_priority};
 pub use right::Right;
 pub use sample_options::SampleOptions;
+pub use selector_config::{Draw, GroupSampling, SelectorConfig};
 pub use signature::{Signature, TensorSpec};
 pub use spare_lists::{SpareLists, keep_samples, spare_samples};
-pub use stacking::{Layout, Stacking};
+pub use stacking::{ItemSpec, Stacking};
 pub use table_change::TableChange;
-pub use table_config::{
-    Draw, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, TableSignature, WhenFull,
-};
+pub use table_config::{MemoryConfig, RateLimiterConfig, TableConfig, TableSignature, WhenFull};
 pub use table_info::{Counters, TableInfo, WorkerTime};
 pub use templates::byte_mask::ByteMask;
 pub use templates::chunk_layout::ChunkLayout;

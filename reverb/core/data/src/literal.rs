@@ -34,7 +34,7 @@ pub(crate) fn put_header(out: &mut Vec<u8>, len: usize) {
     out.extend_from_slice(&last.to_le_bytes()[..extra_bytes]);
 }
 
-/// The raw bytes of a block, if it is a single literal.
+/// Raw bytes of a block, if it is a single literal.
 #[inline]
 pub(crate) fn body(block: &[u8]) -> Option<&[u8]> {
     let mut reader = Reader::new(block);

@@ -1,33 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The priority of a new item that shall be as large as any other of its table.
+//! Priority of a new item that is to be as large as the largest of its table.
 
 /// Stands for the largest priority of the table, wherever the priority of a new item is expected.
 ///
-/// It is a NaN, because every other number is a priority for some selector. Its payload tells it
-/// from the NaN of a wrong computation, also after it was a `f32`.
+/// It is a NaN, because every other number is a priority for some selector. Its payload
+/// distinguishes it from the NaN of a wrong computation, even after a conversion to `f32`.
 pub const MAX_PRIORITY: f64 = f64::from_bits(0x7ffe_5a40_0000_0000);
 
-/// Whether a priority is [`MAX_PRIORITY`].
+/// Returns true if a priority is [`MAX_PRIORITY`].
 pub fn is_max_priority(priority: f64) -> bool {
     priority.to_bits() == MAX_PRIORITY.to_bits()
 }
 
-/// Whether a number can be the priority of a new item of some table.
+/// Returns true if a number can be the priority of a new item of some table.
 pub fn is_priority(priority: f64) -> bool {
     !priority.is_nan() || is_max_priority(priority)
 }
 
-/// The priority of a new item, and what the remover goes by.
+/// Priorities of a new item, for the sampler and for the remover.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ItemPriority {
     /// The priority, or [`MAX_PRIORITY`].
     pub value: f64,
-    /// What the remover goes by instead.
+    /// Priority for the remover, if it differs.
     pub removal: Option<f64>,
 }
 
 impl ItemPriority {
-    /// Whether neither is NaN.
+    /// Returns true if neither is NaN.
     pub fn is_valid(&self) -> bool {
         is_priority(self.value) && !self.removal.is_some_and(f64::is_nan)
     }
@@ -39,13 +39,13 @@ impl From<f64> for ItemPriority {
     }
 }
 
-/// Which priority is the largest one of a table.
+/// Definition of a table's largest priority.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MaxPriority {
-    /// The largest one of the items that are there.
+    /// Largest priority of the items present.
     #[default]
     Present,
-    /// The largest one that any item had since the table was made or reset.
+    /// Largest priority that any item had since the table was created or reset.
     Ever,
 }
 
@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn max_priority_is_told_from_other_nans() {
         assert!(MAX_PRIORITY.is_nan() && is_max_priority(MAX_PRIORITY));
-        // What the compiler computes may be another NaN than what the processor does.
+        // The compiler may compute another NaN than the processor.
         assert!(is_max_priority(f64::from(std::hint::black_box(MAX_PRIORITY) as f32)));
         for other in [f64::NAN, -f64::NAN, f64::INFINITY, 1.0, f64::INFINITY - f64::INFINITY] {
             assert!(!is_max_priority(other));

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a table will never do, by its settings alone.
+//! Deadlocks that follow from the settings of a table alone.
 
 use std::collections::HashSet;
 
 use crate::error::grouped;
 use crate::{RateLimiterConfig, TableConfig};
 
-/// Number of cursors that are looked at. Ratios with many digits have more.
+/// Maximum number of cursor values to search. Ratios with many digits have more.
 const MAX_CURSORS: usize = 10_000;
 
-/// Cursors that are nearer are one: sums of ratios are rounded.
+/// Cursors closer than this are equal: sums of ratios are rounded.
 const RESOLUTION: f64 = 1e-9;
 
 impl TableConfig {
-    /// Why samples can never begin, or why the table can come to a stop for good; as sentences with
-    /// what to do. The memory that items take is not known here.
+    /// Reason why samples can never begin, or why the table can stop for good; as sentences with a
+    /// remedy. Memory limits are not considered here.
     pub fn why_never(&self) -> Option<String> {
         let too_small = self.why_too_small();
         // Items that leave after some samples make room for inserts that need no permission.
         too_small.or_else(|| (self.max_times_sampled <= 0).then(|| self.why_too_narrow()).flatten())
     }
 
-    /// Why it can never hold as many items as sampling needs.
+    /// Reason why it can never hold as many items as sampling needs.
     pub fn why_too_small(&self) -> Option<String> {
         let min_size = self.rate_limiter.min_size_to_sample;
         (self.max_size < min_size).then(|| {
@@ -47,14 +47,14 @@ impl TableConfig {
 }
 
 impl RateLimiterConfig {
-    /// A cursor that the table can come to, from which it allows neither an insert nor a sample.
+    /// A reachable cursor value at which the table allows neither an insert nor a sample.
     fn cursor_without_way_on(&self) -> Option<f64> {
         let Self { samples_per_insert, min_size_to_sample, min_diff, max_diff } = *self;
         let is_open = min_diff <= -f64::MAX || max_diff >= f64::MAX;
         if is_open || max_diff - min_diff >= samples_per_insert + 1.0 {
             return None;
         }
-        // Inserts up to the minimum size need no permission; then samples alone go on.
+        // Inserts up to the minimum size need no permission; after that only samples go on.
         let first = samples_per_insert * min_size_to_sample as f64;
         let first = first - (first - max_diff).floor().max(0.0);
         let mut seen = HashSet::new();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     proptest! {
-        /// Random walks come to a stop only where that was foretold.
+        /// Random walks stop only where that was predicted.
         #[test]
         fn a_walk_stops_only_where_that_was_told(
             ratio in (1_u32..40).prop_map(|it| f64::from(it) / 8.0),

@@ -4,7 +4,7 @@
 
 use crate::error::{Error, Result};
 
-/// Bytes of the longest varint.
+/// Length of the longest varint.
 pub const MAX_VARINT_BYTES: usize = 10;
 
 /// Length in bytes of a varint of `value`.
@@ -14,7 +14,7 @@ pub fn varint_len(value: u64) -> usize {
     ((64 - (value | 1).leading_zeros()) as usize).div_ceil(7)
 }
 
-/// The varint of `value`, and how many of the bytes it takes.
+/// Varint of `value`, and its length in bytes.
 #[inline]
 pub fn varint(value: u64) -> ([u8; MAX_VARINT_BYTES], usize) {
     let (number, length) = wide_varint(value);
@@ -23,7 +23,7 @@ pub fn varint(value: u64) -> ([u8; MAX_VARINT_BYTES], usize) {
     (bytes, length)
 }
 
-/// Likewise, as the lowest bytes of a number.
+/// Varint of `value` in the lowest bytes of a number, and its length.
 ///
 /// Keys are random numbers of nine or ten bytes, so the first eight bytes are made at once.
 #[inline]
@@ -48,7 +48,7 @@ fn spread(bits: u64) -> u64 {
     bits & 0x007f_007f_007f_007f | (bits & 0x3f80_3f80_3f80_3f80) << 1
 }
 
-/// The inverse of `spread`; the highest bits of the bytes do not count.
+/// Inverse of `spread`; ignores the highest bit of each byte.
 #[inline]
 fn gather(bytes: u64) -> u64 {
     let bits = bytes & 0x007f_007f_007f_007f | (bytes & 0x7f00_7f00_7f00_7f00) >> 1;
@@ -96,7 +96,7 @@ pub fn put_varint_field(out: &mut Vec<u8>, field: u32, value: u64) {
     put_low_bytes(out, number << 8 | u128::from(field << 3), 1 + length);
 }
 
-/// Appends a field of bytes, even if they are empty.
+/// Appends a field of bytes, even an empty one.
 #[inline]
 pub fn put_bytes_field(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
     put_tag(out, field, 2);
@@ -110,7 +110,8 @@ pub fn put_nested(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>
     put_nested_of_width::<1>(out, field, write);
 }
 
-/// Likewise; the length most likely takes `WIDTH` bytes as a varint. Another length does no harm.
+/// Appends a nested message whose length most likely takes `WIDTH` bytes as a varint. Other lengths
+/// work too.
 #[inline]
 pub fn put_nested_of_width<const WIDTH: usize>(
     out: &mut Vec<u8>,
@@ -133,7 +134,7 @@ pub fn put_nested_of_width<const WIDTH: usize>(
     out[at..at + width].copy_from_slice(&bytes[..width]);
 }
 
-/// Writes a varint over the byte at `at`, and moves what is behind it if it takes more.
+/// Writes a varint over the byte at `at`, and moves the bytes behind it if it takes more.
 pub(crate) fn put_varint_before(out: &mut Vec<u8>, at: usize, value: u64) {
     let (bytes, width) = varint(value);
     if width > 1 {
@@ -142,7 +143,6 @@ pub(crate) fn put_varint_before(out: &mut Vec<u8>, at: usize, value: u64) {
     out[at..at + width].copy_from_slice(&bytes[..width]);
 }
 
-/// Moves what begins at `from` to `to`.
 #[cold]
 fn move_tail(out: &mut Vec<u8>, from: usize, to: usize) {
     let (end, moved_end) = (out.len(), out.len() + to - from);
@@ -218,13 +218,13 @@ impl<'a> Reader<'a> {
         Self { rest: message }
     }
 
-    /// Whether everything was read.
+    /// Returns true if everything was read.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// What was not read yet.
+    /// Unread bytes.
     #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
@@ -242,7 +242,7 @@ impl<'a> Reader<'a> {
         self.long_varint()
     }
 
-    /// Reads the length of something, which most likely takes one byte or two.
+    /// Reads a length, which most likely takes one byte or two.
     #[inline]
     pub fn length(&mut self) -> Result<usize> {
         if let [low @ 0x80..=0xff, high @ 0..=0x7f, rest @ ..] = self.rest {
@@ -296,10 +296,10 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// The number in the next field, if that is varint field `number`, which is below 16.
+    /// Reads the number in the next field, if that is varint field `number`, which is below 16.
     ///
-    /// Messages have their fields in order, so asking for each in turn spares the jump by the
-    /// number that a loop over `field` takes. What comes in another order is left to such a loop.
+    /// Messages have their fields in order, so asking for each in turn saves the jump by number in
+    /// a loop over `field`. Fields in another order are left to such a loop.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "see `field`")]
     pub fn next_varint(&mut self, number: u32) -> Result<Option<u64>> {
@@ -309,7 +309,7 @@ impl<'a> Reader<'a> {
         self.varint().map(Some)
     }
 
-    /// Likewise, for a field of 64 bits.
+    /// Reads the number in the next field, if that is the 64-bit field `number`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "see `field`")]
     pub fn next_fixed64(&mut self, number: u32) -> Result<Option<u64>> {
@@ -321,7 +321,7 @@ impl<'a> Reader<'a> {
         Ok(Some(u64::from_le_bytes(*bytes)))
     }
 
-    /// Likewise, for a field of bytes.
+    /// Reads the bytes in the next field, if that is field `number`.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "see `field`")]
     pub fn next_bytes(&mut self, number: u32) -> Result<Option<&'a [u8]>> {
@@ -332,7 +332,7 @@ impl<'a> Reader<'a> {
         self.take(length).map(Some)
     }
 
-    /// Skips a tag of one byte, if it is the next.
+    /// Skips a tag of one byte, if it comes next.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "see `field`")]
     fn skip_tag(&mut self, number: u32, wire_type: u8) -> bool {
@@ -391,7 +391,7 @@ mod tests {
 
     use super::*;
 
-    /// As the definition has it, byte by byte.
+    /// Byte by byte, following the definition.
     fn plain_varint(mut value: u64) -> Vec<u8> {
         let mut bytes = Vec::new();
         while value >= 0x80 {
@@ -420,7 +420,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the bytes are: padded varints, too long ones, those that end too early.
+        /// The bytes may be padded varints, too long ones, or truncated ones.
         #[test]
         fn varints_are_read_at_once_as_byte_by_byte(
             mut bytes in prop::collection::vec(any::<u8>(), 0..14), continued in 0usize..14,
@@ -483,13 +483,12 @@ mod tests {
         }
     }
 
-    /// The fields of a message, one by one.
     fn fields(mut reader: Reader<'_>) -> Result<Vec<(u32, Field<'_>)>> {
         std::iter::from_fn(|| reader.field().transpose()).collect()
     }
 
     proptest! {
-        /// What is asked for by its number is what `field` gives, damaged or not.
+        /// Reading by number gives the same as `field`, even for damaged messages.
         #[test]
         fn a_field_is_read_by_its_number_as_in_a_loop(
             mut bytes in prop::collection::vec(any::<u8>(), 0..30), number in 1u32..16, kind in 0u8..8,

@@ -10,16 +10,16 @@ pub enum Right {
     Insert,
     /// Change priorities, and delete items.
     Update,
-    /// All else: reset, change settings, pause. On all tables: checkpoints, and draining the
+    /// Everything else: reset, change settings, pause. On all tables: checkpoints, and draining the
     /// server.
     Admin,
 }
 
 impl Right {
-    /// All of them, in the order in which messages name them.
+    /// All rights, in the order in which messages list them.
     pub const ALL: [Self; 4] = [Self::Sample, Self::Insert, Self::Update, Self::Admin];
 
-    /// Its name in the file: `sample`.
+    /// Name in the tokens file: `sample`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Sample => "sample",
@@ -29,7 +29,7 @@ impl Right {
         }
     }
 
-    /// What it allows: `insert into`, which the name of a table follows.
+    /// Verb for messages: `insert into`, followed by the name of a table.
     pub fn verb(self) -> &'static str {
         match self {
             Self::Sample => "sample from",

@@ -1,45 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a reader asks of the items of a request, beside their number.
+//! Options of a sample request.
 
 use crate::stacking::Stacking;
 
-/// What a reader asks of the items of a request, beside their number. The default asks for nothing.
+/// Options of a sample request. The default requires nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SampleOptions {
-    /// How the reader stacks the items into batches, if it does.
+    /// Batches into which the reader stacks the items, if it does.
     pub stacking: Option<Stacking>,
-    /// All items of the request or an error, after which none counts as sampled.
+    /// True if the request gets all its items or an error, after which none counts as sampled.
     pub all_or_nothing: bool,
-    /// No item twice in the request, which implies `all_or_nothing`.
+    /// True if no item may come twice in the request. Implies `all_or_nothing`.
     pub distinct: bool,
 }
 
 impl SampleOptions {
-    /// Of a reader that stacks the items into batches.
+    /// Options of a reader that stacks the items into batches.
     pub fn stacked(stacking: Stacking) -> Self {
         Self { stacking: Some(stacking), ..Self::default() }
     }
 
-    /// With what they imply.
+    /// Sets the options that others imply.
     #[must_use]
     pub fn whole(self) -> Self {
         Self { all_or_nothing: self.all_or_nothing || self.distinct, ..self }
     }
 
-    /// For the rest of a request, after `count` items of it.
+    /// Options for the rest of a request, after its first `count` items.
     #[must_use]
     pub fn after(self, count: usize) -> Self {
         Self { stacking: self.stacking.map(|stacking| stacking.after(count)), ..self }
     }
 
-    /// For the rest of a request, as before its last `count` items.
+    /// Options for the rest of a request, if its last `count` items are asked for again.
     #[must_use]
     pub fn before(self, count: usize) -> Self {
         Self { stacking: self.stacking.map(|stacking| stacking.before(count)), ..self }
     }
 
-    /// How many items of a request of `count` are sampled under one lock, if a table would give
-    /// `several` at a time otherwise.
+    /// Number of items of a request of `count` that are sampled under one lock; `several` if the
+    /// options do not require more.
     pub fn at_once(self, several: usize, count: usize) -> usize {
         if self.all_or_nothing || self.distinct {
             return count;

@@ -11,7 +11,7 @@ use crate::tensor::shape_text;
 pub struct TensorSpec {
     /// Path in the nest.
     pub path: ColumnPath,
-    /// The path joined with `/`, followed by the spec's own name if that says something else.
+    /// Path joined with `/`, followed by the spec's own name if that differs.
     pub name: String,
     /// Type of the elements.
     pub dtype: DType,
@@ -20,7 +20,7 @@ pub struct TensorSpec {
 }
 
 impl TensorSpec {
-    /// A column at `path`, whose spec has the name `own_name` or none.
+    /// Declares a column at `path`, whose spec has the name `own_name` or none.
     pub fn new(
         path: ColumnPath,
         own_name: &str,
@@ -37,7 +37,7 @@ impl TensorSpec {
         Self { path, name, dtype, shape }
     }
 
-    /// TensorFlow's partial-shape compatibility.
+    /// Returns true if `shape` is compatible, by TensorFlow's rule for partial shapes.
     pub fn shape_matches(&self, shape: &[usize]) -> bool {
         self.shape.as_ref().is_none_or(|dims| {
             dims.len() == shape.len()
@@ -61,7 +61,7 @@ impl TensorSpec {
 pub struct Signature(pub Vec<TensorSpec>);
 
 impl Signature {
-    /// Bytes of the values of an item; `None` if a dimension is not known, or a column has strings.
+    /// Bytes of the values of an item; `None` if a dimension is unknown, or a column has strings.
     pub fn value_bytes(&self) -> Option<u64> {
         self.0.iter().try_fold(0u64, |sum, spec| {
             let is_fixed = spec.dtype != DType::String;
@@ -83,11 +83,11 @@ impl Signature {
         self.check_by(table, columns, TensorSpec::shape_matches)
     }
 
-    /// As `check`, by another rule for shapes.
+    /// Like `check`, with another rule for shapes.
     ///
     /// # Errors
     ///
-    /// As `check`.
+    /// Those of `check`.
     pub fn check_by(
         &self,
         table: &str,

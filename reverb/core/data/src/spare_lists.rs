@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Spare lists: the memory of lists that a thread fills again and again.
+//! Spare lists: memory of lists that a thread fills again and again.
 //!
-//! A batch of some hundred items needs lists of tens of kilobytes. Used again, they cost nothing,
-//! and the allocator sees no large blocks.
+//! A batch of some hundred items needs lists of tens of kilobytes. Reusing them costs nothing, and
+//! the allocator sees no large blocks.
 
 use std::cell::RefCell;
 
 use crate::item::Sampled;
 
-/// How many lists a thread keeps: a batch that comes in parts needs two.
+/// Number of lists that a thread keeps: a batch that arrives in parts needs two.
 const MAX_LISTS: usize = 2;
 /// Larger lists are freed.
 const MAX_KEPT_BYTES: usize = 4 * 1024 * 1024;
 
-/// Empty lists that keep their memory. For one thread each.
+/// Empty lists that keep their memory, for one thread.
 #[derive(Debug)]
 pub struct SpareLists<T>(RefCell<Vec<Vec<T>>>);
 
 impl<T> SpareLists<T> {
-    /// None.
+    /// Starts without lists.
     pub const fn new() -> Self {
         Self(RefCell::new(Vec::new()))
     }
@@ -28,9 +28,9 @@ impl<T> SpareLists<T> {
         self.0.borrow_mut().pop().unwrap_or_default()
     }
 
-    /// Keeps the memory of a list for later. The longest ones are kept.
+    /// Keeps the memory of a list for later. The longest lists are kept.
     pub fn keep(&self, mut list: Vec<T>) {
-        // First, because what is dropped may do anything.
+        // Cleared first, because dropping items may run any code.
         list.clear();
         if size_of::<T>() * list.capacity() > MAX_KEPT_BYTES || list.capacity() == 0 {
             return;

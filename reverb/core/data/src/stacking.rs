@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which items can be stacked into one batch: those whose columns have the same dtypes and shapes.
+//! Stacking of items into one batch: their columns must have the same dtypes and shapes.
 
 use smallvec::SmallVec;
 
@@ -8,10 +8,10 @@ use crate::error::{Error, Result};
 use crate::tensor::{Shape, shape_text};
 use crate::trajectory::Trajectory;
 
-/// How a reader groups the items that it samples into batches.
+/// Batches into which a reader groups the items that it samples.
 ///
-/// A server that removes what it samples checks the items of one batch before it counts any of
-/// them as sampled.
+/// A server that removes sampled items checks the items of one batch before it counts any of them
+/// as sampled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stacking {
     /// Items of one batch, at least 1.
@@ -49,21 +49,21 @@ impl Stacking {
 
 /// Dtypes and shapes of the columns of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Layout(SmallVec<[ColumnLayout; 4]>);
+pub struct ItemSpec(SmallVec<[ColumnSpec; 4]>);
 
 /// Dtype and shape of one column.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ColumnLayout {
+pub struct ColumnSpec {
     /// Type of the elements.
     pub dtype: DType,
     /// Before squeezing, `[T, ...]`.
     pub shape: Shape,
-    /// Whether the time dimension, which is 1, is left out.
+    /// True if the time dimension, which is 1, is left out.
     pub squeeze: bool,
 }
 
-impl Layout {
-    /// The layout of an item. Reads headers of chunks and decodes nothing.
+impl ItemSpec {
+    /// Reads the column types of an item from the headers of its chunks; decodes nothing.
     ///
     /// # Errors
     ///
@@ -71,12 +71,12 @@ impl Layout {
     pub fn from_trajectory(trajectory: &Trajectory) -> Result<Self> {
         let columns = trajectory.columns().map(|column| {
             let (dtype, shape) = trajectory.column_spec(&column)?;
-            Ok(ColumnLayout { dtype, shape, squeeze: column.squeeze })
+            Ok(ColumnSpec { dtype, shape, squeeze: column.squeeze })
         });
         columns.collect::<Result<_>>().map(Self)
     }
 
-    /// Checks that an item can be in one batch with the items of this layout.
+    /// Checks that an item can be in one batch with items of these column types.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl Layout {
         }
     }
 
-    /// Whether an item has this layout. This is the fast path for nearly all items.
+    /// Returns true if an item has these column types. This is the fast path for nearly all items.
     fn fits(&self, trajectory: &Trajectory) -> Result<bool> {
         if trajectory.num_columns() != self.0.len() {
             return Ok(false);
@@ -120,16 +120,16 @@ impl Layout {
     }
 }
 
-/// Two items of a batch have different numbers of columns.
+/// Error for two items of a batch with different numbers of columns.
 pub fn different_columns(one: usize, another: usize) -> Error {
     Error::invalid_argument(format!(
         "The items of a batch must have the same columns, but one has {one} and another {another}."
     ))
 }
 
-/// A column has another dtype or shape in one item of a batch than in another, or is of one step
-/// here and of a sequence there.
-pub fn different_shapes(column: usize, one: &ColumnLayout, another: &ColumnLayout) -> Error {
+/// Error for a column whose dtype or shape differs between two items of a batch, or which is a
+/// single step in one and a sequence in the other.
+pub fn different_shapes(column: usize, one: &ColumnSpec, another: &ColumnSpec) -> Error {
     let (mut this, mut that) = (one.told(), another.told());
     if this == that {
         this.push_str(one.kind());
@@ -141,8 +141,8 @@ pub fn different_shapes(column: usize, one: &ColumnLayout, another: &ColumnLayou
     ))
 }
 
-impl ColumnLayout {
-    /// Dtype and shape of the column in an item that is sampled by itself.
+impl ColumnSpec {
+    /// Dtype and shape of the column in an item that is sampled alone.
     fn told(&self) -> String {
         let shape = &self.shape[usize::from(self.squeeze)..];
         format!("{} {}", self.dtype.name(), shape_text(shape))
@@ -175,16 +175,16 @@ mod tests {
 
     #[test]
     fn only_items_of_one_layout_can_be_stacked() {
-        let layout = Layout::from_trajectory(&item(DType::Int32, 3, false)).unwrap();
-        assert_eq!(layout.check(&item(DType::Int32, 3, false)), Ok(()));
-        let longer = layout.check(&item(DType::Int32, 4, false)).unwrap_err();
+        let spec = ItemSpec::from_trajectory(&item(DType::Int32, 3, false)).unwrap();
+        assert_eq!(spec.check(&item(DType::Int32, 3, false)), Ok(()));
+        let longer = spec.check(&item(DType::Int32, 4, false)).unwrap_err();
         assert!(
             longer.message().contains("column 0 is int32 [3,2] in one and int32 [4,2] in another"),
             "{longer}"
         );
-        let floats = layout.check(&item(DType::Float32, 3, false)).unwrap_err();
+        let floats = spec.check(&item(DType::Float32, 3, false)).unwrap_err();
         assert!(floats.message().contains("float [3,2] in another"), "{floats}");
-        let single = Layout::from_trajectory(&item(DType::Int32, 1, false)).unwrap();
+        let single = ItemSpec::from_trajectory(&item(DType::Int32, 1, false)).unwrap();
         let step = single.check(&item(DType::Int32, 1, true)).unwrap_err();
         assert!(
             step.message().contains("is int32 [1,2] in one and int32 [2] in another"),
@@ -194,12 +194,12 @@ mod tests {
 
     #[test]
     fn two_texts_of_different_columns_differ() {
-        let layout = |dims: &[usize], squeeze| ColumnLayout {
+        let spec = |dims: &[usize], squeeze| ColumnSpec {
             dtype: DType::Int32,
             shape: Shape::from_slice(dims),
             squeeze,
         };
-        let error = different_shapes(2, &layout(&[3, 2], false), &layout(&[1, 3, 2], true));
+        let error = different_shapes(2, &spec(&[3, 2], false), &spec(&[1, 3, 2], true));
         let text =
             "column 2 is int32 [3,2] (a sequence of steps) in one and int32 [3,2] (one step)";
         assert!(error.message().contains(text), "{error}");

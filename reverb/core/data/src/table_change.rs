@@ -3,20 +3,20 @@
 
 use crate::{Error, RateLimiterConfig, Result, SelectorConfig, TableConfig};
 
-/// New values for some settings of a table; what is absent stays as it is.
+/// New values for some settings of a table; missing ones stay as they are.
 ///
 /// The kinds of the selectors, the signature and the name cannot change.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct TableChange {
     /// Maximum number of items.
     pub max_size: Option<i64>,
-    /// Maximum number of bytes; `Some(None)` takes the limit away.
+    /// Maximum number of bytes; `Some(None)` removes the limit.
     pub max_bytes: Option<Option<u64>>,
     /// Number of samples after which an item is removed; no limit if it is below 1.
     pub max_times_sampled: Option<i32>,
-    /// Bounds the ratio of samples to inserts.
+    /// Bounds of the ratio of samples to inserts.
     pub rate_limiter: Option<RateLimiterConfig>,
-    /// The exponent of a prioritized sampler.
+    /// Exponent of a prioritized sampler.
     pub priority_exponent: Option<f64>,
     /// New parameters of the sampler, which must be of the same kind.
     pub sampler: Option<SelectorConfig>,
@@ -31,20 +31,29 @@ impl TableChange {
     /// sampler that has none, and for a `max_size` or rate limiter with which nothing could be
     /// sampled.
     pub fn apply(&self, config: &TableConfig) -> Result<TableConfig> {
+        // The pattern is exhaustive, so that the compiler points here when a setting is added.
+        let Self {
+            max_size,
+            max_bytes,
+            max_times_sampled,
+            rate_limiter,
+            priority_exponent,
+            sampler,
+        } = *self;
         let mut new = config.clone();
-        if let Some(max_size) = self.max_size {
+        if let Some(max_size) = max_size {
             new.max_size = max_size;
         }
-        if let Some(max_bytes) = self.max_bytes {
+        if let Some(max_bytes) = max_bytes {
             new.memory.max_bytes = max_bytes;
         }
-        if let Some(max_times_sampled) = self.max_times_sampled {
+        if let Some(max_times_sampled) = max_times_sampled {
             new.max_times_sampled = max_times_sampled;
         }
-        if let Some(rate_limiter) = self.rate_limiter {
+        if let Some(rate_limiter) = rate_limiter {
             new.rate_limiter = rate_limiter;
         }
-        if let Some(sampler) = self.sampler {
+        if let Some(sampler) = sampler {
             if !sampler.is_of_kind(&config.sampler) {
                 return Err(Error::invalid_argument(format!(
                     "The sampler of table {} is {} and cannot become {}: a running table changes \
@@ -62,7 +71,7 @@ impl TableChange {
             }
             new.sampler = sampler;
         }
-        if let Some(exponent) = self.priority_exponent {
+        if let Some(exponent) = priority_exponent {
             let SelectorConfig::Prioritized { priority_exponent, .. } = &mut new.sampler else {
                 return Err(Error::invalid_argument(format!(
                     "The sampler of table {} is {}: it has no priority_exponent.",
@@ -78,7 +87,7 @@ impl TableChange {
     }
 
     /// Refuses a change after which the table could never hold the items that sampling needs. A
-    /// table that was made so may keep it.
+    /// table that was created like that may keep it.
     fn check_size(&self, new: &TableConfig) -> Result<()> {
         let TableConfig { name, max_size, rate_limiter, .. } = new;
         let min_size = rate_limiter.min_size_to_sample;
@@ -104,25 +113,17 @@ impl TableChange {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MaxPriority, MemoryConfig};
 
     fn config() -> TableConfig {
         TableConfig {
-            name: "replay".into(),
             sampler: SelectorConfig::prioritized(0.8),
-            remover: SelectorConfig::Fifo,
-            max_size: 100,
-            max_times_sampled: 0,
             rate_limiter: RateLimiterConfig {
                 samples_per_insert: 1.0,
                 min_size_to_sample: 10,
                 min_diff: -f64::MAX,
                 max_diff: f64::MAX,
             },
-            signature: None,
-            seed: None,
-            memory: MemoryConfig::default(),
-            max_priority: MaxPriority::default(),
+            ..TableConfig::fifo("replay", 100)
         }
     }
 

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 
 use crate::max_priority::MaxPriority;
+use crate::selector_config::SelectorConfig;
 use crate::{Error, Result, Signature};
 
 /// Largest `max_size`: sizes are 32 bits wide in the protocol.
@@ -22,23 +23,44 @@ pub struct TableConfig {
     pub max_size: i64,
     /// Number of samples after which an item is removed. There is no limit if it is below 1.
     pub max_times_sampled: i32,
-    /// Bounds the ratio of samples to inserts.
+    /// Bounds of the ratio of samples to inserts.
     pub rate_limiter: RateLimiterConfig,
-    /// Dtypes and shapes of its items. Clients receive it and check their items. The table does not
-    /// check it.
+    /// Dtypes and shapes of its items. Clients receive it and check their items; the table does
+    /// not.
     pub signature: Option<TableSignature>,
-    /// Seed of random choices, which makes them reproducible. If absent, the operating system
-    /// provides one.
+    /// Seed of random choices, which makes them reproducible. `None` takes one from the operating
+    /// system.
     pub seed: Option<u64>,
-    /// Bounds the bytes of its items.
+    /// Limit on the bytes of its items.
     pub memory: MemoryConfig,
-    /// Which priority an item of [`MAX_PRIORITY`](crate::MAX_PRIORITY) gets.
+    /// Meaning of [`MAX_PRIORITY`](crate::MAX_PRIORITY) as the priority of a new item.
     pub max_priority: MaxPriority,
 }
 
 impl TableConfig {
-    /// The settings that can change while the table runs, as text: name and value. They are the
-    /// same ones in the same order for every table.
+    /// A table that samples and evicts its oldest item, with no limit but its size.
+    pub fn fifo(name: impl Into<String>, max_size: i64) -> Self {
+        Self {
+            name: name.into(),
+            sampler: SelectorConfig::Fifo,
+            remover: SelectorConfig::Fifo,
+            max_size,
+            max_times_sampled: 0,
+            rate_limiter: RateLimiterConfig {
+                samples_per_insert: 1.0,
+                min_size_to_sample: 1,
+                min_diff: -f64::MAX,
+                max_diff: f64::MAX,
+            },
+            signature: None,
+            seed: None,
+            memory: MemoryConfig::default(),
+            max_priority: MaxPriority::default(),
+        }
+    }
+
+    /// Settings that can change while the table runs, as text: name and value. Every table has the
+    /// same ones in the same order.
     pub fn settings(&self) -> [(&'static str, String); 10] {
         let RateLimiterConfig { samples_per_insert, min_size_to_sample, min_diff, max_diff } =
             self.rate_limiter;
@@ -57,7 +79,7 @@ impl TableConfig {
         ]
     }
 
-    /// The settings that have another value afterwards: name, value before, value after.
+    /// Settings that differ afterwards: name, value before, value after.
     pub fn changes_to(&self, after: &Self) -> Vec<(&'static str, String, String)> {
         let pairs = self.settings().into_iter().zip(after.settings());
         pairs
@@ -95,12 +117,12 @@ fn or_none(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "none".to_owned(), |value| value.to_string())
 }
 
-/// How many bytes the items of a table may take.
+/// Limit on the bytes of a table's items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryConfig {
-    /// Maximum number of bytes, each chunk counted once. There is no limit if it is absent.
+    /// Maximum number of bytes, each chunk counted once. `None` for no limit.
     pub max_bytes: Option<u64>,
-    /// What happens when an item does not fit.
+    /// Action when an item does not fit.
     pub when_full: WhenFull,
 }
 
@@ -123,7 +145,7 @@ impl MemoryConfig {
     }
 }
 
-/// What a table does with an item that does not fit into its `max_bytes`.
+/// Action of a table for an item that does not fit into its `max_bytes`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum WhenFull {
     /// The remover evicts items until it fits.
@@ -142,167 +164,7 @@ pub struct TableSignature {
     pub encoded: Bytes,
 }
 
-/// A selector and its parameters.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum SelectorConfig {
-    /// The item that was inserted first.
-    Fifo,
-    /// The item that was inserted last.
-    Lifo,
-    /// Every item with the same probability.
-    Uniform,
-    /// Items in proportion to `priority ^ priority_exponent`; priority 0 weighs nothing.
-    Prioritized {
-        /// The exponent; 0 makes all items with a priority above 0 equally likely.
-        priority_exponent: f64,
-        /// How the items of a request depend on each other.
-        draw: Draw,
-    },
-    /// The item of highest priority, or of lowest; ties go to the one inserted or updated first.
-    Heap {
-        /// Whether the lowest priority is chosen.
-        min_heap: bool,
-    },
-    /// Every item once before any item again, in random order.
-    Shuffle {
-        /// Makes the order reproducible. If absent, it depends on the seed of the table.
-        seed: Option<u64>,
-    },
-    /// The newest item, or one that was inserted before it: the k-th newest, from 0 on, in
-    /// proportion to `(expected_age / (expected_age + 1)) ^ k`.
-    Recent {
-        /// The mean of `k` in a large table; finite and above 0.
-        expected_age: f64,
-    },
-}
-
-/// How the items of a request to a prioritized sampler depend on each other. Each of them has the
-/// same probability in all cases.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Draw {
-    /// Not at all.
-    #[default]
-    Independent,
-    /// One from each of as many strata of equal weight as items are asked for.
-    Stratified,
-    /// At equal distances of weight, with one random offset.
-    Systematic,
-}
-
-impl Draw {
-    /// Its name: `stratified`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Independent => "independent",
-            Self::Stratified => "stratified",
-            Self::Systematic => "systematic",
-        }
-    }
-
-    /// The one of a name.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` if there is none.
-    pub fn from_name(name: &str) -> Result<Self> {
-        let all = [Self::Independent, Self::Stratified, Self::Systematic];
-        all.into_iter().find(|draw| draw.name() == name).ok_or_else(|| {
-            Error::invalid_argument(format!(
-                "draw must be \"independent\", \"stratified\" or \"systematic\", got \"{name}\"."
-            ))
-        })
-    }
-}
-
-impl SelectorConfig {
-    /// A prioritized selector that draws independently.
-    pub const fn prioritized(priority_exponent: f64) -> Self {
-        Self::Prioritized { priority_exponent, draw: Draw::Independent }
-    }
-
-    /// The exponent of a prioritized selector.
-    pub fn exponent(&self) -> Option<f64> {
-        match *self {
-            Self::Prioritized { priority_exponent, .. } => Some(priority_exponent),
-            _ => None,
-        }
-    }
-
-    /// Its parameters that can change: `priority_exponent`, `draw` and `expected_age`.
-    fn parameters(&self) -> [Option<String>; 3] {
-        match *self {
-            Self::Prioritized { priority_exponent, draw } => {
-                [Some(priority_exponent.to_string()), Some(draw.name().to_owned()), None]
-            }
-            Self::Recent { expected_age } => [None, None, Some(expected_age.to_string())],
-            Self::Fifo | Self::Lifo | Self::Uniform | Self::Heap { .. } | Self::Shuffle { .. } => {
-                [None, None, None]
-            }
-        }
-    }
-
-    /// Whether both differ in their parameters alone.
-    pub fn is_of_kind(&self, other: &Self) -> bool {
-        self.name() == other.name()
-    }
-
-    /// The selector as checkpoints have it: without its seed.
-    #[must_use]
-    pub fn without_seed(self) -> Self {
-        match self {
-            Self::Shuffle { .. } => Self::Shuffle { seed: None },
-            other => other,
-        }
-    }
-
-    /// Its name in texts: `min-heap`.
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Fifo => "fifo",
-            Self::Lifo => "lifo",
-            Self::Uniform => "uniform",
-            Self::Prioritized { .. } => "prioritized",
-            Self::Heap { min_heap: true } => "min-heap",
-            Self::Heap { min_heap: false } => "max-heap",
-            Self::Shuffle { .. } => "shuffle",
-            Self::Recent { .. } => "recent",
-        }
-    }
-
-    /// Whether the choice depends on the items alone, and not on chance.
-    pub fn is_deterministic(&self) -> bool {
-        match self {
-            Self::Fifo | Self::Lifo | Self::Heap { .. } => true,
-            Self::Uniform
-            | Self::Prioritized { .. }
-            | Self::Shuffle { .. }
-            | Self::Recent { .. } => false,
-        }
-    }
-
-    /// Checks the parameters.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` that names the argument, its value and its limit.
-    pub fn validate(&self) -> Result<()> {
-        match *self {
-            Self::Prioritized { priority_exponent, .. } if !priority_exponent.is_finite() => {
-                Err(Error::invalid_argument(format!(
-                    "priority_exponent must be finite, got {priority_exponent}."
-                )))
-            }
-            Self::Recent { expected_age } if !(expected_age > 0.0 && expected_age.is_finite()) => {
-                Err(Error::invalid_argument(format!(
-                    "expected_age must be finite and above 0, got {expected_age}."
-                )))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// The four numbers of a rate limiter.
+/// The four parameters of a rate limiter.
 ///
 /// With `I` inserts, `S` samples and `D` deletes so far, a table holds `I - D` items, and the
 /// cursor `I * samples_per_insert - S` must stay between `min_diff` and `max_diff`.
@@ -310,7 +172,7 @@ impl SelectorConfig {
 pub struct RateLimiterConfig {
     /// Number of samples that each insert allows.
     pub samples_per_insert: f64,
-    /// No sample before the table holds this many items.
+    /// Number of items that the table must hold before the first sample.
     pub min_size_to_sample: i64,
     /// Samples wait when the cursor would fall below this.
     pub min_diff: f64,
@@ -319,8 +181,8 @@ pub struct RateLimiterConfig {
 }
 
 impl RateLimiterConfig {
-    /// Inserts that a table of `size` items needs before its next sample, with the cursor
-    /// `inserts * samples_per_insert - samples`; 0 if that is allowed now.
+    /// Inserts that a table of `size` items needs before its next sample; 0 if that is allowed now.
+    /// `cursor` is `inserts * samples_per_insert - samples`.
     pub fn missing_inserts(&self, size: i64, cursor: f64) -> f64 {
         let for_diff = ((self.min_diff + 1.0 - cursor) / self.samples_per_insert).ceil();
         for_diff.max((self.min_size_to_sample - size) as f64).max(0.0)
@@ -336,7 +198,7 @@ impl RateLimiterConfig {
         (cursor + self.samples_per_insert - self.max_diff).ceil().max(0.0)
     }
 
-    /// Checks the four numbers.
+    /// Checks the four parameters.
     ///
     /// # Errors
     ///

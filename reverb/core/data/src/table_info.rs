@@ -24,22 +24,23 @@ pub struct TableInfo {
     pub num_deleted_episodes: i64,
     /// Items that were sampled at least once since creation or reset.
     pub num_unique_samples: i64,
-    /// The largest priority of its items, if its sampler knows it; `None` also without items.
+    /// Largest priority of its items; `None` without items, or if its sampler does not track it.
     pub max_priority: Option<f64>,
-    /// The largest priority that any item had so far, if items of the largest priority go by it.
+    /// Largest priority that any item had so far, for tables that use it for items of the largest
+    /// priority.
     pub largest_priority: Option<f64>,
-    /// How it spent its time.
+    /// Time spent in each state.
     pub worker_time: WorkerTime,
-    /// What its items take of the memory: chunks, each once, and everything of the items
+    /// Bytes of its items: chunks, each counted once, and everything that belongs to the items
     /// themselves.
     pub bytes: u64,
     /// Number of different chunks of its items.
     pub num_chunks: u64,
-    /// Inserts that wait for the limiter.
+    /// Number of inserts that wait for the limiter.
     pub waiting_inserts: usize,
-    /// What their items take. A chunk counts for each item.
+    /// Bytes of the items that wait. A chunk counts for each item.
     pub waiting_bytes: u64,
-    /// Sample requests that wait for the limiter.
+    /// Number of sample requests that wait for the limiter.
     pub waiting_samples: usize,
 }
 
@@ -69,10 +70,10 @@ pub struct Counters {
     pub samples: i64,
     /// Items removed, for any reason.
     pub deletes: i64,
-    /// How often an episode lost its last item.
+    /// Number of times that an episode lost its last item.
     pub deleted_episodes: i64,
     /// Items that were sampled at least once.
     pub unique_samples: i64,
-    /// The largest priority that any item had, if it is known.
+    /// Largest priority that any item had, if it is known.
     pub largest_priority: Option<f64>,
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Templates: what a program's steps, chunks and items have in common, found once.
+//! Templates: the common parts of a program's steps, chunks and items, found once.
 //!
-//! Nearly all steps of a program look alike. Each module here remembers one thing of the last
-//! ones, compares the next with it exactly, and so parses, checks or stores that thing once. Those
-//! of the protocol and of the client are `wire/codec/trajectory_template.rs`,
+//! Nearly all steps of a program look alike. Each module here remembers one thing of the last ones,
+//! compares the next with it exactly, and so parses, checks or stores that thing once. Those of the
+//! protocol and of the client are `wire/codec/trajectory_template.rs`,
 //! `client/sampler/copy_plan.rs` and, in `client/writer`, `item_kind.rs`, `chunk_template.rs` and
-//! `resolver.rs`. The design page `docs/design/look-alikes.md` has what each remembers, its bound
-//! and what it gains.
+//! `resolver.rs`. The design page `docs/design/look-alikes.md` lists, for each, the remembered
+//! thing, its bound and its gain.
 
 pub(crate) mod byte_mask;
 pub(crate) mod chunk_layout;

@@ -40,7 +40,7 @@ impl Tensor {
     }
 }
 
-/// Of a shape with more dimensions these are printed: it may come from another program.
+/// Maximum number of printed dimensions: a shape may come from another program.
 const MAX_PRINTED_DIMS: usize = 32;
 
 /// Prints a shape the way TensorFlow does: `[3,?]`.

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tokens in texts: what was typed in a wrong place must not be told in full.
+//! Tokens in texts: a token that was typed in a wrong place must not be shown in full.
 
-/// What every token begins with.
+/// Beginning of every token.
 const PREFIX: &str = "rvb_";
 
-/// How many characters of a token are shown.
+/// Number of shown characters of a token.
 const SHOWN: usize = 8;
 
-/// Shorter words with the prefix are names.
+/// Minimum length of a token; shorter words with the prefix are names.
 const MIN_TOKEN: usize = 20;
 
-/// The text with the first characters of each token in it, in place of the token.
+/// The text, with each token in it cut to its first characters.
 pub(crate) fn without_tokens(text: String) -> String {
     if !text.contains(PREFIX) {
         return text;

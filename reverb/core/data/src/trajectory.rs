@@ -5,7 +5,7 @@ mod builder;
 mod decoded;
 
 pub use builder::TrajectoryBuilder;
-pub use decoded::ColumnSize;
+pub use decoded::CheckedColumn;
 
 use std::fmt;
 
@@ -25,15 +25,15 @@ use crate::tensor::Shape;
 ///
 /// Layout: the chunks, each once, in the order of first reference, and a byte string of varints:
 /// per column `number of slices << 1 | squeeze`, then per slice `chunk ordinal, tensor, offset,
-/// length`. Items of one chunk nearly always have the same string, which is kept once; others take
-/// a few dozen bytes.
+/// length`. Items of one chunk nearly always have the same string, which is stored once; others
+/// take a few dozen bytes.
 #[derive(Clone)]
 pub struct Trajectory(TrajectoryContent);
 
-/// What a trajectory consists of, for those who store millions.
+/// Content of a trajectory, for callers that store millions.
 #[derive(Debug, Clone)]
 pub enum TrajectoryContent {
-    /// The most common case by far takes no memory of its own.
+    /// One chunk and interned columns: by far the most common case, without memory of its own.
     OfOneChunk(Chunk, OneChunkColumns),
     /// Any other.
     Stored(StoredTrajectory),
@@ -56,8 +56,8 @@ enum Chunks {
     Many(Box<[Chunk]>),
 }
 
-/// The columns of an item of one chunk, without the chunk. Only columns that are kept once have
-/// this; all but very long ones are.
+/// The columns of an item of one chunk, without the chunk. Only interned columns have this; all but
+/// very long ones are interned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OneChunkColumns(u16);
 
@@ -82,7 +82,7 @@ pub struct ManyChunkColumns {
 }
 
 impl ManyChunkColumns {
-    /// These columns of other chunks: as many as there were, in the same order, all different.
+    /// These columns of other chunks: the same number, in the same order, all different.
     pub fn of(&self, chunks: Box<[Chunk]>) -> Trajectory {
         debug_assert!(
             chunks
@@ -148,7 +148,7 @@ pub struct Slice {
 /// One column. Its content is its slices, concatenated along the steps.
 #[derive(Debug, Clone)]
 pub struct Column<'a> {
-    /// Whether the column is a single step without the leading dimension.
+    /// True if the column is a single step without the leading dimension.
     pub squeeze: bool,
     num_slices: usize,
     reader: Reader<'a>,
@@ -192,17 +192,17 @@ fn read_slice(reader: &mut Reader<'_>) -> Slice {
     Slice { chunk: next(), tensor: next(), offset: next(), length: next() }
 }
 
-/// Reads the slices of a trajectory one after another: of each of its columns, `column` and then
-/// `slice` as often as that says.
+/// Reads the columns of a trajectory one after another: for each, `column`, and then `slice` for
+/// each of its slices.
 #[derive(Debug)]
 pub struct SliceReader<'a> {
-    /// Number of columns, those that were read included.
+    /// Number of columns, including those already read.
     pub num_columns: usize,
     reader: Reader<'a>,
 }
 
 impl SliceReader<'_> {
-    /// Whether the next column is squeezed, and how many slices it has.
+    /// Reads the head of the next column: true if it is squeezed, and its number of slices.
     ///
     /// # Panics
     ///
@@ -234,7 +234,7 @@ impl Trajectory {
         }
     }
 
-    /// What it consists of.
+    /// Converts it into its content.
     #[inline]
     pub fn into_content(self) -> TrajectoryContent {
         self.0
@@ -296,7 +296,7 @@ impl Trajectory {
         SliceReader { num_columns: num_columns as usize, reader: Reader::new(columns) }
     }
 
-    /// Its columns as they are stored. Trajectories with equal ones have the same columns, of the
+    /// Columns in their stored form. Trajectories with equal ones have the same columns, of the
     /// same steps of the same tensors, each of its own chunks.
     pub fn stored_columns(&self) -> &[u8] {
         match &self.0 {
@@ -331,7 +331,7 @@ impl Trajectory {
         }
     }
 
-    /// Bytes that it takes itself, without its chunks.
+    /// Bytes of the trajectory itself, without its chunks.
     pub fn bytes(&self) -> u64 {
         let TrajectoryContent::Stored(stored) = &self.0 else { return 0 };
         let chunks = match &stored.header().chunks {
@@ -342,7 +342,7 @@ impl Trajectory {
         (allocated_bytes(own) + chunks) as u64
     }
 
-    /// Bytes that it takes with all its chunks.
+    /// Bytes of the trajectory with all its chunks.
     pub fn bytes_with_chunks(&self) -> u64 {
         self.bytes() + self.chunks().iter().map(Chunk::bytes).sum::<u64>()
     }

@@ -15,8 +15,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use reverb_data::{
-    Chunk, Draw, Error, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, TableConfig,
-    TrajectoryBuilder,
+    Chunk, Draw, Error, NewItem, SelectorConfig, SequenceRange, TableConfig, TrajectoryBuilder,
 };
 use reverb_engine::{Confirm, Table};
 
@@ -72,21 +71,10 @@ fn main() {
 
 fn measure(num_items: usize, sampler: SelectorConfig, remover: SelectorConfig) {
     let table = Table::new(TableConfig {
-        name: "speed".into(),
         sampler,
         remover,
-        max_size: num_items as i64,
-        max_times_sampled: 0,
-        rate_limiter: RateLimiterConfig {
-            samples_per_insert: 1.0,
-            min_size_to_sample: 1,
-            min_diff: -f64::MAX,
-            max_diff: f64::MAX,
-        },
-        signature: None,
         seed: Some(1),
-        memory: reverb_data::MemoryConfig::default(),
-        max_priority: reverb_data::MaxPriority::default(),
+        ..TableConfig::fifo("speed", num_items as i64)
     })
     .unwrap();
     let mut rng = SmallRng::seed_from_u64(2);

@@ -84,6 +84,12 @@ pub(crate) type Place = u64;
 
 /// The operations of a selector. Priorities were checked with [`check_priority`].
 trait Select {
+    /// What an item takes in this selector.
+    const ITEM_BYTES: u64;
+
+    /// Whether another choice is likely to be another item.
+    const REPEATS: bool;
+
     /// Adds an item that is not present yet.
     fn insert(&mut self, handle: Handle, priority: f64);
 
@@ -167,16 +173,10 @@ impl Selector {
 
     /// What an item takes in this selector.
     pub(crate) fn item_bytes(&self) -> u64 {
-        match self {
-            // Two links, or a place in a list and the way back.
-            Self::Fifo(_) | Self::Lifo(_) | Self::Uniform(_) | Self::Shuffle(_) => 8,
-            // A weight with its part of the sums and extremes above, and a uniform selector.
-            Self::Prioritized(_) => 18,
-            // A place and the handle in it, and two places of a tree of sums.
-            Self::Recent(_) => 29,
-            // Priority, age, handle, and the way back.
-            Self::Heap(_) => 28,
+        fn item_bytes<S: Select>(_: &S) -> u64 {
+            S::ITEM_BYTES
         }
+        dispatch!(self, selector => item_bytes(selector))
     }
 
     pub(crate) fn insert(&mut self, handle: Handle, priority: f64) {
@@ -229,7 +229,12 @@ impl Selector {
             (Self::Recent(selector), SelectorConfig::Recent { expected_age }) => {
                 selector.set_expected_age(*expected_age);
             }
-            _ => {}
+            (Self::Prioritized(_) | Self::Recent(_), _) => debug_assert!(false, "another kind"),
+            // They have no parameter that can change.
+            (
+                Self::Fifo(_) | Self::Lifo(_) | Self::Uniform(_) | Self::Heap(_) | Self::Shuffle(_),
+                _,
+            ) => {}
         }
     }
 
@@ -249,7 +254,10 @@ impl Selector {
 
     /// Whether another choice is likely to be another item.
     pub(crate) fn repeats(&self) -> bool {
-        matches!(self, Self::Uniform(_) | Self::Prioritized(_) | Self::Recent(_))
+        fn repeats<S: Select>(_: &S) -> bool {
+            S::REPEATS
+        }
+        dispatch!(self, selector => repeats(selector))
     }
 
     pub(crate) fn min_probability(&self) -> f64 {

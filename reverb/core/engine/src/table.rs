@@ -320,7 +320,7 @@ impl Table {
     ///
     /// `InvalidArgument` if there are fewer items than are asked for with `distinct`, although the
     /// rate limiter allows the request. Those of [`Table::sample`], and those of
-    /// [`reverb_data::Layout::check`]; nothing was sampled then.
+    /// [`reverb_data::ItemSpec::check`]; nothing was sampled then.
     pub async fn sample_with(
         &self,
         num: usize,

@@ -8,17 +8,17 @@ use bytes::Bytes;
 use http::StatusCode;
 use reverb_tls::ClientCertificate;
 
-/// Who asks, as far as the connection tells.
+/// The other end of a connection.
 #[derive(Debug, Clone)]
 pub struct Peer {
     /// Its address.
     pub address: SocketAddr,
-    /// The certificate that it has shown, and that was verified; `None` without one.
+    /// Its verified certificate; `None` without one.
     pub certificate: Option<ClientCertificate>,
 }
 
 impl Peer {
-    /// The names in its certificate, as long as that has not expired; `None` without one.
+    /// Names in its certificate, unless that has expired; `None` without one.
     pub fn certificate_names(&self) -> Option<&[String]> {
         let certificate = self.certificate.as_ref()?;
         let has_expired = certificate.expires_at.is_some_and(|end| end < SystemTime::now());
@@ -29,15 +29,15 @@ impl Peer {
 /// A request for a page: GET or HEAD.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
-    /// Its path: `/metrics`.
+    /// Path: `/metrics`.
     pub path: &'a str,
-    /// What follows the question mark, if there is one.
+    /// Part after the question mark, if there is one.
     pub query: Option<&'a str>,
-    /// The formats that the client accepts; empty if it does not say.
+    /// Formats that the client accepts; empty if it sent none.
     pub accept: &'a str,
     /// The header `authorization`, which holds a secret; empty if there is none.
     pub authorization: &'a str,
-    /// Who asks.
+    /// Peer that sent it.
     pub peer: &'a Peer,
 }
 
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Request<'_> {
 /// An answer to a request.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// Status of HTTP: 200.
+    /// HTTP status: 200.
     pub status: StatusCode,
     /// Type of the body: `text/plain; charset=utf-8`.
     pub content_type: &'static str,
@@ -64,28 +64,27 @@ pub struct Answer {
     pub headers: Vec<(&'static str, String)>,
 }
 
-/// The type of plain text.
 pub(crate) const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 impl Answer {
-    /// A page.
+    /// Creates the answer with a page.
     pub fn ok(content_type: &'static str, body: impl Into<Bytes>) -> Self {
         Self { status: StatusCode::OK, content_type, body: body.into(), headers: Vec::new() }
     }
 
-    /// A line of plain text.
+    /// Creates an answer of one line of plain text.
     pub fn text(status: StatusCode, line: &str) -> Self {
         let body = format!("{line}\n").into();
         Self { status, content_type: PLAIN_TEXT, body, headers: Vec::new() }
     }
 }
 
-/// What a port serves.
+/// Pages of a port.
 pub trait Site: Send + Sync + 'static {
-    /// The paths of all pages. A request for another one is told them.
+    /// Paths of all pages. The answer to another path lists them.
     fn paths(&self) -> &'static [&'static str];
 
-    /// How many connections may be open.
+    /// Maximum number of open connections.
     fn max_connections(&self) -> usize {
         64
     }

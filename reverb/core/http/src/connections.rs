@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The open connections of a port: a few, and those that do nothing make room for new ones.
+//! Open connections of a port: a limited number, and idle ones are closed for new ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,15 +7,14 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-/// The open connections, those without a request for the longest time first.
+/// Open connections, those without a request for the longest time first.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    /// Room for more, the ended ones counted until they have closed.
+    /// Limit on connections; ended ones count until they have closed.
     room: Arc<Semaphore>,
     open: Mutex<VecDeque<Arc<Connection>>>,
 }
 
-/// An open connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     ended: Notify,
@@ -23,7 +22,6 @@ pub(crate) struct Connection {
 }
 
 impl Connections {
-    /// At most so many.
     pub(crate) fn new(max_connections: usize) -> Self {
         Self { room: Arc::new(Semaphore::new(max_connections.max(1))), open: Mutex::default() }
     }
@@ -52,14 +50,13 @@ impl Connections {
         }
     }
 
-    /// Removes a connection that has ended.
     pub(crate) fn close(&self, connection: &Arc<Connection>) {
         self.open.lock().retain(|open| !Arc::ptr_eq(open, connection));
     }
 }
 
 impl Connection {
-    /// Resolves when the connection has to make room.
+    /// Resolves when the connection must close to make room.
     pub(crate) async fn ended(&self) {
         self.ended.notified().await;
     }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which names a port answers to.
+//! Host names that a port accepts.
 
 use std::net::IpAddr;
 
-/// The names in the header `Host` that a port answers to.
+/// Values of the header `Host` that a port accepts.
 ///
-/// A page of the web can make a name of its own point to 127.0.0.1 and let the browser ask there
-/// (DNS rebinding). A port that only this machine reaches therefore answers to names of this
-/// machine alone.
+/// A web page can make a name of its own point to 127.0.0.1 and let the browser send requests there
+/// (DNS rebinding). A port that only this machine can reach therefore accepts only names of this
+/// machine.
 #[derive(Debug, Clone)]
 pub enum AllowedHosts {
-    /// Any name: others reach the port too, under names that are not known here.
+    /// Any name: other machines can reach the port, under unknown names.
     Any,
     /// Addresses, `localhost`, and this name.
     Local(String),
 }
 
 impl AllowedHosts {
-    /// Those of a port that listens on `host`.
+    /// Names for a port that listens on `host`.
     pub fn of(host: &str) -> Self {
         let is_loopback = match host.trim_matches(['[', ']']).parse::<IpAddr>() {
             Ok(address) => address.is_loopback(),
@@ -26,7 +26,7 @@ impl AllowedHosts {
         if is_loopback { Self::Local(host.to_owned()) } else { Self::Any }
     }
 
-    /// Whether the port answers to this value of `Host`, with or without a port.
+    /// Returns true if the port accepts this value of `Host`, with or without a port.
     pub(crate) fn allow(&self, host: &str) -> bool {
         let Self::Local(own) = self else { return true };
         let name = without_port(host);
@@ -38,7 +38,7 @@ impl AllowedHosts {
 
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
-        // Colons also occur in an address of IPv6, in brackets.
+        // An IPv6 address in brackets contains colons, too.
         Some((name, port)) if !port.contains(']') => name,
         _ => host,
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A small HTTP/1.1 port for pages that are only read: metrics, probes, a status page.
+//! A small HTTP/1.1 port for read-only pages: metrics, probes, a status page.
 //!
 //! Design: `docs/design/operations.md`.
 //!
 //! A port serves a [`Site`], which answers each request at once, from memory. Peers get little: few
-//! connections, small headers, a few seconds. A connection that does nothing makes room for a new
-//! one, so nobody can shut others out by opening many. This crate knows nothing of replay.
+//! connections, small headers, a few seconds. An idle connection is closed for a new one, so many
+//! connections shut nobody out. This crate knows nothing of replay.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
@@ -17,6 +17,6 @@ mod port;
 
 pub use answer::{Answer, Peer, Request, Site};
 pub use host::AllowedHosts;
-/// The status of an answer.
+/// Status of an answer.
 pub use http::StatusCode;
 pub use port::serve;

@@ -24,28 +24,25 @@ use crate::answer::{Answer, Peer, Request, Site};
 use crate::connections::Connections;
 use crate::host::AllowedHosts;
 
-/// The first byte of a peer that speaks TLS.
 const TLS_HANDSHAKE: u8 = 0x16;
 
-/// Bytes of the head of a request.
+/// Maximum size of the head of a request in bytes.
 const MAX_HEAD_BYTES: usize = 8 << 10;
 
-/// Number of headers of a request.
 const MAX_HEADERS: usize = 64;
 
-/// How long a peer may take for the head of a request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a peer may take to read an answer, and how long it may keep a connection at all.
+/// Time limit for reading an answer, and for a connection as a whole.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// How long a client waits for the answer that it has to show who it is.
+/// Delay of the answer to a failed authentication.
 const FAILURE_DELAY: Duration = Duration::from_millis(100);
 
-/// How many such answers a connection gives.
+/// Maximum number of such answers on a connection.
 const MAX_FAILURES: u32 = 10;
 
-/// How long to wait before the next `accept` after one failed, as when file descriptors run out.
+/// Pause after a failed `accept`, as when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves a site, over TLS if it is given, until `stop` completes; then closes the port and all
@@ -119,8 +116,8 @@ async fn serve_connection<S: Site>(
     converse(socket, &peer, site, hosts, requested).await;
 }
 
-/// A connection with TLS, and the certificate of its client. A peer that speaks HTTP
-/// without it is told so.
+/// Begins TLS, and returns the certificate of the client. A peer that speaks HTTP without TLS gets
+/// an answer that says so.
 async fn begin_tls(
     mut socket: TcpStream,
     tls: &ServerTls,
@@ -137,7 +134,8 @@ async fn begin_tls(
     );
     socket.write_all(answer.as_bytes()).await?;
     socket.shutdown().await?;
-    // Closing with bytes unread would reset the connection, and the peer might not see the answer.
+    // Closing with unread bytes would reset the connection, and the peer might not receive the
+    // answer.
     let mut rest = socket.take(MAX_HEAD_BYTES as u64);
     while rest.read(&mut [0; 1024]).await? > 0 {}
     Ok(None)

@@ -27,7 +27,7 @@ impl Site for Pages {
     }
 }
 
-/// Starts a port; gives its address, and what stops it.
+/// Starts a port; returns its address, and the sender that stops it.
 async fn start() -> (SocketAddr, oneshot::Sender<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -38,7 +38,7 @@ async fn start() -> (SocketAddr, oneshot::Sender<()>) {
     (address, stop)
 }
 
-/// Everything that the port says to these bytes.
+/// Complete answer of the port to these bytes.
 async fn answer_to(address: SocketAddr, request: &str) -> String {
     let mut socket = TcpStream::connect(address).await.unwrap();
     socket.write_all(request.as_bytes()).await.unwrap();

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Text of peers in a log: it stays one line, and moves no cursor.
+//! Text of peers in a log: it stays on one line, and contains no control characters.
 
 use std::fmt::Write;
 
-/// Longer texts are cut: a peer decides how long its table name is.
+/// Maximum length; longer texts are cut, because a peer chooses the length of its table name.
 const MAX_CHARS: usize = 4_000;
 
-/// Whether a character may do more than stand there: it ends a line, begins an escape sequence, or
-/// changes the direction of what follows.
+/// Returns true for a character with side effects: it ends a line, begins an escape sequence, or
+/// changes the direction of the text after it.
 pub(crate) fn is_unsafe(character: char) -> bool {
     character.is_control()
         || matches!(
@@ -33,7 +33,7 @@ pub(crate) fn escaped(text: &str) -> String {
     escaped
 }
 
-/// A value of a field: as it is if it is a plain word, otherwise in quotes.
+/// Appends the value of a field: unchanged if it is a plain word, otherwise in quotes.
 pub(crate) fn push_value(line: &mut String, text: &str) {
     let is_plain =
         |character: char| character.is_alphanumeric() || "_-./:@[]%+".contains(character);
@@ -52,7 +52,6 @@ pub(crate) fn push_value(line: &mut String, text: &str) {
     line.push('"');
 }
 
-/// A string of JSON.
 pub(crate) fn push_json(line: &mut String, text: &str) {
     line.push('"');
     for character in cut(text) {
@@ -60,7 +59,7 @@ pub(crate) fn push_json(line: &mut String, text: &str) {
             '"' | '\\' => line.extend(['\\', character]),
             '\n' => line.push_str("\\n"),
             _ if is_unsafe(character) => {
-                // All of them fit into one unit of UTF-16.
+                // These characters fit into one unit of UTF-16.
                 let _ = write!(line, "\\u{:04x}", u32::from(character));
             }
             _ => line.push(character),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which events are shown.
+//! Filter of events.
 
 use std::fmt;
 
@@ -7,7 +7,8 @@ use tracing::Level;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
-/// Prefixes of the targets of the core's crates. This module of Python is named after itself.
+/// Prefixes of the targets of the core's crates. The native module's target has the name of the
+/// module.
 const OURS: [&str; 2] = ["reverb", "_native"];
 
 /// Names of the parts of the core, which stand for their targets.
@@ -23,15 +24,15 @@ const LEVELS: [(&str, LevelFilter); 6] = [
     ("trace", LevelFilter::TRACE),
 ];
 
-/// Which events are shown: those of our crates from a level on, and of other crates errors, unless
-/// a target has a level of its own.
+/// Filter of events: those of our crates from a level on, and errors of other crates, unless a
+/// target has a level of its own.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Filter {
     ours: Option<LevelFilter>,
     targets: Vec<(String, LevelFilter)>,
 }
 
-/// A part of a filter that cannot be read.
+/// A part of a filter that cannot be parsed.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Unreadable(String);
 
@@ -47,11 +48,11 @@ impl fmt::Display for Unreadable {
 }
 
 impl Filter {
-    /// Reads `info` or `info,server=debug,h2=trace`.
+    /// Parses `info` or `info,server=debug,h2=trace`.
     ///
     /// # Errors
     ///
-    /// Names the part that cannot be read.
+    /// The part that cannot be parsed.
     pub fn parse(text: &str) -> Result<Self, Unreadable> {
         let mut filter = Self { ours: None, targets: Vec::new() };
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -71,7 +72,8 @@ impl Filter {
         Ok(filter)
     }
 
-    /// What `tracing` asks; our crates are shown from `default` on if the filter does not say.
+    /// Filter for `tracing`; our crates are shown from `default` on unless the filter has a level
+    /// for them.
     pub(crate) fn targets(&self, default: Level) -> Targets {
         let ours = self.ours.unwrap_or(default.into());
         let others = ours.min(LevelFilter::ERROR);
@@ -82,7 +84,7 @@ impl Filter {
     }
 }
 
-/// Whether a crate of the core has this target.
+/// Returns true if the target is in a crate of the core.
 pub(crate) fn is_ours(target: &str) -> bool {
     OURS.iter().any(|prefix| target.starts_with(prefix))
 }

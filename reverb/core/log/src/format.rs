@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a line looks: as text, or as an object of JSON.
+//! Formats of a line: text, or a JSON object.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use crate::escape::{escaped, push_json, push_value};
 use crate::line::{Line, Value};
 use crate::time::rfc3339;
 
-/// How lines look.
+/// Format of lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
     /// `2026-11-22T14:03:12.123Z WARN server table=replay: what happened`
@@ -17,7 +17,7 @@ pub enum Format {
     Json,
 }
 
-/// Names of an object of JSON that are not fields of the line.
+/// Keys of the JSON object that are not fields of the line.
 const OWN_NAMES: [&str; 4] = ["time", "level", "place", "message"];
 
 impl FromStr for Format {
@@ -33,7 +33,7 @@ impl FromStr for Format {
 }
 
 impl Format {
-    /// The line without its end. It has no control characters, whatever peers wrote into it.
+    /// The line without its end. It has no control characters, even if peers sent some.
     pub(crate) fn render(self, line: &Line) -> String {
         match self {
             Self::Text => text(line),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Makes lines of the events of `tracing`, with the fields of the spans that they are in.
+//! Makes lines of `tracing` events, with the fields of their spans.
 
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Subscriber};
@@ -9,7 +9,7 @@ use tracing_subscriber::registry::{LookupSpan, Scope};
 use crate::filter::is_ours;
 use crate::line::{Fields, Line};
 
-/// Hands a line to `take` for every event that the filter lets through.
+/// Passes a line to `take` for every event that the filter accepts.
 #[derive(Debug)]
 pub(crate) struct LineLayer<F>(pub(crate) F);
 
@@ -32,7 +32,7 @@ where
         }
     }
 
-    /// A span of h2 has no parent. It follows the span that it was made in.
+    /// A span of h2 has no parent. It follows the span in which it was created.
     fn on_follows_from(&self, id: &Id, follows: &Id, context: Context<'_, S>) {
         let (Some(span), Some(followed)) = (context.span(id), context.span(follows)) else {
             return;
@@ -58,7 +58,7 @@ where
             if let Some(fields) = span.extensions().get::<Fields>() {
                 let is_ours = is_ours(span.metadata().target());
                 for (name, value) in &fields.values {
-                    // h2 calls the side of a connection its peer.
+                    // h2 also has a field `peer`, with another meaning; ours has priority.
                     if is_ours || !line.has(name) {
                         line.set(*name, value.clone());
                     }
@@ -87,7 +87,7 @@ mod tests {
     use crate::filter::Filter;
     use crate::format::Format;
 
-    /// The lines that a program logs, without their times.
+    /// Lines that a program logs, without their times.
     fn logged(filter: &str, program: impl FnOnce()) -> Vec<String> {
         let lines = Arc::new(Mutex::new(Vec::new()));
         let taken = Arc::clone(&lines);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where the log lines of this process go, and how they look.
+//! The log of this process: filter, format and destination of its lines.
 //!
 //! Design: `docs/design/operations.md`.
 //!
 //! The crates of the core log by the macros of `tracing`. This crate decides which of these events
-//! are shown ([`Filter`]), makes a [`Line`] of each, counts lines that repeat instead of telling
-//! them again, and writes them to standard error, as text or JSON, or into a [`Queue`] that a
-//! thread of Python empties. Nothing here takes the GIL.
+//! are shown ([`Filter`]), makes a [`Line`] of each, counts repeated lines instead of showing them
+//! again, and writes the lines to standard error, as text or JSON, or into a [`Queue`] that a
+//! Python thread empties. Nothing here takes the GIL.
 
 mod escape;
 mod filter;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A line of the log, before it is text.
+//! A line of the log, before it becomes text.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -14,15 +14,15 @@ use crate::escape::escaped;
 /// A line of the log.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// When it happened.
+    /// Time of the event.
     pub time: SystemTime,
-    /// How grave it is.
+    /// Severity.
     pub level: Level,
-    /// The part of the core that says it: `server`.
+    /// Part of the core that logs it: `server`.
     pub place: Cow<'static, str>,
-    /// What it is about, such as `table`; names differ from each other.
+    /// Fields, such as `table`; their names are distinct.
     pub fields: Vec<(Cow<'static, str>, Value)>,
-    /// What happened, as a peer or a name may have written it: not escaped.
+    /// Message, not escaped: it may contain text of peers.
     pub message: String,
 }
 
@@ -31,7 +31,7 @@ pub struct Line {
 pub enum Value {
     /// Not escaped.
     Text(String),
-    /// A number or a truth value, as JSON writes it.
+    /// A number or a boolean, in JSON.
     Plain(String),
 }
 
@@ -47,23 +47,22 @@ impl Line {
         }
     }
 
-    /// The message without characters that could break a line or move a cursor.
+    /// The message without characters that could break a line or control a terminal.
     pub fn safe_message(&self) -> String {
         escaped(&self.message)
     }
 
-    /// The text of a field; empty if there is none.
+    /// Text of a field; empty if it is missing.
     pub fn text(&self, name: &str) -> &str {
         let field = self.fields.iter().find(|(known, _)| known == name);
         field.map_or("", |(_, value)| value.as_str())
     }
 
-    /// Whether it has a field.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.fields.iter().any(|(known, _)| known == name)
     }
 
-    /// Sets a field; what it was before is forgotten.
+    /// Sets a field, and replaces its old value.
     pub fn set(&mut self, name: impl Into<Cow<'static, str>>, value: Value) {
         let name = name.into();
         match self.fields.iter_mut().find(|(known, _)| *known == name) {
@@ -82,7 +81,7 @@ impl Value {
     }
 }
 
-/// The part of the core that a target lies in: `server` for `reverb_server::memory`.
+/// Part of the core that a target belongs to: `server` for `reverb_server::memory`.
 pub(crate) fn place(target: &str) -> &str {
     let root = target.split("::").next().unwrap_or(target);
     match root {
@@ -91,7 +90,6 @@ pub(crate) fn place(target: &str) -> &str {
     }
 }
 
-/// The fields of an event or a span.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Fields {
     pub(crate) message: String,

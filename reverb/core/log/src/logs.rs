@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where lines go: to standard error, or into a queue.
+//! Destination of lines: standard error, or a queue.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -58,7 +58,7 @@ fn replace_queue(queue: Option<Arc<Queue>>) {
     }
 }
 
-/// Tells what repeats held back.
+/// Logs the lines that were held back as repetitions.
 pub fn flush() {
     let held = logs().repeats.lock().as_mut().map(Repeats::all);
     for line in held.into_iter().flatten() {
@@ -66,8 +66,8 @@ pub fn flush() {
     }
 }
 
-/// A line as this process writes it, for a caller who writes it itself; `None` if its level is not
-/// shown. It counts as a line of `target`.
+/// Text of a line, for a caller who writes it itself; `None` if its level is not shown. It counts
+/// as a line of `target`.
 pub fn written(
     level: Level,
     target: &str,
@@ -84,7 +84,6 @@ pub fn written(
     Some(settings::format().render(&line))
 }
 
-/// Takes a line of the core.
 pub(crate) fn take(line: Line) {
     let logs = logs();
     let told = {
@@ -101,7 +100,7 @@ pub(crate) fn take(line: Line) {
     }
 }
 
-/// Starts a thread that tells repeats when they are due, and ends when there are none.
+/// Starts a thread that logs repetitions when they are due, and ends when there are none.
 fn start_teller(logs: &'static Logs) -> bool {
     let thread = std::thread::Builder::new().name("reverb-log".to_owned());
     let told = move || {
@@ -134,8 +133,8 @@ fn tell(logs: &Logs, line: Line) {
 
 /// Writes a whole line at once. Standard error may be closed, which is no reason to fail.
 ///
-/// A duplicate of the descriptor, because Rust's own handle has a lock that a child of a fork may
-/// find locked for good.
+/// It uses a duplicate of the descriptor, because Rust's own handle has a lock that may stay locked
+/// forever in a forked child.
 #[cfg(unix)]
 fn write(line: &str) {
     use std::os::fd::AsFd;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lines on their way to a thread that may be slow.
+//! Queue of lines for a thread that may be slow.
 
 use std::collections::VecDeque;
 
@@ -8,8 +8,8 @@ use tracing::Level;
 
 use crate::line::Line;
 
-/// A bounded queue of lines. Whoever logs never waits for it: a line that finds it full is dropped
-/// and counted.
+/// A bounded queue of lines. Logging never waits for it: if it is full, the line is dropped and
+/// counted.
 #[derive(Debug)]
 pub struct Queue {
     capacity: usize,
@@ -40,14 +40,14 @@ impl Queue {
         }
     }
 
-    /// No more lines will come.
+    /// Closes the queue: no more lines will come.
     pub(crate) fn close(&self) {
         self.state.lock().is_closed = true;
         self.changed.notify_all();
     }
 
-    /// The next line. Blocks until there is one; `None` when the queue is closed and empty. After
-    /// lines were dropped, one tells their number.
+    /// Next line. Blocks until there is one; `None` when the queue is closed and empty. Dropped
+    /// lines are replaced by one with their number.
     pub fn next(&self) -> Option<Line> {
         let mut state = self.state.lock();
         loop {

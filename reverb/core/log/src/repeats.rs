@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Warnings that repeat: the first is told at once, the others are counted and told once a minute.
+//! Repeated warnings: the first is logged at once, the others are counted, and logged once a
+//! minute.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -9,26 +10,26 @@ use tracing::Level;
 
 use crate::line::{Line, Value};
 
-/// How often the log says the same.
+/// Time between two lines of the same warning.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(60);
 
-/// Number of warnings that are told apart. Names of peers can be part of a text, so there may be
-/// any number of them; those beyond are only counted.
-const MAX_KINDS: usize = 200;
+/// Maximum number of distinct warnings. Texts may contain names of peers, so there is no other
+/// bound; further warnings are only counted.
+const MAX_WARNINGS: usize = 200;
 
-/// The same warning: the same words of the same place about the same table. Who caused it, and
-/// numbers in fields, do not matter.
+/// Identity of a warning: its text, its part of the core and its table. Its peer, and numbers in
+/// fields, do not matter.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Kind {
+struct WarningKey {
     message: String,
     place: String,
     table: String,
 }
 
 #[derive(Debug)]
-struct Told {
+struct Logged {
     at: Instant,
-    /// How many came since, and the last of them.
+    /// Number of repetitions since, and the last of them.
     since: u64,
     last: Option<Line>,
 }
@@ -36,77 +37,77 @@ struct Told {
 /// Warnings of the last minute.
 #[derive(Debug, Default)]
 pub(crate) struct Repeats {
-    told: HashMap<Kind, Told>,
-    /// Those beyond [`MAX_KINDS`], since the first of them.
+    logged: HashMap<WarningKey, Logged>,
+    /// Warnings beyond [`MAX_WARNINGS`]: the time of the first, and their number.
     others: Option<(Instant, u64)>,
-    /// Whether a thread sleeps until lines are due.
+    /// True if a thread sleeps until lines are due.
     pub(crate) has_teller: bool,
 }
 
 impl Repeats {
-    /// Returns the line if it is to be told now. Lines below a warning always are.
+    /// Returns the line if it is to be logged now. Lines below a warning always are.
     pub(crate) fn take(&mut self, mut line: Line, now: Instant) -> Option<Line> {
         if line.level > Level::WARN {
             return Some(line);
         }
-        let kind = Kind {
+        let key = WarningKey {
             message: line.message.clone(),
             place: line.place.to_string(),
             table: line.text("table").to_owned(),
         };
-        if self.told.len() >= MAX_KINDS && !self.told.contains_key(&kind) {
-            self.told.retain(|_, told| told.since > 0 || now < told.at + INTERVAL);
-            if self.told.len() >= MAX_KINDS {
+        if self.logged.len() >= MAX_WARNINGS && !self.logged.contains_key(&key) {
+            self.logged.retain(|_, logged| logged.since > 0 || now < logged.at + INTERVAL);
+            if self.logged.len() >= MAX_WARNINGS {
                 self.others.get_or_insert((now, 0)).1 += 1;
                 return None;
             }
         }
-        let told = match self.told.entry(kind) {
-            Entry::Occupied(told) => told.into_mut(),
-            Entry::Vacant(place) => {
-                place.insert(Told { at: now, since: 0, last: None });
+        let logged = match self.logged.entry(key) {
+            Entry::Occupied(logged) => logged.into_mut(),
+            Entry::Vacant(entry) => {
+                entry.insert(Logged { at: now, since: 0, last: None });
                 return Some(line);
             }
         };
-        if now < told.at + INTERVAL {
-            told.since += 1;
-            told.last = Some(line);
+        if now < logged.at + INTERVAL {
+            logged.since += 1;
+            logged.last = Some(line);
             return None;
         }
-        if told.since > 0 {
-            set_repeats(&mut line, told.since + 1);
+        if logged.since > 0 {
+            set_repeats(&mut line, logged.since + 1);
         }
-        *told = Told { at: now, since: 0, last: None };
+        *logged = Logged { at: now, since: 0, last: None };
         Some(line)
     }
 
-    /// When the next lines are due; `None` if nothing was held back.
+    /// Time at which the next lines are due; `None` if nothing was held back.
     pub(crate) fn next_due(&self) -> Option<Instant> {
-        let held = self.told.values().filter(|told| told.since > 0).map(|told| told.at);
+        let held = self.logged.values().filter(|logged| logged.since > 0).map(|logged| logged.at);
         held.chain(self.others.map(|(at, _)| at)).min().map(|at| at + INTERVAL)
     }
 
-    /// What was held back for a minute.
+    /// Lines that were held back for a minute.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<Line> {
         self.held(now, |at| now >= at + INTERVAL)
     }
 
-    /// All that was held back. What was told before is forgotten.
+    /// All lines that were held back. Forgets earlier warnings.
     pub(crate) fn all(&mut self) -> Vec<Line> {
         let lines = self.held(Instant::now(), |_| true);
-        self.told.clear();
+        self.logged.clear();
         lines
     }
 
     fn held(&mut self, now: Instant, is_due: impl Fn(Instant) -> bool) -> Vec<Line> {
         let mut lines = Vec::new();
-        self.told.retain(|_, told| {
-            if !is_due(told.at) {
+        self.logged.retain(|_, logged| {
+            if !is_due(logged.at) {
                 return true;
             }
-            let since = std::mem::take(&mut told.since);
-            told.at = now;
-            let Some(mut line) = told.last.take() else { return false };
+            let since = std::mem::take(&mut logged.since);
+            logged.at = now;
+            let Some(mut line) = logged.last.take() else { return false };
             set_repeats(&mut line, since);
             lines.push(line);
             true
@@ -152,12 +153,12 @@ mod tests {
         assert_eq!(repeats.next_due(), Some(start + INTERVAL));
         assert!(repeats.due(start + 59 * SECOND).is_empty());
         let due = repeats.due(start + INTERVAL);
-        let told: Vec<_> = due.iter().map(|it| (it.text("repeats"), it.text("peer"))).collect();
-        assert_eq!(told, [("9", "9")]);
+        let logged: Vec<_> = due.iter().map(|it| (it.text("repeats"), it.text("peer"))).collect();
+        assert_eq!(logged, [("9", "9")]);
         assert!(repeats.take(warning("refused", "", 10), start + 61 * SECOND).is_none());
         assert_eq!(repeats.due(start + 2 * INTERVAL)[0].text("repeats"), "1");
         assert!(repeats.due(start + 3 * INTERVAL).is_empty());
-        assert!(repeats.told.is_empty(), "a quiet minute forgets it");
+        assert!(repeats.logged.is_empty(), "a quiet minute forgets it");
         assert!(repeats.take(warning("refused", "", 11), start + 3 * INTERVAL).is_some());
     }
 
@@ -178,8 +179,8 @@ mod tests {
         let (mut repeats, start) = (Repeats::default(), start());
         repeats.take(warning("full", "a", 0), start);
         repeats.take(warning("full", "a", 0), start);
-        let told = repeats.take(warning("full", "a", 0), start + INTERVAL).unwrap();
-        assert_eq!((told.text("repeats"), repeats.next_due()), ("2", None));
+        let logged = repeats.take(warning("full", "a", 0), start + INTERVAL).unwrap();
+        assert_eq!((logged.text("repeats"), repeats.next_due()), ("2", None));
     }
 
     #[test]
@@ -195,14 +196,14 @@ mod tests {
     #[test]
     fn any_number_of_different_warnings_takes_little() {
         let (mut repeats, start) = (Repeats::default(), start());
-        let told = |repeats: &mut Repeats, from, at| {
+        let logged = |repeats: &mut Repeats, from, at| {
             let lines = (from..from + 5_000).map(|i| warning(&format!("name {i}"), "", 0));
             lines.filter_map(|line| repeats.take(line, at)).count()
         };
-        assert_eq!(told(&mut repeats, 0, start), MAX_KINDS);
+        assert_eq!(logged(&mut repeats, 0, start), MAX_WARNINGS);
         let due = repeats.due(start + INTERVAL);
         assert_eq!(due.len(), 1);
         assert!(due[0].message.starts_with("4800 more warnings were left out"), "{due:?}");
-        assert_eq!(told(&mut repeats, 9_000, start + INTERVAL), MAX_KINDS);
+        assert_eq!(logged(&mut repeats, 9_000, start + INTERVAL), MAX_WARNINGS);
     }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the environment and the program ask of the log.
+//! Settings of the log from the environment and the program.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,17 +16,17 @@ use crate::format::Format;
 use crate::layer::LineLayer;
 use crate::logs;
 
-/// The lowest level that is shown, and levels of targets: `info,server=debug`.
+/// Variable with the lowest shown level, and levels of targets: `info,server=debug`.
 const LEVEL_VARIABLE: &str = "REVERB_LOG";
 
-/// How lines look: `text` or `json`.
+/// Variable with the format of lines: `text` or `json`.
 const FORMAT_VARIABLE: &str = "REVERB_LOG_FORMAT";
 
 struct Settings {
     filter: Filter,
     targets: Mutex<Targets>,
     handle: Handle<Targets, Registry>,
-    /// What could not be read.
+    /// Problems of the environment's settings.
     problems: Mutex<Vec<String>>,
 }
 
@@ -69,12 +69,12 @@ fn read<T, E: ToString>(
         return None;
     }
     let told =
-        |error: E| problems.push(format!("{variable}: {}; the default holds", error.to_string()));
+        |error: E| problems.push(format!("{variable}: {}; the default is used", error.to_string()));
     parse(&text).map_err(told).ok()
 }
 
-/// Changes what holds unless the environment says otherwise: the level of our crates, and the
-/// format. The format of the caller wins over that of the environment.
+/// Changes the defaults: the level of our crates, and the format. The environment overrides them,
+/// except for a format that is given.
 pub fn configure(default: Level, format: Option<Format>) {
     if let Some(format) = format {
         set_format(format);
@@ -86,8 +86,8 @@ pub fn configure(default: Level, format: Option<Format>) {
     let _ = settings.handle.reload(targets);
 }
 
-/// Warns once of settings of the environment that could not be read. Not at the import: the program
-/// may say then how lines look.
+/// Warns once of invalid settings in the environment. It is not called on import, because the
+/// program may set the format after that.
 pub fn tell_problems() {
     let Some(settings) = SETTINGS.get() else { return };
     for problem in std::mem::take(&mut *settings.problems.lock()) {
@@ -103,7 +103,6 @@ pub(crate) fn format() -> Format {
     if IS_JSON.load(Ordering::Relaxed) { Format::Json } else { Format::Text }
 }
 
-/// Whether an event would be shown.
 pub(crate) fn shows(target: &str, level: Level) -> bool {
     SETTINGS.get().is_none_or(|settings| settings.targets.lock().would_enable(target, &level))
 }

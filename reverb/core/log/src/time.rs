@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const DAY_S: i64 = 86_400;
 
-/// A time as in RFC 3339: `2026-11-22T14:03:12.123Z`.
+/// Time in RFC 3339: `2026-11-22T14:03:12.123Z`.
 pub(crate) fn rfc3339(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory for batches: aligned as TensorFlow and JAX require, and used again.
+//! Memory for batches: aligned as TensorFlow and JAX require, and reused.
 //!
 //! Design: `docs/design/tensorflow.md`.
 //!
 //! They take over memory without a copy only if it is aligned to 64 bytes. A batch may take many
-//! megabytes. Fresh memory from the system costs more in page faults than it costs to write the
-//! batch.
+//! megabytes. Fresh memory from the system costs more in page faults than writing the batch.
 
 #![allow(unsafe_code)]
 
@@ -24,7 +23,7 @@ const MIN_POOLED_BYTES: usize = 4 * 1024;
 const MIN_MAPPED_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum number of bytes kept for reuse.
 const MAX_KEPT_BYTES: usize = 1 << 30;
-/// No memory is larger: half of what the allocator can be asked for, so that rounding it up fits.
+/// Maximum size of a block: half of the allocator's maximum, so that rounding it up fits.
 const MAX_BYTES: usize = usize::MAX >> 2;
 /// Memory that is not reused for this long is freed.
 const MAX_IDLE: Duration = Duration::from_secs(2);
@@ -35,7 +34,7 @@ static KEPT: Mutex<Kept> = Mutex::new(Kept { blocks: BTreeMap::new(), bytes: 0, 
 struct Kept {
     blocks: BTreeMap<usize, Vec<(Memory, Instant)>>,
     bytes: usize,
-    /// Capacity of the block that came back last. It is in the cache of the processor, perhaps.
+    /// Capacity of the block that was freed last, which may be in the processor's cache.
     latest: usize,
 }
 
@@ -52,13 +51,14 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// At least `length` bytes of any content, at least 1; `None` if there are not so many.
+    /// Takes at least `length` bytes of any content, at least 1; `None` if memory is exhausted.
     pub fn take(length: usize) -> Option<Self> {
         if length > MAX_BYTES {
             return None;
         }
         let capacity = capacity_for(length);
-        // In the child of a fork the lock may never be released. Others hold it for a moment.
+        // In the child of a fork the lock may never be released. Otherwise it is held only for a
+        // moment.
         if capacity >= MIN_POOLED_BYTES
             && let Some(mut kept) = KEPT.try_lock()
             && let Some(memory) = kept.take(capacity)
@@ -78,7 +78,7 @@ impl Memory {
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), length) }
     }
 
-    /// Where it begins.
+    /// Address of the first byte.
     pub fn start(&self) -> *mut u8 {
         self.start.as_ptr()
     }
@@ -146,7 +146,7 @@ mod pages {
         };
         let failed = start.addr() == usize::MAX;
         let start = NonNull::new(start).filter(|_| !failed)?;
-        // SAFETY: that mapping. A system without huge pages refuses, which does no harm.
+        // SAFETY: the mapping was just made. Without huge pages the system refuses, which is fine.
         unsafe { madvise(start.as_ptr(), length, HUGE_PAGES) };
         Some(start.cast())
     }
@@ -190,8 +190,8 @@ fn capacity_for(length: usize) -> usize {
 
 impl Kept {
     fn take(&mut self, capacity: usize) -> Option<Memory> {
-        // Batches of items of different lengths are never of the same size. A block that is a
-        // little larger than necessary and was just in use is better than one that fits.
+        // Batches of items of different lengths never have the same size. A block that is a little
+        // larger than necessary and was just in use is better than one that fits.
         let fits = capacity..=capacity + capacity / 4;
         let least = if fits.contains(&self.latest) && self.blocks.contains_key(&self.latest) {
             self.latest

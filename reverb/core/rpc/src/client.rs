@@ -5,9 +5,9 @@ mod channel;
 mod connection;
 mod credentials;
 mod driver;
-mod pool;
+mod round_robin;
+mod servers;
 mod token;
-mod turns;
 mod unix_socket;
 
 pub use channel::{AnswerRules, Call, Channel, Reply, own_name};

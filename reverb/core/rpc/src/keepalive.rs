@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keepalive: how one end of a connection detects that the other end is gone.
+//! Keepalive: detects that the other end of a connection is gone.
 //!
-//! A machine that loses power or its network does not close its connections. If both ends are of
+//! A machine that loses power or its network does not close its connections. If both ends belong to
 //! this package, each sends an HTTP/2 PING at intervals while a call is open. gRPC's own library
-//! closes a connection after a few PINGs (`too_many_pings`). So peers that have not identified
+//! closes a connection after a few PINGs (`too_many_pings`), so peers that have not identified
 //! themselves as ours get none. For them there is only TCP keepalive, which takes longer and does
 //! not detect a process that hangs.
 
@@ -24,27 +24,26 @@ use tokio::time::{Instant, MissedTickBehavior};
 /// The product name of both ends: clients send it as `user-agent`, servers as `server`.
 pub const PRODUCT: &str = concat!("grpc-rust-reverb/", env!("CARGO_PKG_VERSION"));
 
-/// Metadata by which a client says who it is, for people who look at the server.
+/// Metadata with the client's name, for people who look at the server.
 pub const CLIENT_NAME: &str = "reverb-client";
 
-/// A longer name of a client is cut.
+/// Longer names of clients are cut.
 pub(crate) const MAX_CLIENT_NAME_BYTES: usize = 256;
 
 /// The prefix of `PRODUCT` that all versions share.
 const PRODUCT_NAME: &[u8] = b"grpc-rust-reverb/";
 
-/// TCP probes a connection after this time without data.
+/// Idle time after which TCP probes a connection.
 const TCP_PROBE_AFTER: Duration = Duration::from_secs(10);
 
-/// Time from one probe to the next.
 const TCP_PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// TCP closes a connection after this many unanswered probes.
+/// Number of unanswered probes after which TCP closes a connection.
 const TCP_PROBES: u32 = 4;
 
-/// TCP closes a connection when data stays unacknowledged for this long. Linux applies it to probes
-/// too, instead of their number, and to a peer that acknowledges but has no room for more. It is
-/// checked when a probe is due, so it is slightly less than the time of all probes.
+/// Time for which data may stay unacknowledged before TCP closes a connection. Linux applies it to
+/// probes too, instead of their number, and to a peer that acknowledges but has no room for more.
+/// It is checked when a probe is due, so it is slightly less than the time of all probes.
 const TCP_USER_TIMEOUT: Duration = Duration::from_secs(28);
 
 /// The timeout is measured in this many parts, see `Keepalive::is_answered`.
@@ -53,7 +52,7 @@ const PARTS: u32 = 5;
 /// Shortest and longest interval and timeout, in seconds.
 const LIMITS_S: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
 
-/// When to ping a peer, and how long to wait for an answer.
+/// Intervals of PINGs, and the time limit for their answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keepalive {
     /// Time between two PINGs while a call is open. `None` sends none.
@@ -99,7 +98,7 @@ impl Keepalive {
         #[cfg(any(target_os = "linux", target_os = "android", target_os = "macos", windows))]
         let keepalive = keepalive.with_interval(TCP_PROBE_INTERVAL).with_retries(TCP_PROBES);
         let _ = socket.set_tcp_keepalive(&keepalive);
-        // If the user allows a frozen peer more time, TCP must allow it too.
+        // If the user gives a frozen peer more time, TCP must do so too.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let _ = socket.set_tcp_user_timeout(Some(
             TCP_USER_TIMEOUT.max(self.interval.unwrap_or_default() + self.timeout),
@@ -121,8 +120,8 @@ impl Keepalive {
         }
     }
 
-    /// Whether the peer answers a PING. Any data that it sends or acknowledges meanwhile counts as
-    /// a sign of life, because on a slow line the PING may wait behind megabytes.
+    /// Returns true if the peer answers a PING. Any data that it sends or acknowledges meanwhile
+    /// counts as a sign of life, because on a slow network the PING may be queued behind megabytes.
     ///
     /// Time in which this process itself did not run does not count. So the timeout is split into
     /// parts, and a part that took too long is repeated.
@@ -146,7 +145,7 @@ impl Keepalive {
     }
 }
 
-/// Whether a `user-agent` or `server` header is from this package.
+/// Returns true if a `user-agent` or `server` header is from this package.
 pub fn is_ours(product: Option<&HeaderValue>) -> bool {
     product.is_some_and(|it| it.as_bytes().starts_with(PRODUCT_NAME))
 }

@@ -10,7 +10,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]
 
 pub mod client;
-pub mod frames;
+pub mod framing;
 pub mod keepalive;
 pub mod message;
 pub mod server;
@@ -23,5 +23,4 @@ use std::pin::Pin;
 pub use keepalive::Keepalive;
 pub use message::{Message, MessageBuilder};
 
-/// A future on the heap.
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -7,23 +7,21 @@ use bytes::{Buf, Bytes};
 
 use crate::server::Room;
 
-/// Length of the header before every message: a compression flag and the length of the message.
-pub const FRAME_HEADER_BYTES: usize = 5;
+/// Length of the prefix of every gRPC message: a compression flag and the length of the message.
+pub const PREFIX_BYTES: usize = 5;
 
 /// Payloads up to this size are copied. That is cheaper than one more entry in a vectored write.
 const MAX_COPIED_BYTES: usize = 2048;
 
-/// A message with its gRPC frame header, ready for the socket. Large payloads are shared, not
-/// copied.
+/// A message with its gRPC prefix, ready for the socket. Large payloads are shared, not copied.
 #[derive(Debug)]
 pub struct Message {
     segments: Vec<Segment>,
     /// Index of the first segment that is not consumed.
     at: usize,
-    /// Number of consumed bytes of that segment.
     consumed: usize,
     remaining: usize,
-    /// What it takes of the room for readers, until it has left.
+    /// Room for readers that it occupies until it is sent.
     _room: Option<Room>,
 }
 
@@ -43,21 +41,21 @@ impl Segment {
 }
 
 impl Message {
-    /// Encodes a generated message.
+    /// Creates a message from a generated one.
     pub fn encode(message: &impl prost::Message) -> Self {
         let mut builder = MessageBuilder::with_capacity(message.encoded_len());
         message.encode_raw(builder.out());
         builder.finish()
     }
 
-    /// A message from its encoding.
+    /// Creates a message from its encoding.
     pub fn from_body(body: &[u8]) -> Self {
         let mut builder = MessageBuilder::with_capacity(body.len());
         builder.out().extend_from_slice(body);
         builder.finish()
     }
 
-    /// A message from its compressed encoding. The compression must be that of the stream's
+    /// Creates a message from its compressed encoding. The compression must be that of the stream's
     /// headers.
     pub fn from_compressed_body(body: &[u8]) -> Self {
         let mut builder = MessageBuilder::with_capacity(body.len());
@@ -66,12 +64,12 @@ impl Message {
         builder.finish()
     }
 
-    /// No bytes at all, not even a frame header. It ends a stream.
+    /// No bytes at all, not even a prefix. It ends a stream.
     pub(crate) fn empty() -> Self {
         Self { segments: Vec::new(), at: 0, consumed: 0, remaining: 0, _room: None }
     }
 
-    /// With the room that was taken for it, which is given back when it has left.
+    /// Attaches the room that was taken for it; sending the message gives it back.
     #[must_use]
     pub fn with_room(self, mut room: Room) -> Self {
         room.use_for(self.remaining);
@@ -123,8 +121,8 @@ pub struct MessageBuilder {
 impl MessageBuilder {
     /// An empty message with room for `bytes` bytes of small parts.
     pub fn with_capacity(bytes: usize) -> Self {
-        let mut tail = Vec::with_capacity(FRAME_HEADER_BYTES + bytes);
-        tail.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
+        let mut tail = Vec::with_capacity(PREFIX_BYTES + bytes);
+        tail.extend_from_slice(&[0; PREFIX_BYTES]);
         Self { segments: Vec::new(), tail, closed_bytes: 0 }
     }
 
@@ -135,7 +133,7 @@ impl MessageBuilder {
 
     /// Length of the message so far, in bytes.
     pub fn body_len(&self) -> usize {
-        self.closed_bytes + self.tail.len() - FRAME_HEADER_BYTES
+        self.closed_bytes + self.tail.len() - PREFIX_BYTES
     }
 
     /// Appends bytes that are shared with the caller, unless copying them is cheaper.
@@ -158,16 +156,17 @@ impl MessageBuilder {
         // `MessageSender` refuses messages that are too long for this field.
         let length_field = u32::try_from(length).unwrap_or(u32::MAX);
         if let Some(Segment::Written(head)) = self.segments.first_mut() {
-            head[1..FRAME_HEADER_BYTES].copy_from_slice(&length_field.to_be_bytes());
+            head[1..PREFIX_BYTES].copy_from_slice(&length_field.to_be_bytes());
         }
-        let remaining = length + FRAME_HEADER_BYTES;
+        let remaining = length + PREFIX_BYTES;
         Message { segments: self.segments, at: 0, consumed: 0, remaining, _room: None }
     }
 }
 
-/// The message as one buffer without its frame header, for tests and for calls without a network.
+/// Content of the message as one buffer without its prefix, for tests and for calls without a
+/// network.
 pub fn body_bytes(mut message: Message) -> Bytes {
-    message.advance(FRAME_HEADER_BYTES);
+    message.advance(PREFIX_BYTES);
     let length = message.remaining();
     message.copy_to_bytes(length)
 }

@@ -2,28 +2,28 @@
 //! The server side: a port, its connections, and the calls on them.
 
 mod accepted;
+mod admissions;
 mod authority;
-mod begun;
 mod by_age;
 mod call;
 mod connection;
 mod files;
 mod first_bytes;
+mod graceful_close;
 mod handshakes;
 mod huffman;
-mod last_words;
 mod listener;
 #[cfg(unix)]
 mod listening;
 mod outgoing;
 mod peer;
+mod preface;
 mod refused_connections;
 mod responder;
-mod standing;
 mod stop;
-mod strangers;
 mod stream_limit;
 mod traffic;
+mod unadmitted_calls;
 mod unary;
 #[cfg(unix)]
 mod unix_socket;
@@ -33,8 +33,8 @@ pub use files::{max_files, reserved_files};
 pub use listener::{ConnectionLimits, Listeners, PortOptions, PortTls, bind, serve};
 #[cfg(unix)]
 pub use listening::{SocketIdentity, listening};
-pub use outgoing::{Kind, Outbox, Outgoing, PASS_BYTES, Room};
-pub use peer::{Link, Peer};
+pub use outgoing::{CallType, Outbox, Outgoing, PASS_BYTES, Room};
+pub use peer::{Encryption, Peer};
 pub use responder::Responder;
 pub use stop::{Stop, StopSender, stop_signal, stopping};
 pub use traffic::{LIMITS, Traffic};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Paths of Unix sockets, and the addresses that lead to them.
+//! Paths of Unix sockets, and their addresses.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use reverb_data::{Error, Result};
 
-/// Bytes of a path that the system has room for, without the zero at its end.
+/// Longest path that the system accepts in bytes, without the zero at its end.
 pub const MAX_PATH_BYTES: usize = if cfg!(target_os = "linux") { 107 } else { 103 };
 
 /// The path of a Unix socket: not empty, without a zero byte, and not too long.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SocketPath(PathBuf);
 
-/// As people write it: `unix:/run/reverb/socket`.
+/// Form for people: `unix:/run/reverb/socket`.
 impl fmt::Display for SocketPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "unix:{}", self.0.display())
@@ -26,7 +26,7 @@ impl SocketPath {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` that says what is wrong, with the path and its length.
+    /// `InvalidArgument` that names the problem, the path and its length.
     pub fn new(path: PathBuf) -> Result<Self> {
         match problem(&path) {
             None => Ok(Self(path)),
@@ -47,7 +47,7 @@ impl SocketPath {
         path.map_err(|error| error.context("unix_path"))
     }
 
-    /// Parses what follows `unix:` in an address, with `%20` and the like for bytes, as in gRPC.
+    /// Parses the part of an address after `unix:`, with `%20` and the like for bytes, as in gRPC.
     pub(crate) fn from_address(rest: &str) -> std::result::Result<Self, String> {
         let path = match rest.strip_prefix("//") {
             Some(path) if path.starts_with('/') => path,
@@ -75,8 +75,8 @@ impl SocketPath {
         }
     }
 
-    /// The address of the socket, which clients of dm-reverb and gRPC understand, too:
-    /// `unix:///run/reverb/socket`. Bytes that addresses do not have are written like `%20`.
+    /// Address of the socket, which clients of dm-reverb and gRPC understand, too:
+    /// `unix:///run/reverb/socket`. Bytes that are not allowed in addresses are written like `%20`.
     pub fn address(&self) -> String {
         let bytes = self.0.as_os_str().as_encoded_bytes();
         let mut address = if self.0.is_absolute() { "unix://" } else { "unix:" }.to_owned();
@@ -101,7 +101,6 @@ impl SocketPath {
     }
 }
 
-/// What is wrong with a path.
 fn problem(path: &Path) -> Option<String> {
     let bytes = path.as_os_str().as_encoded_bytes();
     if !cfg!(unix) {

@@ -15,8 +15,8 @@ pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// dm-reverb's clients refuse header lists of more than 8 KiB, so a longer message is cut.
 const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// How the answer of a port with TLS to a call without it begins. Clients of dm-reverb raise an
-/// error of this code at once; after any other they would try again for ever.
+/// Beginning of the answer to a call without TLS at a port that requires it. Clients of dm-reverb
+/// raise an error of this code at once; after any other they would retry forever.
 pub const WANTS_TLS: &str = "This port wants TLS";
 
 /// The message of old gRPC libraries for a lost connection. It means `UNAVAILABLE`.
@@ -46,7 +46,7 @@ pub enum Code {
     Unauthenticated = 16,
 }
 
-/// All codes, by their number.
+/// All codes, in the order of their numbers.
 pub const CODES: [Code; 17] = [
     Code::Ok,
     Code::Cancelled,
@@ -68,7 +68,7 @@ pub const CODES: [Code; 17] = [
 ];
 
 impl Code {
-    /// Its name in the specification of gRPC: `INVALID_ARGUMENT`.
+    /// Name in the specification of gRPC: `INVALID_ARGUMENT`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ok => "OK",
@@ -92,7 +92,7 @@ impl Code {
     }
 }
 
-/// How a call ended.
+/// Result of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The code.
@@ -107,7 +107,7 @@ impl Status {
         Self { code: Code::Ok, message: String::new() }
     }
 
-    /// The call failed with `error`.
+    /// Status of a call that failed with `error`.
     pub fn from_error(error: &Error) -> Self {
         let code = match error.kind() {
             ErrorKind::InvalidArgument | ErrorKind::SignatureMismatch => Code::InvalidArgument,
@@ -182,7 +182,7 @@ impl Status {
             403 => Code::PermissionDenied,
             _ => Code::Internal,
         };
-        Self { code, message: format!("The answer is no gRPC: HTTP status {status}.") }
+        Self { code, message: format!("The answer is not gRPC: HTTP status {status}.") }
     }
 }
 
@@ -237,20 +237,11 @@ mod tests {
 
     #[test]
     fn every_kind_survives_a_round_trip() {
-        for kind in [
-            ErrorKind::InvalidArgument,
-            ErrorKind::TableNotFound,
-            ErrorKind::DeadlineExceeded,
-            ErrorKind::FailedPrecondition,
-            ErrorKind::PermissionDenied,
-            ErrorKind::Unauthenticated,
-            ErrorKind::ResourceExhausted,
-            ErrorKind::Unimplemented,
-            ErrorKind::Unavailable,
-            ErrorKind::Cancelled,
-            ErrorKind::DataLoss,
-            ErrorKind::Internal,
-        ] {
+        for kind in ErrorKind::ALL {
+            // They are told from others of their code by their text, or in this process alone.
+            if matches!(kind, ErrorKind::SignatureMismatch | ErrorKind::RateLimiterTimeout) {
+                continue;
+            }
             let error = Error::new(kind, "100 % of größe\nfailed");
             assert_eq!(round_trip(&Status::from_error(&error)).into_error(), Some(error));
         }

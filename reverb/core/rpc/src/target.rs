@@ -7,31 +7,31 @@ use reverb_data::{Error, Result};
 
 use crate::socket_path::SocketPath;
 
-/// A parsed target: one or several places, each of a server or, if its name leads to several
-/// addresses, of several.
+/// A parsed target: one or several addresses. A name that resolves to several addresses stands for
+/// several servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
-    /// What the address says of TLS.
+    /// TLS, as the address demands it.
     pub scheme: Scheme,
     /// At least one, in the given order. A Unix socket is the only one.
-    pub places: Vec<Place>,
+    pub servers: Vec<ServerAddress>,
 }
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// On a port.
+pub enum ServerAddress {
+    /// A port of a host.
     Host(HostPort),
-    /// On a Unix socket of this machine.
+    /// A Unix socket of this machine.
     Socket(SocketPath),
 }
 
-/// What an address says of TLS.
+/// TLS demanded by an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scheme {
-    /// `host:port`: none, unless `REVERB_TLS` says otherwise. Unix sockets never have it.
+    /// `host:port`: no TLS, unless `REVERB_TLS` says otherwise. Unix sockets never use it.
     Unsaid,
-    /// `grpc://host:port`: none.
+    /// `grpc://host:port`: no TLS.
     Cleartext,
     /// `grpcs://host:port`: TLS.
     Tls,
@@ -47,7 +47,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// The authority part of a URI.
+    /// Authority part of a URI.
     pub fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -56,7 +56,8 @@ impl HostPort {
         }
     }
 
-    /// Whether it can be a server in this process: a loopback address, or the unspecified address.
+    /// Returns true if it can be a server in this process: a loopback address, or the unspecified
+    /// address.
     pub fn is_loopback(&self) -> bool {
         if self.host.eq_ignore_ascii_case("localhost") {
             return true;
@@ -69,12 +70,12 @@ impl HostPort {
 
 impl Target {
     /// Parses `host:port`, a comma-separated list of them, or the gRPC forms `dns:///host:port`,
-    /// `ipv4:1.2.3.4:1,5.6.7.8:2` and `ipv6:[::1]:1`. Before it may stand `grpcs://`, for TLS, or
-    /// `grpc://`, for none. Or else `unix:///absolute/path` or `unix:path`, for a Unix socket.
+    /// `ipv4:1.2.3.4:1,5.6.7.8:2` and `ipv6:[::1]:1`. They may begin with `grpcs://` for TLS, or
+    /// `grpc://` for none. A Unix socket is `unix:///absolute/path` or `unix:path`.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` that says what is wrong.
+    /// `InvalidArgument` that names the problem.
     pub fn parse(text: &str) -> Result<Self> {
         let (scheme, rest) = match (text.strip_prefix("grpcs://"), text.strip_prefix("grpc://")) {
             (Some(rest), _) => (Scheme::Tls, rest),
@@ -84,17 +85,17 @@ impl Target {
         if rest.starts_with("unix:") || rest.starts_with("unix-abstract:") {
             return parse_socket(scheme, rest, text);
         }
-        let places = without_resolver(rest)
+        let servers = without_resolver(rest)
             .split(',')
-            .map(|host_port| Ok(Place::Host(parse_host_port(host_port.trim(), text)?)))
+            .map(|host_port| Ok(ServerAddress::Host(parse_host_port(host_port.trim(), text)?)))
             .collect::<Result<Vec<_>>>()?;
-        Ok(Self { scheme, places })
+        Ok(Self { scheme, servers })
     }
 
-    /// The Unix socket, if it is one.
+    /// Path of the Unix socket, if it is one.
     pub fn socket(&self) -> Option<&SocketPath> {
-        match self.places.as_slice() {
-            [Place::Socket(path)] => Some(path),
+        match self.servers.as_slice() {
+            [ServerAddress::Socket(path)] => Some(path),
             _ => None,
         }
     }
@@ -108,24 +109,24 @@ fn parse_socket(scheme: Scheme, rest: &str, text: &str) -> Result<Target> {
     };
     if scheme != Scheme::Unsaid {
         return malformed(
-            "has grpc:// or grpcs:// before unix:, and there is no TLS on a Unix socket: what it \
-             carries never leaves the machine",
+            "has grpc:// or grpcs:// before unix:, but a Unix socket has no TLS, because its data \
+             never leaves the machine",
         );
     }
     let Some(path) = rest.strip_prefix("unix:") else {
         return malformed(
-            "names an abstract socket, which every user of the machine may take or connect to: \
-             take a socket with a path, in a directory of its own",
+            "names an abstract socket, which every user of the machine may open or connect to: use \
+             a socket with a path, in a directory of its own",
         );
     };
     match SocketPath::from_address(path) {
-        Ok(path) => Ok(Target { scheme, places: vec![Place::Socket(path)] }),
+        Ok(path) => Ok(Target { scheme, servers: vec![ServerAddress::Socket(path)] }),
         Err(what) => malformed(&what),
     }
 }
 
-impl Place {
-    /// The authority part of a URI. Unix sockets have that of gRPC's own library.
+impl ServerAddress {
+    /// Authority part of a URI. Unix sockets have the one that gRPC's own library sends.
     pub fn authority(&self) -> String {
         match self {
             Self::Host(host_port) => host_port.authority(),
@@ -148,7 +149,7 @@ fn without_resolver(text: &str) -> &str {
 }
 
 fn parse_host_port(host_port: &str, text: &str) -> Result<HostPort> {
-    // What stands before an @ may be a secret.
+    // The part before an @ may be a secret.
     let shown = if text.contains('@') { "(not shown)".to_owned() } else { format!("{text:?}") };
     let malformed = |what: &str| {
         Error::invalid_argument(format!(
@@ -157,15 +158,15 @@ fn parse_host_port(host_port: &str, text: &str) -> Result<HostPort> {
         ))
     };
     if host_port.contains('@') {
-        return Err(malformed("has a user, and addresses have none"));
+        return Err(malformed("has a user name, which addresses do not have"));
     }
     if host_port.starts_with("unix:") || host_port.starts_with("unix-abstract:") {
-        return Err(malformed("has a Unix socket in a list, where it cannot stand: it is alone"));
+        return Err(malformed("has a Unix socket in a list: it must be the only address"));
     }
     if host_port.contains("://") {
         let has_one = ["grpcs://", "grpc://"].iter().any(|it| host_port.starts_with(it));
         return Err(malformed(if has_one {
-            "has a scheme in its middle, and it stands once, in front of all hosts"
+            "has a scheme in its middle: write it once, before all hosts"
         } else {
             "has a scheme that is neither grpc:// nor grpcs:// (in lower case)"
         }));
@@ -182,17 +183,17 @@ fn parse_host_port(host_port: &str, text: &str) -> Result<HostPort> {
         return Err(malformed("has no host"));
     }
     if host.chars().any(|c| c.is_whitespace() || c.is_control() || "/@?#[]\\".contains(c)) {
-        return Err(malformed("has a character that no host name has"));
+        return Err(malformed("has a character that is not allowed in a host name"));
     }
     let port = port.parse().ok().filter(|&port| port != 0);
     let port = port.ok_or_else(|| malformed("has no port between 1 and 65535"))?;
     Ok(HostPort { host: host.to_owned(), port })
 }
 
-/// A host that leads to this machine, and a port.
+/// A host name or address of this machine, and a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loopback {
-    /// The address; `None` for `localhost`, which is that of IPv4 or of IPv6.
+    /// Address; `None` for `localhost`, which stands for both IPv4 and IPv6.
     pub ip: Option<IpAddr>,
     /// The port.
     pub port: u16,
@@ -204,10 +205,11 @@ impl Loopback {
         Self { ip: None, port }
     }
 
-    /// If `target` is a single host that can be a server in this process.
+    /// The loopback address of `target`, if it is a single host that can be a server in this
+    /// process.
     pub fn of(target: &str) -> Option<Self> {
-        match Target::parse(target).ok()?.places.as_slice() {
-            [Place::Host(host_port)] if host_port.is_loopback() => {
+        match Target::parse(target).ok()?.servers.as_slice() {
+            [ServerAddress::Host(host_port)] if host_port.is_loopback() => {
                 let ip = host_port.host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
                 Some(Self { ip, port: host_port.port })
             }
@@ -215,8 +217,8 @@ impl Loopback {
         }
     }
 
-    /// Whether it leads to a server that listens on this address and the same port. If not, another
-    /// server may listen there.
+    /// Returns true if it reaches a server that listens on this address and the same port. If not,
+    /// another server may listen there.
     pub fn leads_to(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let is_default = address == Ipv4Addr::LOCALHOST
@@ -224,7 +226,7 @@ impl Loopback {
             || address.is_unspecified();
         match self.ip {
             None => is_default,
-            // The system takes it for the loopback address.
+            // The system treats it as the loopback address.
             Some(ip) if ip.is_unspecified() => is_default,
             Some(ip) if address.is_unspecified() => ip.is_ipv4() || address.is_ipv6(),
             Some(ip) => ip == address,
@@ -237,7 +239,7 @@ mod tests {
     use super::*;
 
     fn hosts(text: &str) -> Vec<String> {
-        Target::parse(text).unwrap().places.iter().map(Place::authority).collect()
+        Target::parse(text).unwrap().servers.iter().map(ServerAddress::authority).collect()
     }
 
     #[test]
@@ -285,8 +287,8 @@ mod tests {
             ("unix:/a,unix:/b", "has a comma"),
             ("unix:/a?b", "has a ? or a #"),
             ("a:1,unix:/b", "has a Unix socket in a list"),
-            ("grpcs://unix:/a", "there is no TLS on a Unix socket"),
-            ("grpc://unix:///a", "there is no TLS on a Unix socket"),
+            ("grpcs://unix:/a", "a Unix socket has no TLS"),
+            ("grpc://unix:///a", "a Unix socket has no TLS"),
             ("unix-abstract:a", "names an abstract socket"),
         ] {
             let error = Target::parse(text).unwrap_err();

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, Shape,
-    TableConfig, Tensor, TensorData,
+    Chunk, ChunkBuilder, DType, NewItem, SelectorConfig, SequenceRange, Shape, TableConfig, Tensor,
+    TensorData,
 };
 use reverb_data::{KeyGenerator, TrajectoryBuilder};
 use reverb_engine::Table;
@@ -33,21 +33,11 @@ fn main() -> Outcome<()> {
         return runtime.block_on(measure("another process", &transport));
     }
     let table = Table::new(TableConfig {
-        name: "fifo".into(),
         sampler: SelectorConfig::Uniform,
-        remover: SelectorConfig::Fifo,
-        max_size: std::env::var("MAX_SIZE").map_or(Ok(1_000_000), |text| text.parse())?,
-        max_times_sampled: 0,
-        rate_limiter: RateLimiterConfig {
-            samples_per_insert: 1.0,
-            min_size_to_sample: 1,
-            min_diff: f64::MIN,
-            max_diff: f64::MAX,
-        },
-        signature: None,
-        seed: None,
-        memory: reverb_data::MemoryConfig::default(),
-        max_priority: reverb_data::MaxPriority::default(),
+        ..TableConfig::fifo(
+            "fifo",
+            std::env::var("MAX_SIZE").map_or(Ok(1_000_000), |text| text.parse())?,
+        )
     })?;
     let server = Server::start(vec![table], &ServerOptions::default(), runtime.handle())?;
     let grpc: Arc<dyn Transport> =

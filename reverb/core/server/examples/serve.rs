@@ -32,10 +32,7 @@ fn table(
     max_diff: f64,
 ) -> TableConfig {
     TableConfig {
-        name: name.into(),
         sampler,
-        remover: SelectorConfig::Fifo,
-        max_size: if max_times_sampled == 1 { 100 } else { max_size() },
         max_times_sampled,
         rate_limiter: RateLimiterConfig {
             samples_per_insert: 1.0,
@@ -43,10 +40,7 @@ fn table(
             min_diff: if max_times_sampled == 1 { 0.0 } else { f64::MIN },
             max_diff,
         },
-        signature: None,
-        seed: None,
-        memory: reverb_data::MemoryConfig::default(),
-        max_priority: reverb_data::MaxPriority::default(),
+        ..TableConfig::fifo(name, if max_times_sampled == 1 { 100 } else { max_size() })
     }
 }
 

@@ -12,6 +12,7 @@ mod set_directory;
 mod set_paused;
 mod set_rate_limiter;
 mod status;
+mod wait_reason;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,13 +22,13 @@ use reverb_data::{Error, ErrorKind, Result};
 use reverb_engine::SetBy;
 use reverb_rpc::Message;
 use reverb_rpc::client::own_name;
-use reverb_rpc::frames::MessageReader;
+use reverb_rpc::framing::MessageReader;
 use reverb_rpc::message::body_bytes;
 use reverb_rpc::server::{Responder, decode, read_single_encoded};
 use reverb_wire::calls::{Call, Needs, SmallCall};
 use reverb_wire::generated::reverb::{
     CheckpointStatusRequest, ConfigureTablesRequest, DirectoryRequest, DrainRequest,
-    SetDirectoryRequest, SetPausedRequest, SetRateLimiterRequest, StatusRequest,
+    SetDirectoryRequest, SetPausedRequest, SetRateLimiterRequest, StatusRequest, WaitReasonRequest,
 };
 use reverb_wire::generated::{CheckpointRequest, ResetRequest, ServerInfoRequest};
 use reverb_wire::transport::BoxFuture;
@@ -110,7 +111,7 @@ macro_rules! handlers {
 }
 
 /// The handlers of all small calls.
-const HANDLERS: [(&str, Handler); 11] = handlers![
+const HANDLERS: [(&str, Handler); 12] = handlers![
     CheckpointRequest,
     CheckpointStatusRequest,
     ConfigureTablesRequest,
@@ -122,6 +123,7 @@ const HANDLERS: [(&str, Handler); 11] = handlers![
     SetPausedRequest,
     SetRateLimiterRequest,
     StatusRequest,
+    WaitReasonRequest,
 ];
 
 fn find(path: &str) -> Result<Handler> {

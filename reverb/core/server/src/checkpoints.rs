@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use reverb_checkpoint::{GroupPlace, Held, Progress, SaveOptions, Saved, ServerName, save};
+use reverb_checkpoint::{Held, Progress, SaveOptions, Saved, ServerName, ShardIdentity, save};
 use reverb_data::{Error, Result};
 use reverb_engine::Table;
 use reverb_wire::generated::reverb::CheckpointStatusResponse;
@@ -99,11 +99,11 @@ impl Checkpoints {
     /// Saves the tables as of a moment after this call. Waits for earlier saves to end.
     ///
     /// The save continues when the future is dropped: other callers may rely on it.
-    /// `place` is that of the server in its group.
+    /// `shard` is the server in its group.
     pub(crate) async fn save(
         self: &Arc<Self>,
         tables: &[Arc<Table>],
-        place: Option<GroupPlace>,
+        shard: Option<ShardIdentity>,
     ) -> Result<String> {
         let (this, tables) = (Arc::clone(self), tables.to_vec());
         let saving = self.runtime.spawn(async move {
@@ -113,7 +113,7 @@ impl Checkpoints {
                 Err(error) => return this.end(Err(error)),
             };
             let logging = tokio::spawn(log_progress(Arc::clone(&progress)));
-            let options = this.save_options(place);
+            let options = this.save_options(shard);
             let (sender, saved) = oneshot::channel();
             let checkpoints = Arc::clone(&this);
             // It needs its own thread because it lowers the thread's priority for good.
@@ -196,7 +196,7 @@ impl Checkpoints {
         Ok(Arc::clone(&state.progress))
     }
 
-    fn save_options(&self, place: Option<GroupPlace>) -> SaveOptions {
+    fn save_options(&self, shard: Option<ShardIdentity>) -> SaveOptions {
         let root = self.options.root.clone();
         let root = root.or_else(|| self.state.lock().temporary_root.clone());
         SaveOptions {
@@ -204,7 +204,7 @@ impl Checkpoints {
             group: self.options.group.clone(),
             keep_latest: self.options.keep_latest,
             name: self.options.name.clone(),
-            place,
+            shard,
         }
     }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use reverb_auth::Right;
-use reverb_checkpoint::GroupPlace;
+use reverb_checkpoint::ShardIdentity;
 use reverb_data::{Error, NUM_SLOTS, Result};
 use reverb_engine::{SetBy, SlotSet, Table, TableChanges};
 use reverb_wire::generated::reverb::{
@@ -52,11 +52,11 @@ impl Group {
     }
 
     /// What checkpoints tell of it.
-    pub(crate) fn stored_place(&self) -> Option<GroupPlace> {
+    pub(crate) fn stored_place(&self) -> Option<ShardIdentity> {
         let place = self.place()?;
         let num_shards = u32::try_from(place.map.shards.len()).ok()?;
         let index = u32::try_from(place.index).ok()?;
-        Some(GroupPlace { group: place.map.group.clone(), index, num_shards })
+        Some(ShardIdentity { group: place.map.group.clone(), index, num_shards })
     }
 
     /// Takes a map, and tells the tables which slots the server owns. May take long: it looks at

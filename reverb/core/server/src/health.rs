@@ -7,7 +7,7 @@
 use reverb_data::error::cut;
 use reverb_data::{Error, Result};
 use reverb_rpc::Message;
-use reverb_rpc::frames::MessageReader;
+use reverb_rpc::framing::MessageReader;
 use reverb_rpc::server::{Responder, read_single_message, stopping};
 use reverb_rpc::status::{Code, Status};
 use reverb_wire::generated::grpc::health::health_check_response::ServingStatus;

@@ -7,7 +7,7 @@ use reverb_auth::Right;
 use reverb_data::{Error, Result};
 use reverb_engine::{LimiterHold, SetBy};
 use reverb_rpc::Message;
-use reverb_rpc::frames::MessageReader;
+use reverb_rpc::framing::MessageReader;
 use reverb_rpc::server::{Responder, decode};
 use reverb_wire::generated::reverb::{HoldRateLimiterRequest, HoldRateLimiterResponse};
 

@@ -66,7 +66,7 @@ fn untold(service: &Service, long: Duration) -> Vec<(String, String)> {
 
 #[cfg(test)]
 mod tests {
-    use reverb_data::{MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig};
+    use reverb_data::{RateLimiterConfig, TableConfig};
     use reverb_engine::{SetBy, Table};
     use tokio::runtime::Handle;
 
@@ -80,18 +80,7 @@ mod tests {
             min_diff: f64::MIN,
             max_diff: f64::MAX,
         };
-        let config = TableConfig {
-            name: name.into(),
-            sampler: SelectorConfig::Fifo,
-            remover: SelectorConfig::Fifo,
-            max_size: 10,
-            max_times_sampled: 0,
-            rate_limiter,
-            signature: None,
-            seed: None,
-            memory: MemoryConfig::default(),
-            max_priority: reverb_data::MaxPriority::default(),
-        };
+        let config = TableConfig { rate_limiter, ..TableConfig::fifo(name, 10) };
         Table::new(config).unwrap()
     }
 

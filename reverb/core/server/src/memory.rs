@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use reverb_data::error::grouped;
 use reverb_data::{Chunk, Error, MemoryConfig, Result, ServerAccount, WhenFull, byte_size};
 use reverb_engine::{Evicted, Table};
-use reverb_rpc::frames::{Gate, STREAM_WINDOW_BYTES};
+use reverb_rpc::framing::{Gate, STREAM_WINDOW_BYTES};
 use reverb_rpc::server::Outgoing;
 
 use crate::streams::Stream;

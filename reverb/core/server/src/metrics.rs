@@ -448,3 +448,105 @@ fn limit(bytes: i64) -> f64 {
 fn bound(number: f64) -> f64 {
     if number.abs() >= f64::MAX { f64::INFINITY.copysign(number) } else { number }
 }
+
+#[cfg(test)]
+mod tests {
+    use prost_reflect::{DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, Value};
+
+    use super::*;
+    use crate::status::json::DESCRIPTOR;
+
+    /// Numbers without a series: sums and rates, which Prometheus makes itself, moments of a
+    /// change, counts that a reset takes back, and what is of one stream or one save.
+    const NO_SERIES: [&str; 21] = [
+        "memory.total",
+        "tables.limiter.sample_count",
+        "tables.limiter.insert_count",
+        "tables.limiter.delete_count",
+        "tables.inserting.paused.at_ns",
+        "tables.sampling.paused.at_ns",
+        "tables.rates.seconds",
+        "tables.rates.inserts_per_s",
+        "tables.rates.samples_per_s",
+        "tables.rates.insert_blocked",
+        "tables.rates.sample_blocked",
+        "tables.rate_limiter_off.at_ns",
+        "started_at_ns",
+        "now_ns",
+        "checkpoints.items_written",
+        "checkpoints.items_total",
+        "checkpoints.bytes_written",
+        "streams.items",
+        "streams.open_s",
+        "streams.wait_s",
+        "draining.at_ns",
+    ];
+
+    /// A message with all messages below it, each list with one.
+    fn filled(of: &MessageDescriptor) -> DynamicMessage {
+        let mut message = DynamicMessage::new(of.clone());
+        for field in of.fields() {
+            if field.name() == "num_bounds" {
+                message.set_field(&field, Value::I32(3));
+            }
+            let Kind::Message(kind) = field.kind() else { continue };
+            if field.name() != "shards" {
+                let value = Value::Message(filled(&kind));
+                let value = if field.is_list() { Value::List(vec![value]) } else { value };
+                message.set_field(&field, value);
+            }
+        }
+        message
+    }
+
+    /// Sets a number below a message to 5.
+    fn set(message: &mut DynamicMessage, path: &[FieldDescriptor]) {
+        let (field, rest) = path.split_first().expect("a field");
+        if rest.is_empty() {
+            let value = match field.kind() {
+                Kind::Double => Value::F64(5.0),
+                Kind::Int32 => Value::I32(5),
+                Kind::Bool => Value::Bool(true),
+                _ => Value::I64(5),
+            };
+            let value = if field.is_list() { Value::List(vec![value]) } else { value };
+            return message.set_field(field, value);
+        }
+        match message.get_field_mut(field) {
+            Value::List(values) => set(values[0].as_message_mut().expect("it is filled"), rest),
+            value => set(value.as_message_mut().expect("it is filled"), rest),
+        }
+    }
+
+    /// The paths of all numbers below a message.
+    fn numbers(of: &MessageDescriptor, path: &[FieldDescriptor]) -> Vec<Vec<FieldDescriptor>> {
+        let below = |field: FieldDescriptor| {
+            let path = [path, std::slice::from_ref(&field)].concat();
+            match field.kind() {
+                Kind::Message(_) if field.name() == "shards" => vec![],
+                Kind::Message(kind) => numbers(&kind, &path),
+                Kind::String | Kind::Enum(_) => vec![],
+                _ => vec![path],
+            }
+        };
+        of.fields().flat_map(below).collect()
+    }
+
+    #[test]
+    fn every_number_of_a_status_has_a_series() {
+        let text = |message: &DynamicMessage| {
+            metrics(&message.transcode_to::<StatusResponse>().unwrap(), Format::Prometheus)
+        };
+        let before = filled(&DESCRIPTOR);
+        let has_none = |path: &[FieldDescriptor]| {
+            let mut after = before.clone();
+            set(&mut after, path);
+            text(&before) == text(&after)
+        };
+        let all = numbers(&DESCRIPTOR, &[]);
+        let found = all.iter().filter(|path| has_none(path));
+        let names =
+            found.map(|path| path.iter().map(FieldDescriptor::name).collect::<Vec<_>>().join("."));
+        assert_eq!(names.collect::<Vec<_>>(), NO_SERIES);
+    }
+}

@@ -53,6 +53,7 @@ fn escaped(text: &str) -> String {
 mod tests {
     use base64::Engine;
     use base64::engine::general_purpose::STANDARD;
+    use reverb_data::diagnosis::State;
     use reverb_wire::generated::reverb::{Diagnosis, TableStatus};
     use sha2::{Digest, Sha256};
 
@@ -62,6 +63,19 @@ mod tests {
     fn between(start: &str, end: &str) -> &'static str {
         let (_, rest) = PAGE.split_once(start).unwrap();
         rest.split_once(end).unwrap().0
+    }
+
+    #[test]
+    fn the_page_has_a_rank_and_a_colour_for_each_state() {
+        let ranks = between("const WORST_FIRST = [", ", \"unknown\"]").replace('"', "");
+        let worst_first: Vec<_> = State::ALL.iter().rev().map(|(_, name)| *name).collect();
+        assert_eq!(ranks, worst_first.join(", "));
+        for (_, name) in State::ALL {
+            let class = format!(".{}", name.split(' ').next().unwrap());
+            let colours = between("<style>", "</style>").lines().filter(|it| it.contains("color:"));
+            let classes = colours.flat_map(|it| it.split([',', ' ']));
+            assert_eq!(classes.filter(|it| *it == class).count(), 1, "{name}");
+        }
     }
 
     #[test]

@@ -12,7 +12,7 @@ use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorProto, Fil
 use reverb_data::Result;
 use reverb_data::error::cut;
 use reverb_rpc::Message;
-use reverb_rpc::frames::MessageReader;
+use reverb_rpc::framing::MessageReader;
 use reverb_rpc::server::{Responder, decode};
 use reverb_rpc::status::Code;
 use reverb_wire::DESCRIPTORS;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use reverb_auth::Right;
 use reverb_data::Result;
 use reverb_rpc::Message;
-use reverb_rpc::frames::{MessageLimit, MessageReader};
+use reverb_rpc::framing::{MessageLimit, MessageReader};
 use reverb_rpc::server::{Handler, Peer, Responder, Room, read_single_encoded};
 use reverb_rpc::status::Status;
 use reverb_wire::calls::{self as rows, RequestLimit};

@@ -8,8 +8,8 @@ use bytes::{Buf, Bytes};
 use reverb_auth::Right;
 use reverb_data::{Error, Result, Sampled, keep_samples};
 use reverb_engine::MAX_SAMPLE_ITEMS;
-use reverb_rpc::frames::MessageReader;
-use reverb_rpc::server::{Kind, PASS_BYTES, Responder, decode};
+use reverb_rpc::framing::MessageReader;
+use reverb_rpc::server::{CallType, PASS_BYTES, Responder, decode};
 use reverb_wire::codec::sample::{self, MAX_MESSAGE_CHUNK_BYTES, SampleEncoder};
 use reverb_wire::generated::SampleStreamRequest;
 
@@ -92,7 +92,7 @@ async fn serve_request(
         let mut list = if options.at_once(1, remaining) > 1 {
             wait_for_room(service, stream, responder, outbox.room_for_list(bytes)).await?
         } else {
-            let room = outbox.room_or_pass(Kind::Stream, bytes);
+            let room = outbox.room_or_pass(CallType::Stream, bytes);
             wait_for_room(service, stream, responder, room).await?
         };
         if list.is_pass() {
@@ -142,7 +142,7 @@ pub(crate) async fn send_samples(
     let outbox = responder.outbox();
     let (mut rest, mut sent_bytes) = (samples, 0);
     while !rest.is_empty() {
-        let room = outbox.room_or_pass(Kind::Stream, message_bytes(rest));
+        let room = outbox.room_or_pass(CallType::Stream, message_bytes(rest));
         let room = wait_for_room(service, stream, responder, room).await?;
         let max_bytes = if room.is_pass() { PASS_BYTES } else { MAX_MESSAGE_CHUNK_BYTES };
         while let Some(sample) = rest.first() {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use reverb_auth::Right;
 use reverb_data::{Result, Sampled};
 use reverb_engine::{Scan, Table};
-use reverb_rpc::frames::MessageReader;
-use reverb_rpc::server::{Kind, Responder, read_single_message};
+use reverb_rpc::framing::MessageReader;
+use reverb_rpc::server::{CallType, Responder, read_single_message};
 use reverb_wire::codec::sample::SampleEncoder;
 use reverb_wire::generated::reverb::ScanRequest;
 
@@ -40,7 +40,7 @@ pub(crate) async fn run(
     stream.use_table(name);
     let outbox = responder.outbox();
     let kept = usize::try_from(request.kept_chunk_bytes).unwrap_or(0).min(MAX_KEPT_CHUNK_BYTES);
-    let kept_room = outbox.try_room(Kind::Stream, kept).filter(|_| kept > 0);
+    let kept_room = outbox.try_room(CallType::Stream, kept).filter(|_| kept > 0);
     let kept = if kept_room.is_some() { kept } else { 0 };
     let mut encoder = SampleEncoder::new().with_kept_chunks(kept);
     let mut scan = table.begin_unlisted_scan()?;
@@ -50,7 +50,7 @@ pub(crate) async fn run(
             // What was listed before is not needed any more.
             _list = None;
             let most = LISTED_ITEMS.min(table.len());
-            let room = outbox.room_or_pass(Kind::Stream, most * Scan::LISTING_BYTES);
+            let room = outbox.room_or_pass(CallType::Stream, most * Scan::LISTING_BYTES);
             let mut room = wait_for_room(service, stream, responder, room).await?;
             let most = if room.is_pass() { FEW_LISTED_ITEMS } else { LISTED_ITEMS };
             scan = service.stop.or(list(table, scan, most)).await??;
@@ -59,7 +59,7 @@ pub(crate) async fn run(
                 _list = Some(room);
             }
         }
-        let room = outbox.room_or_pass(Kind::Stream, Scan::MAX_ITEMS * size_of::<Sampled>());
+        let room = outbox.room_or_pass(CallType::Stream, Scan::MAX_ITEMS * size_of::<Sampled>());
         let room = wait_for_room(service, stream, responder, room).await?;
         let most = if room.is_pass() { 1 } else { Scan::MAX_ITEMS };
         let items = table.scan_some(&mut scan, most)?;

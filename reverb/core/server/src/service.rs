@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use reverb_data::error::grouped;
 use reverb_data::{Result, byte_size};
 use reverb_engine::{Forecast, Table, TableChanges};
-use reverb_rpc::frames::Gate;
+use reverb_rpc::framing::Gate;
 use reverb_rpc::server::{Stop, Traffic};
 use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
 

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use reverb_auth::Right;
-use reverb_data::{Error, ErrorKind};
+use reverb_data::{Error, ErrorKind, Result};
 use reverb_engine::{SetBy, Table, TableStatus};
 use reverb_rpc::server::Traffic;
 use reverb_wire::convert::table_config::from_max_bytes;
 use reverb_wire::generated::reverb::{
     AuthFailureCount, CallCount, CheckpointStatusResponse, MemoryStatus, RefusalCount,
     ReloadFailureCount, SecurityStatus, SetBy as SetByMessage, StatusRequest, StatusResponse,
-    StreamStatus, TrafficStatus,
+    StreamStatus, TableStatus as TableStatusMessage, TrafficStatus, WaitReasonResponse,
 };
 
 use crate::caller::Caller;
@@ -39,24 +39,11 @@ pub(crate) fn status(
     // who drains it, and streams of others that have no table yet.
     let sees_all = caller.may_everywhere(Right::Sample);
     let is_own = |stream: &Stream| stream.caller.as_deref() == caller.name();
-    let tables: Vec<_> = service.tables.all().iter().map(|table| table.status()).collect();
-    let points: Vec<_> = tables.iter().map(TablePoint::new).collect();
-    let rates = service.history.look(&Arc::downgrade(service), &points);
-    let now_ns = nanoseconds(SystemTime::now());
     let streams = service.streams.all();
-    let around = surroundings(service, now_ns);
-    let of_table = |(status, rates): (&TableStatus, _)| {
-        let slow_readers = SlowReaders::of(&streams, &status.info.config.name);
-        table::table_status(status, &Surroundings { rates, slow_readers, ..around.clone() })
-    };
+    let (tables, now_ns) = table_statuses(service, &streams, may_know);
     StatusResponse {
         memory: Some(memory_status(&service.memory)),
-        tables: tables
-            .iter()
-            .zip(rates)
-            .filter(|(status, _)| may_know(&status.info.config.name))
-            .map(of_table)
-            .collect(),
+        tables,
         version: env!("CARGO_PKG_VERSION").to_owned(),
         started_at_ns: nanoseconds(service.started_at),
         now_ns,
@@ -80,6 +67,44 @@ pub(crate) fn status(
         security: Some(security_status(&service.rotation)),
         shards: Vec::new(),
     }
+}
+
+/// The status of one table, for a caller that waits for it.
+///
+/// # Errors
+///
+/// `TableNotFound` for a table on which the caller has no right.
+pub(crate) fn wait_reason(
+    service: &Arc<Service>,
+    table: &str,
+    caller: &Caller,
+) -> Result<WaitReasonResponse> {
+    let may_see = |known: &str| caller.may_see(known);
+    let is_asked = |known: &str| known == table && may_see(known);
+    let (tables, now_ns) = table_statuses(service, &service.streams.all(), is_asked);
+    let found = tables.into_iter().next();
+    let found = found.ok_or_else(|| service.tables.not_found(table, may_see))?;
+    let memory = Some(memory_status(&service.memory));
+    Ok(WaitReasonResponse { table: Some(found), memory, now_ns })
+}
+
+/// The statuses of these tables, and the time at which they were true, in nanoseconds since 1970.
+fn table_statuses(
+    service: &Arc<Service>,
+    streams: &[Arc<Stream>],
+    is_asked: impl Fn(&str) -> bool,
+) -> (Vec<TableStatusMessage>, i64) {
+    let tables: Vec<_> = service.tables.all().iter().map(|table| table.status()).collect();
+    let points: Vec<_> = tables.iter().map(TablePoint::new).collect();
+    let rates = service.history.look(&Arc::downgrade(service), &points);
+    let now_ns = nanoseconds(SystemTime::now());
+    let around = surroundings(service, now_ns);
+    let of_table = |(status, rates): (&TableStatus, _)| {
+        let slow_readers = SlowReaders::of(streams, &status.info.config.name);
+        table::table_status(status, &Surroundings { rates, slow_readers, ..around.clone() })
+    };
+    let asked = tables.iter().zip(rates).filter(|(table, _)| is_asked(&table.info.config.name));
+    (asked.map(of_table).collect(), now_ns)
 }
 
 /// The state of the checkpoints, without paths for a caller of some tables.

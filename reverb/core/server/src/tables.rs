@@ -67,11 +67,14 @@ impl Tables {
         name: &str,
         is_visible: impl Fn(&str) -> bool,
     ) -> Result<(&Arc<str>, &Arc<Table>)> {
-        self.by_name.get_key_value(name).ok_or_else(|| {
-            let known = self.by_name.keys().filter(|known| is_visible(known));
-            let known: Vec<String> = known.map(ToString::to_string).collect();
-            Error::table_not_found(name, &known)
-        })
+        self.by_name.get_key_value(name).ok_or_else(|| self.not_found(name, is_visible))
+    }
+
+    /// The error for a table that the server does not have; it lists those that are visible.
+    pub(crate) fn not_found(&self, name: &str, is_visible: impl Fn(&str) -> bool) -> Error {
+        let known = self.by_name.keys().filter(|known| is_visible(known));
+        let known: Vec<String> = known.map(ToString::to_string).collect();
+        Error::table_not_found(name, &known)
     }
 
     pub(crate) fn all(&self) -> &[Arc<Table>] {

@@ -10,7 +10,7 @@ use reverb_data::error::grouped;
 use reverb_data::{ChunkMaker, Error, ItemValidator, Result, StoredItem};
 use reverb_engine::Table;
 use reverb_rpc::Message;
-use reverb_rpc::frames::MessageReader;
+use reverb_rpc::framing::MessageReader;
 use reverb_rpc::server::Responder;
 use reverb_wire::codec::insert::InsertRequest;
 use reverb_wire::codec::item::RawItem;

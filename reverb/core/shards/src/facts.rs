@@ -2,33 +2,8 @@
 //! What a client knows of one table of one shard, as last heard.
 
 use parking_lot::Mutex;
-use reverb_data::Sampled;
+use reverb_data::{GroupSampling, Sampled};
 use reverb_wire::generated::reverb::WatchedTable;
-
-/// How a table chooses what it samples, as far as a group cares.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Sampling {
-    /// Every item alike.
-    Uniform,
-    /// By `priority ** exponent`.
-    Prioritized {
-        /// Of the priority.
-        exponent: f64,
-    },
-    /// In some order. Each shard has its own.
-    Ordered,
-}
-
-impl Sampling {
-    /// The weight of an item.
-    pub fn weight(self, priority: f64) -> f64 {
-        match self {
-            Self::Prioritized { exponent } if priority > 0.0 => priority.powf(exponent),
-            Self::Prioritized { .. } => 0.0,
-            Self::Uniform | Self::Ordered => 1.0,
-        }
-    }
-}
 
 /// One table of one shard at one time; `None` is not known.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -101,14 +76,14 @@ impl Facts {
         };
     }
 
-    fn sampled(&mut self, samples: &[Sampled], sampling: Sampling) {
+    fn sampled(&mut self, samples: &[Sampled], sampling: GroupSampling) {
         let Some(last) = samples.last() else { return };
         self.size = last.table_size;
         self.min_probability = Some(last.min_probability);
         match sampling {
-            Sampling::Uniform => self.mass = Some(last.table_size as f64),
-            Sampling::Ordered => {}
-            Sampling::Prioritized { .. } => {
+            GroupSampling::Uniform => self.mass = Some(last.table_size as f64),
+            GroupSampling::Ordered => {}
+            GroupSampling::Prioritized { .. } => {
                 let mass = samples.iter().rev().find_map(|it| {
                     let weight = sampling.weight(it.priority);
                     (weight > 0.0 && it.probability > 0.0).then(|| weight / it.probability)
@@ -145,7 +120,7 @@ impl TableFacts {
     }
 
     /// Learns from an answer: the mass is the weight of an item divided by its probability.
-    pub fn sampled(&self, samples: &[Sampled], sampling: Sampling) {
+    pub fn sampled(&self, samples: &[Sampled], sampling: GroupSampling) {
         self.0.lock().sampled(samples, sampling);
     }
 

@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use rand::Rng;
-use reverb_data::{Error, KeyGenerator, Result};
+use reverb_data::{Error, GroupSampling, KeyGenerator, Result};
 use reverb_wire::generated::deepmind::reverb::TableInfo;
 use reverb_wire::generated::reverb::{DirectoryRequest, ShardMap};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::address::{GroupAddress, SampleFrom, Writers};
-use crate::facts::Sampling;
 use crate::foreign::ForeignKeys;
 use crate::member::{Dial, Member};
 use crate::slot_map::SlotMap;
@@ -41,7 +40,7 @@ pub(crate) struct View {
     pub(crate) slots: SlotMap,
     /// By their indices.
     pub(crate) members: Vec<Arc<Member>>,
-    pub(crate) samplings: HashMap<String, Sampling>,
+    pub(crate) samplings: HashMap<String, GroupSampling>,
     /// What the first shard says of its tables; the signatures of all are like these.
     pub(crate) tables: Vec<TableInfo>,
 }
@@ -69,7 +68,7 @@ impl View {
     }
 
     /// Where a table is sampled, as its first server said.
-    pub(crate) fn sampling(&self, table: &str) -> Option<Sampling> {
+    pub(crate) fn sampling(&self, table: &str) -> Option<GroupSampling> {
         self.samplings.get(table).copied()
     }
 }

@@ -10,6 +10,7 @@ pub(crate) mod roll_call;
 mod server_info;
 mod set_paused;
 mod status;
+mod wait_reason;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ use reverb_wire::Calls as _;
 use reverb_wire::calls::{Call, SmallCall};
 use reverb_wire::generated::reverb::{
     CheckpointStatusRequest, ConfigureTablesRequest, DrainRequest, SetPausedRequest, StatusRequest,
+    WaitReasonRequest,
 };
 use reverb_wire::generated::{CheckpointRequest, ResetRequest, ServerInfoRequest};
 use reverb_wire::transport::BoxFuture;
@@ -59,7 +61,7 @@ macro_rules! merges {
 }
 
 /// All small calls that a group merges.
-const MERGES: [(&str, Merging); 8] = merges![
+const MERGES: [(&str, Merging); 9] = merges![
     CheckpointRequest,
     CheckpointStatusRequest,
     ConfigureTablesRequest,
@@ -68,6 +70,7 @@ const MERGES: [(&str, Merging); 8] = merges![
     ServerInfoRequest,
     SetPausedRequest,
     StatusRequest,
+    WaitReasonRequest,
 ];
 
 fn merge<'a, C: Merge>(

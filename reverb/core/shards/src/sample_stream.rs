@@ -19,10 +19,12 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use reverb_data::{Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, slot_of};
+use reverb_data::{
+    Error, ErrorKind, GroupSampling, Result, SampleOptions, Sampled, Stacking, slot_of,
+};
 use reverb_wire::transport::{BoxFuture, SampleRequest, SampleStream};
 
-use crate::facts::{Sampling, TableFacts};
+use crate::facts::TableFacts;
 use crate::group::{Group, View, random, within};
 use crate::member::{Member, State};
 use crate::plan::{Candidate, Plan};
@@ -56,7 +58,7 @@ pub(crate) struct GroupSampleStream {
     group: Arc<Group>,
     view: Arc<View>,
     table: String,
-    sampling: Sampling,
+    sampling: GroupSampling,
     shares: Shares,
     lanes: Vec<Lane>,
     /// The table, as all shards know it, sampled here or not.
@@ -78,7 +80,7 @@ impl GroupSampleStream {
             group,
             view,
             table: String::new(),
-            sampling: Sampling::Ordered,
+            sampling: GroupSampling::Ordered,
             shares: Shares::new(random()),
             lanes: Vec::new(),
             sizes: Vec::new(),
@@ -132,7 +134,7 @@ impl GroupSampleStream {
     /// Divides a request among the lanes; `None` if none can be asked for items now.
     fn divide(&mut self, count: usize) -> Option<Plan> {
         let candidates: Vec<Candidate> = self.lanes.iter().map(Lane::as_candidate).collect();
-        if self.sampling == Sampling::Ordered {
+        if self.sampling == GroupSampling::Ordered {
             return Plan::in_turn(&candidates, count, &mut self.shares);
         }
         // The local shard of one of several learners stands for its part of the group.
@@ -210,7 +212,7 @@ impl GroupSampleStream {
 
     fn ask_lane(&mut self, i: usize, count: usize, share: f64, request: &Request) {
         let patience =
-            if self.sampling == Sampling::Ordered { ORDERED_PATIENCE } else { SHARD_PATIENCE };
+            if self.sampling == GroupSampling::Ordered { ORDERED_PATIENCE } else { SHARD_PATIENCE };
         let left = request.deadline.map(|it| it.saturating_duration_since(Instant::now()));
         let timeout = Some(left.map_or(patience, |left| left.min(patience)));
         let asked = SampleRequest {

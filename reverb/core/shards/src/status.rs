@@ -3,6 +3,7 @@
 
 mod diagnosis;
 
+use reverb_wire::convert::table_config::to_selector;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCheckpoint, TableInfo};
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, Diagnosis, Histogram, MemoryStatus, ProcessStatus, RatesStatus,
@@ -67,86 +68,116 @@ fn who_is_missing(shards: &[ShardStatus]) -> Option<String> {
     Some(format!("{who}, so its items are missing; {up} of {all} shards go on."))
 }
 
+// The patterns below are exhaustive, so that the compiler points here when a field is added.
+
 fn add(sum: &mut StatusResponse, part: &StatusResponse, shard: &ShardStatus) {
+    let StatusResponse {
+        version,
+        started_at_ns,
+        now_ns,
+        memory,
+        tables,
+        traffic,
+        process,
+        streams,
+        draining,
+        security,
+        // They are added elsewhere.
+        checkpoints: _,
+        shards: _,
+    } = part;
     if sum.version.is_empty() {
-        sum.version.clone_from(&part.version);
-        sum.started_at_ns = part.started_at_ns;
+        sum.version.clone_from(version);
+        sum.started_at_ns = *started_at_ns;
     }
-    sum.started_at_ns = sum.started_at_ns.min(part.started_at_ns);
-    sum.now_ns = sum.now_ns.max(part.now_ns);
-    if let Some(part) = &part.memory {
+    sum.started_at_ns = sum.started_at_ns.min(*started_at_ns);
+    sum.now_ns = sum.now_ns.max(*now_ns);
+    if let Some(part) = memory {
         add_memory(sum.memory.get_or_insert_default(), part);
     }
-    for table in &part.tables {
+    for table in tables {
         match sum.tables.iter_mut().find(|it| it.name == table.name) {
             Some(sum) => add_table(sum, table),
             None => sum.tables.push(table.clone()),
         }
     }
-    if let Some(part) = &part.traffic {
+    if let Some(part) = traffic {
         add_traffic(sum.traffic.get_or_insert_default(), part);
     }
-    if let Some(part) = &part.process {
+    if let Some(part) = process {
         add_process(sum.process.get_or_insert_default(), part);
     }
     let named = |stream: &StreamStatus| StreamStatus {
         peer: format!("{} at shard {}", stream.peer, shard.index),
         ..stream.clone()
     };
-    sum.streams.extend(part.streams.iter().map(named));
+    sum.streams.extend(streams.iter().map(named));
     if sum.draining.is_none() {
-        sum.draining.clone_from(&part.draining);
+        sum.draining.clone_from(draining);
     }
     if sum.security.is_none() {
-        sum.security.clone_from(&part.security);
+        sum.security.clone_from(security);
     }
 }
 
 fn add_memory(sum: &mut MemoryStatus, part: &MemoryStatus) {
-    sum.total += part.total;
-    sum.limit += part.limit;
-    sum.tables += part.tables;
-    sum.queued += part.queued;
-    sum.streams += part.streams;
-    sum.other += part.other;
-    sum.readers += part.readers;
+    let MemoryStatus { total, limit, tables, queued, streams, other, readers } = part;
+    sum.total += total;
+    sum.limit += limit;
+    sum.tables += tables;
+    sum.queued += queued;
+    sum.streams += streams;
+    sum.other += other;
+    sum.readers += readers;
 }
 
 fn add_process(sum: &mut ProcessStatus, part: &ProcessStatus) {
+    let ProcessStatus { started_at_ns, cpu_s, resident_bytes, open_fds, max_fds } = part;
     sum.started_at_ns = match sum.started_at_ns {
-        0 => part.started_at_ns,
-        at => at.min(part.started_at_ns),
+        0 => *started_at_ns,
+        at => at.min(*started_at_ns),
     };
-    sum.cpu_s += part.cpu_s;
-    sum.resident_bytes += part.resident_bytes;
-    sum.open_fds += part.open_fds;
-    sum.max_fds += part.max_fds;
+    sum.cpu_s += cpu_s;
+    sum.resident_bytes += resident_bytes;
+    sum.open_fds += open_fds;
+    sum.max_fds += max_fds;
 }
 
 fn add_traffic(sum: &mut TrafficStatus, part: &TrafficStatus) {
-    sum.connections += part.connections;
-    sum.insert_streams += part.insert_streams;
-    sum.sample_streams += part.sample_streams;
-    sum.scan_streams += part.scan_streams;
-    sum.received_bytes += part.received_bytes;
-    sum.sent_bytes += part.sent_bytes;
+    let TrafficStatus {
+        connections,
+        insert_streams,
+        sample_streams,
+        scan_streams,
+        received_bytes,
+        sent_bytes,
+        calls,
+        refused,
+        auth_failures,
+    } = part;
+    sum.connections += connections;
+    sum.insert_streams += insert_streams;
+    sum.sample_streams += sample_streams;
+    sum.scan_streams += scan_streams;
+    sum.received_bytes += received_bytes;
+    sum.sent_bytes += sent_bytes;
     add_counts(
         &mut sum.calls,
-        &part.calls,
+        calls,
         |a, b| a.method == b.method && a.code == b.code,
-        |sum, part| sum.count += part.count,
+        |sum, more| sum.count += more.count,
     );
     add_counts(
         &mut sum.refused,
-        &part.refused,
+        refused,
         |a, b| a.limit == b.limit,
-        |sum, part| sum.count += part.count,
+        |sum, more| sum.count += more.count,
     );
     add_counts(
         &mut sum.auth_failures,
-        &part.auth_failures,
+        auth_failures,
         |a, b| a.reason == b.reason,
-        |sum, part| sum.count += part.count,
+        |sum, more| sum.count += more.count,
     );
 }
 
@@ -166,89 +197,128 @@ fn add_counts<T: Clone>(
 }
 
 fn add_table(sum: &mut TableStatus, part: &TableStatus) {
-    sum.bytes += part.bytes;
-    sum.max_bytes += part.max_bytes;
-    sum.num_items += part.num_items;
-    sum.num_chunks += part.num_chunks;
-    sum.forecast_bytes += part.forecast_bytes;
-    sum.max_items = sum.max_items.saturating_add(part.max_items);
-    sum.num_episodes += part.num_episodes;
-    if let (Some(sum), Some(part)) = (&mut sum.limiter, &part.limiter) {
+    let TableStatus {
+        name: _,
+        bytes,
+        max_bytes,
+        when_full: _,
+        num_items,
+        num_chunks,
+        forecast_bytes,
+        max_items,
+        num_episodes,
+        limiter,
+        cursor,
+        mass,
+        num_inserts,
+        num_samples,
+        num_priority_updates,
+        removed,
+        inserting,
+        sampling,
+        busy,
+        sample_age_s,
+        diagnosis: _,
+        rates,
+        rate_limiter_off,
+    } = part;
+    sum.bytes += bytes;
+    sum.max_bytes += max_bytes;
+    sum.num_items += num_items;
+    sum.num_chunks += num_chunks;
+    sum.forecast_bytes += forecast_bytes;
+    sum.max_items = sum.max_items.saturating_add(*max_items);
+    sum.num_episodes += num_episodes;
+    if let (Some(sum), Some(part)) = (&mut sum.limiter, limiter) {
         add_limiter(sum, part);
     }
-    sum.cursor += part.cursor;
-    if let (Some(sum), Some(part)) = (&mut sum.mass, part.mass) {
+    sum.cursor += cursor;
+    if let (Some(sum), Some(part)) = (&mut sum.mass, *mass) {
         *sum += part;
     }
-    sum.num_inserts += part.num_inserts;
-    sum.num_samples += part.num_samples;
-    sum.num_priority_updates += part.num_priority_updates;
-    if let Some(part) = &part.removed {
+    sum.num_inserts += num_inserts;
+    sum.num_samples += num_samples;
+    sum.num_priority_updates += num_priority_updates;
+    if let Some(part) = removed {
         add_removed(sum.removed.get_or_insert_default(), part);
     }
-    if let Some(part) = &part.inserting {
+    if let Some(part) = inserting {
         add_side(sum.inserting.get_or_insert_default(), part);
     }
-    if let Some(part) = &part.sampling {
+    if let Some(part) = sampling {
         add_side(sum.sampling.get_or_insert_default(), part);
     }
-    if let (Some(sum), Some(part)) = (&mut sum.busy, &part.busy) {
+    if let (Some(sum), Some(part)) = (&mut sum.busy, busy) {
         add_time(sum, part);
     }
-    add_histogram(&mut sum.sample_age_s, part.sample_age_s.as_ref());
-    match (&mut sum.rates, &part.rates) {
+    add_histogram(&mut sum.sample_age_s, sample_age_s.as_ref());
+    match (&mut sum.rates, rates) {
         (Some(sum), Some(part)) => add_rates(sum, part),
         (sum @ None, Some(part)) => *sum = Some(*part),
         _ => {}
     }
     if sum.rate_limiter_off.is_none() {
-        sum.rate_limiter_off.clone_from(&part.rate_limiter_off);
+        sum.rate_limiter_off.clone_from(rate_limiter_off);
     }
 }
 
 fn add_limiter(sum: &mut RateLimiterCheckpoint, part: &RateLimiterCheckpoint) {
-    sum.min_diff = add_bound(sum.min_diff, part.min_diff);
-    sum.max_diff = add_bound(sum.max_diff, part.max_diff);
-    sum.min_size_to_sample = sum.min_size_to_sample.saturating_add(part.min_size_to_sample);
-    sum.sample_count += part.sample_count;
-    sum.insert_count += part.insert_count;
-    sum.delete_count += part.delete_count;
+    let RateLimiterCheckpoint {
+        samples_per_insert: _,
+        min_diff,
+        max_diff,
+        min_size_to_sample,
+        sample_count,
+        insert_count,
+        delete_count,
+    } = part;
+    sum.min_diff = add_bound(sum.min_diff, *min_diff);
+    sum.max_diff = add_bound(sum.max_diff, *max_diff);
+    sum.min_size_to_sample = sum.min_size_to_sample.saturating_add(*min_size_to_sample);
+    sum.sample_count += sample_count;
+    sum.insert_count += insert_count;
+    sum.delete_count += delete_count;
 }
 
 fn add_removed(sum: &mut RemovedItems, part: &RemovedItems) {
-    sum.full += part.full;
-    sum.bytes += part.bytes;
-    sum.sampled_out += part.sampled_out;
-    sum.deleted += part.deleted;
-    sum.reset += part.reset;
-    sum.unsampled += part.unsampled;
-    sum.shrunk += part.shrunk;
-    add_histogram(&mut sum.times_sampled, part.times_sampled.as_ref());
+    let RemovedItems { full, bytes, sampled_out, deleted, reset, unsampled, times_sampled, shrunk } =
+        part;
+    sum.full += full;
+    sum.bytes += bytes;
+    sum.sampled_out += sampled_out;
+    sum.deleted += deleted;
+    sum.reset += reset;
+    sum.unsampled += unsampled;
+    sum.shrunk += shrunk;
+    add_histogram(&mut sum.times_sampled, times_sampled.as_ref());
 }
 
 fn add_side(sum: &mut SideStatus, part: &SideStatus) {
-    sum.waiting += part.waiting;
-    sum.oldest_wait_s = match (sum.oldest_wait_s, part.oldest_wait_s) {
+    let SideStatus { waiting, oldest_wait_s, blocked_s, wait_s, last_ns, paused, reason } = part;
+    sum.waiting += waiting;
+    sum.oldest_wait_s = match (sum.oldest_wait_s, *oldest_wait_s) {
         (Some(a), Some(b)) => Some(a.max(b)),
         (a, b) => a.or(b),
     };
-    sum.blocked_s = sum.blocked_s.max(part.blocked_s);
-    add_histogram(&mut sum.wait_s, part.wait_s.as_ref());
-    sum.last_ns = sum.last_ns.max(part.last_ns);
+    sum.blocked_s = sum.blocked_s.max(*blocked_s);
+    add_histogram(&mut sum.wait_s, wait_s.as_ref());
+    sum.last_ns = sum.last_ns.max(*last_ns);
     if sum.paused.is_none() {
-        sum.paused.clone_from(&part.paused);
+        sum.paused.clone_from(paused);
     }
     if sum.reason.is_empty() {
-        sum.reason.clone_from(&part.reason);
+        sum.reason.clone_from(reason);
     }
 }
 
 fn add_rates(sum: &mut RatesStatus, part: &RatesStatus) {
-    sum.seconds = sum.seconds.max(part.seconds);
-    sum.inserts_per_s += part.inserts_per_s;
-    sum.samples_per_s += part.samples_per_s;
-    sum.insert_blocked = sum.insert_blocked.max(part.insert_blocked);
-    sum.sample_blocked = sum.sample_blocked.max(part.sample_blocked);
+    let RatesStatus { seconds, inserts_per_s, samples_per_s, insert_blocked, sample_blocked } =
+        part;
+    sum.seconds = sum.seconds.max(*seconds);
+    sum.inserts_per_s += inserts_per_s;
+    sum.samples_per_s += samples_per_s;
+    sum.insert_blocked = sum.insert_blocked.max(*insert_blocked);
+    sum.sample_blocked = sum.sample_blocked.max(*sample_blocked);
 }
 
 /// Shards of one release have the same bounds.
@@ -277,20 +347,36 @@ pub(crate) fn checkpoints_together<'a>(
         a.push_str(b);
     };
     for part in all {
-        sum.is_saving |= part.is_saving;
-        sum.items_written += part.items_written;
-        sum.items_total += part.items_total;
-        sum.bytes_written += part.bytes_written;
-        join(&mut sum.latest_path, &part.latest_path);
-        sum.latest_saved_at_ns = sum.latest_saved_at_ns.max(part.latest_saved_at_ns);
-        sum.latest_duration_s = sum.latest_duration_s.max(part.latest_duration_s);
-        sum.latest_pause_ms = sum.latest_pause_ms.max(part.latest_pause_ms);
-        join(&mut sum.latest_error, &part.latest_error);
-        sum.num_saved += part.num_saved;
-        sum.num_failed += part.num_failed;
-        join(&mut sum.restored_from, &part.restored_from);
-        sum.latest_bytes += part.latest_bytes;
-        sum.interval_s = sum.interval_s.max(part.interval_s);
+        let CheckpointStatusResponse {
+            is_saving,
+            items_written,
+            items_total,
+            bytes_written,
+            latest_path,
+            latest_saved_at_ns,
+            latest_duration_s,
+            latest_pause_ms,
+            latest_error,
+            num_saved,
+            num_failed,
+            restored_from,
+            latest_bytes,
+            interval_s,
+        } = part;
+        sum.is_saving |= is_saving;
+        sum.items_written += items_written;
+        sum.items_total += items_total;
+        sum.bytes_written += bytes_written;
+        join(&mut sum.latest_path, latest_path);
+        sum.latest_saved_at_ns = sum.latest_saved_at_ns.max(*latest_saved_at_ns);
+        sum.latest_duration_s = sum.latest_duration_s.max(*latest_duration_s);
+        sum.latest_pause_ms = sum.latest_pause_ms.max(*latest_pause_ms);
+        join(&mut sum.latest_error, latest_error);
+        sum.num_saved += num_saved;
+        sum.num_failed += num_failed;
+        join(&mut sum.restored_from, restored_from);
+        sum.latest_bytes += latest_bytes;
+        sum.interval_s = sum.interval_s.max(*interval_s);
     }
     sum
 }
@@ -298,10 +384,8 @@ pub(crate) fn checkpoints_together<'a>(
 /// The change that takes `change` back at a table that was like this.
 pub(crate) fn old_settings(change: &TableChange, table: &TableInfo) -> TableChange {
     let limiter = table.rate_limiter_info.unwrap_or_default();
-    let exponent = match crate::tables::sampling(table) {
-        crate::facts::Sampling::Prioritized { exponent } => Some(exponent),
-        _ => None,
-    };
+    let sampler = to_selector(table.sampler_options.as_ref());
+    let exponent = sampler.and_then(|it| it.exponent());
     TableChange {
         table: change.table.clone(),
         max_size: change.max_size.map(|_| table.max_size),

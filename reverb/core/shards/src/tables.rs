@@ -3,91 +3,32 @@
 
 use std::collections::HashMap;
 
-use reverb_data::{Error, Result};
+use reverb_data::{Draw, Error, GroupSampling, Result, SelectorConfig};
+use reverb_wire::convert::table_config::to_selector;
 use reverb_wire::generated::deepmind::reverb::{
     KeyDistributionOptions, RateLimiterCallStats, RateLimiterInfo, TableInfo, TableWorkerTime,
-    key_distribution_options::Distribution,
-    key_distribution_options::extension::{Distribution as Extended, Draw},
 };
 
-use crate::facts::Sampling;
-
-/// How the table samples.
-pub(crate) fn sampling(info: &TableInfo) -> Sampling {
-    match info.sampler_options.and_then(|options| options.distribution) {
-        Some(Distribution::Uniform(true)) => Sampling::Uniform,
-        Some(Distribution::Prioritized(options)) => {
-            Sampling::Prioritized { exponent: options.priority_exponent }
-        }
-        Some(
-            Distribution::Uniform(false)
-            | Distribution::Fifo(_)
-            | Distribution::Lifo(_)
-            | Distribution::Heap(_),
-        )
-        | None => Sampling::Ordered,
-    }
-}
-
-/// The sampling of each table.
-pub(crate) fn samplings(tables: &[TableInfo]) -> HashMap<String, Sampling> {
-    tables.iter().map(|table| (table.name.clone(), sampling(table))).collect()
-}
-
-/// What a sampler is that dm-reverb does not have.
-fn extension_name(options: &KeyDistributionOptions) -> Option<&'static str> {
-    Some(match options.extension.as_ref()?.distribution.as_ref()? {
-        Extended::Shuffle(_) => "shuffle",
-        Extended::Recent(_) => "recent",
-        Extended::Draw(draw) if *draw == Draw::Stratified as i32 => "stratified",
-        Extended::Draw(draw) if *draw == Draw::Systematic as i32 => "systematic",
-        Extended::Draw(_) => return None,
-    })
-}
-
-/// The name of a sampler that a group cannot have, and the reason.
-fn refusal(options: &KeyDistributionOptions) -> Option<(&'static str, &'static str)> {
-    let reason = match options.extension.as_ref()?.distribution.as_ref()? {
-        Extended::Shuffle(_) => "an epoch would end at each shard on its own",
-        Extended::Recent(_) => "a shard does not know how old its items are among all",
-        Extended::Draw(_) => return None,
-    };
-    Some((extension_name(options)?, reason))
-}
-
-/// Refuses tables whose samplers go by all items of the table: no shard has them all.
+/// How each table is sampled.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` that names the table and its sampler.
-pub(crate) fn check_samplers(tables: &[TableInfo]) -> Result<()> {
-    for table in tables {
-        let Some((name, reason)) = table.sampler_options.as_ref().and_then(refusal) else {
-            continue;
-        };
-        return Err(Error::invalid_argument(format!(
-            "The sampler of table {} is {name}, which a group of servers cannot have: {reason}. \
-             Choose Uniform or Prioritized, or use one server.",
-            table.name
-        )));
-    }
-    Ok(())
+/// `InvalidArgument` for a table whose sampler goes by all items of the table.
+pub(crate) fn samplings(tables: &[TableInfo]) -> Result<HashMap<String, GroupSampling>> {
+    let sampling = |table: &TableInfo| match to_selector(table.sampler_options.as_ref()) {
+        Some(sampler) => sampler.in_group(&table.name),
+        None => Ok(GroupSampling::Ordered),
+    };
+    tables.iter().map(|table| Ok((table.name.clone(), sampling(table)?))).collect()
 }
 
 fn describe(options: Option<KeyDistributionOptions>) -> String {
-    if let Some(name) = options.and_then(|it| extension_name(&it)) {
-        return name.to_owned();
-    }
-    match options.and_then(|options| options.distribution) {
-        Some(Distribution::Fifo(_)) => "fifo".to_owned(),
-        Some(Distribution::Uniform(_)) => "uniform".to_owned(),
-        Some(Distribution::Lifo(_)) => "lifo".to_owned(),
-        Some(Distribution::Prioritized(options)) => {
-            format!("prioritized with exponent {}", options.priority_exponent)
+    match to_selector(options.as_ref()) {
+        Some(SelectorConfig::Prioritized { priority_exponent, draw: Draw::Independent }) => {
+            format!("prioritized with exponent {priority_exponent}")
         }
-        Some(Distribution::Heap(options)) => {
-            if options.min_heap { "min heap" } else { "max heap" }.to_owned()
-        }
+        Some(SelectorConfig::Prioritized { draw, .. }) => draw.name().to_owned(),
+        Some(selector) => selector.name().to_owned(),
         None => "none".to_owned(),
     }
 }
@@ -221,6 +162,8 @@ pub(crate) fn add_time(sum: &mut TableWorkerTime, part: &TableWorkerTime) {
 
 #[cfg(test)]
 mod tests {
+    use reverb_wire::convert::table_config::from_selector;
+
     use super::*;
 
     fn table(name: &str, size: i64) -> TableInfo {
@@ -258,10 +201,7 @@ mod tests {
 
     #[test]
     fn what_differs_is_named() {
-        let uniform = KeyDistributionOptions {
-            distribution: Some(Distribution::Uniform(true)),
-            ..KeyDistributionOptions::default()
-        };
+        let uniform = from_selector(SelectorConfig::Uniform);
         let a = [table("a", 0)];
         for (other, text) in [
             (vec![table("b", 0)], "one has table a, two has not"),

@@ -173,8 +173,8 @@ impl InsertGroup for GroupTransport {
         Box::pin(writers::open_at(&self.group, route))
     }
 
-    fn has_better_place(&self, shard: i32, tables: &[Arc<str>]) -> bool {
-        even::has_better_place(&self.group, shard, tables)
+    fn has_better_shard(&self, shard: i32, tables: &[Arc<str>]) -> bool {
+        even::has_better_shard(&self.group, shard, tables)
     }
 }
 

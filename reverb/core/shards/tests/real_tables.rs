@@ -8,11 +8,11 @@ use std::sync::Arc;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use reverb_data::{
-    Chunk, Error, MemoryConfig, NewItem, RateLimiterConfig, Sampled, SelectorConfig, SequenceRange,
-    TableConfig, TrajectoryBuilder,
+    Chunk, Error, GroupSampling, NewItem, RateLimiterConfig, Sampled, SelectorConfig,
+    SequenceRange, TableConfig, TrajectoryBuilder,
 };
 use reverb_engine::{Confirm, Table};
-use reverb_shards::facts::{Sampling, TableFacts};
+use reverb_shards::facts::TableFacts;
 use reverb_shards::shares::Shares;
 use reverb_shards::windows::{Bounds, Order, Report, Window, Windows};
 
@@ -30,16 +30,10 @@ impl Confirm for Ignored {
 
 fn table(max_size: i64, rate_limiter: RateLimiterConfig) -> Arc<Table> {
     Table::new(TableConfig {
-        name: "t".into(),
         sampler: SelectorConfig::prioritized(EXPONENT),
-        remover: SelectorConfig::Fifo,
-        max_size,
-        max_times_sampled: 0,
         rate_limiter,
-        signature: None,
         seed: Some(7),
-        memory: MemoryConfig::default(),
-        max_priority: reverb_data::MaxPriority::default(),
+        ..TableConfig::fifo("t", max_size)
     })
     .unwrap()
 }
@@ -110,7 +104,7 @@ fn draw(
     is_equal: bool,
     max_shards: usize,
 ) -> (Vec<u64>, f64) {
-    let sampling = Sampling::Prioritized { exponent: EXPONENT };
+    let sampling = GroupSampling::Prioritized { exponent: EXPONENT };
     let facts: Vec<TableFacts> = tables.iter().map(|_| TableFacts::default()).collect();
     let mut masses: Vec<f64> = tables.iter().map(|table| table.watched().mass).collect();
     if is_equal {

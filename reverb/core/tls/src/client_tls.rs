@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whom a client trusts, and the certificate that it shows.
+//! CAs that a client trusts, and its own certificate.
 
 use std::io;
 use std::path::PathBuf;
@@ -17,20 +17,21 @@ use crate::files::{File, UNKNOWN_KEY};
 use crate::provider::{VERSIONS, provider};
 use crate::socket::{Socket, buffered};
 
-/// The files of a client's TLS, and the name that it expects.
+/// TLS files of a client, and the server name that it expects.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientFiles {
-    /// The CAs that it trusts; those of the system if absent.
+    /// CAs that it trusts; those of the system if `None`.
     pub ca: Option<PathBuf>,
-    /// Its own certificate, for servers that ask for one, followed by those between it and the CA.
+    /// Its own certificate, for servers that ask for one, followed by the intermediate
+    /// certificates.
     pub cert: Option<PathBuf>,
     /// The private key of the certificate.
     pub key: Option<PathBuf>,
-    /// The name in the certificate of the server; the host of the address if absent.
+    /// Name in the certificate of the server; the host of the address if `None`.
     pub server_name: Option<String>,
 }
 
-/// The TLS of a client. Each connection looks whether the files have changed.
+/// TLS of a client. Each connection checks whether the files have changed.
 #[derive(Debug)]
 pub struct ClientTls {
     files: ClientFiles,
@@ -51,7 +52,7 @@ struct Contents {
     key: Option<File>,
 }
 
-/// The files as they were at one moment.
+/// Content of the files at one moment.
 #[derive(Debug, Clone)]
 pub struct Snapshot(Arc<Loaded>);
 
@@ -66,7 +67,7 @@ impl ClientTls {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` that names the file and what is wrong with it.
+    /// `InvalidArgument` that names the file and the problem.
     pub fn open(files: ClientFiles) -> Result<Self> {
         match (&files.cert, &files.key) {
             (Some(_), None) => return Err(Error::invalid_argument("cert is given without key")),
@@ -78,7 +79,7 @@ impl ClientTls {
         Ok(Self { files, server_name, current: Mutex::new(Arc::new(loaded)) })
     }
 
-    /// The same with a lock of its own.
+    /// Copy with a lock of its own.
     #[must_use]
     pub fn copy(&self) -> Self {
         Self {
@@ -88,15 +89,15 @@ impl ClientTls {
         }
     }
 
-    /// The files as they are now. Where one cannot be used, as in the middle of a rotation, they
-    /// stay as they were.
+    /// Current content of the files. If one cannot be used, as in the middle of a rotation, the
+    /// previous content stays.
     pub fn snapshot(&self) -> Snapshot {
         let mut current = self.current.lock();
         match Contents::read(&self.files) {
             Ok(contents) if contents == current.contents => {}
             changed => match changed.and_then(Loaded::new) {
                 Ok(loaded) => *current = Arc::new(loaded),
-                Err(error) => tracing::warn!("{error}. The files from before are used"),
+                Err(error) => tracing::warn!("{error}. The previous files are used"),
             },
         }
         Snapshot(Arc::clone(&current))
@@ -106,7 +107,7 @@ impl ClientTls {
     ///
     /// # Errors
     ///
-    /// Those of the socket; `InvalidData` if TLS failed, with a text that says why.
+    /// Those of the socket; `InvalidData` if TLS failed, with a text that explains it.
     pub async fn connect(
         &self,
         snapshot: &Snapshot,
@@ -174,7 +175,7 @@ impl Loaded {
     }
 }
 
-/// The CAs that the system trusts. Reading them takes milliseconds, so they are read once.
+/// CAs that the system trusts. Reading them takes milliseconds, so they are read once.
 fn system_roots() -> Result<Arc<RootCertStore>> {
     static ROOTS: OnceLock<Arc<RootCertStore>> = OnceLock::new();
     if let Some(roots) = ROOTS.get() {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What went wrong with TLS, in words.
+//! Explanations of TLS failures for people.
 
 use std::io;
 use std::time::Duration;
@@ -9,8 +9,8 @@ use time::macros::format_description;
 use tokio_rustls::rustls::pki_types::UnixTime;
 use tokio_rustls::rustls::{AlertDescription, CertificateError, Error};
 
-/// An error of a connection, with a text for people if TLS failed. Its kind is `InvalidData` then:
-/// another attempt with the same certificates fails as well.
+/// Replaces an error of a TLS failure by one with a text for people. Its kind is `InvalidData`
+/// then: another attempt with the same certificates would fail as well.
 pub(crate) fn explained(error: io::Error, describe: fn(&Error) -> String) -> io::Error {
     match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         Some(tls) => io::Error::new(io::ErrorKind::InvalidData, describe(tls)),
@@ -18,7 +18,7 @@ pub(crate) fn explained(error: io::Error, describe: fn(&Error) -> String) -> io:
     }
 }
 
-/// What a client says of a failure. The sentence before it names the server.
+/// Explanation at a client. The text before it names the server.
 pub(crate) fn at_client(error: &Error) -> String {
     match error {
         Error::InvalidCertificate(reason) => server_certificate(reason),
@@ -64,7 +64,7 @@ pub(crate) fn at_client(error: &Error) -> String {
     }
 }
 
-/// What a server says of a failure. The sentence before it names the client.
+/// Explanation at a server. The text before it names the client.
 pub(crate) fn at_server(error: &Error) -> String {
     match error {
         Error::NoCertificatesPresented => "it has shown no certificate".to_owned(),
@@ -93,7 +93,7 @@ fn server_certificate(reason: &CertificateError) -> String {
         CertificateError::NotValidForNameContext { expected, presented } => {
             if presented.is_empty() {
                 return format!(
-                    "its certificate has no name (subject alternative name), so not {} either",
+                    "its certificate has no subject alternative name, so it is not for {}",
                     expected.to_str()
                 );
             }
@@ -112,15 +112,16 @@ fn server_certificate(reason: &CertificateError) -> String {
     }
 }
 
-/// What is wrong with a certificate otherwise; for two frequent faults, what to do.
+/// Explanation of other problems of a certificate; with a remedy for two frequent ones.
 fn not_good(reason: &CertificateError) -> String {
     let text = format!("{reason:?}");
     if text.contains("CaUsedAsEndEntity") {
-        "is one of an authority (CA:TRUE): let it sign another, which is none".to_owned()
+        "is that of a CA (CA:TRUE): use it to sign another certificate, and give that one"
+            .to_owned()
     } else if text.contains("UnsupportedCertVersion") {
         "is of version 1: make one of version 3, with a subject alternative name".to_owned()
     } else {
-        format!("is not good: {reason}")
+        format!("is invalid: {reason}")
     }
 }
 
@@ -138,7 +139,7 @@ fn out_of_date(reason: &CertificateError) -> Option<String> {
     }
 }
 
-/// A time as people and logs write it.
+/// Time in the form for people and logs.
 pub(crate) fn utc(time: UnixTime) -> String {
     let since = Duration::from_secs(time.as_secs());
     let format = format_description!("[year]-[month]-[day]T[hour]:[minute]:[second]Z");
@@ -146,7 +147,7 @@ pub(crate) fn utc(time: UnixTime) -> String {
     text.unwrap_or_else(|_| format!("{} s after 1970", time.as_secs()))
 }
 
-/// The name without the kind that rustls writes around it: `DnsName("a")` becomes `a`.
+/// Name without the type that rustls writes around it: `DnsName("a")` becomes `a`.
 fn plain_name(name: &str) -> &str {
     let inner = name.split_once("(\"").and_then(|(_, rest)| rest.strip_suffix("\")"));
     inner

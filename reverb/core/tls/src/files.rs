@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Files with certificates and keys, in the format PEM.
+//! PEM files with certificates and keys.
 
 use std::path::{Path, PathBuf};
 
@@ -10,20 +10,21 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::validity::Validity;
 
-/// What is wrong with a key that is none of those that TLS has here.
-pub(crate) const UNKNOWN_KEY: &str = "is of an unknown kind: use a key of RSA (2048 bits or more), \
-                                      ECDSA (P-256 or P-384) or Ed25519";
+/// Explanation for a private key of an unsupported algorithm.
+pub(crate) const UNKNOWN_KEY: &str = "has an unsupported algorithm: use RSA (2048 bits or more), \
+    ECDSA (P-256 or P-384) or Ed25519";
 
-/// Bytes of a file with certificates: those of all public authorities are a quarter of a megabyte.
+/// Maximum size of a file with certificates: those of all public authorities take a quarter of a
+/// megabyte.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// What some editors put in front of a text.
+/// Mark that some editors put before a text.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// A file that was read: its content, and what messages call it.
+/// Content of a file, with its name in messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct File {
-    /// The option that names it, for messages.
+    /// Option that names the file, for messages.
     option: &'static str,
     path: PathBuf,
     content: Vec<u8>,
@@ -52,12 +53,11 @@ impl File {
         path.map(|path| Self::read(option, path)).transpose()
     }
 
-    /// An error about this file.
     pub(crate) fn error(&self, what: &str) -> Error {
         Error::invalid_argument(format!("{} {} {what}", self.option, self.path.display()))
     }
 
-    /// Its certificates, at least one, in order.
+    /// Certificates of the file, at least one, in order.
     pub(crate) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>> {
         let certificates: std::result::Result<Vec<_>, pem::Error> =
             CertificateDer::pem_slice_iter(&self.content).collect();
@@ -71,28 +71,27 @@ impl File {
         Ok(certificates)
     }
 
-    /// The validity of its first certificate.
     pub(crate) fn validity(&self) -> Result<Validity> {
         Validity::of(&self.certificates()?[0]).map_err(|error| {
             self.error(&format!("cannot be used: its validity cannot be read: {error}"))
         })
     }
 
-    /// Its first private key.
+    /// The first private key.
     pub(crate) fn key(&self) -> Result<PrivateKeyDer<'static>> {
         PrivateKeyDer::from_pem_slice(&self.content).map_err(|error| match error {
             _ if self.has("ENCRYPTED") => {
-                self.error("is encrypted with a passphrase: write it without (openssl pkey)")
+                self.error("is encrypted with a passphrase: remove the passphrase (openssl pkey)")
             }
             pem::Error::NoItemsFound => {
                 self.error("has no private key: write PEM, BEGIN PRIVATE KEY")
             }
-            // Its text could show a part of the key.
+            // The library's text could show a part of the key.
             _ => self.error("is not PEM"),
         })
     }
 
-    /// Its certificates as those that sign others.
+    /// Certificates of the file as trusted CAs.
     pub(crate) fn roots(&self) -> Result<RootCertStore> {
         let mut roots = RootCertStore::empty();
         for certificate in self.certificates()? {
@@ -107,7 +106,7 @@ impl File {
         self.content.windows(word.len()).any(|it| it == word.as_bytes())
     }
 
-    /// A warning if users other than the owner may read it.
+    /// Warning if users other than the owner may read it.
     pub(crate) fn readable_by_others(&self) -> Option<String> {
         #[cfg(unix)]
         {

@@ -3,9 +3,9 @@
 //!
 //! Design: `docs/design/security.md`.
 //!
-//! `server_tls` and `client_tls` hold what one end needs and read its files again when they have
-//! changed. `socket` is a connection with or without TLS. `self_signed` makes certificates for
-//! trials; `validity` tells when one expires.
+//! `server_tls` and `client_tls` hold the certificates of one end and read its files again when
+//! they have changed. `socket` is a connection with or without TLS. `self_signed` makes
+//! certificates for trials; `validity` has their expiry times.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]

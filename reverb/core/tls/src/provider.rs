@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cryptography that both ends use.
+//! Cryptography of both ends.
 
 use std::sync::Arc;
 
 use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::{SupportedProtocolVersion, version};
 
-/// TLS 1.3 alone: what cannot do it cannot do TLS at all in practice.
+/// TLS 1.3 alone: in practice every peer with TLS supports it.
 pub(crate) const VERSIONS: &[&SupportedProtocolVersion] = &[&version::TLS13];
 
 /// `ring`, because it builds everywhere. AES with keys of 128 bits comes first: it is a fifth
-/// faster than with 256, and bulk data is what is sent here.
+/// faster than with 256, and bulk data is sent here.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     let mut provider = ring::default_provider();
     provider

@@ -15,10 +15,10 @@ use time::{Duration, OffsetDateTime};
 /// Longest validity: browsers and other clients refuse more than some 800 days.
 const MAX_DAYS: i64 = 825;
 
-/// Clocks that are behind by less than this see a valid certificate.
+/// Clocks that are behind by less than this accept the certificate.
 const BEFORE: Duration = Duration::hours(1);
 
-/// Writes `ca.crt`, `ca.key`, `tls.crt` and `tls.key` into a directory, which is made if it is
+/// Writes `ca.crt`, `ca.key`, `tls.crt` and `tls.key` into a directory, which is created if it is
 /// missing. The certificate is for `names` (host names and addresses), for servers and for clients,
 /// and valid for `days`. Keys can be read by their owner alone. Returns the paths.
 ///

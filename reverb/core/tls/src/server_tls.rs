@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The certificate of a server, and whom it asks for theirs.
+//! Certificate of a server, and its check of clients' certificates.
 
 use std::io;
 use std::path::PathBuf;
@@ -21,26 +21,25 @@ use crate::provider::{VERSIONS, provider};
 use crate::socket::{Socket, buffered};
 use crate::validity::Validity;
 
-/// How often `reload` looks at files that do not belong together: in the middle of a change,
+/// Number of attempts of `reload` to read files that belong together: in the middle of a change,
 /// certificate and key may be of different pairs.
 const ATTEMPTS: usize = 4;
 
-/// Time between two looks.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// The files of a server's TLS.
+/// TLS files of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// Its certificate, followed by those between it and the CA.
+    /// Its certificate, followed by the intermediate certificates.
     pub cert: PathBuf,
     /// The private key of the certificate.
     pub key: PathBuf,
-    /// The CAs of clients. With it, every client must show a certificate that one of them signed;
-    /// with HTTP/1, it may.
+    /// CAs of clients. With it, every client must send a certificate that one of them signed; over
+    /// HTTP/1, it may.
     pub client_ca: Option<PathBuf>,
 }
 
-/// What is spoken on a port inside of TLS.
+/// Protocol of a port inside of TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/2, for gRPC.
@@ -49,16 +48,16 @@ pub enum Protocol {
     Http1,
 }
 
-/// The certificate that a client has shown. It was verified.
+/// Verified certificate of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientCertificate {
     /// Its DNS names and URIs.
     pub names: Vec<String>,
-    /// Its last moment; `None` if it could not be read.
+    /// Time at which it expires; `None` if it could not be read.
     pub expires_at: Option<SystemTime>,
 }
 
-/// The TLS of a server. New connections have the certificate that was loaded last.
+/// TLS of a server. New connections use the certificate that was loaded last.
 #[derive(Debug)]
 pub struct ServerTls {
     files: ServerFiles,
@@ -87,7 +86,7 @@ impl ServerTls {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` that names the file and what is wrong with it.
+    /// `InvalidArgument` that names the file and the problem.
     pub fn open(files: ServerFiles) -> Result<Arc<Self>> {
         let contents = Contents::read(&files)?;
         let loaded = Loaded::new(contents)?;
@@ -98,12 +97,12 @@ impl ServerTls {
         }))
     }
 
-    /// Reads the files again; returns whether they have changed. Connections that are open stay as
-    /// they are. Blocks for a moment if they do not belong together.
+    /// Reads the files again; returns true if they have changed. Open connections stay as they are.
+    /// Blocks for a moment if the files do not belong together.
     ///
     /// # Errors
     ///
-    /// As `open`; nothing has changed then.
+    /// Those of `open`; nothing has changed then.
     pub fn reload(&self) -> Result<bool> {
         let _alone = self.reloading.lock();
         let mut attempt = 1;
@@ -128,32 +127,32 @@ impl ServerTls {
         Ok(true)
     }
 
-    /// Where its files are.
+    /// Paths of its files.
     pub fn files(&self) -> &ServerFiles {
         &self.files
     }
 
-    /// Whether clients must show a certificate.
+    /// Returns true if clients must send a certificate.
     pub fn asks_for_certificates(&self) -> bool {
         self.files.client_ca.is_some()
     }
 
-    /// A warning if every user of the machine can read the key.
+    /// Warning if every user of the machine can read the key.
     pub fn warning(&self) -> Option<String> {
         self.current.read().contents.key.readable_by_others()
     }
 
-    /// When the certificate in use is valid. It is in use before and after that as well.
+    /// Validity of the certificate in use. It is used before and after that time as well.
     pub fn validity(&self) -> Validity {
         self.current.read().validity
     }
 
     /// Begins TLS with a client. Returns the connection and the client's certificate; `None` if it
-    /// has shown no certificate.
+    /// sent no certificate.
     ///
     /// # Errors
     ///
-    /// Those of the socket; `InvalidData` if TLS failed, with a text that says why.
+    /// Those of the socket; `InvalidData` if TLS failed, with a text that explains it.
     pub async fn accept(
         &self,
         socket: TcpStream,
@@ -173,12 +172,11 @@ impl ServerTls {
     }
 }
 
-/// The certificate of a client, which was verified.
 fn client_certificate(connection: &rustls::ServerConnection) -> Option<ClientCertificate> {
     let certificate = connection.peer_certificates()?.first()?;
     let expires_at = Validity::of(certificate).ok().map(|validity| validity.not_after);
     let certificate = EndEntityCert::try_from(certificate).ok()?;
-    // A URI has a scheme. What has none could pass for the name of a host.
+    // A URI has a scheme. Without one, it could pass for a host name.
     let uris = certificate.valid_uri_names().filter(|uri| uri.contains(':'));
     let names = certificate.valid_dns_names().chain(uris);
     Some(ClientCertificate { names: names.map(str::to_owned).collect(), expires_at })
@@ -206,7 +204,7 @@ impl Loaded {
     }
 }
 
-/// Whether a port with `client_ca` accepts clients without certificate.
+/// Handling of clients without certificate by a port with `client_ca`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Certificates {
     Needed,

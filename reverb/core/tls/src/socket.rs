@@ -16,29 +16,29 @@ use tokio_rustls::rustls::Error;
 use crate::explain::explained;
 
 /// Bytes that are read from the system at once. The TLS library asks for 4 KiB at a time, and a
-/// record has up to 16.
+/// record has up to 16 KiB.
 const READ_BYTES: usize = 32 << 10;
 
-/// What TLS reads from and writes to.
+/// Socket under TLS, with a read buffer.
 pub(crate) type Buffered = BufReader<TcpStream>;
 
 pub(crate) fn buffered(socket: TcpStream) -> Buffered {
     BufReader::with_capacity(READ_BYTES, socket)
 }
 
-/// A connection. All kinds are one type, so that HTTP/2 on top of them is compiled once.
+/// A connection. All variants are one type, so that HTTP/2 on top of them is compiled once.
 #[derive(Debug)]
 pub enum Socket {
-    /// Bytes travel as they are.
+    /// TCP without encryption.
     Cleartext(TcpStream),
-    /// The same within this machine.
+    /// A Unix socket of this machine, without encryption.
     #[cfg(unix)]
     Unix(UnixStream),
-    /// Bytes are encrypted.
+    /// TCP with encryption.
     Tls(Box<Encrypted>),
 }
 
-/// A connection with TLS, and how its errors are told.
+/// A connection with TLS, and the function that explains its errors.
 pub struct Encrypted {
     stream: TlsStream<Buffered>,
     describe: fn(&Error) -> String,

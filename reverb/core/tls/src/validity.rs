@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From when until when a certificate is valid.
+//! Period for which a certificate is valid.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -10,43 +10,44 @@ use x509_parser::time::ASN1Time;
 
 use crate::explain::utc;
 
-/// A certificate expires soon if less than this is left.
+/// Remaining time below which a certificate expires soon.
 const SOON: Duration = Duration::from_secs(14 * DAY_S);
 
-/// And less than this part of its lifetime: those that live for days are replaced late, too.
+/// Second condition: less than one in this many of its lifetime is left, because certificates that
+/// live for days are replaced late, too.
 const SOON_PART: u32 = 3;
 
 const DAY_S: u64 = 86_400;
 const HOUR_S: u64 = 3600;
 
-/// The time in which clients accept a certificate.
+/// Period in which clients accept a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Validity {
-    /// When it begins.
+    /// Beginning of the period.
     pub not_before: SystemTime,
-    /// Its last moment.
+    /// Last moment of the period.
     pub not_after: SystemTime,
 }
 
-/// Where a moment lies in the validity of a certificate.
+/// Position of a moment relative to the validity of a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// Before it.
+    /// Before the period.
     NotYetValid,
-    /// Within it.
+    /// Within the period.
     Valid,
-    /// Near its end.
+    /// Near the end of the period.
     ExpiresSoon,
-    /// After it.
+    /// After the period.
     Expired,
 }
 
 impl Validity {
-    /// That of a certificate.
+    /// Validity of a certificate.
     ///
     /// # Errors
     ///
-    /// What keeps it from being read.
+    /// Error of the parser.
     pub(crate) fn of(certificate: &CertificateDer<'_>) -> Result<Self, X509Error> {
         let (_, certificate) = parse_x509_certificate(certificate)?;
         let validity = certificate.validity();
@@ -56,7 +57,7 @@ impl Validity {
         })
     }
 
-    /// Where `now` lies.
+    /// Position of `now`.
     pub fn standing(&self, now: SystemTime) -> Standing {
         let lifetime = self.not_after.duration_since(self.not_before).unwrap_or_default();
         match self.not_after.duration_since(now) {
@@ -67,7 +68,7 @@ impl Validity {
         }
     }
 
-    /// The end of a sentence that begins with the certificate: what is to be done about it.
+    /// End of a sentence that begins with the certificate: its state and the remedy.
     pub fn describe(&self, now: SystemTime) -> String {
         let end = time_text(self.not_after);
         match self.standing(now) {
@@ -122,7 +123,7 @@ mod tests {
         }
     }
 
-    /// That of a certificate from and to so many days from now.
+    /// Validity from and to these numbers of days from now.
     fn days(from: i64, to: i64) -> Validity {
         seconds(NOW_S + from * DAY_S as i64, NOW_S + to * DAY_S as i64)
     }
@@ -181,7 +182,7 @@ mod tests {
 
     #[test]
     fn distant_times_are_read() {
-        // Before 1970, and the end of those that never expire.
+        // From before 1970 to the year of certificates that never expire.
         let for_ever = seconds(-86_400, 253_402_300_799);
         assert_eq!(for_ever.describe(at(NOW_S)), "expires at 9999-12-31T23:59:59Z");
     }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All calls of a server in one table: paths, rights, limits, and how small calls are made.
+//! All calls of a server in one table: paths, rights, limits, and properties of small calls.
 //!
 //! A *small call* is one request and one answer, without items: each implements [`Call`] by its
-//! request, and everything between a program and its handler (`server/calls/`) goes by its row.
-//! Calls that carry items or hold a stream have methods of their own in
-//! [`Transport`] and [`Shard`](crate::shard::Shard), and a [`Row`]
-//! here. The small ones are in `calls/small_calls.rs`.
+//! request, and everything between a program and its handler (`server/calls/`) follows its row.
+//! Calls that carry items or hold a stream have methods of their own in [`Transport`] and
+//! [`Shard`](crate::shard::Shard), and a [`Row`] here. The small ones are in
+//! `calls/small_calls.rs`.
 
 mod small_calls;
 
@@ -24,18 +24,18 @@ pub use small_calls::SMALL_CALLS;
 /// A method of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct Row {
-    /// Its path in HTTP/2.
+    /// Path in HTTP/2.
     pub path: &'static str,
-    /// The right that a caller needs before its request is read.
+    /// Right that a caller needs before its request is read.
     pub needs: Needs,
-    /// The largest request.
+    /// Size limit of the request.
     pub limit: RequestLimit,
 }
 
-/// What a caller needs before its request is read.
+/// Right that a caller needs before its request is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
-    /// Nothing: everybody may call it, also without a token.
+    /// No right: everybody may call it, even without a token.
     Nothing,
     /// A right on some table.
     AnyRight,
@@ -45,7 +45,7 @@ pub enum Needs {
     OnAllTables(Right),
 }
 
-/// As `docs/howto/securing.md` has it: `admin` on all tables.
+/// Form used in `docs/howto/securing.md`: `admin` on all tables.
 impl fmt::Display for Needs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -57,12 +57,12 @@ impl fmt::Display for Needs {
     }
 }
 
-/// How large a message of a caller may be.
+/// Size limit of a caller's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestLimit {
-    /// So many bytes.
+    /// This many bytes.
     Bytes(usize),
-    /// So many bytes, and [`BYTES_A_TABLE`] for each table of the server.
+    /// This many bytes, and [`BYTES_A_TABLE`] for each table of the server.
     BytesAndTables(usize),
     /// `Limits.call_bytes`.
     CallBytes,
@@ -73,116 +73,116 @@ pub enum RequestLimit {
 /// Bytes of a request that names tables, for each table of the server.
 pub const BYTES_A_TABLE: usize = 1 << 10;
 
-/// Requests of a name and some numbers.
+/// Limit for a request with a name and some numbers.
 const SMALL: RequestLimit = RequestLimit::BytesAndTables(64 << 10);
-/// Requests that have lists of names.
+/// Limit for a request with lists of names.
 const NAMES: RequestLimit = RequestLimit::BytesAndTables(1 << 20);
 
 /// A small call.
 #[derive(Debug)]
 pub struct SmallCall {
-    /// Its path, right and limit.
+    /// Path, right and limit.
     pub row: Row,
-    /// When a client makes it again.
+    /// Condition under which a client repeats it.
     pub repeat: Repeat,
-    /// What a group of shards makes of it.
+    /// Handling by a group of shards.
     pub group: InGroup,
-    /// Whether a caller may expect it to reach all servers of an address: then the log warns once
-    /// where it reached one of several.
+    /// True if a caller may expect it to reach all servers of an address. The log warns once if it
+    /// reached one of several.
     pub reaches_one: bool,
-    /// Whether the answer begins before the work, which may take long: then the caller knows that
+    /// True if headers are sent before the work, which may take long, so that the caller knows that
     /// the server is there.
     pub announced: bool,
-    /// The end of "The server does not ..." for a server that does not know it.
+    /// End of "The server does not ..." for a server without this call.
     pub missing: Option<&'static str>,
     /// Capabilities without which a server would ignore a part of this request.
     pub asks_for: fn(&Bytes) -> &'static [Capability],
-    /// Whether these bytes are an answer.
     is_answer: fn(Bytes) -> Decoded<()>,
 }
 
-/// When a client makes a small call again.
+/// Condition under which a client repeats a small call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
-    /// Never: a call that was lost may have been done.
+    /// Never: a lost call may have been carried out.
     Never,
-    /// While no server answers; one that is there answers at once.
+    /// While no server answers; a running one answers at once.
     Question,
-    /// While no server answers. The server must be there before it is told, and refuses the change
-    /// after a moment of its own clock: this field of the request, in nanoseconds since 1970.
+    /// While no server answers. The server must answer a question before the change is sent, and
+    /// refuses the change after a deadline of its own clock. This field of the request has the
+    /// deadline, in nanoseconds since 1970.
     Change {
-        /// The number of the field.
+        /// Number of the field.
         not_after: u32,
     },
 }
 
-/// What a group of shards makes of a small call.
+/// Handling of a small call by a group of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InGroup {
-    /// Asks its shards and merges their answers (`shards/merge/`).
+    /// The group asks its shards and merges their answers (`shards/merge/`).
     Merge,
-    /// Answers itself.
+    /// The group answers by itself.
     Own,
-    /// Refuses it: it is meant for one server.
+    /// The group refuses it: it is meant for one server.
     Refused,
 }
 
-/// A message, or why its bytes are none.
+/// A decoded message, or the decoding error.
 pub type Decoded<T> = std::result::Result<T, DecodeError>;
 
-/// A small call, by its request.
+/// A small call, implemented by its request.
 pub trait Call: Message + Default + Clone + 'static {
-    /// The answer.
+    /// Answer.
     type Answer: Message + Default + 'static;
-    /// The path in HTTP/2.
+    /// Path in HTTP/2.
     const PATH: &'static str;
-    /// All that is known of the call.
+    /// Row of the call.
     const CALL: &'static SmallCall;
 
-    /// Decodes an answer. Written for each call, so that the code is in this crate alone.
+    /// Decodes an answer. Implemented for each call, so that the code is in this crate alone.
     fn decode_answer(answer: Bytes) -> Decoded<Self::Answer>;
 
-    /// The tables that the request names: the caller needs the right of the row on each.
+    /// Tables that the request names: the caller needs the right of the row on each.
     fn tables(&self) -> Vec<&str> {
         Vec::new()
     }
 
-    /// The moment after which the server must not begin, in nanoseconds since 1970; 0: none.
+    /// Deadline for beginning, in nanoseconds since 1970; 0 for none.
     fn not_after_ns(&self) -> i64 {
         0
     }
 }
 
-/// Writers send items.
+/// Stream of items from a writer.
 pub const INSERT_STREAM: &str = "/deepmind.reverb.ReverbService/InsertStream";
-/// Samplers request items.
+/// Stream of items to a sampler.
 pub const SAMPLE_STREAM: &str = "/deepmind.reverb.ReverbService/SampleStream";
 /// Updates priorities and deletes items.
 pub const MUTATE_PRIORITIES: &str = "/deepmind.reverb.ReverbService/MutatePriorities";
-/// Gives dm-reverb's clients in the same process a pointer. Here it does not.
+/// Passes a pointer to dm-reverb's clients in the same process. This server never does.
 pub const INITIALIZE_CONNECTION: &str = "/deepmind.reverb.ReverbService/InitializeConnection";
 
-/// Reads a whole table. dm-reverb does not have it.
+/// Reads a whole table. Not in dm-reverb.
 pub const SCAN: &str = "/reverb.ReplayService/Scan";
-/// Turns a rate limiter off for a while. dm-reverb does not have it.
+/// Turns a rate limiter off for a while. Not in dm-reverb.
 pub const HOLD_RATE_LIMITER: &str = "/reverb.ReplayService/HoldRateLimiter";
-/// Tells sizes, masses and cursors of tables as they change. dm-reverb does not have it.
+/// Streams sizes, masses and cursors of tables as they change. Not in dm-reverb.
 pub const WATCH: &str = "/reverb.ReplayService/Watch";
-/// Updates priorities, and says which keys there are not. dm-reverb does not have it.
+/// Updates priorities, and reports missing keys. Not in dm-reverb.
 pub const UPDATE_PRIORITIES: &str = "/reverb.ReplayService/UpdatePriorities";
-/// Adds items of another shard. dm-reverb does not have it.
+/// Adds items of another shard. Not in dm-reverb.
 pub const TRANSFER: &str = "/reverb.ReplayService/Transfer";
 
 /// gRPC's health service.
 pub const HEALTH_CHECK: &str = "/grpc.health.v1.Health/Check";
-/// The same as a stream, until the caller cancels it.
+/// gRPC's health service as a stream, until the caller cancels it.
 pub const HEALTH_WATCH: &str = "/grpc.health.v1.Health/Watch";
 /// gRPC's reflection service.
 pub const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
-/// The same with the service's older name.
+/// gRPC's reflection service under its older name.
 pub const OLD_REFLECTION: &str = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
-/// The calls that carry items or hold a stream, and those of gRPC itself.
+/// Calls that carry items or hold a stream, and those of gRPC itself.
 const OTHER_CALLS: [(&str, Needs, RequestLimit); 13] = [
     (INSERT_STREAM, Needs::OnTable(Right::Insert), RequestLimit::MessageBytes),
     (SAMPLE_STREAM, Needs::OnTable(Right::Sample), SMALL),
@@ -205,13 +205,13 @@ pub fn all() -> impl Iterator<Item = Row> {
     SMALL_CALLS.into_iter().map(|call| call.row).chain(others)
 }
 
-/// The row of a path. One that is not known needs a right as little as its error tells.
+/// Row of a path. An unknown one needs no right, because its error reveals nothing.
 pub fn row(path: &str) -> Row {
     let unknown = Row { path: "", needs: Needs::AnyRight, limit: SMALL };
     all().find(|row| row.path == path).unwrap_or(unknown)
 }
 
-/// The name of a call: `Reset`, `Health/Check`.
+/// Name of a call: `Reset`, `Health/Check`.
 pub fn name(path: &str) -> &'static str {
     match row(path).path {
         HEALTH_CHECK => "Health/Check",
@@ -221,27 +221,27 @@ pub fn name(path: &str) -> &'static str {
     }
 }
 
-/// The largest answer that a client reads, unless the answer has items or lists of keys.
+/// Largest answer that a client reads, unless the answer has items or lists of keys.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// How many bytes of an answer a client reads; `None`: as much as a message may have.
+/// Maximum size of an answer that a client reads; `None` for the limit of all messages.
 pub fn answer_limit(path: &str) -> Option<usize> {
     let has_much = matches!(path, SAMPLE_STREAM | SCAN | UPDATE_PRIORITIES);
     (!has_much).then_some(MAX_ANSWER_BYTES)
 }
 
 impl SmallCall {
-    /// The call of this name: `Reset`.
+    /// Call of this name: `Reset`.
     pub fn named(name: &str) -> Option<&'static Self> {
         SMALL_CALLS.into_iter().find(|call| call.name() == name)
     }
 
-    /// Its name: `Reset`.
+    /// Name: `Reset`.
     pub fn name(&self) -> &'static str {
         name(self.row.path)
     }
 
-    /// Its name as programs write it: `server_info`.
+    /// Name in Python programs: `server_info`.
     pub fn method_name(&self) -> String {
         let mut method = String::new();
         for letter in self.name().chars() {
@@ -253,20 +253,20 @@ impl SmallCall {
         method
     }
 
-    /// A request that must not be begun after a moment of the server's clock; 0: at any time.
+    /// Adds a deadline to a request, by the server's clock; 0 for none.
     pub fn with_deadline(&self, request: &Bytes, not_after_ns: i64) -> Bytes {
         let Repeat::Change { not_after } = self.repeat else { return request.clone() };
-        // The last value of a field is the one that counts.
+        // The last value of a field counts.
         let mut request = BytesMut::from(&request[..]);
         prost::encoding::int64::encode(not_after, &not_after_ns, &mut request);
         request.freeze()
     }
 
-    /// The error of an address that leads to several servers, where the call is meant for one.
+    /// Error for an address of several servers, for a call that is meant for one.
     pub fn refused_by_group(&self, address: &str) -> Error {
         Error::invalid_argument(format!(
-            "{address} leads to several servers, and {} is a call to one of them: make a client of \
-             that server.",
+            "{address} has several servers, and {} is a call to one of them: make a client of that \
+             server.",
             self.method_name()
         ))
     }
@@ -282,12 +282,11 @@ impl SmallCall {
     }
 }
 
-/// The error of an answer that cannot be decoded.
 pub(crate) fn damaged(address: &str, name: &str, error: &DecodeError) -> Error {
     Error::internal(format!("The answer of the server at {address} to {name} is damaged: {error}."))
 }
 
-/// Small calls, by their requests.
+/// Small calls, typed by their requests.
 pub trait Calls {
     /// Makes a call, once.
     fn call<C: Call>(&self, request: C) -> impl Future<Output = Result<C::Answer>> + Send;

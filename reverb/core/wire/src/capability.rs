@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What servers do beyond dm-reverb, by name: they announce it in `ServerInfoResponse`, and clients
-//! ask for it only where it was announced.
+//! Capabilities: features of servers beyond dm-reverb, by name. Servers announce them in
+//! `ServerInfoResponse`, and clients use only announced ones.
 
 use reverb_data::{Error, Result};
 
-/// What a server may do beyond dm-reverb.
+/// A feature of a server beyond dm-reverb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Capability {
     /// `SampleStreamRequest.all_or_nothing`.
@@ -22,7 +22,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// Those of the servers of this release.
+    /// Capabilities of the servers of this release.
     pub const ALL: &[Self] = &[
         Self::AllOrNothing,
         Self::Distinct,
@@ -32,7 +32,7 @@ impl Capability {
         Self::Selectors,
     ];
 
-    /// Its name in messages.
+    /// Name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::AllOrNothing => "all_or_nothing",
@@ -44,7 +44,7 @@ impl Capability {
         }
     }
 
-    /// What a server without it does not know, in words.
+    /// Part of an error text: the feature that the server lacks.
     fn what(self) -> &'static str {
         match self {
             Self::AllOrNothing => "batches of all items or none",
@@ -56,7 +56,7 @@ impl Capability {
         }
     }
 
-    /// What else can be done, in words.
+    /// Part of an error text: the remedy.
     fn instead(self) -> &'static str {
         match self {
             Self::MaxPriority => ", or give a number as the priority",
@@ -65,32 +65,32 @@ impl Capability {
     }
 }
 
-/// What a server has announced.
+/// Capabilities that a server has announced.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Capabilities(Vec<String>);
 
 impl Capabilities {
-    /// Those of the servers of this release.
+    /// Capabilities of the servers of this release.
     pub fn of_this_release() -> Self {
         Self(Capability::ALL.iter().map(|it| it.name().to_owned()).collect())
     }
 
-    /// The announced names. Unknown ones are of newer servers.
+    /// Capabilities of these names. Unknown names come from newer servers.
     pub fn from_names(names: Vec<String>) -> Self {
         Self(names)
     }
 
-    /// Their names.
+    /// Names of the capabilities.
     pub fn into_names(self) -> Vec<String> {
         self.0
     }
 
-    /// Whether the server has announced it.
+    /// Returns true if the server has announced it.
     pub fn has(&self, capability: Capability) -> bool {
         self.0.iter().any(|name| name == capability.name())
     }
 
-    /// Those that another server has announced, too.
+    /// Capabilities that both servers have announced.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {
         self.0.retain(|name| other.0.contains(name));
@@ -101,7 +101,7 @@ impl Capabilities {
     ///
     /// # Errors
     ///
-    /// `Unimplemented` that says what the server does not know.
+    /// `Unimplemented` that names the missing feature.
     pub fn require(&self, capability: Capability, address: &str) -> Result<()> {
         if self.has(capability) {
             return Ok(());

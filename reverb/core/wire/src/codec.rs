@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The messages of the two streams, and of updates of priorities: direct conversion between bytes
-//! and what the engine stores.
+//! Messages of the two streams, and of updates of priorities: direct conversion between bytes and
+//! the engine's types.
 //!
 //! These messages carry all data, so no generic tree of messages is built. Chunks stay encoded
 //! bytes, and all other fields are read in place.

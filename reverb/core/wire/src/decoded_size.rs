@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a message takes in memory when it is decoded, from its bytes alone.
+//! Memory of a message when it is decoded, computed from its bytes alone.
 //!
 //! A message in a list takes two bytes when it is sent and some hundred when it is decoded. So the
 //! elements of lists are counted before anything is decoded, by the descriptors of the messages,
@@ -14,28 +14,29 @@ use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet, Mess
 use reverb_data::error::grouped;
 use reverb_data::proto_bytes::{Field, Reader};
 use reverb_data::{Error, Result};
-use reverb_rpc::frames::MessageCheck;
+use reverb_rpc::framing::MessageCheck;
 
 use crate::calls;
 
-/// What a decoded request may take beside the bytes that were sent: some ten thousand elements of
-/// lists, more than any honest one has.
+/// Memory that a decoded request may take in addition to its encoded size: some ten thousand
+/// elements of lists, more than any honest request has.
 const FREE_BYTES: usize = 6 << 20;
 /// The same for an answer, which describes all tables of a server.
 const FREE_ANSWER_BYTES: usize = 64 << 20;
 
-/// An allocation of a text is not smaller.
+/// Minimum memory of a string with its allocation.
 const TEXT_BYTES: usize = 24 + 16;
-/// An entry of a map, beside its key and value.
+/// Memory of a map entry, besides its key and value.
 const MAP_ENTRY_BYTES: usize = 64;
-/// Messages are not nested deeper; nor does prost decode those that are.
+/// Maximum nesting of messages; prost has the same limit.
 const MAX_DEPTH: usize = 100;
 
-static SHAPES: LazyLock<Shapes> = LazyLock::new(Shapes::new);
+static MESSAGES: LazyLock<Messages> = LazyLock::new(Messages::new);
 
-/// Checks the requests of a method.
+/// Check of the requests of a method.
 ///
-/// `None` for those that are read without being decoded: they count while they are read.
+/// `None` for methods whose requests are read without being decoded: their size is checked while
+/// they are read.
 pub fn of_requests(path: &str) -> Option<Box<dyn MessageCheck>> {
     let is_read = matches!(
         path,
@@ -44,18 +45,18 @@ pub fn of_requests(path: &str) -> Option<Box<dyn MessageCheck>> {
             | calls::MUTATE_PRIORITIES
             | calls::UPDATE_PRIORITIES
     );
-    let kinds = SHAPES.methods.get(path).filter(|_| !is_read)?;
-    Some(Box::new(Check { kind: kinds.0, free_bytes: FREE_BYTES }))
+    let kinds = MESSAGES.methods.get(path).filter(|_| !is_read)?;
+    Some(Box::new(Check { index: kinds.0, free_bytes: FREE_BYTES }))
 }
 
-/// Checks the answers of a method; `None` as for requests.
+/// Check of the answers of a method; `None` as for requests.
 pub fn of_answers(path: &str) -> Option<Box<dyn MessageCheck>> {
     let is_read = matches!(path, calls::INSERT_STREAM | calls::SAMPLE_STREAM | calls::SCAN);
-    let kinds = SHAPES.methods.get(path).filter(|_| !is_read)?;
-    Some(Box::new(Check { kind: kinds.1, free_bytes: FREE_ANSWER_BYTES }))
+    let kinds = MESSAGES.methods.get(path).filter(|_| !is_read)?;
+    Some(Box::new(Check { index: kinds.1, free_bytes: FREE_ANSWER_BYTES }))
 }
 
-/// Whether values that take `decoded` bytes may be decoded from a message of `length` bytes.
+/// Checks that values taking `decoded` bytes may be decoded from a message of `length` bytes.
 ///
 /// # Errors
 ///
@@ -76,78 +77,77 @@ fn check_with(length: usize, decoded: usize, free_bytes: usize) -> Result<()> {
     )))
 }
 
-/// The messages of all services.
+/// Fields of the messages of all services.
 #[derive(Debug)]
-struct Shapes {
-    messages: Vec<Shape>,
-    /// The request and the answer of each path.
+struct Messages {
+    messages: Vec<Fields>,
+    /// Indices of the request and the answer of each path.
     methods: HashMap<String, (usize, usize)>,
 }
 
-/// The fields of a kind of message that matter here, by their numbers.
-type Shape = HashMap<u32, Part>;
+/// Fields of a message type that can take much memory, by number.
+type Fields = HashMap<u32, Part>;
 
-/// A field, as far as it matters here.
+/// A field that can take much memory.
 #[derive(Debug, Clone, Copy)]
 enum Part {
-    /// A list of numbers, each of so many bytes when it is decoded.
+    /// A list of numbers; `bytes` is the decoded size of each.
     Numbers { bytes: usize },
-    /// A list of texts or bytes.
+    /// A list of strings or bytes.
     Texts,
-    /// A message. `bytes` is what it takes beside the message that has it.
-    Message { kind: usize, bytes: usize },
+    /// A message. `bytes` is its size outside of the message that contains it.
+    Message { index: usize, bytes: usize },
 }
 
-/// The check of one kind of message.
 #[derive(Debug)]
 struct Check {
-    kind: usize,
+    index: usize,
     free_bytes: usize,
 }
 
 impl MessageCheck for Check {
     fn check(&self, message: &[u8]) -> Result<()> {
-        // A short one cannot have much.
+        // A short message cannot take much memory.
         if message.len() < 4096 {
             return Ok(());
         }
         let most = message.len() + self.free_bytes;
         let mut decoded = 0;
-        SHAPES.count(self.kind, message, 0, &mut decoded, most);
+        MESSAGES.count(self.index, message, 0, &mut decoded, most);
         check_with(message.len(), decoded, self.free_bytes)
     }
 }
 
-impl Shapes {
+impl Messages {
     fn new() -> Self {
         let set = FileDescriptorSet::decode(crate::DESCRIPTORS)
             .expect("the descriptors were written together with the code that reads them");
         let declared = Declared::new(&set);
         let sizes = declared.sizes();
-        let shape = |message: &&DescriptorProto| {
+        let fields = |message: &&DescriptorProto| {
             let fields = message.field.iter().filter_map(|field| {
                 let part = declared.part(field, &sizes)?;
                 Some((u32::try_from(field.number()).ok()?, part))
             });
             fields.collect()
         };
-        let messages = declared.messages.iter().map(shape).collect();
+        let messages = declared.messages.iter().map(fields).collect();
         let methods = set.file.iter().flat_map(|file| {
-            let (package, places) = (file.package(), &declared.places);
+            let (package, indices) = (file.package(), &declared.indices);
             file.service.iter().flat_map(move |service| {
                 service.method.iter().map(move |method| {
                     let path = format!("/{package}.{}/{}", service.name(), method.name());
-                    (path, (places[method.input_type()], places[method.output_type()]))
+                    (path, (indices[method.input_type()], indices[method.output_type()]))
                 })
             })
         });
         Self { messages, methods: methods.collect() }
     }
 
-    /// Adds what the lists of a message take, until that is more than `most`. A malformed message
-    /// is left to its decoder.
-    fn count(&self, kind: usize, message: &[u8], depth: usize, decoded: &mut usize, most: usize) {
-        let fields = &self.messages[kind];
+    /// Adds the memory of a message's lists, until it exceeds `most`. A malformed message is left
+    /// to its decoder.
+    fn count(&self, index: usize, message: &[u8], depth: usize, decoded: &mut usize, most: usize) {
+        let fields = &self.messages[index];
         let mut reader = Reader::new(message);
         while *decoded <= most
             && let Ok(Some((number, value))) = reader.field()
@@ -158,10 +158,10 @@ impl Shapes {
                 }
                 (Some(&Part::Numbers { bytes }), _) => *decoded += bytes,
                 (Some(Part::Texts), _) => *decoded += TEXT_BYTES,
-                (Some(&Part::Message { kind, bytes }), Field::Bytes(inner)) => {
+                (Some(&Part::Message { index, bytes }), Field::Bytes(inner)) => {
                     *decoded += bytes;
                     if depth < MAX_DEPTH {
-                        self.count(kind, inner, depth + 1, decoded, most);
+                        self.count(index, inner, depth + 1, decoded, most);
                     }
                 }
                 _ => {}
@@ -170,16 +170,15 @@ impl Shapes {
     }
 }
 
-/// The messages of all files.
 struct Declared<'a> {
     messages: Vec<&'a DescriptorProto>,
-    /// By their full names, which begin with a dot.
-    places: HashMap<String, usize>,
+    /// Indices by full name, which begins with a dot.
+    indices: HashMap<String, usize>,
 }
 
 impl<'a> Declared<'a> {
     fn new(set: &'a FileDescriptorSet) -> Self {
-        let mut declared = Self { messages: Vec::new(), places: HashMap::new() };
+        let mut declared = Self { messages: Vec::new(), indices: HashMap::new() };
         for file in &set.file {
             let scope = format!(".{}", file.package());
             file.message_type.iter().for_each(|it| declared.add(&scope, it));
@@ -190,25 +189,25 @@ impl<'a> Declared<'a> {
     fn add(&mut self, scope: &str, message: &'a DescriptorProto) {
         let name = format!("{scope}.{}", message.name());
         message.nested_type.iter().for_each(|it| self.add(&name, it));
-        self.places.insert(name, self.messages.len());
+        self.indices.insert(name, self.messages.len());
         self.messages.push(message);
     }
 
-    /// What messages take when they are decoded, without what their fields point to.
+    /// Decoded sizes of the message types, without the memory that their fields point to.
     fn sizes(&self) -> Vec<usize> {
-        (0..self.messages.len()).map(|kind| self.size(kind, &mut Vec::new())).collect()
+        (0..self.messages.len()).map(|index| self.size(index, &mut Vec::new())).collect()
     }
 
-    fn size(&self, kind: usize, around: &mut Vec<usize>) -> usize {
-        // One that contains itself is boxed there.
-        if around.contains(&kind) {
+    fn size(&self, index: usize, around: &mut Vec<usize>) -> usize {
+        // A message that contains itself is boxed there.
+        if around.contains(&index) {
             return 0;
         }
-        around.push(kind);
-        let fields = self.messages[kind].field.iter().map(|field| match field.r#type() {
+        around.push(index);
+        let fields = self.messages[index].field.iter().map(|field| match field.r#type() {
             _ if is_list(field) => 48,
             Type::String | Type::Bytes => 24,
-            Type::Message | Type::Group => 8 + self.size(self.places[field.type_name()], around),
+            Type::Message | Type::Group => 8 + self.size(self.indices[field.type_name()], around),
             _ if field.proto3_optional() => 16,
             _ => 8,
         });
@@ -219,17 +218,17 @@ impl<'a> Declared<'a> {
 
     fn part(&self, field: &FieldDescriptorProto, sizes: &[usize]) -> Option<Part> {
         if is_message(field) {
-            let kind = self.places[field.type_name()];
+            let index = self.indices[field.type_name()];
             let is_map =
-                self.messages[kind].options.as_ref().is_some_and(MessageOptions::map_entry);
+                self.messages[index].options.as_ref().is_some_and(MessageOptions::map_entry);
             let bytes = match (is_map, is_list(field)) {
-                (true, _) => sizes[kind] + MAP_ENTRY_BYTES,
-                (false, true) => sizes[kind],
-                // It lies in its message, unless that could be part of it.
-                (false, false) if self.contains_itself(kind) => sizes[kind],
+                (true, _) => sizes[index] + MAP_ENTRY_BYTES,
+                (false, true) => sizes[index],
+                // Stored inside its message, unless the type could contain itself.
+                (false, false) if self.contains_itself(index) => sizes[index],
                 (false, false) => 0,
             };
-            return Some(Part::Message { kind, bytes });
+            return Some(Part::Message { index, bytes });
         }
         if !is_list(field) {
             return None;
@@ -239,17 +238,17 @@ impl<'a> Declared<'a> {
             Type::Bool => Part::Numbers { bytes: 1 },
             Type::Int32 | Type::Uint32 | Type::Sint32 | Type::Enum => Part::Numbers { bytes: 4 },
             Type::Int64 | Type::Uint64 | Type::Sint64 => Part::Numbers { bytes: 8 },
-            // Those of a fixed size take in memory what they take in the message.
+            // Numbers of a fixed size take the same memory as in the message.
             _ => Part::Numbers { bytes: 0 },
         })
     }
 
-    fn contains_itself(&self, kind: usize) -> bool {
-        let (mut seen, mut next) = (HashSet::new(), vec![kind]);
+    fn contains_itself(&self, index: usize) -> bool {
+        let (mut seen, mut next) = (HashSet::new(), vec![index]);
         while let Some(at) = next.pop() {
             let fields = self.messages[at].field.iter().filter(|field| is_message(field));
-            for inner in fields.map(|field| self.places[field.type_name()]) {
-                if inner == kind {
+            for inner in fields.map(|field| self.indices[field.type_name()]) {
+                if inner == index {
                     return true;
                 }
                 if seen.insert(inner) {
@@ -289,7 +288,7 @@ mod tests {
     #[test]
     fn every_method_has_its_messages() {
         for path in calls::all().map(|row| row.path) {
-            assert!(SHAPES.methods.contains_key(path), "{path}");
+            assert!(MESSAGES.methods.contains_key(path), "{path}");
         }
     }
 
@@ -308,7 +307,7 @@ mod tests {
         let declared = Declared::new(&set);
         let all = declared.sizes();
         for (name, bytes) in sizes {
-            let counted = all[declared.places[&format!(".reverb.{name}")]];
+            let counted = all[declared.indices[&format!(".reverb.{name}")]];
             assert!(bytes <= counted && counted <= 2 * bytes, "{name}: {bytes}, {counted}");
         }
     }

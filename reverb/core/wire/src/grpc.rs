@@ -13,7 +13,7 @@ use bytes::Bytes;
 use reverb_data::{Error, ErrorKind, Result};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{AnswerRules, Channel, Security};
-use reverb_rpc::frames::MessageLimit;
+use reverb_rpc::framing::MessageLimit;
 use reverb_rpc::message::Message;
 
 use crate::calls::{self, SmallCall};
@@ -30,7 +30,7 @@ use crate::transport::{
 pub struct GrpcTransport(Channel);
 
 impl GrpcTransport {
-    /// Checks the address; see `Target::parse` for its forms.
+    /// Creates a transport. The address is checked; see `Target::parse` for its forms.
     pub fn new(target: &str) -> Result<Self> {
         Ok(Self(Channel::new(target)?.with_answer_rules(answer_rules)))
     }
@@ -55,19 +55,18 @@ impl GrpcTransport {
 }
 
 impl GrpcTransport {
-    /// The error of a call that only servers of this package have.
+    /// Explains an error of a call that only servers of this package have.
     fn explain(&self, error: Error, what: &str) -> Error {
         explain(error, self.0.target(), what)
     }
 
-    /// Sends one message and waits for the only answer.
     async fn ask<A: prost::Message + Default>(&self, path: &str, request: Message) -> Result<A> {
         let (answer, peer) = self.0.ask_one(path, request, false).await?;
         A::decode(answer).map_err(|error| calls::damaged(&peer, calls::name(path), &error))
     }
 }
 
-/// What a client accepts as an answer.
+/// Limits on the answers that a client accepts.
 fn answer_rules(path: &str) -> AnswerRules {
     AnswerRules {
         limit: calls::answer_limit(path).map(MessageLimit::of_answers),
@@ -75,7 +74,7 @@ fn answer_rules(path: &str) -> AnswerRules {
     }
 }
 
-/// The error of a call that only servers of this package have.
+/// Explains an error of a call that only servers of this package have.
 fn explain(error: Error, target: &str, what: &str) -> Error {
     if error.kind() != ErrorKind::Unimplemented {
         return error;
@@ -90,7 +89,7 @@ impl Transport for GrpcTransport {
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
         Box::pin(async {
             let call = self.0.open(calls::INSERT_STREAM).await?;
-            // A name is resolved by now.
+            // Names are resolved by now.
             Ok(insert::stream(call, self.0.num_servers() > 1))
         })
     }
@@ -98,8 +97,8 @@ impl Transport for GrpcTransport {
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
         Box::pin(async {
             let call = self.0.open(calls::SAMPLE_STREAM).await?;
-            // A name is resolved by now.
-            let several = (self.0.num_servers() > 1).then(|| sample::Several::of(&self.0));
+            // Names are resolved by now.
+            let several = (self.0.num_servers() > 1).then(|| sample::SeveralServers::of(&self.0));
             let stream = sample::GrpcSampleStream::new(call, several);
             Ok(Box::new(stream) as Box<dyn SampleStream>)
         })

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The protocol: its messages, their encoding, and how a client reaches a server.
+//! The protocol: its messages, their encoding, and the transport from a client to a server.
 //!
 //! Design: `docs/design/rpc.md`.
 

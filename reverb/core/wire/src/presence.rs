@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whether a server is there: what is silent is sent no change, and a change is waited for while
-//! its server answers.
+//! Presence of a server: changes are sent only to a server that answers, and are waited for as long
+//! as it answers.
 //!
-//! A frozen process takes what is sent to it, and does it when it goes on. So each change has a
-//! deadline by the clock of its server, which the server has told.
+//! A frozen process accepts requests, and carries them out when it continues. So each change has a
+//! deadline by the clock of its server, which the server has reported.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use reverb_data::{Error, Result};
 
-/// How long after it has told its clock a server may begin with a change. Longer work is waited for
-/// while the server answers other questions.
+/// Time in which a server may begin with a change after it reported its clock. Longer work is
+/// waited for while the server answers other questions.
 const BEGIN: Duration = Duration::from_millis(700);
 
-/// The clock of a server, and when it told it.
+/// Clock of a server, and the time at which it was reported.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerClock {
     now_ns: i64,
@@ -22,19 +22,19 @@ pub struct ServerClock {
 }
 
 impl ServerClock {
-    /// It has just told this time, in nanoseconds since 1970.
+    /// Records the server's time, in nanoseconds since 1970.
     pub fn told(now_ns: i64) -> Self {
         Self { now_ns, told_at: Instant::now() }
     }
 
-    /// Until when it may begin with a change that is sent now, by its own clock.
+    /// Deadline for beginning with a change that is sent now, by the server's clock.
     pub fn not_after_ns(self) -> i64 {
         let left = self.told_at.elapsed() + BEGIN;
         self.now_ns.saturating_add(i64::try_from(left.as_nanos()).unwrap_or(i64::MAX))
     }
 }
 
-/// The error of a server that took a call and was silent for so long.
+/// Error of a server that took a call and was silent for this long.
 pub fn silent(limit: Duration) -> Error {
     Error::unavailable(format!("no answer within {} s", limit.as_secs_f64()))
 }
@@ -43,7 +43,7 @@ pub fn silent(limit: Duration) -> Error {
 ///
 /// # Errors
 ///
-/// `Unavailable` if the server fell silent; with its deadline it will refuse the change then.
+/// `Unavailable` if the server fell silent; because of its deadline it will refuse the change then.
 pub async fn while_it_answers<T, Q>(
     change: impl Future<Output = Result<T>>,
     question: impl Fn() -> Q,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The calls of a server that is a shard of a group. Servers of dm-reverb have none of them.
+//! Calls of a server that is a shard of a group. Servers of dm-reverb have none of them.
 
 use std::sync::Arc;
 
@@ -27,13 +27,13 @@ pub trait TransferSink: Send {
     fn finish(&mut self) -> BoxFuture<'_, Result<TransferResponse>>;
 }
 
-/// A server that may be a shard of a group. Calls of servers that do not have them fail with
+/// A server that may be a shard of a group. A server without these calls fails them with
 /// `Unimplemented`.
 pub trait Shard: Transport {
-    /// Watches tables; all of them if none is named.
+    /// Watches tables; an empty list stands for all of them.
     fn watch<'a>(&'a self, tables: &'a [String]) -> BoxFuture<'a, Result<Box<dyn WatchStream>>>;
 
-    /// Deletes items, then updates priorities, and says which keys there are not.
+    /// Deletes items, then updates priorities, and returns the missing keys.
     fn update_priorities<'a>(
         &'a self,
         table: &'a str,
@@ -41,6 +41,6 @@ pub trait Shard: Transport {
         deletes: &'a [u64],
     ) -> BoxFuture<'a, Result<UpdatePrioritiesResponse>>;
 
-    /// Opens a transfer of items to it.
+    /// Opens a transfer of items to this shard.
     fn open_transfer(&self) -> BoxFuture<'_, Result<Box<dyn TransferSink>>>;
 }

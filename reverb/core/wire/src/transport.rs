@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a client reaches a server: over gRPC, or directly if the server is in the same process.
+//! The transport from a client to a server: over gRPC, or directly if the server is in the same
+//! process.
 //!
 //! Both implement [`Transport`] and behave the same. Writers and samplers use nothing else of a
 //! server.
@@ -21,7 +22,7 @@ use crate::generated::{ServerInfoResponse, TableInfo};
 /// A boxed future, so that the traits here are object safe.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What a writer sends in one message: chunks, and items that refer to them.
+/// One message of a writer: chunks, and items that refer to them.
 #[derive(Debug, Default)]
 pub struct InsertBatch {
     /// Chunks that the server does not hold for this stream yet.
@@ -49,36 +50,36 @@ pub struct InsertStream {
     pub sink: Box<dyn InsertSink>,
     /// Receives confirmations.
     pub confirmations: Confirmations,
-    /// The shard that it leads to; `None` if the server is no shard of a group.
+    /// Shard at the other end; `None` if the server is no shard of a group.
     pub shard: Option<ShardRoute>,
-    /// Which of several servers it leads to, for people; `None` if there is one.
+    /// Name of the server at the other end, for people; `None` if there is only one.
     pub server: Option<String>,
 }
 
-/// The shard that a stream leads to.
+/// Shard at the other end of a stream.
 #[derive(Debug, Clone)]
 pub struct ShardRoute {
-    /// Its place in the group.
+    /// Index in the group.
     pub index: i32,
-    /// Its slots: keys of items are drawn from them.
+    /// Slots of the shard: keys of items are drawn from them.
     pub slots: Arc<KeySlots>,
 }
 
-/// What a writer needs its next insert stream for.
+/// Purpose of a writer's next insert stream.
 #[derive(Debug, Default)]
 pub struct NextStream<'a> {
-    /// The tables of the items that wait for it.
+    /// Tables of the items that wait for it.
     pub tables: &'a [String],
-    /// The stream that it replaces.
+    /// Lost stream that it replaces.
     pub lost: Option<LostStream<'a>>,
 }
 
 /// An insert stream that was lost.
 #[derive(Debug)]
 pub struct LostStream<'a> {
-    /// Where it led to.
+    /// Shard of the lost stream.
     pub shard: &'a ShardRoute,
-    /// When it was lost.
+    /// Time of the loss.
     pub since: Instant,
 }
 
@@ -87,24 +88,23 @@ pub struct LostStream<'a> {
 pub struct SampleRequest<'a> {
     /// The table.
     pub table: &'a str,
-    /// How many items, at least 1.
+    /// Number of items, at least 1.
     pub num_samples: usize,
-    /// Limits every wait for the rate limiter. `None` waits without a limit, and zero makes one
+    /// Limit on every wait for the rate limiter. `None` waits without a limit, and zero makes one
     /// immediate attempt.
     pub timeout: Option<Duration>,
-    /// What is asked of the items. Servers of dm-reverb ignore it.
+    /// Options of the items. Servers of dm-reverb ignore them.
     ///
     /// With `stacking`, if sampling can remove items from the table, a batch whose items cannot be
     /// stacked is not sampled: `receive` fails, and the items stay in the table. This covers the
     /// items that the table samples in one step.
     pub options: SampleOptions,
-    /// The only columns that the items shall have, in increasing order; empty: all. A server may
-    /// send all in spite of that.
+    /// Requested columns, in increasing order; empty for all. A server may send all columns anyway.
     pub columns: &'a [u32],
 }
 
 impl<'a> SampleRequest<'a> {
-    /// A request for whole items, of which nothing else is asked.
+    /// A request for whole items, without options.
     pub fn new(table: &'a str, num_samples: usize, timeout: Option<Duration>) -> Self {
         Self { table, num_samples, timeout, options: SampleOptions::default(), columns: &[] }
     }
@@ -126,7 +126,7 @@ pub trait ScanStream: Send {
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>>;
 }
 
-/// A rate limiter that is off. Dropping it turns the limiter on again, a moment later.
+/// A rate limiter that is turned off. Dropping it turns the limiter on again, a moment later.
 pub trait RateLimiterHold: Send {
     /// Turns the limiter on again, and waits until that is done.
     ///
@@ -143,7 +143,7 @@ pub struct ServerInfo {
     pub tables_state_id: (u64, u64),
     /// Its tables.
     pub tables: Vec<TableInfo>,
-    /// What it does beyond dm-reverb. Of several servers, what all of them do.
+    /// Capabilities beyond dm-reverb; of several servers, those that all of them have.
     pub capabilities: Capabilities,
 }
 
@@ -158,18 +158,18 @@ impl From<ServerInfoResponse> for ServerInfo {
     }
 }
 
-/// Several servers over which items are spread.
+/// Several servers among which items are distributed.
 pub trait InsertGroup: Send + Sync {
-    /// The shards that take these items, which need nothing of each other: each takes as many as
-    /// the others. At least one.
+    /// Shards for these items, which are independent of each other: each shard takes the same
+    /// number. At least one.
     fn routes<'a>(&'a self, items: &'a [NewItem]) -> BoxFuture<'a, Result<Vec<ShardRoute>>>;
 
     /// Opens an insert stream to one of these shards, or to another if it cannot be reached.
     fn open_insert_at<'a>(&'a self, route: &'a ShardRoute) -> BoxFuture<'a, Result<InsertStream>>;
 
-    /// Whether a writer of these tables shall leave its shard: another one is emptier, or as full
-    /// with fewer writers. Never waits.
-    fn has_better_place(&self, shard: i32, tables: &[Arc<str>]) -> bool;
+    /// Returns true if a writer of these tables should leave its shard: another one is emptier, or
+    /// as full with fewer writers. Never waits.
+    fn has_better_shard(&self, shard: i32, tables: &[Arc<str>]) -> bool;
 }
 
 /// The calls of a server.
@@ -177,9 +177,9 @@ pub trait Transport: Send + Sync {
     /// Opens an insert stream.
     fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>>;
 
-    /// Opens the next insert stream of a writer. In a group it leads to the shard with the most
-    /// room in these tables; instead of a stream that was lost, to the same shard as that one,
-    /// until that shard has been away for long.
+    /// Opens the next insert stream of a writer. In a group it goes to the shard with the most room
+    /// in these tables; a replacement goes to the shard of the lost stream, until that shard has
+    /// been away for long.
     fn open_next_insert<'a>(&'a self, next: NextStream<'a>) -> BoxFuture<'a, Result<InsertStream>> {
         let _ = next;
         self.open_insert()
@@ -201,7 +201,7 @@ pub trait Transport: Send + Sync {
     ) -> BoxFuture<'a, Result<()>>;
 
     /// Makes a small call with an encoded request, once. Returns the encoded answer; `Calls::call`
-    /// has the messages.
+    /// is the typed form.
     fn small_call(&self, call: &'static SmallCall, request: Bytes) -> BoxFuture<'_, Result<Bytes>>;
 
     /// Turns the rate limiter of a table off for inserts.
@@ -213,27 +213,27 @@ pub trait Transport: Send + Sync {
     /// The address of the server, for error texts.
     fn address(&self) -> &str;
 
-    /// Whether the server is in this process.
+    /// Returns true if the server is in this process.
     fn is_local(&self) -> bool;
 
-    /// The id of the tables of a server of this process: a server draws another one when it starts.
+    /// Id of the tables of a server in this process: a server draws another one when it starts.
     /// `None` over a network, and after the server has stopped.
     fn tables_state_id(&self) -> Option<(u64, u64)> {
         None
     }
 
-    /// The group, if this leads to one.
+    /// The group, if this is a transport to one.
     fn insert_group(&self) -> Option<&dyn InsertGroup> {
         None
     }
 
-    /// Whether calls and streams are distributed over several servers, as far as known by now.
+    /// Returns true if calls and streams are distributed over several servers, as far as is known.
     fn has_several_servers(&self) -> bool {
         false
     }
 }
 
-/// The error of a stream that the other end closed too early.
+/// Error of a stream that the other end closed too early.
 pub fn stream_ended(address: &str) -> Error {
     Error::unavailable(format!("The server at {address} ended the stream."))
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a tokens file means, and what is said about a bad one.
+//! Meaning of a tokens file, and messages about a bad one.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -135,7 +135,7 @@ fn a_token_expires() {
     assert_eq!(refusal.reason(), Reason::Expired);
     assert_eq!(
         Error::from(refusal).message(),
-        "The time of token learner was over at 2027-01-31T00:00:00Z: ask for a new one."
+        "The access of token learner expired at 2027-01-31T00:00:00Z: ask for a new one."
     );
 }
 
@@ -172,7 +172,7 @@ fn all_problems_are_told_with_their_lines() {
         "line 8: this is the certificate of line 7 again.",
         "line 9: the fourth field must be sha256: and the hash of a token, or cert: ",
         "line 10: there are 6 fields instead of the four or five of a line: ",
-        "line 11: this is the hash of no token at all: of an empty text.",
+        "line 11: this is the hash of an empty text, not of a token.",
     ];
     assert_eq!(lines.len(), expected.len(), "{text}");
     for (line, expected) in lines.iter().zip(expected) {
@@ -216,7 +216,7 @@ fn a_line_that_cannot_be_written_is_refused() {
         assert!(error.message().starts_with("new token: "), "{error}");
     }
     hash_line("a", [].into_iter().collect(), &TableSet::All, "token").unwrap_err();
-    hash_line("a", rights(), &TableSet::Of(names(&[""]).into_iter().collect()), "token")
+    hash_line("a", rights(), &TableSet::Named(names(&[""]).into_iter().collect()), "token")
         .unwrap_err();
 }
 
@@ -230,7 +230,7 @@ proptest! {
         let set: crate::Rights =
             Right::ALL.into_iter().filter(|&right| rights & 1 << right as u8 != 0).collect();
         let token = new_token().unwrap();
-        let line = hash_line("learner", set, &TableSet::Of(tables.clone()), &token).unwrap();
+        let line = hash_line("learner", set, &TableSet::Named(tables.clone()), &token).unwrap();
         let list = AccessList::parse(&line).unwrap();
         let access = list.authenticate(Some(&token), &[], NOW).unwrap();
         for right in Right::ALL {

@@ -19,12 +19,11 @@ use crate::exit;
 use crate::process::{Local, runtime};
 use crate::sampler::flat_sample;
 
-/// Makes the Python object, or the exception, that a call ends with.
+/// Creates the Python object, or the exception, that a call ends with.
 pub(super) type Answer = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
 type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// A call in the runtime.
 struct State {
     number: u64,
     stage: Mutex<Stage>,
@@ -51,7 +50,7 @@ impl State {
         Poll::Ready(())
     }
 
-    /// Polls the call without a task, once, for what has arrived already.
+    /// Polls the call once without a task, for results that have already arrived.
     fn look(&self) {
         let mut stage = self.stage.lock();
         if let Stage::Running(running) = &mut *stage {
@@ -83,7 +82,8 @@ impl Drop for Task {
     }
 }
 
-/// Samples that a call has got so far. When it is dropped, they are kept for whoever cancelled it.
+/// Samples that a call has received. If the call is cancelled, dropping this keeps them for the
+/// canceller.
 pub(super) struct Taken {
     pub(super) samples: Vec<Sampled>,
     kept: Kept,
@@ -97,7 +97,7 @@ impl Taken {
         Self { samples: Vec::new(), kept: Arc::clone(kept) }
     }
 
-    /// The samples, which the call returns.
+    /// Takes the samples, which the call returns.
     pub(super) fn take(mut self) -> Vec<Sampled> {
         std::mem::take(&mut self.samples)
     }
@@ -111,11 +111,11 @@ impl Drop for Taken {
     }
 }
 
-/// A call that had to wait.
+/// A call that is not ready at once.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Call {
     parts: Local<Parts>,
-    /// Of the event loop; gets the result `None` when the call has an answer.
+    /// Future of the event loop; gets the result `None` when the call has an answer.
     #[pyo3(get)]
     future: Py<PyAny>,
 }
@@ -126,11 +126,11 @@ struct Parts {
     kept: Kept,
 }
 
-/// How often a call is polled at once. One whose parts wake each other, as an insert into a table
-/// of this process does, is ready after the second time.
+/// Maximum number of polls in a row. A call whose parts wake each other, such as an insert into a
+/// table of this process, is ready after the second one.
 const MAX_POLLS: u32 = 4;
 
-/// Whether a call has been woken.
+/// True if a call has been woken.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
@@ -164,7 +164,7 @@ pub(super) fn poll_now(py: Python<'_>, running: &mut Running) -> Poll<Answer> {
 }
 
 impl Call {
-    /// Lets the runtime go on with a future that was not ready.
+    /// Continues a future that was not ready in the runtime.
     pub(super) fn spawn(
         running: Running,
         number: u64,
@@ -186,7 +186,7 @@ impl Call {
         self.parts.state.number
     }
 
-    /// Ends the call, and returns what it has sampled so far, flat.
+    /// Ends the call, and returns the samples received so far, flat.
     pub(super) fn cancel<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         if !self.parts.origin().is_here() {
             return Ok(Vec::new());
@@ -199,7 +199,7 @@ impl Call {
         flat.map(|sample| Ok(sample.into_pyobject(py)?.into_any())).collect()
     }
 
-    /// Ends the call, and cancels whoever awaits it if the event loop still runs.
+    /// Ends the call, and cancels the coroutine that awaits it if the event loop still runs.
     pub(super) fn abandon(&self, py: Python<'_>, loop_is_closed: bool) -> PyResult<()> {
         self.end(py);
         if !loop_is_closed {
@@ -208,7 +208,7 @@ impl Call {
         Ok(())
     }
 
-    /// Tells whoever awaits the call that there is an answer.
+    /// Wakes the coroutine that awaits the call.
     pub(super) fn wake(&self, py: Python<'_>) -> PyResult<()> {
         let future = self.future.bind(py);
         // It may have been cancelled.
@@ -218,8 +218,8 @@ impl Call {
         Ok(())
     }
 
-    /// Ends the call, after a last look: what had arrived is not lost. Waits until no thread works
-    /// on it any more, which takes as long as it takes to decode what has arrived.
+    /// Ends the call after a last poll, so that results that have arrived are not lost. Waits until
+    /// no thread works on it any more, which may include decoding those results.
     fn end(&self, py: Python<'_>) {
         let waiting = exit::Waiting::begin();
         let stage = py.detach(|| {
@@ -235,7 +235,7 @@ impl Call {
 
 #[pymethods]
 impl Call {
-    /// The result of the call, or its exception. To be asked once, when `future` is done.
+    /// Result of the call, or its exception. To be taken once, when `future` is done.
     fn result(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         self.parts.origin().check("call").or_raise()?;
         match self.parts.state.end() {
@@ -244,8 +244,8 @@ impl Call {
         }
     }
 
-    /// Whether the call has an answer that nobody has taken. Looks for it itself, so it is known at
-    /// once.
+    /// Returns true if the call has an answer that was not taken. Polls by itself, so it is up to
+    /// date.
     fn is_answered(&self, py: Python<'_>) -> bool {
         if !self.parts.origin().is_here() {
             return false;

@@ -39,7 +39,7 @@ use crate::shard_row::ShardRow;
 use crate::trajectory_writer::TrajectoryWriter;
 use crate::wait::timeout_ms as timeout;
 
-/// A loop gets its turn after calls that were ready at once have taken this long together...
+/// The event loop runs after calls that were ready at once have taken this long together...
 const MAX_READY_TIME: Duration = Duration::from_millis(1);
 /// ... or after so many of them.
 const MAX_READY_CALLS: u32 = 32;
@@ -54,12 +54,12 @@ pub(crate) struct AsyncClient {
     origin: Origin,
     completions: Local<Arc<Completions>>,
     next_number: AtomicU64,
-    /// Calls that wait, by number; `None` after `close`.
+    /// Waiting calls, by number; `None` after `close`.
     waiting: Mutex<Option<HashMap<u64, Py<Call>>>>,
     ready: Mutex<Ready>,
 }
 
-/// What was ready at once since the event loop had its turn.
+/// Calls that were ready at once since the event loop last ran.
 #[derive(Default)]
 struct Ready {
     calls: u32,
@@ -82,7 +82,7 @@ impl AsyncClient {
         self.start_sampling(py, answered, Kept::default())
     }
 
-    /// Starts a call that puts what it loses when it is cancelled into `kept`.
+    /// Starts a call that puts samples into `kept` when it is cancelled.
     fn start_sampling<F>(&self, py: Python<'_>, future: F, kept: Kept) -> PyResult<Py<PyAny>>
     where
         F: Future<Output = Answer> + Send + 'static,
@@ -133,7 +133,7 @@ impl AsyncClient {
         })
     }
 
-    /// What the event loop watches; -1 after `close`.
+    /// File descriptor for the event loop to watch; -1 after `close`.
     fn fileno(&self) -> RawFd {
         self.completions.fileno()
     }
@@ -153,7 +153,7 @@ impl AsyncClient {
         Ok(())
     }
 
-    /// Whether so much was ready at once that the event loop should get its turn.
+    /// Returns true if so many calls were ready at once that the event loop should run.
     fn should_yield(&self) -> bool {
         let mut ready = self.ready.lock();
         let is_enough = ready.calls >= MAX_READY_CALLS || ready.time >= MAX_READY_TIME;
@@ -163,12 +163,12 @@ impl AsyncClient {
         is_enough
     }
 
-    /// Number of calls that wait.
+    /// Number of waiting calls.
     fn num_waiting(&self) -> usize {
         self.waiting.lock().as_ref().map_or(0, HashMap::len)
     }
 
-    /// Ends a call that nobody awaits any more; returns what it has sampled, flat.
+    /// Ends a call that is no longer awaited; returns the samples received, flat.
     fn cancel<'py>(
         &self,
         py: Python<'py>,
@@ -180,7 +180,7 @@ impl AsyncClient {
         call.get().cancel(py)
     }
 
-    /// Ends all calls, cancels whoever awaits them, and closes the file descriptors.
+    /// Ends all calls, cancels the coroutines that await them, and closes the file descriptors.
     fn close(&self, py: Python<'_>) {
         let Some(waiting) = self.waiting.lock().take() else { return };
         if !self.origin.is_here() {
@@ -196,7 +196,7 @@ impl AsyncClient {
         }
     }
 
-    /// Makes a call of one request and one answer, as `Client.call`.
+    /// Makes a call with one request and one answer, like `Client.call`.
     #[pyo3(signature = (name, request, timeout_s=None))]
     fn call(
         &self,
@@ -327,7 +327,7 @@ impl AsyncClient {
         self.start_sampling(py, sampling, kept)
     }
 
-    /// The next item of `Client.sampler` or `Client.scanner`, `None` after the last.
+    /// Next item of `Client.sampler` or `Client.scanner`, `None` after the last.
     fn next_sample(&self, py: Python<'_>, sampler: Bound<'_, Sampler>) -> PyResult<Py<PyAny>> {
         let mut lease = sampler.get().lease()?;
         if let Some(sampled) = lease.take_ready() {
@@ -346,7 +346,7 @@ impl AsyncClient {
         })
     }
 
-    /// A writer whose calls never block; see `throttle`.
+    /// Creates a writer whose calls never block; see `throttle`.
     fn trajectory_writer(
         &self,
         py: Python<'_>,
@@ -367,7 +367,7 @@ impl AsyncClient {
         })
     }
 
-    /// As `trajectory_writer`.
+    /// Like `trajectory_writer`.
     fn batched_trajectory_writer(
         &self,
         py: Python<'_>,
@@ -386,7 +386,7 @@ impl AsyncClient {
         })
     }
 
-    /// As `trajectory_writer`.
+    /// Like `trajectory_writer`.
     fn sequence_writer(&self, py: Python<'_>, options: SequenceArguments) -> PyResult<Py<PyAny>> {
         let core = self.client.get().core();
         let made = async move {

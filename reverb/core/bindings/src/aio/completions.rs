@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Completions: the numbers of calls that have ended, on their way to an event loop.
+//! Completions: passes the numbers of ended calls to an event loop.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -7,16 +7,15 @@ use std::os::unix::net::UnixStream;
 
 use parking_lot::Mutex;
 
-/// The runtime pushes, the event loop takes. The loop reads from one end of a pair of sockets.
+/// Filled by the runtime, emptied by the event loop, which reads from one end of a pair of sockets.
 #[derive(Debug)]
 pub(super) struct Completions {
     ended: Mutex<Vec<u64>>,
-    /// `None` when the event loop is done with it. Reading and writing never block.
+    /// `None` after the event loop has closed it. Reading and writing never block.
     sockets: Mutex<Option<(UnixStream, UnixStream)>>,
 }
 
 impl Completions {
-    /// Opens the sockets.
     pub(super) fn new() -> io::Result<Self> {
         let (reader, writer) = UnixStream::pair()?;
         reader.set_nonblocking(true)?;
@@ -42,7 +41,7 @@ impl Completions {
         }
     }
 
-    /// The calls that have ended since the last time.
+    /// Takes the calls that have ended since the last time.
     pub(super) fn take(&self) -> Vec<u64> {
         // Read first: a call that ends after the list was taken wakes the loop again.
         if let Some((reader, _)) = &mut *self.sockets.lock() {
@@ -52,7 +51,6 @@ impl Completions {
         std::mem::take(&mut self.ended.lock())
     }
 
-    /// Closes the sockets.
     pub(super) fn close(&self) {
         self.sockets.lock().take();
     }

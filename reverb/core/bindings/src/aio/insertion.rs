@@ -8,7 +8,7 @@ use reverb_data::{Error, Result};
 
 use crate::process::Local;
 
-/// An insert that has begun; used once.
+/// An insert that was begun; used once.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct Insertion(Mutex<Option<Local<Core>>>);
 
@@ -17,7 +17,6 @@ impl Insertion {
         Self(Mutex::new(Some(Local::new(core))))
     }
 
-    /// Takes the insert.
     pub(super) fn take(&self) -> Result<Core> {
         let Some(core) = self.0.lock().take() else {
             return Err(Error::internal("an insert was finished twice"));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writers whose waits an event loop awaits.
+//! Writers whose back-pressure an event loop awaits.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::process::Local;
 use crate::sequence_writer::SequenceWriter;
 use crate::trajectory_writer::TrajectoryWriter;
 
-/// A writer of one of the classes.
+/// A writer of any class.
 #[derive(FromPyObject)]
 pub(super) enum AnyWriter<'py> {
     Trajectory(Bound<'py, TrajectoryWriter>),

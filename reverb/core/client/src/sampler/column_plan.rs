@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What the rows of a column of a batch have in common.
 
-use reverb_data::stacking::{ColumnLayout, different_columns, different_shapes};
-use reverb_data::trajectory::{Column, ColumnSize};
+use reverb_data::stacking::{ColumnSpec, different_columns, different_shapes};
+use reverb_data::trajectory::{CheckedColumn, Column};
 use reverb_data::{DType, Error, Result, Shape, Trajectory};
 
 /// The common properties of one column's rows in a batch; writes a row to its position.
@@ -28,7 +28,7 @@ impl ColumnPlan {
     ///
     /// `DataLoss` or `InvalidArgument` if the chunks of the column are not what they claim to be.
     pub fn new(trajectory: &Trajectory, column: &Column<'_>) -> Result<Self> {
-        let ColumnSize { dtype, shape, num_bytes } = trajectory.checked_column(column)?;
+        let CheckedColumn { dtype, shape, num_bytes, .. } = trajectory.checked_column(column)?;
         Ok(Self { dtype, item_shape: shape, squeeze: column.squeeze, item_bytes: num_bytes })
     }
 
@@ -109,12 +109,9 @@ impl ColumnPlan {
             Err(error) => error,
             Ok((dtype, shape)) => {
                 let Self { item_shape, squeeze, .. } = self;
-                let planned = ColumnLayout {
-                    dtype: self.dtype,
-                    shape: item_shape.clone(),
-                    squeeze: *squeeze,
-                };
-                let found = ColumnLayout { dtype, shape, squeeze: column.squeeze };
+                let planned =
+                    ColumnSpec { dtype: self.dtype, shape: item_shape.clone(), squeeze: *squeeze };
+                let found = ColumnSpec { dtype, shape, squeeze: column.squeeze };
                 different_shapes(index, &planned, &found)
             }
         }

@@ -16,6 +16,7 @@ use reverb_wire::transport::{SampleRequest, SampleStream};
 use crate::client::Client;
 use crate::retry::Backoff;
 use crate::session::Session;
+use crate::waits::{WaitFor, reported};
 
 /// Maximum number of items per request.
 const MAX_BATCH: usize = 256;
@@ -27,7 +28,7 @@ const MAX_BATCH_BYTES: usize = 4 * 1024 * 1024;
 /// Fetches a fixed number of items of one table.
 pub struct SampleCursor {
     session: Arc<Session>,
-    table: String,
+    table: Arc<str>,
     /// Items not requested yet.
     unrequested: u64,
     /// Items requested and not received yet.
@@ -58,7 +59,7 @@ impl SampleCursor {
         let backoff = Backoff::new(client.address(), client.session().connect_timeout());
         Self {
             session: Arc::clone(client.session()),
-            table: table.to_owned(),
+            table: table.into(),
             unrequested: num_samples,
             outstanding: 0,
             ready: VecDeque::new(),
@@ -170,8 +171,13 @@ impl SampleCursor {
         }
     }
 
-    /// Waits for items, and reconnects as often as necessary.
     async fn fetch(&mut self) -> Result<()> {
+        let (session, table) = (Arc::clone(&self.session), Arc::clone(&self.table));
+        reported(&session, || WaitFor::Samples(table), self.fetch_items()).await
+    }
+
+    /// Waits for items, and reconnects as often as necessary.
+    async fn fetch_items(&mut self) -> Result<()> {
         self.backoff.begin();
         while self.ready.is_empty() {
             match self.fetch_once().await {

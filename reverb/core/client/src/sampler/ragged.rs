@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use reverb_data::stacking::different_columns;
 use reverb_data::tensor::shape_text;
-use reverb_data::trajectory::{Column, ColumnSize};
+use reverb_data::trajectory::{CheckedColumn, Column};
 use reverb_data::{
     DType, Error, Result, Sampled, Shape, SpareLists, StepHeader, Tensor, Trajectory,
 };
@@ -204,7 +204,7 @@ struct RaggedColumn<'m> {
 impl RaggedColumn<'_> {
     /// The column of a batch of items like this one.
     fn like(trajectory: &Trajectory, column: &Column<'_>) -> Result<Self> {
-        let ColumnSize { dtype, shape, .. } = trajectory.checked_column(column)?;
+        let CheckedColumn { dtype, shape, .. } = trajectory.checked_column(column)?;
         let step = StepHeader::new(dtype, &shape[1..])
             .ok_or_else(|| Error::data_loss("The shape of a step overflows."))?;
         Ok(Self {
@@ -372,7 +372,7 @@ fn check(
     trajectory: &Trajectory,
 ) -> Result<()> {
     let column = column_at(index, trajectory)?;
-    let ColumnSize { dtype, shape, .. } = trajectory.checked_column(&column)?;
+    let CheckedColumn { dtype, shape, .. } = trajectory.checked_column(&column)?;
     if dtype == step.dtype && shape[1..] == step.shape[..] && column.squeeze == squeeze {
         return Ok(());
     }

@@ -14,6 +14,7 @@ use reverb_wire::transport::ScanStream;
 use crate::client::Client;
 use crate::retry::Backoff;
 use crate::session::Session;
+use crate::waits::{WaitFor, reported};
 
 /// Reads the items of one table.
 pub struct ScanCursor {
@@ -55,6 +56,15 @@ impl ScanCursor {
     ///
     /// The server's error; all later calls return it again.
     pub async fn next(&mut self) -> Result<Option<Sampled>> {
+        if let Some(item) = self.take_ready() {
+            return Ok(Some(item));
+        }
+        let session = Arc::clone(&self.session);
+        let what = || WaitFor::Answer("Scan".to_owned());
+        reported(&session, what, self.fetch()).await
+    }
+
+    async fn fetch(&mut self) -> Result<Option<Sampled>> {
         self.backoff.begin();
         loop {
             if let Some(item) = self.take_ready() {

@@ -25,6 +25,7 @@ use super::rows::{RowEncoder, encode_step};
 use super::signatures::{check_steps, unknown_table};
 use crate::retry::Backoff;
 use crate::session::{Session, Signatures};
+use crate::waits::{WaitFor, reported};
 use crate::writer::{MESSAGE_BYTES, MESSAGE_ITEMS};
 
 /// Maximum number of idle streams.
@@ -258,7 +259,14 @@ impl Insertion {
     /// With several servers, the next insert goes to another one, so no stream is kept. None is
     /// kept after a lost connection either: the server may be another one now, with other
     /// signatures.
-    pub async fn finish(mut self) -> Result<()> {
+    pub async fn finish(self) -> Result<()> {
+        let session = Arc::clone(&self.session);
+        let table = self.items.first().map(|item| Arc::clone(&item.table));
+        let what = || WaitFor::Inserts(table.unwrap_or_default());
+        reported(&session, what, self.send_all()).await
+    }
+
+    async fn send_all(mut self) -> Result<()> {
         let session = Arc::clone(&self.session);
         session.check_priorities(&self.items).await?;
         if session.leads_to_group() {

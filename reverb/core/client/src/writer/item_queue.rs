@@ -20,6 +20,7 @@ use super::item_kind::{ItemKind, KnownItemKinds};
 use super::send_queue::{Gathering, SendQueue};
 use super::signatures::unknown_table;
 use crate::session::{Session, Signatures};
+use crate::waits::{WaitFor, reported};
 
 /// Maximum time to fetch the rate limiters' state for the text of a deadline error.
 const LIMITER_LOOKUP: Duration = Duration::from_millis(100);
@@ -29,9 +30,6 @@ const BLOCKED_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A table makes an insert wait that has waited there for so long, in seconds.
 const MIN_BLOCKED_S: f64 = 0.02;
-
-/// How long a caller waits for its limit of unconfirmed bytes before that is logged.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The unconfirmed items of one writer, and the signatures they are checked against.
 #[derive(Debug)]
@@ -120,17 +118,20 @@ impl ItemQueue {
     /// the table accepts no items at the moment, unless there is a limit of unconfirmed bytes. A
     /// long wait for that is logged.
     pub async fn throttle(&self) -> Result<()> {
-        let mut done = std::pin::pin!(self.send_queue.throttle());
-        let mut patience = PATIENCE;
-        loop {
-            if let Ok(result) = tokio::time::timeout(patience, done.as_mut()).await {
-                return result;
-            }
-            patience *= 2;
-            if let Some(limit) = self.send_queue.describe_max_pending() {
-                tracing::warn!("create_item waits: {limit}. {}", self.describe_wait().await);
-            }
-        }
+        self.reported(self.send_queue.throttle()).await
+    }
+
+    /// Waits until fewer than `limit` items are ready or sent, and unconfirmed.
+    pub(crate) async fn wait_for_room(&self, limit: usize) -> Result<()> {
+        self.reported(self.send_queue.wait_for_room(limit)).await
+    }
+
+    async fn reported<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        let what = || {
+            let tables = self.send_queue.waiting_tables();
+            WaitFor::Inserts(tables.into_iter().next().unwrap_or_default().into())
+        };
+        reported(&self.session, what, call).await
     }
 
     /// Wakes the send task: waiting items may have become ready.
@@ -203,6 +204,7 @@ impl ItemQueue {
         self.send_queue.check()?;
         self.send_queue.freeze_blocks(max_pending);
         let done = self.send_queue.wait_until_pending(max_pending);
+        let done = self.reported(done);
         let Some(timeout) = timeout else { return done.await };
         match tokio::time::timeout(timeout, done).await {
             Ok(result) => result,

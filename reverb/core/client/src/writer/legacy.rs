@@ -247,7 +247,7 @@ impl LegacyWriter {
         if self.queue.send_queue().num_sendable() < limit {
             return self.queue.send_queue().check();
         }
-        self.queue.send_queue().wait_for_room(limit).await
+        self.queue.wait_for_room(limit).await
     }
 
     /// Sends waiting items without waiting for their confirmation. If there are none, waits until

@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use reverb_data::{Error, KeyGenerator, KeySlots, NewItem, Result, byte_size};
+use reverb_data::{Error, KeyGenerator, KeySlots, NewItem, Result};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 
@@ -366,19 +366,6 @@ impl SendQueue {
     /// Whether the stream is lost and not reopened.
     pub(crate) fn was_lost(&self) -> bool {
         self.state.lock().lost.is_some()
-    }
-
-    /// How many of how many bytes are unconfirmed, if that is why a caller waits.
-    pub(crate) fn describe_max_pending(&self) -> Option<String> {
-        let state = self.state.lock();
-        self.is_at_max_pending(&state).then(|| {
-            let limit = self.max_pending_bytes.load(Ordering::Relaxed);
-            format!(
-                "{} are unconfirmed, and max_pending_bytes is {}",
-                byte_size::describe(state.waiting_bytes as u64),
-                byte_size::describe(limit as u64)
-            )
-        })
     }
 
     /// What a flush is waiting for, as text.

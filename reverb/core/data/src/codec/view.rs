@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Encoded tensors as they are read: rows in their place, or decompressed.
+//! Encoded tensors for reading: rows in place, or decompressed.
 
 use super::{SCRATCH, trim};
 use crate::dtype::DType;
@@ -8,7 +8,7 @@ use crate::proto_bytes::{Field, Reader};
 use crate::tensor::{Shape, Tensor, TensorData};
 use crate::{delta, literal};
 
-/// No snappy element yields more than 64 bytes from 2, so larger claimed lengths are false.
+/// A snappy element of 2 bytes yields at most 64, so larger claimed lengths are false.
 const MAX_EXPANSION: usize = 32;
 
 /// A tensor inside a chunk. Its header is parsed, its content is not decoded yet.
@@ -25,18 +25,18 @@ pub struct TensorView<'a> {
 #[derive(Debug, Clone)]
 enum Content<'a> {
     Packed(&'a [u8]),
-    /// The elements as they are.
+    /// Elements, not encoded.
     Raw(&'a [u8]),
-    /// The message of a tensor with so many fields `string_val`, one for each string. They are not
-    /// listed: an empty one takes two bytes of a message, and sixteen in a list.
+    /// The message of a tensor with this many fields `string_val`, one for each string. They are
+    /// not listed: an empty one takes two bytes of a message, and sixteen in a list.
     StringValues(&'a [u8], usize),
 }
 
-/// What a string takes in memory, beside its bytes.
+/// Bytes of a string in memory, in addition to its content.
 const STRING_BYTES: usize = size_of::<Vec<u8>>();
 
 impl Content<'_> {
-    /// As many strings as there can be.
+    /// Upper bound on the number of strings.
     fn max_strings(&self) -> usize {
         match self {
             // Every string takes at least the byte of its length.
@@ -69,7 +69,6 @@ pub(crate) fn tensors_of(
     })
 }
 
-/// The field `string_val` of a tensor.
 const STRING_VALUE: u32 = 8;
 
 fn damaged(what: &str) -> Error {
@@ -80,7 +79,6 @@ pub(crate) fn no_memory(num_bytes: usize) -> Error {
     Error::resource_exhausted(format!("There is no memory for {num_bytes} bytes of an item."))
 }
 
-/// So many zeros.
 pub(crate) fn zeros(num_bytes: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(num_bytes).map_err(|_| no_memory(num_bytes))?;
@@ -113,7 +111,6 @@ impl<'a> TensorView<'a> {
         Ok(Self { dtype, shape, content, delta })
     }
 
-    /// A tensor with these elements.
     pub(crate) fn raw(dtype: DType, shape: Shape, elements: &'a [u8]) -> Self {
         Self { dtype, shape, content: Content::Raw(elements), delta: false }
     }
@@ -145,12 +142,12 @@ impl<'a> TensorView<'a> {
         }
     }
 
-    /// Whether some rows can be copied without decoding the others.
+    /// Returns true if some rows can be copied without decoding the others.
     pub fn has_rows_in_place(&self) -> bool {
         self.stored_as_is().is_some()
     }
 
-    /// The elements of all rows, if they are of a fixed size and stored as they are.
+    /// Elements of all rows, if they have a fixed size and are stored without encoding.
     pub fn values_in_place(&self) -> Option<&'a [u8]> {
         if self.dtype == DType::String { None } else { self.stored_as_is() }
     }
@@ -163,8 +160,8 @@ impl<'a> TensorView<'a> {
         }
     }
 
-    /// Copies rows `[offset, offset + length)` of fixed-size elements to `out`, which is exactly as
-    /// long as they are.
+    /// Copies rows `[offset, offset + length)` of fixed-size elements to `out`, which has exactly
+    /// their length.
     pub fn copy_rows(&self, offset: usize, length: usize, out: &mut [u8]) -> Result<()> {
         self.check_rows(offset, length)?;
         let row_bytes = self.row_bytes()?;
@@ -225,11 +222,11 @@ impl<'a> TensorView<'a> {
     }
 
     /// Appends rows `[offset, offset + length)` of a tensor of strings, flat. They may take `room`
-    /// bytes, and what they take is subtracted from it.
+    /// bytes, from which their bytes are subtracted.
     ///
     /// # Errors
     ///
-    /// `ResourceExhausted` if there is not so much room, or no memory; `DataLoss` if the tensor is
+    /// `ResourceExhausted` if `room` or the memory is too small; `DataLoss` if the tensor is
     /// damaged.
     pub fn put_string_rows(
         &self,
@@ -261,7 +258,7 @@ impl<'a> TensorView<'a> {
         })
     }
 
-    /// The number of strings, if it shall be `count`.
+    /// Number of strings, checked to be `count`.
     fn num_strings(&self, count: usize) -> Result<usize> {
         match self.content {
             Content::StringValues(_, num_values) => Ok(num_values),
@@ -271,7 +268,7 @@ impl<'a> TensorView<'a> {
         }
     }
 
-    /// Calls `each` with the place of each of `count` strings, and with its bytes.
+    /// Calls `each` with the index and the bytes of each of `count` strings.
     fn for_each_string(
         &self,
         count: usize,
@@ -291,7 +288,7 @@ impl<'a> TensorView<'a> {
             Content::Packed(packed) => packed,
             Content::Raw(_) => unreachable!("strings are not raw"),
         };
-        // All lengths, then all strings.
+        // All lengths come first, then all strings.
         let ends_early = |_| damaged("its strings end too early");
         let mut lengths = Reader::new(packed);
         let mut strings = lengths.clone();
@@ -320,8 +317,8 @@ impl<'a> TensorView<'a> {
         Ok(Tensor { dtype: self.dtype, shape, data })
     }
 
-    /// Bytes of `length` rows; 0 for strings. Fails if the stored content is too short for that
-    /// many. No rows have the size of their steps to show, so they count as one row here.
+    /// Bytes of `length` rows; 0 for strings. Fails if the stored content is too short for them.
+    /// Zero rows count as one, because the size of their steps cannot be checked.
     pub fn plausible_bytes(&self, length: usize) -> Result<usize> {
         let least = length.max(1);
         let (row, most) = match (self.dtype, &self.content) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Byte masks: all of a byte string but some places, to compare others with.
+//! Byte masks: compare byte strings everywhere except in some ranges.
 
 use std::ops::Range;
 
-/// The bytes outside of some places, as words with masks. Comparing takes a few instructions for
+/// The bytes outside of some ranges, as words with masks. A comparison takes a few instructions for
 /// eight bytes.
 #[derive(Debug, Clone)]
 pub struct ByteMask {
@@ -11,7 +11,7 @@ pub struct ByteMask {
     words: Box<[Word]>,
 }
 
-/// Eight bytes. `mask` selects those that are outside of the places.
+/// Eight bytes. `mask` selects those outside of the ranges.
 #[derive(Debug, Clone)]
 struct Word {
     at: usize,
@@ -20,18 +20,18 @@ struct Word {
 }
 
 const WORD: usize = size_of::<u64>();
-/// No mask has more words: comparing would take long.
+/// Maximum number of words; more would take long to compare.
 const MAX_WORDS: usize = 256;
 
 impl ByteMask {
-    /// The mask of `bytes` around `places`, which are in ascending order. There is none if all
-    /// bytes are inside of them, or too many outside, or less than eight in all.
-    pub fn new(bytes: &[u8], places: impl Iterator<Item = Range<usize>>) -> Option<Self> {
+    /// The mask of `bytes` outside of `ranges`, which are in ascending order. `None` if all bytes
+    /// are inside of them, or too many outside, or less than eight in all.
+    pub fn new(bytes: &[u8], ranges: impl Iterator<Item = Range<usize>>) -> Option<Self> {
         let last = bytes.len().checked_sub(WORD)?;
         let mut words: Vec<Word> = Vec::new();
         let mut outside = 0;
-        for place in places.chain(std::iter::once(bytes.len()..bytes.len())) {
-            for byte in outside..place.start {
+        for range in ranges.chain(std::iter::once(bytes.len()..bytes.len())) {
+            for byte in outside..range.start {
                 let at = (byte / WORD * WORD).min(last);
                 if words.last().is_none_or(|word| word.at != at) {
                     if words.len() == MAX_WORDS {
@@ -41,12 +41,12 @@ impl ByteMask {
                 }
                 words.last_mut()?.mask |= 0xff << (8 * (byte - at));
             }
-            outside = place.end;
+            outside = range.end;
         }
         (!words.is_empty()).then(|| Self { len: bytes.len(), words: words.into() })
     }
 
-    /// Whether `bytes` are as long, and the same outside of the places.
+    /// Returns true if `bytes` has the same length, and equals outside of the ranges.
     #[inline]
     pub fn matches(&self, bytes: &[u8]) -> bool {
         bytes.len() == self.len

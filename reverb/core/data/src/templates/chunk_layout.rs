@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Layouts: where the values are in chunks that differ in nothing but their values.
+//! Layouts of chunks: where the values are in chunks that differ in nothing but their values.
 
 use std::ops::Range;
 
@@ -7,20 +7,20 @@ use crate::chunk::{Chunk, SequenceRange};
 use crate::templates::known_layout::KnownLayout;
 use crate::templates::payload_layout::PayloadLayout;
 
-/// What is the same in chunks that differ in nothing but their key, range and values, and where the
-/// values of each tensor are.
+/// The common part of chunks that differ only in key, range and values, and the positions of each
+/// tensor's values.
 ///
 /// Comparing a chunk with a layout is much cheaper than parsing it, and exact: a chunk that matches
-/// holds the same tensors, with the same dtypes, shapes and places. Only chunks whose tensors are
-/// all stored as they are, neither compressed nor delta encoded, have a layout.
+/// holds the same tensors, with the same dtypes, shapes and positions. Only chunks whose tensors
+/// are neither compressed nor delta encoded have a layout.
 #[derive(Debug)]
-pub struct ChunkLayout(Kind);
+pub struct ChunkLayout(Form);
 
 #[derive(Debug)]
-enum Kind {
-    /// Of chunks that keep their values alone.
+enum Form {
+    /// Layout of chunks that store their values alone.
     Known(&'static KnownLayout),
-    /// Of chunks that keep their payload.
+    /// Layout of chunks that store their payload.
     Own(Box<PayloadLayout>),
 }
 
@@ -28,55 +28,55 @@ impl ChunkLayout {
     /// The layout of a chunk; `None` if it has none.
     pub fn new(chunk: &Chunk) -> Option<Self> {
         if let Some(known) = chunk.known_layout() {
-            return Some(Self(Kind::Known(known)));
+            return Some(Self(Form::Known(known)));
         }
         let layout = PayloadLayout::new(chunk.stored(), chunk.is_delta_encoded())?;
-        Some(Self(Kind::Own(Box::new(layout))))
+        Some(Self(Form::Own(Box::new(layout))))
     }
 
-    /// The layout for more chunks like this one; if possible they keep their values alone, unlike
-    /// this one perhaps.
+    /// The layout for further chunks like this one. If possible they store their values alone, even
+    /// if this one does not.
     pub fn for_more(chunk: &Chunk) -> Option<Self> {
-        KnownLayout::of(chunk).map_or_else(|| Self::new(chunk), |it| Some(Self(Kind::Known(it))))
+        KnownLayout::of(chunk).map_or_else(|| Self::new(chunk), |it| Some(Self(Form::Known(it))))
     }
 
-    /// Whether the chunk differs from the layout's chunk in its values at most, and is stored in
-    /// the same way.
+    /// Returns true if the chunk differs from the layout's chunk only in its values, and is stored
+    /// in the same way.
     #[inline]
     pub fn matches(&self, chunk: &Chunk) -> bool {
-        match (&self.0, chunk.known_place()) {
-            (Kind::Known(known), Some(place)) => known.place == place,
-            (Kind::Own(own), None) => own.matches(chunk.stored(), chunk.is_delta_encoded()),
+        match (&self.0, chunk.layout_index()) {
+            (Form::Known(known), Some(index)) => known.index == index,
+            (Form::Own(own), None) => own.matches(chunk.stored(), chunk.is_delta_encoded()),
             _ => false,
         }
     }
 
-    /// Where rows `[offset, offset + length)` of a tensor are in [`Chunk::stored`] of every chunk
+    /// Range of rows `[offset, offset + length)` of a tensor in [`Chunk::stored`] of every chunk
     /// that matches; `None` if there are no such rows.
     pub fn rows(&self, tensor: usize, offset: usize, length: usize) -> Option<Range<usize>> {
         let (layout, start) = match &self.0 {
-            Kind::Known(known) => (&known.layout, known.starts.get(tensor).copied()),
-            Kind::Own(own) => (&**own, own.tensors.get(tensor).map(|it| it.values.start)),
+            Form::Known(known) => (&known.layout, known.starts.get(tensor).copied()),
+            Form::Own(own) => (&**own, own.tensors.get(tensor).map(|it| it.values.start)),
         };
         let (rows, start) = (layout.tensors.get(tensor)?.rows(offset, length)?, start?);
         Some(start + rows.start..start + rows.end)
     }
 
-    /// What a chunk of this layout stores if its values are zeros; `chunk` has the same payload but
-    /// for its values.
+    /// Stored bytes of a chunk of this layout with zeros for values; `chunk` has the same payload
+    /// except for its values.
     pub fn blank(&self, chunk: &Chunk) -> Vec<u8> {
         match &self.0 {
-            Kind::Known(known) => vec![0; known.num_value_bytes],
-            Kind::Own(_) => chunk.stored().to_vec(),
+            Form::Known(known) => vec![0; known.num_value_bytes],
+            Form::Own(_) => chunk.stored().to_vec(),
         }
     }
 
-    /// A chunk of this layout that stores these bytes.
+    /// Creates a chunk of this layout with these stored bytes.
     #[inline]
     pub fn chunk(&self, key: u64, range: SequenceRange, stored: &[u8]) -> Chunk {
         match &self.0 {
-            Kind::Known(known) => Chunk::of_layout(key, range, known, stored),
-            Kind::Own(own) => Chunk::from_payload(key, range, own.delta, stored),
+            Form::Known(known) => Chunk::of_layout(key, range, known, stored),
+            Form::Own(own) => Chunk::from_payload(key, range, own.delta, stored),
         }
     }
 }
@@ -114,7 +114,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever matches has its values where the layout says, parsed or not.
+        /// In a chunk that matches, the values are where the layout says, as parsing confirms.
         #[test]
         fn rows_are_where_the_layout_says(shapes in shapes(), delta in any::<bool>(), seed in any::<u8>()) {
             let Some(layout) = ChunkLayout::new(&chunk(&shapes, delta, 0)) else { return Ok(()) };
@@ -163,9 +163,9 @@ mod tests {
             for (i, tensor) in damaged.tensors().enumerate() {
                 let tensor = tensor.unwrap();
                 let rows = tensor.num_rows().unwrap();
-                let place = layout.rows(i, 0, rows).unwrap();
+                let range = layout.rows(i, 0, rows).unwrap();
                 let expected = tensor.rows(0, rows).unwrap().data;
-                prop_assert_eq!(TensorData::Bytes(payload[place].to_vec()), expected);
+                prop_assert_eq!(TensorData::Bytes(payload[range].to_vec()), expected);
             }
         }
     }
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_chunk_with_the_delta_flag_matches_none_without() {
-        // A tensor of rank 1 is stored as it is, whatever the flag says.
+        // A tensor of rank 1 is never delta encoded, even if the flag is set.
         let (plain, flagged) = (chunk(&[vec![3]], false, 0), chunk(&[vec![3]], true, 0));
         assert_eq!(plain.stored(), flagged.stored());
         assert!(!ChunkLayout::new(&plain).unwrap().matches(&flagged));

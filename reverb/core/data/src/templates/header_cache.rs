@@ -13,7 +13,7 @@ use crate::trajectory::Slice;
 /// searches all of them, so the number is small.
 const CAPACITY: usize = 32;
 
-/// Headers that slices are checked against. The chunks must stay alive while it is in use.
+/// Headers for checking slices. The chunks must stay alive while it is in use.
 #[derive(Debug, Default)]
 pub struct HeaderCache {
     tensors: SmallVec<[KnownTensor; CAPACITY]>,
@@ -21,7 +21,6 @@ pub struct HeaderCache {
     oldest: usize,
 }
 
-/// The header of a cached tensor.
 #[derive(Debug)]
 pub(crate) struct KnownTensor {
     chunk: usize,

@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Things of which a program has few, though millions of others refer to them: each is kept once,
-//! and for ever.
+//! Process-wide intern table with 4,096 entries that are never freed.
 
 use std::sync::OnceLock;
 
-/// Places for different things. What comes when those that fit have been taken is not kept; that
-/// takes more time and memory, and nothing else.
-pub(crate) const PLACES: usize = 4096;
+/// Number of entries. When the table is full, further values are not interned, which only takes
+/// more time and memory.
+pub(crate) const NUM_ENTRIES: usize = 4096;
 
-/// Number of places that are tried.
+/// Number of entries that a lookup tries.
 const PROBES: usize = 16;
 
-/// A list without a lock. What is in it never changes.
+/// A table without a lock. Its entries never change.
 #[derive(Debug)]
-pub(crate) struct Interned<T>([OnceLock<T>; PLACES]);
+pub(crate) struct Interned<T>([OnceLock<T>; NUM_ENTRIES]);
 
 impl<T> Interned<T> {
     pub(crate) const fn new() -> Self {
-        Self([const { OnceLock::new() }; PLACES])
+        Self([const { OnceLock::new() }; NUM_ENTRIES])
     }
 
-    /// The thing of which `is_it` is true, or else what `make` returns for its place; `None` if
-    /// there is no place. Equal things have equal `bytes`.
+    /// The entry for which `is_it` is true, or else a new one that `make` returns for its index;
+    /// `None` if the table is full. Equal values have equal `bytes`.
     pub(crate) fn intern(
         &self,
         bytes: &[u8],
@@ -29,17 +28,17 @@ impl<T> Interned<T> {
         make: impl Fn(u16) -> T,
     ) -> Option<&T> {
         let start = hash(bytes);
-        let mut places = (start..start + PROBES).map(|place| place % PLACES);
-        places.find_map(|place| {
-            let thing = self.0[place].get_or_init(|| make(place as u16));
+        let mut entries = (start..start + PROBES).map(|index| index % NUM_ENTRIES);
+        entries.find_map(|index| {
+            let thing = self.0[index].get_or_init(|| make(index as u16));
             is_it(thing).then_some(thing)
         })
     }
 
-    /// What is at a place that `make` was called with.
+    /// The entry at an index that `make` was called with.
     #[inline]
-    pub(crate) fn at(&self, place: u16) -> &T {
-        self.0[usize::from(place)].get().expect("only places that were taken are known")
+    pub(crate) fn at(&self, index: u16) -> &T {
+        self.0[usize::from(index)].get().expect("only entries that were taken are known")
     }
 }
 

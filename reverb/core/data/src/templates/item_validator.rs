@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Checks items that nearly always are like one before.
+//! Checks items that nearly always look like an earlier one.
 
 use crate::error::Result;
 use crate::templates::chunk_layout::ChunkLayout;
 use crate::templates::recent_cache::RecentCache;
 use crate::trajectory::{OneChunkColumns, Trajectory};
 
-/// Validates items one after another. What was found of one holds for each item with the same
+/// Validates items one after another. The result for one item holds for each item with the same
 /// columns of a chunk of the same layout, because it depends on nothing else.
 #[derive(Debug, Default)]
 pub struct ItemValidator {
@@ -50,7 +50,7 @@ mod tests {
     }
 
     proptest! {
-        /// Items of few kinds, some of them damaged.
+        /// Items with a few different layouts, some of them damaged.
         #[test]
         fn items_are_valid_if_they_are_alone(
             items in prop::collection::vec((

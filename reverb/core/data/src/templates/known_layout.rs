@@ -1,45 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Known layouts: a small chunk whose layout is known keeps its values alone.
+//! Known layouts: a small chunk whose layout is known stores its values alone.
 
 use crate::account::allocated_bytes;
 use crate::chunk::{self, Chunk};
 use crate::codec::TensorView;
-use crate::templates::interned::{Interned, PLACES};
+use crate::templates::interned::{Interned, NUM_ENTRIES};
 use crate::templates::payload_layout::PayloadLayout;
+use crate::tensor::Shape;
 
-/// Layouts of larger payloads are not kept: they save little, and what a peer sends must not stay
-/// in memory for ever.
+/// Larger payloads have no known layout: it would save little, and data from peers must not stay in
+/// memory forever.
 pub(crate) const MAX_PAYLOAD_BYTES: usize = 1024;
 
 static KNOWN: Interned<KnownLayout> = Interned::new();
 
-/// The bits of a chunk that tell the place of its layout.
-pub(crate) const PLACE_MASK: u16 = PLACES as u16 - 1;
+/// Bits of a chunk with the index of its layout.
+pub(crate) const INDEX_MASK: u16 = NUM_ENTRIES as u16 - 1;
 
-/// A layout of which every part is kept, so that values are enough to make the payload again.
+/// A layout that is stored completely, so that values are enough to restore the payload.
 #[derive(Debug)]
 pub(crate) struct KnownLayout {
-    /// Its place among all of them.
-    pub(crate) place: u16,
+    /// Index in the intern table.
+    pub(crate) index: u16,
     pub(crate) layout: PayloadLayout,
     /// The payload, with zeros for values.
     blank: Box<[u8]>,
-    /// Where the values of each tensor begin if there is nothing else before them.
+    /// Starts of each tensor's values in a byte string of values alone.
     pub(crate) starts: Box<[usize]>,
     pub(crate) num_value_bytes: usize,
-    /// Bytes that a chunk takes.
     pub(crate) chunk_bytes: u64,
 }
 
 impl KnownLayout {
-    /// The layout at a place that a chunk tells.
+    /// The layout at an index that a chunk has.
     #[inline]
-    pub(crate) fn at(place: u16) -> &'static Self {
-        KNOWN.at(place)
+    pub(crate) fn at(index: u16) -> &'static Self {
+        KNOWN.at(index)
     }
 
-    /// The layout of a chunk, which is known from now on; `None` if it has none, or if there is no
-    /// place for it.
+    /// Interns the layout of a chunk; `None` if it has none, or if the table is full.
     pub(crate) fn of(chunk: &Chunk) -> Option<&'static Self> {
         if let Some(known) = chunk.known_layout() {
             return Some(known);
@@ -47,7 +46,7 @@ impl KnownLayout {
         Self::of_payload(chunk.stored(), chunk.is_delta_encoded())
     }
 
-    /// The layout of a payload, likewise.
+    /// Interns the layout of a payload; `None` if it has none, or if the table is full.
     pub(crate) fn of_payload(payload: &[u8], delta: bool) -> Option<&'static Self> {
         if payload.len() > MAX_PAYLOAD_BYTES {
             return None;
@@ -58,7 +57,7 @@ impl KnownLayout {
             blank[tensor.values.clone()].fill(0);
         }
         let is_it = |it: &Self| it.layout.delta == delta && *it.blank == *blank;
-        let make = |place| {
+        let make = |index| {
             let layout = layout.clone();
             let mut num_value_bytes = 0;
             let starts = layout.tensors.iter().map(|tensor| {
@@ -67,7 +66,7 @@ impl KnownLayout {
             });
             let starts: Box<[usize]> = starts.collect();
             Self {
-                place,
+                index,
                 layout,
                 blank: blank.clone().into(),
                 starts,
@@ -78,7 +77,6 @@ impl KnownLayout {
         KNOWN.intern(&blank, is_it, make)
     }
 
-    /// Length of the payload.
     #[inline]
     pub(crate) fn payload_len(&self) -> usize {
         self.blank.len()
@@ -108,6 +106,6 @@ impl KnownLayout {
     pub(crate) fn tensor<'a>(&self, index: usize, values: &'a [u8]) -> Option<TensorView<'a>> {
         let (tensor, &start) = (self.layout.tensors.get(index)?, self.starts.get(index)?);
         let values = &values[start..start + tensor.values.len()];
-        Some(TensorView::raw(tensor.dtype, tensor.shape.clone(), values))
+        Some(TensorView::raw(tensor.dtype, Shape::from_slice(&tensor.shape), values))
     }
 }

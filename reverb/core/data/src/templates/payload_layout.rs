@@ -8,12 +8,12 @@ use crate::dtype::DType;
 use crate::templates::byte_mask::ByteMask;
 use crate::tensor::Shape;
 
-/// A payload without its values: every other byte, and where the values of each tensor are.
+/// A payload without its values: every other byte, and the positions of each tensor's values.
 ///
 /// Comparing a payload with a layout costs a few words, parsing it costs a hundred times as much.
 /// The comparison is exact: a payload that matches holds the same tensors, with the same dtypes,
-/// shapes and places. Only payloads whose tensors are all stored as they are, neither compressed
-/// nor delta encoded, have a layout.
+/// shapes and positions. Only payloads whose tensors are neither compressed nor delta encoded have
+/// a layout.
 #[derive(Debug, Clone)]
 pub(crate) struct PayloadLayout {
     pub(crate) delta: bool,
@@ -21,13 +21,12 @@ pub(crate) struct PayloadLayout {
     pub(crate) tensors: Box<[RawTensor]>,
 }
 
-/// A tensor that is stored as it is.
+/// A tensor that is not encoded.
 #[derive(Debug, Clone)]
 pub(crate) struct RawTensor {
     pub(crate) dtype: DType,
     pub(crate) shape: Shape,
     pub(crate) row_bytes: usize,
-    /// Where its values are.
     pub(crate) values: Range<usize>,
 }
 
@@ -43,7 +42,7 @@ impl PayloadLayout {
         Some(Self { delta, mask: ByteMask::new(payload, values)?, tensors })
     }
 
-    /// Whether a payload differs from the layout's in its values at most.
+    /// Returns true if a payload differs from the layout's only in its values.
     #[inline]
     pub(crate) fn matches(&self, payload: &[u8], delta: bool) -> bool {
         delta == self.delta && self.mask.matches(payload)
@@ -62,8 +61,8 @@ impl RawTensor {
         Some(Self { dtype: tensor.dtype, shape: tensor.shape.clone(), row_bytes, values })
     }
 
-    /// Where rows `[offset, offset + length)` are behind the first value; `None` if there are no
-    /// such rows.
+    /// Range of rows `[offset, offset + length)` relative to the first value; `None` if there are
+    /// no such rows.
     #[inline]
     pub(crate) fn rows(&self, offset: usize, length: usize) -> Option<Range<usize>> {
         if offset.checked_add(length)? > self.shape[0] {

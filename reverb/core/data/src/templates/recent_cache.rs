@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A cache of the last few kinds of things that come one after another.
+//! A cache of the last few templates of a stream.
 
-/// A stream rarely has items of more kinds; each lookup searches all of them.
+/// A stream rarely has items of more templates; each lookup searches all of them.
 const CAPACITY: usize = 8;
 
-/// Learning takes longer than doing without, and items may all be different. So it has to be earned
-/// by lookups that find something; at first there is credit for all places.
+/// Learning costs more than it saves if all items are different. So each entry must be paid for by
+/// lookups that found something; the initial credit fills the cache.
 const LOOKUPS_TO_LEARN: u32 = 4;
 const MAX_CREDIT: u32 = LOOKUPS_TO_LEARN * CAPACITY as u32;
 
-/// How often something is learned all the same, for a stream whose items become alike later.
+/// Number of failed lookups after which an entry is learned anyway, for a stream whose items become
+/// alike later.
 const INTERVAL: u32 = 64;
 
-/// The kinds that were learned last.
+/// The entries that were learned last.
 #[derive(Debug)]
 pub struct RecentCache<T> {
     kinds: Vec<T>,
     oldest: usize,
-    /// Lookups that found something, less what learning took.
+    /// Successful lookups, less the price of learning.
     credit: u32,
-    /// Lookups in vain.
     misses: u32,
 }
 
@@ -30,7 +30,7 @@ impl<T> Default for RecentCache<T> {
 }
 
 impl<T> RecentCache<T> {
-    /// The kind of which `is_it` is true.
+    /// The entry for which `is_it` is true.
     #[inline]
     pub fn find(&mut self, is_it: impl FnMut(&T) -> bool) -> Option<&mut T> {
         let at = self.kinds.iter().position(is_it);
@@ -41,7 +41,7 @@ impl<T> RecentCache<T> {
         at.map(|at| &mut self.kinds[at])
     }
 
-    /// Keeps the kind that was not found, in place of the oldest one, unless learning did not help
+    /// Adds an entry that was not found, in place of the oldest one, unless learning did not help
     /// lately.
     pub fn learn(&mut self, make: impl FnOnce() -> Option<T>) {
         match self.credit.checked_sub(LOOKUPS_TO_LEARN) {
@@ -63,7 +63,7 @@ impl<T> RecentCache<T> {
 mod tests {
     use super::*;
 
-    /// How many of these were learned.
+    /// Number of these values that were learned.
     fn learned(known: &mut RecentCache<u32>, values: impl Iterator<Item = u32>) -> usize {
         let mut count = 0;
         for value in values {

@@ -10,11 +10,11 @@ use crate::literal;
 use crate::proto_bytes::Reader;
 use crate::tensor::{Shape, Tensor};
 
-/// The dtype and the shape of one step.
+/// Dtype and shape of one step.
 ///
-/// Chunks of items of different lengths differ in their number of steps. This compares everything
-/// else in the header of a tensor with what our encoder writes, which takes a third of the time of
-/// parsing it. A tensor with another header is not found, though it may hold such steps.
+/// Chunks of items of different lengths differ in their number of steps. Everything else in the
+/// header of a tensor is compared with the output of our encoder, which takes a third of the time
+/// of parsing it. A tensor with another header is not found, even if it holds such steps.
 #[derive(Debug)]
 pub struct StepHeader {
     /// Type of the elements.
@@ -24,11 +24,10 @@ pub struct StepHeader {
     /// Bytes of one step in memory; 0 for strings.
     pub num_bytes: usize,
     dtype_number: u8,
-    /// The shape without the number of steps, encoded.
+    /// Encoded shape without the number of steps.
     dims: SmallVec<[u8; 32]>,
 }
 
-/// The tag of a tensor in a payload.
 const TENSOR_TAG: u8 = 1 << 3 | 2;
 /// Tags of a tensor: its dtype, shape and elements.
 const DTYPE_TAG: u8 = 1 << 3;
@@ -39,7 +38,7 @@ const DIM_TAG: u8 = 2 << 3 | 2;
 const SIZE_TAG: u8 = 1 << 3;
 
 impl StepHeader {
-    /// The kind of these steps; `None` if the shape overflows.
+    /// The header of these steps; `None` if the shape overflows.
     pub fn new(dtype: DType, shape: &[usize]) -> Option<Self> {
         let num_bytes = Tensor::num_bytes(dtype, shape)?;
         // Numbers of dtypes take one byte as a varint.
@@ -153,7 +152,7 @@ mod tests {
         prop::collection::vec((prop::sample::select(DTYPES.to_vec()), shape), 1..4)
     }
 
-    /// Checks that what is found in a chunk is what parsing gives; returns whether it was found.
+    /// Checks that finding gives the same as parsing; returns true if the steps were found.
     fn check(
         kind: &StepHeader,
         chunk: &Chunk,
@@ -170,7 +169,7 @@ mod tests {
     }
 
     proptest! {
-        /// Steps of every tensor that is stored as it is are found, as parsing gives them.
+        /// Steps of every tensor that is not encoded are found, with the values that parsing gives.
         #[test]
         fn steps_are_found_in_chunks_of_any_length(tensors in tensors(), delta in any::<bool>()) {
             let whole = chunk(&tensors, delta);
@@ -199,7 +198,7 @@ mod tests {
             }
         }
 
-        /// Steps of another kind are never found.
+        /// Steps with another dtype or shape are never found.
         #[test]
         fn other_steps_are_not_found(one in tensors(), another in tensors()) {
             let whole = chunk(&one, false);
@@ -212,14 +211,14 @@ mod tests {
             }
         }
 
-        /// In damaged chunks nothing is found that parsing does not give.
+        /// In damaged chunks, finding gives the same as parsing or nothing.
         #[test]
         fn damaged_chunks_give_nothing_else(
             tensors in tensors(), at in any::<prop::sample::Index>(), byte in any::<u8>(),
             cut in any::<prop::sample::Index>(),
         ) {
             let mut payload = chunk(&tensors, false).payload().into_owned();
-            // The headers are where damage matters.
+            // Damage matters most in the headers.
             let at = at.index(payload.len().min(40));
             payload[at] = byte;
             for payload in [&payload[..], &payload[..=cut.index(payload.len())]] {

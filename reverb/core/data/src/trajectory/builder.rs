@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Trajectories from slices of chunks.
+//! Builds trajectories from slices of chunks.
 
 use std::collections::HashMap;
 
@@ -20,19 +20,18 @@ pub struct TrajectoryBuilder {
     ordinals: HashMap<u64, usize>,
     columns: Vec<u8>,
     num_columns: u32,
-    /// The column that is being built.
     open: OpenColumn,
-    /// Those of the last trajectory of one chunk; nearly always the next one has the same.
+    /// Columns of the last trajectory of one chunk; nearly always the next one has the same.
     latest: Option<OneChunkColumns>,
 }
 
-/// A column that is being built. Its slices are written as they come, for there may be millions;
-/// the last one is not, because it may grow.
+/// A column that is being built. Its slices are written as they arrive, for there may be millions;
+/// the last one is held back, because it may grow.
 #[derive(Debug, Default)]
 struct OpenColumn {
     last: Option<Slice>,
     num_slices: usize,
-    /// Where the column begins, once it has a written slice.
+    /// Start of the column, once it has a written slice.
     begin: usize,
 }
 
@@ -74,7 +73,6 @@ impl TrajectoryBuilder {
         self.num_columns += 1;
     }
 
-    /// Writes the last slice, if there is one.
     fn write_slice(&mut self) {
         let Some(slice) = self.open.last.take() else { return };
         if self.open.num_slices == 0 {
@@ -88,7 +86,7 @@ impl TrajectoryBuilder {
         }
     }
 
-    /// A trajectory of these columns of another one, and of no chunk that they do not need.
+    /// A trajectory of some columns of another one, with only the chunks that they need.
     ///
     /// # Errors
     ///
@@ -111,7 +109,6 @@ impl TrajectoryBuilder {
         self.finish()
     }
 
-    /// Forgets what was added.
     fn clear(&mut self) {
         self.chunks.clear();
         self.ordinals.clear();
@@ -120,7 +117,7 @@ impl TrajectoryBuilder {
         self.num_columns = 0;
     }
 
-    /// The trajectory. The builder is empty then, and keeps its memory for the next one.
+    /// Builds the trajectory. The builder is empty then, and keeps its memory for the next one.
     ///
     /// # Errors
     ///
@@ -138,7 +135,7 @@ impl TrajectoryBuilder {
                 };
                 if !self.latest.as_ref().is_some_and(is_it) {
                     let columns = Columns::intern(num_columns, &self.columns);
-                    self.latest = columns.map(|columns| OneChunkColumns(columns.place));
+                    self.latest = columns.map(|columns| OneChunkColumns(columns.index));
                 }
                 Ok(match self.latest {
                     Some(columns) => columns.of(chunk),

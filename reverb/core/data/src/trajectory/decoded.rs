@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The values of a trajectory: columns, decoded from slices of chunks.
+//! Values of a trajectory: columns, decoded from slices of chunks.
 
-use super::{Column, Trajectory};
-use crate::codec::{no_memory, zeros};
+use super::{Column, Slice, Trajectory};
+use crate::codec::{TensorView, no_memory, zeros};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::{Shape, Tensor, TensorData};
 
-/// What a column takes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ColumnSize {
+/// A column whose slices fit together and into their chunks; see [`Trajectory::checked_column`].
+#[derive(Debug, Clone)]
+pub struct CheckedColumn<'a> {
     /// Type of the elements.
     pub dtype: DType,
-    /// Its shape before squeezing, `[T, ...]`.
+    /// Shape before squeezing, `[T, ...]`.
     pub shape: Shape,
     /// Bytes in memory; 0 for strings.
     pub num_bytes: usize,
+    /// The tensor and its rows, if one slice is the whole column: it is looked up once.
+    only: Option<(TensorView<'a>, usize, usize)>,
 }
 
 impl Trajectory {
@@ -29,13 +31,14 @@ impl Trajectory {
         self.decode_column_within(column, &mut { usize::MAX })
     }
 
-    /// As `decode_column`. It may take `room` bytes, and what it takes is subtracted from it.
+    /// Like `decode_column`. It may take `room` bytes, from which its bytes are subtracted.
     ///
     /// # Errors
     ///
-    /// `ResourceExhausted` if there is not so much room, or no memory.
+    /// `ResourceExhausted` if `room` or the memory is too small.
     pub fn decode_column_within(&self, column: &Column<'_>, room: &mut usize) -> Result<Tensor> {
-        let ColumnSize { dtype, mut shape, num_bytes } = self.checked_column(column)?;
+        let checked = self.checked_column(column)?;
+        let (dtype, num_bytes) = (checked.dtype, checked.num_bytes);
         let data = if dtype == DType::String {
             let mut strings = Vec::new();
             for slice in column.slices() {
@@ -46,67 +49,87 @@ impl Trajectory {
         } else {
             *room = room.checked_sub(num_bytes).ok_or_else(|| no_memory(num_bytes))?;
             let mut bytes = zeros(num_bytes)?;
-            self.copy_column(column, &mut bytes)?;
+            self.copy_checked(column, &checked, &mut bytes)?;
             TensorData::Bytes(bytes)
         };
+        let mut shape = checked.shape;
         if column.squeeze {
             shape.remove(0);
         }
         Ok(Tensor { dtype, shape, data })
     }
 
-    /// As `column_spec`, after a look at each slice: all must have the same kind of steps, and
-    /// their chunks must have room for those. To be called before memory is taken for a column:
-    /// any number in it may be false.
+    /// Like `column_spec`, with a check of each slice: all must have steps of the same dtype and
+    /// shape, and their chunks must have room for those. To be called before memory is allocated
+    /// for a column: any number in it may be false.
     ///
     /// # Errors
     ///
-    /// `DataLoss` or `InvalidArgument` that says what is wrong.
-    pub fn checked_column(&self, column: &Column<'_>) -> Result<ColumnSize> {
-        let (dtype, shape) = self.column_spec(column)?;
-        let mut num_bytes = 0_usize;
-        for slice in column.slices() {
-            let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
-            if tensor.dtype != dtype || tensor.row_shape() != &shape[1..] {
+    /// `DataLoss` or `InvalidArgument` that names the problem.
+    pub fn checked_column(&self, column: &Column<'_>) -> Result<CheckedColumn<'_>> {
+        let (tensor, first, shape) = self.column_head(column)?;
+        let dtype = tensor.dtype;
+        tensor.check_rows(first.offset, first.length)?;
+        let mut num_bytes = tensor.plausible_bytes(first.length)?;
+        let mut more = column.slices().skip(1).peekable();
+        if more.peek().is_none() {
+            let only = Some((tensor, first.offset, first.length));
+            return Ok(CheckedColumn { dtype, shape, num_bytes, only });
+        }
+        for slice in more {
+            let next = self.chunks()[slice.chunk].tensor(slice.tensor)?;
+            if next.dtype != dtype || next.row_shape() != &shape[1..] {
                 return Err(Error::data_loss(
                     "A column mixes chunks of different dtypes or shapes.",
                 ));
             }
-            tensor.check_rows(slice.offset, slice.length)?;
-            let added = num_bytes.checked_add(tensor.plausible_bytes(slice.length)?);
+            next.check_rows(slice.offset, slice.length)?;
+            let added = num_bytes.checked_add(next.plausible_bytes(slice.length)?);
             num_bytes = added.ok_or_else(|| no_memory(usize::MAX))?;
         }
-        Ok(ColumnSize { dtype, shape, num_bytes })
+        Ok(CheckedColumn { dtype, shape, num_bytes, only: None })
     }
 
     /// Dtype and shape of a column before squeezing: `[T, ...]`.
     pub fn column_spec(&self, column: &Column<'_>) -> Result<(DType, Shape)> {
-        let mut spec: Option<(DType, Shape)> = None;
-        for slice in column.slices() {
-            if let Some((_, shape)) = &mut spec {
-                shape[0] = shape[0].saturating_add(slice.length);
-                continue;
-            }
-            let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
-            let mut shape = tensor.shape.clone();
-            if shape.is_empty() {
-                return Err(Error::data_loss("A tensor in a chunk has no dimensions."));
-            }
-            shape[0] = slice.length;
-            spec = Some((tensor.dtype, shape));
-        }
-        let (dtype, shape) =
-            spec.ok_or_else(|| Error::invalid_argument("A column of the item has no slices."))?;
-        if column.squeeze && shape[0] != 1 {
-            return Err(Error::invalid_argument(format!(
-                "A squeezed column must have exactly 1 step, it has {}.",
-                shape[0]
-            )));
-        }
-        Ok((dtype, shape))
+        let (tensor, _, shape) = self.column_head(column)?;
+        Ok((tensor.dtype, shape))
     }
 
-    /// Copies a column of fixed-size elements to `out`, which is exactly as long as the column.
+    /// The first slice of a column, its tensor, and the shape of the column before squeezing.
+    fn column_head(&self, column: &Column<'_>) -> Result<(TensorView<'_>, Slice, Shape)> {
+        let mut slices = column.slices();
+        let first = slices.next();
+        let first =
+            first.ok_or_else(|| Error::invalid_argument("A column of the item has no slices."))?;
+        let tensor = self.chunks()[first.chunk].tensor(first.tensor)?;
+        let num_rows = slices.fold(first.length, |sum, slice| sum.saturating_add(slice.length));
+        let mut shape = Shape::from_slice(&tensor.shape);
+        *shape
+            .first_mut()
+            .ok_or_else(|| Error::data_loss("A tensor in a chunk has no dimensions."))? = num_rows;
+        if column.squeeze && num_rows != 1 {
+            return Err(Error::invalid_argument(format!(
+                "A squeezed column must have exactly 1 step, it has {num_rows}."
+            )));
+        }
+        Ok((tensor, first, shape))
+    }
+
+    /// As `copy_column`, for a column that `checked_column` has returned.
+    pub fn copy_checked(
+        &self,
+        column: &Column<'_>,
+        checked: &CheckedColumn<'_>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        match &checked.only {
+            Some((tensor, offset, length)) => tensor.copy_rows(*offset, *length, out),
+            None => self.copy_column(column, out),
+        }
+    }
+
+    /// Copies a column of fixed-size elements to `out`, which has exactly the length of the column.
     pub fn copy_column(&self, column: &Column<'_>, out: &mut [u8]) -> Result<()> {
         let mut rest = out;
         for slice in column.slices() {

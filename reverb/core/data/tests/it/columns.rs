@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How the columns of items are stored. Alone in its process, because it uses up all places.
+//! Storage of items' columns. Alone in its process, because it fills the intern table.
 
 use reverb_data::{Chunk, SequenceRange, Trajectory, TrajectoryBuilder};
 
@@ -22,7 +22,7 @@ fn items_of_one_chunk_share_their_columns_while_there_is_room() {
     let all: Vec<_> = (0..50_000).map(|offset| item(&first, offset)).collect();
     let count = all.iter().filter(|item| item.bytes() == 0).count();
     assert!((2000..=4096).contains(&count), "{count} were kept");
-    // The others are stored with their item, and are the same in all else.
+    // The others are stored with their item, and behave the same otherwise.
     for (offset, item) in all.iter().enumerate() {
         let slice = item.columns().next().unwrap().single_slice().unwrap();
         assert_eq!((slice.chunk, slice.tensor, slice.offset, slice.length), (0, 0, offset, 3));
@@ -31,10 +31,10 @@ fn items_of_one_chunk_share_their_columns_while_there_is_room() {
         assert_eq!((moved.stored_columns(), moved.bytes()), (item.stored_columns(), item.bytes()));
         assert!(moved.chunks()[0].is_same(&second));
     }
-    // Those that are known stay.
+    // Known ones stay known.
     assert_eq!(item(&second, 7).bytes(), 0);
 
-    // Long ones are never kept.
+    // Long ones are never interned.
     let mut builder = TrajectoryBuilder::new();
     for offset in 0..100 {
         builder.slice(&first, 0, 2 * offset, 1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How chunks of many layouts are stored. Alone in its process, because it uses up all places.
+//! Storage of chunks of many layouts. Alone in its process, because it fills the intern table.
 
 use reverb_data::{
     Chunk, ChunkBuilder, ChunkLayout, ChunkMaker, DType, SequenceRange, Shape, Tensor, TensorData,
@@ -35,7 +35,7 @@ fn chunks_keep_their_values_alone_while_there_is_room_for_layouts() {
     let mut maker = ChunkMaker::default();
     for (payload, chunk) in &chunks {
         assert_eq!(chunk.payload(), &payload[..]);
-        // Those that are known stay. A stream where nothing comes again learns little.
+        // Known ones stay known. A stream without repetitions learns little.
         assert!(is_kept(chunk) || !is_kept(&make(&mut maker, payload)));
     }
 

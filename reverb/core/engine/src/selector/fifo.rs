@@ -11,6 +11,10 @@ use super::{Handle, Pick, Place, Select};
 pub(crate) struct Fifo(InsertionOrder);
 
 impl Select for Fifo {
+    // Two links.
+    const ITEM_BYTES: u64 = 8;
+    const REPEATS: bool = false;
+
     fn insert(&mut self, handle: Handle, _priority: f64) {
         self.0.push(handle);
     }

@@ -98,6 +98,10 @@ impl Heap {
 }
 
 impl Select for Heap {
+    // Priority, age, handle, and the way back.
+    const ITEM_BYTES: u64 = 28;
+    const REPEATS: bool = false;
+
     fn insert(&mut self, handle: Handle, priority: f64) {
         let entry = self.entry(handle, priority);
         ensure(&mut self.positions, handle, 0);

@@ -175,6 +175,10 @@ impl Prioritized {
 }
 
 impl Select for Prioritized {
+    // A weight with its part of the sums and extremes above, and a uniform selector.
+    const ITEM_BYTES: u64 = 18;
+    const REPEATS: bool = true;
+
     fn insert(&mut self, handle: Handle, priority: f64) {
         self.members.insert(handle, priority);
         self.update(handle, priority);

@@ -130,6 +130,10 @@ impl Ages {
 }
 
 impl Select for Recent {
+    // A place and the handle in it, and two places of a tree of sums.
+    const ITEM_BYTES: u64 = 29;
+    const REPEATS: bool = true;
+
     fn insert(&mut self, handle: Handle, _priority: f64) {
         ensure(&mut self.positions, handle, 0);
         self.make_room();

@@ -57,6 +57,10 @@ impl Shuffle {
 }
 
 impl Select for Shuffle {
+    // A place in a list and the way back.
+    const ITEM_BYTES: u64 = 8;
+    const REPEATS: bool = false;
+
     /// A new item joins the epoch.
     fn insert(&mut self, handle: Handle, _priority: f64) {
         self.push(handle);

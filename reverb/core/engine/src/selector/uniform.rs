@@ -20,6 +20,10 @@ pub(super) fn probability(size: usize) -> f64 {
 }
 
 impl Select for Uniform {
+    // A place in a list and the way back.
+    const ITEM_BYTES: u64 = 8;
+    const REPEATS: bool = true;
+
     fn insert(&mut self, handle: Handle, _priority: f64) {
         ensure(&mut self.positions, handle, 0);
         self.positions[handle as usize] = self.dense.len() as u32;

@@ -5,14 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use reverb_data::{
-    Chunk, Draw, MAX_PRIORITY, MaxPriority, MemoryConfig, NewItem, RateLimiterConfig,
-    SampleOptions, SelectorConfig, SequenceRange, ServerAccount, TableChange, TableConfig,
-    TrajectoryBuilder, is_max_priority,
+    Chunk, MAX_PRIORITY, MemoryConfig, NewItem, RateLimiterConfig, SampleOptions, SelectorConfig,
+    SequenceRange, ServerAccount, TableChange, TableConfig, TrajectoryBuilder, is_max_priority,
 };
 
 use super::state::{Batch, REMOVAL_BYTES, TableState};
 use super::statistics::Removal;
-use super::testing::config;
+use super::testing::{config, selectors};
 use crate::selector::NewWeights;
 
 /// Chunk `n` is of episode `n % NUM_EPISODES`. Items share chunks.
@@ -461,22 +460,6 @@ impl Pair {
     }
 }
 
-fn selectors() -> impl Strategy<Value = SelectorConfig> {
-    prop_oneof![
-        Just(SelectorConfig::Fifo),
-        Just(SelectorConfig::Lifo),
-        Just(SelectorConfig::Uniform),
-        Just(SelectorConfig::prioritized(0.7)),
-        Just(SelectorConfig::prioritized(0.0)),
-        Just(SelectorConfig::Heap { min_heap: true }),
-        Just(SelectorConfig::Heap { min_heap: false }),
-        Just(SelectorConfig::Shuffle { seed: None }),
-        Just(SelectorConfig::Recent { expected_age: 2.5 }),
-        Just(SelectorConfig::Prioritized { priority_exponent: 0.7, draw: Draw::Stratified }),
-        Just(SelectorConfig::Prioritized { priority_exponent: -1.0, draw: Draw::Systematic }),
-    ]
-}
-
 fn limiters() -> impl Strategy<Value = RateLimiterConfig> {
     let limiter = |samples_per_insert, min_size_to_sample, min_diff, max_diff| RateLimiterConfig {
         samples_per_insert,
@@ -513,7 +496,7 @@ fn changes() -> impl Strategy<Value = TableChange> {
                     max_times_sampled,
                     rate_limiter,
                     priority_exponent,
-                    sampler: None,
+                    ..TableChange::default()
                 }
             },
         )
@@ -557,18 +540,7 @@ proptest! {
         seed in any::<u64>(),
         operations in prop::collection::vec(operations(), 1..120),
     ) {
-        let mut pair = Pair::new(TableConfig {
-            name: "t".into(),
-            sampler,
-            remover,
-            max_size,
-            max_times_sampled,
-            rate_limiter,
-            signature: None,
-            seed: Some(seed),
-            memory: MemoryConfig { max_bytes, ..MemoryConfig::default() },
-            max_priority: MaxPriority::Present,
-        });
+        let mut pair = Pair::new(TableConfig { sampler, remover, max_times_sampled, rate_limiter, seed: Some(seed), memory: MemoryConfig { max_bytes, ..MemoryConfig::default() }, ..TableConfig::fifo("t", max_size) });
         let mut chunks = Chunks::default();
         for operation in &operations {
             pair.apply(operation, &mut chunks);
@@ -614,21 +586,9 @@ proptest! {
 
 fn prioritized(exponent: f64, priorities: &[f64], seed: u64) -> TableState {
     let mut state = TableState::new(&TableConfig {
-        name: "t".into(),
         sampler: SelectorConfig::prioritized(exponent),
-        remover: SelectorConfig::Fifo,
-        max_size: 100_000,
-        max_times_sampled: 0,
-        rate_limiter: RateLimiterConfig {
-            samples_per_insert: 1.0,
-            min_size_to_sample: 1,
-            min_diff: -f64::MAX,
-            max_diff: f64::MAX,
-        },
-        signature: None,
         seed: Some(seed),
-        memory: MemoryConfig::default(),
-        max_priority: MaxPriority::default(),
+        ..TableConfig::fifo("t", 100_000)
     });
     let mut chunks = Chunks::default();
     for (key, &priority) in priorities.iter().enumerate() {

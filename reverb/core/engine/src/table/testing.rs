@@ -3,36 +3,47 @@
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, Error, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange,
-    Shape, TableConfig, Tensor, TensorData, TrajectoryBuilder,
+    Chunk, ChunkBuilder, DType, Draw, Error, NewItem, SelectorConfig, SequenceRange, Shape,
+    TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
 
 use super::{Confirm, Table};
 
 /// A FIFO table `t` whose rate limiter allows everything.
 pub(in crate::table) fn config(max_size: i64) -> TableConfig {
-    TableConfig {
-        name: "t".to_owned(),
-        sampler: SelectorConfig::Fifo,
-        remover: SelectorConfig::Fifo,
-        max_size,
-        max_times_sampled: 0,
-        rate_limiter: RateLimiterConfig {
-            samples_per_insert: 1.0,
-            min_size_to_sample: 1,
-            min_diff: f64::MIN,
-            max_diff: f64::MAX,
-        },
-        signature: None,
-        seed: Some(1),
-        memory: reverb_data::MemoryConfig::default(),
-        max_priority: reverb_data::MaxPriority::default(),
-    }
+    TableConfig { seed: Some(1), ..TableConfig::fifo("t", max_size) }
 }
 
 pub(super) fn table(max_size: i64) -> Arc<Table> {
     Table::new(config(max_size)).unwrap()
+}
+
+/// Selectors of every kind.
+pub(in crate::table) fn selectors() -> impl Strategy<Value = SelectorConfig> {
+    let mut all = vec![SelectorConfig::Fifo];
+    loop {
+        // The match is exhaustive, so that the compiler points here when a kind is added.
+        let of_next_kind = match all[all.len() - 1] {
+            SelectorConfig::Fifo => vec![SelectorConfig::Lifo],
+            SelectorConfig::Lifo => vec![SelectorConfig::Uniform],
+            SelectorConfig::Uniform => vec![
+                SelectorConfig::prioritized(0.7),
+                SelectorConfig::prioritized(0.0),
+                SelectorConfig::Prioritized { priority_exponent: 0.7, draw: Draw::Stratified },
+                SelectorConfig::Prioritized { priority_exponent: -1.0, draw: Draw::Systematic },
+            ],
+            SelectorConfig::Prioritized { .. } => vec![
+                SelectorConfig::Heap { min_heap: true },
+                SelectorConfig::Heap { min_heap: false },
+            ],
+            SelectorConfig::Heap { .. } => vec![SelectorConfig::Shuffle { seed: None }],
+            SelectorConfig::Shuffle { .. } => vec![SelectorConfig::Recent { expected_age: 2.5 }],
+            SelectorConfig::Recent { .. } => return prop::sample::select(all),
+        };
+        all.extend(of_next_kind);
+    }
 }
 
 /// An item of one chunk. All items are of the same episode.

@@ -237,7 +237,7 @@ fn a_storm_of_changes_keeps_the_table_whole() {
                 max_times_sampled: rng.random_bool(0.2).then_some(rng.random_range(0..9)),
                 rate_limiter: rng.random_bool(0.3).then_some(bounded),
                 priority_exponent: rng.random_bool(0.3).then_some(rng.random_range(0.0..2.0)),
-                sampler: None,
+                ..TableChange::default()
             };
             change(&table, asked).unwrap();
             let status = table.status();

@@ -13,8 +13,8 @@ use reverb_data::{Error, ErrorKind, Result};
 use super::connection::{Connection, ConnectionOptions};
 use super::credentials::Security;
 use super::driver::Driver;
-use super::pool::Pool;
-use crate::frames::{
+use super::servers::Servers;
+use crate::framing::{
     ACCEPTED_COMPRESSION, Compression, MessageCheck, MessageLimit, MessageReader, MessageSender,
     stream_error,
 };
@@ -30,19 +30,19 @@ use crate::target::Target;
 /// All futures must be polled on a tokio runtime with I/O and time.
 pub struct Channel {
     target: String,
-    pool: Arc<Pool>,
+    servers: Arc<Servers>,
     connect_timeout: Duration,
     answer_rules: fn(&str) -> AnswerRules,
     /// Paths of calls for which the warning "reaches one server of several" was logged.
     warned_of: Mutex<HashSet<String>>,
 }
 
-/// What a client accepts as an answer. The default is any message.
+/// Limits on the answers that a client accepts. The default accepts any message.
 #[derive(Debug, Default)]
 pub struct AnswerRules {
-    /// How large it may be.
+    /// Size limit.
     pub limit: Option<MessageLimit>,
-    /// Looks at it before it is decoded.
+    /// Check of a message before it is decoded.
     pub check: Option<Box<dyn MessageCheck>>,
 }
 
@@ -53,11 +53,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 const MIN_CONNECT_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Channel {
-    /// Checks the address; see `Target::parse` for its forms.
+    /// Creates a channel. The address is checked; see `Target::parse` for its forms.
     pub fn new(target: &str) -> Result<Self> {
         Ok(Self {
             target: target.to_owned(),
-            pool: Pool::new(Target::parse(target)?, ConnectionOptions::default()),
+            servers: Servers::new(Target::parse(target)?, ConnectionOptions::default()),
             connect_timeout: CONNECT_TIMEOUT,
             answer_rules: |_| AnswerRules::default(),
             warned_of: Mutex::default(),
@@ -74,38 +74,38 @@ impl Channel {
     /// Sets the keepalive options. Must be called before the first call.
     #[must_use]
     pub fn with_keepalive(mut self, keepalive: Keepalive) -> Self {
-        let options = ConnectionOptions { keepalive, ..self.pool.options().clone() };
-        self.pool = Pool::new(self.pool.target().clone(), options);
+        let options = ConnectionOptions { keepalive, ..self.servers.options().clone() };
+        self.servers = Servers::new(self.servers.target().clone(), options);
         self
     }
 
     /// Sets TLS and the token. Must be called before the first call.
     #[must_use]
     pub fn with_security(mut self, security: Security) -> Self {
-        let options = ConnectionOptions { security, ..self.pool.options().clone() };
-        self.pool = Pool::new(self.pool.target().clone(), options);
+        let options = ConnectionOptions { security, ..self.servers.options().clone() };
+        self.servers = Servers::new(self.servers.target().clone(), options);
         self
     }
 
-    /// Sets what is accepted as an answer, by the path of the call.
+    /// Sets the rules for answers, by the path of the call.
     #[must_use]
     pub fn with_answer_rules(self, answer_rules: fn(&str) -> AnswerRules) -> Self {
         Self { answer_rules, ..self }
     }
 
-    /// The target as the caller wrote it.
+    /// Target, as the caller wrote it.
     pub fn target(&self) -> &str {
         &self.target
     }
 
-    /// The servers of the target, as the caller wrote them.
+    /// Target, parsed.
     pub fn servers(&self) -> &Target {
-        self.pool.target()
+        self.servers.target()
     }
 
     /// Number of servers of the target, as far as known by now.
     pub fn num_servers(&self) -> usize {
-        self.pool.num_servers()
+        self.servers.num_servers()
     }
 
     /// Sends one message and waits for the only answer; returns it with the server that gave it.
@@ -142,7 +142,7 @@ impl Channel {
 
     fn warn_of_several_servers(&self, path: &str, peer: &str) {
         let method = method_name(path);
-        let num_servers = self.pool.num_servers();
+        let num_servers = self.servers.num_servers();
         if num_servers > 1 && self.warned_of.lock().insert(path.to_owned()) {
             tracing::warn!(
                 "{method} reaches one server, {}, of the {num_servers} behind {}. Make a client for \
@@ -156,17 +156,17 @@ impl Channel {
     /// A connection to a server that has answered, with room for one more stream.
     async fn connection(&self, path: &str) -> Result<Connection> {
         let limit = self.connect_timeout;
-        let connection = match tokio::time::timeout(limit, self.pool.connection(path, limit)).await
-        {
-            Ok(connection) => connection?,
-            Err(_) => {
-                return Err(Error::unavailable(format!(
-                    "No server could be reached at {} within {} s.",
-                    self.target,
-                    limit.as_secs_f64()
-                )));
-            }
-        };
+        let connection =
+            match tokio::time::timeout(limit, self.servers.connection(path, limit)).await {
+                Ok(connection) => connection?,
+                Err(_) => {
+                    return Err(Error::unavailable(format!(
+                        "No server could be reached at {} within {} s.",
+                        self.target,
+                        limit.as_secs_f64()
+                    )));
+                }
+            };
         let Connection { handle, driver, liveness, authority, peer } = connection;
         let handle = handle.ready().await.map_err(|error| stream_error(&error, &peer))?;
         Ok(Connection { handle, driver, liveness, authority, peer })
@@ -179,20 +179,19 @@ impl Channel {
         self.start(connection, path)
     }
 
-    /// Opens a stream and sends its only message.
     async fn ask(&self, path: &str, request: Message) -> Result<Reply> {
         let connection = self.connection(path).await?;
         let driver = connection.driver.clone();
         driver.send_now(|| {
             let mut call = self.start(connection, path)?;
-            // If this fails, the stream is over already, and the reply has the reason.
+            // If this fails, the stream has already ended, and the reply has the reason.
             let _ = call.sender.send_last(request);
             Ok(call.reply)
         })
     }
 
     fn start(&self, connection: Connection, path: &str) -> Result<Call> {
-        let request = request(&connection, path, &self.pool.options().security)?;
+        let request = request(&connection, path, &self.servers.options().security)?;
         let Connection { mut handle, driver, liveness, peer, .. } = connection;
         let (response, stream) =
             handle.send_request(request, false).map_err(|error| stream_error(&error, &peer))?;
@@ -204,7 +203,7 @@ impl Channel {
                 open: Some(liveness.open_call()),
                 peer,
                 rules: (self.answer_rules)(path),
-                ping_timeout: self.pool.options().keepalive.timeout,
+                ping_timeout: self.servers.options().keepalive.timeout,
             },
         })
     }
@@ -243,7 +242,7 @@ fn request(connection: &Connection, path: &str, security: &Security) -> Result<R
     Ok(request)
 }
 
-/// What this process calls itself: `REVERB_CLIENT_NAME`, or its host, process and program.
+/// Name of this process for servers: `REVERB_CLIENT_NAME`, or its host, process and program.
 pub fn own_name() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
@@ -270,19 +269,18 @@ pub struct Call {
 }
 
 impl Call {
-    /// Sends a small message that the caller waits to be answered: it leaves in this thread.
+    /// Sends a small request. It leaves in this thread, because the caller waits for its answer.
     pub fn ask(&mut self, request: Message) -> Result<()> {
         self.driver.send_now(|| self.sender.send_now(request))
     }
 }
 
-/// The receiving half of a stream: headers, messages and, at the end, a status.
+/// Receiving half of a stream: headers, messages and, at the end, a status.
 pub struct Reply {
     state: ReplyState,
     /// Present until the stream has ended.
     open: Option<OpenCall>,
     peer: String,
-    /// Those of its messages.
     rules: AnswerRules,
     ping_timeout: Duration,
 }
@@ -326,7 +324,7 @@ impl Reply {
         }
     }
 
-    /// How much there is of a message that has not arrived completely, in bytes.
+    /// Received bytes of a message that is still incomplete.
     pub fn partial_bytes(&self) -> usize {
         match &self.state {
             ReplyState::Open(reader) => reader.partial_bytes(),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The connection to a server: opened when needed, shared by all calls, reopened when lost.
+//! Connection to a server: opened when needed, shared by all calls, reopened when lost.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,39 +16,37 @@ use tokio::time::Instant;
 use super::credentials::Security;
 use super::driver::Driver;
 use super::unix_socket;
-use crate::frames::{
+use crate::framing::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
     SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES,
 };
 use crate::keepalive::{Keepalive, Liveness, WatchedSocket};
 use crate::message::Message;
-use crate::target::{HostPort, Place};
+use crate::target::{HostPort, ServerAddress};
 
-/// How long an unreachable server is skipped while there are others.
+/// Time for which an unreachable server is skipped while there are others.
 const BACKOFF: Duration = Duration::from_secs(1);
 
-/// The same for a server that did not answer at all: trying it costs `pool::CONNECT_TIMEOUT`.
+/// The same for a server that did not answer at all: each attempt costs `servers::CONNECT_TIMEOUT`.
 const BACKOFF_AFTER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a server is not tried again after TLS has failed once, unless the files of this client
-/// change. Each attempt costs both ends a handshake, so each further failure doubles the pause.
+/// Pause after the first TLS failure. It ends early if the TLS files of this client change. Each
+/// attempt costs both ends a handshake, so each further failure doubles the pause.
 const PAUSE_AFTER_TLS_FAILURE: Duration = Duration::from_secs(1);
 
-/// The longest pause.
 const MAX_PAUSE_AFTER_TLS_FAILURE: Duration = Duration::from_secs(60);
 
-/// How connections are opened and kept.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ConnectionOptions {
     pub(super) keepalive: Keepalive,
     pub(super) security: Security,
 }
 
-/// Why a server could not be reached.
+/// Reason for which a server could not be reached.
 #[derive(Debug, Clone)]
 pub(super) struct Failure {
     pub(super) error: Arc<io::Error>,
-    /// Whether another attempt would fail too.
+    /// True if another attempt would fail too.
     pub(super) is_lasting: bool,
 }
 
@@ -59,7 +57,8 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// A connection that a call may use.
+/// An open connection. Clones share it; each call uses one.
+#[derive(Clone)]
 pub(super) struct Connection {
     pub(super) handle: SendRequest<Message>,
     pub(super) driver: Driver,
@@ -70,17 +69,9 @@ pub(super) struct Connection {
     pub(super) peer: String,
 }
 
-/// The part of an open connection that all calls share.
-#[derive(Clone)]
-struct Link {
-    handle: SendRequest<Message>,
-    driver: Driver,
-    liveness: Arc<Liveness>,
-}
-
 pub(super) struct Server {
-    pub(super) place: Place,
-    /// Several only if they are the same machine: its IPv4 and IPv6 loopback addresses. None for a
+    pub(super) address: ServerAddress,
+    /// Several only if they are the same machine: its IPv4 and IPv6 loopback addresses. Empty for a
     /// Unix socket.
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) peer: String,
@@ -91,12 +82,12 @@ pub(super) struct Server {
 
 #[derive(Default)]
 struct State {
-    link: Option<Link>,
+    connection: Option<Connection>,
     backoff_until: Option<Instant>,
     tls_failure: Option<TlsFailure>,
 }
 
-/// How TLS has failed, and with which files of this client.
+/// TLS failure, with the files of this client that it happened with.
 struct TlsFailure {
     until: Instant,
     pause: Duration,
@@ -105,10 +96,11 @@ struct TlsFailure {
 }
 
 impl Server {
-    /// A server with at least one address, unless it has a Unix socket. It is not connected yet.
-    pub(super) fn new(place: &Place, addresses: Vec<SocketAddr>, peer: String) -> Self {
+    /// A server that is not connected yet. It needs at least one address, unless it has a Unix
+    /// socket.
+    pub(super) fn new(address: &ServerAddress, addresses: Vec<SocketAddr>, peer: String) -> Self {
         Self {
-            place: place.clone(),
+            address: address.clone(),
             addresses,
             peer,
             state: Mutex::default(),
@@ -125,35 +117,32 @@ impl Server {
         limit: Duration,
         options: &ConnectionOptions,
     ) -> Result<Connection, Failure> {
-        let connection = |Link { handle, driver, liveness }| Connection {
-            handle,
-            driver,
-            liveness,
-            authority: self.place.authority(),
-            peer: self.peer.clone(),
-        };
-        if let Some(link) = self.open_link().await {
-            return Ok(connection(link));
+        if let Some(connection) = self.open_connection().await {
+            return Ok(connection);
         }
         let _guard = self.connecting.lock().await;
         // Another call may have connected meanwhile.
-        if let Some(link) = self.open_link().await {
-            return Ok(connection(link));
+        if let Some(connection) = self.open_connection().await {
+            return Ok(connection);
         }
-        self.connect(limit, options).await.map(connection)
+        self.connect(limit, options).await
     }
 
     /// The open connection, unless it is known to be lost.
-    async fn open_link(&self) -> Option<Link> {
-        let Link { handle, driver, liveness } = self.state.lock().link.clone()?;
-        let ready = handle.ready().await.ok();
+    async fn open_connection(&self) -> Option<Connection> {
+        let connection = self.state.lock().connection.clone()?;
+        let ready = connection.handle.ready().await.ok();
         if ready.is_none() {
-            self.state.lock().link = None;
+            self.state.lock().connection = None;
         }
-        Some(Link { handle: ready?, driver, liveness })
+        Some(Connection { handle: ready?, ..connection })
     }
 
-    async fn connect(&self, limit: Duration, options: &ConnectionOptions) -> Result<Link, Failure> {
+    async fn connect(
+        &self,
+        limit: Duration,
+        options: &ConnectionOptions,
+    ) -> Result<Connection, Failure> {
         let snapshot = options.security.tls.as_ref().map(|tls| tls.snapshot());
         if let Some(known) = &self.state.lock().tls_failure
             && Instant::now() < known.until
@@ -171,14 +160,14 @@ impl Server {
         };
         let connected = connected.map_err(Failure::from);
         let mut state = self.state.lock();
-        state.link = connected.as_ref().ok().cloned();
+        state.connection = connected.as_ref().ok().cloned();
         let failure = connected.as_ref().err();
         state.backoff_until = failure.map(|failure| {
             let is_silent = failure.error.kind() == io::ErrorKind::TimedOut;
             Instant::now() + if is_silent { BACKOFF_AFTER_TIMEOUT } else { BACKOFF }
         });
-        // To look at a Unix socket again costs its server nothing.
-        let is_dear = matches!(self.place, Place::Host(_));
+        // Another attempt at a Unix socket costs its server nothing.
+        let is_dear = matches!(self.address, ServerAddress::Host(_));
         let lasting = failure.filter(|failure| failure.is_lasting && is_dear).cloned();
         let pause = match &state.tls_failure {
             Some(known) if known.snapshot == snapshot => {
@@ -199,18 +188,18 @@ impl Server {
         &self,
         options: &ConnectionOptions,
         snapshot: Option<&Snapshot>,
-    ) -> io::Result<Link> {
-        let host = match &self.place {
-            Place::Host(host) => host,
-            Place::Socket(path) => {
+    ) -> io::Result<Connection> {
+        let host = match &self.address {
+            ServerAddress::Host(host) => host,
+            ServerAddress::Socket(path) => {
                 let socket = unix_socket::connect(path, options.security.has_token()).await?;
-                return establish(socket, options.keepalive, self.peer.clone()).await;
+                return self.establish(socket, options.keepalive).await;
             }
         };
         let mut failure = None;
         for address in &self.addresses {
             match self.connect_to(*address, host, options, snapshot).await {
-                Ok(link) => return Ok(link),
+                Ok(connection) => return Ok(connection),
                 Err(error) => failure = Some(error),
             }
         }
@@ -223,7 +212,7 @@ impl Server {
         host: &HostPort,
         options: &ConnectionOptions,
         snapshot: Option<&Snapshot>,
-    ) -> io::Result<Link> {
+    ) -> io::Result<Connection> {
         let keepalive = options.keepalive;
         let socket = TcpStream::connect(address).await?;
         socket.set_nodelay(true)?;
@@ -232,57 +221,65 @@ impl Server {
             (Some(tls), Some(snapshot)) => tls.connect(snapshot, socket, &host.host).await?,
             _ => Socket::Cleartext(socket),
         };
-        establish(socket, keepalive, self.peer.clone()).await
+        self.establish(socket, keepalive).await
+    }
+
+    /// Opens a connection and waits for a first answer of the server. A machine may accept
+    /// connections although no server process serves them.
+    async fn establish<S>(&self, socket: S, keepalive: Keepalive) -> io::Result<Connection>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let liveness = Arc::new(Liveness::default());
+        let (handle, mut connection) = h2::client::Builder::new()
+            .enable_push(false)
+            .initial_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_frame_size(MAX_FRAME_BYTES)
+            .max_header_list_size(MAX_HEADER_LIST_BYTES)
+            .max_send_buffer_size(SEND_BUFFER_BYTES)
+            .max_concurrent_reset_streams(MAX_RESET_STREAMS)
+            .initial_max_send_streams(usize::MAX)
+            .handshake(WatchedSocket::new(socket, Arc::clone(&liveness)))
+            .await
+            .map_err(closed)?;
+        let mut pings = connection.ping_pong().expect("it is taken only here");
+        tokio::select! {
+            pong = pings.ping(h2::Ping::opaque()) => pong.map_err(closed)?,
+            ended = &mut connection => return Err(match ended {
+                Ok(()) => io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed"),
+                Err(error) => closed(error),
+            }),
+        };
+        let (driver, task) = Driver::new(connection);
+        let peer = self.peer.clone();
+        let connection = Connection {
+            handle,
+            driver,
+            liveness: Arc::clone(&liveness),
+            authority: self.address.authority(),
+            peer: peer.clone(),
+        };
+        tokio::spawn(async move {
+            // The calls on the connection report its end. This task only drives it.
+            tokio::select! {
+                ended = task => tracing::debug!(%peer, ?ended, "the connection ended"),
+                () = keepalive.watch(pings, &liveness) => {
+                    tracing::debug!(%peer, "closing the connection: no answer to a ping");
+                }
+            }
+        });
+        Ok(connection)
     }
 }
 
-/// Opens a connection and waits for a first answer of the server. A machine may accept connections
-/// although no server process serves them.
-async fn establish<S>(socket: S, keepalive: Keepalive, peer: String) -> io::Result<Link>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let liveness = Arc::new(Liveness::default());
-    let (handle, mut connection) = h2::client::Builder::new()
-        .enable_push(false)
-        .initial_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_frame_size(MAX_FRAME_BYTES)
-        .max_header_list_size(MAX_HEADER_LIST_BYTES)
-        .max_send_buffer_size(SEND_BUFFER_BYTES)
-        .max_concurrent_reset_streams(MAX_RESET_STREAMS)
-        .initial_max_send_streams(usize::MAX)
-        .handshake(WatchedSocket::new(socket, Arc::clone(&liveness)))
-        .await
-        .map_err(closed)?;
-    let mut pings = connection.ping_pong().expect("it is taken only here");
-    tokio::select! {
-        pong = pings.ping(h2::Ping::opaque()) => pong.map_err(closed)?,
-        ended = &mut connection => return Err(match ended {
-            Ok(()) => io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed"),
-            Err(error) => closed(error),
-        }),
-    };
-    let (driver, task) = Driver::new(connection);
-    let link = Link { handle, driver, liveness: Arc::clone(&liveness) };
-    tokio::spawn(async move {
-        // The calls on the connection report its end. This task only drives it.
-        tokio::select! {
-            ended = task => tracing::debug!(%peer, ?ended, "the connection ended"),
-            () = keepalive.watch(pings, &liveness) => {
-                tracing::debug!(%peer, "closing the connection: no answer to a ping");
-            }
-        }
-    });
-    Ok(link)
-}
-
-/// Why a connection has ended before it could be used.
+/// Error of a connection that ended before it could be used.
 fn closed(error: h2::Error) -> io::Error {
     if let Some(reason) = reason_to_go_away(&error) {
         return io::Error::other(format!("it refused the connection: {reason}"));
     }
-    // A server that wants a certificate says so after the client's part of the handshake.
+    // A server that requires a certificate reports it only after the client's part of the
+    // handshake.
     match error.get_io() {
         Some(failure) if failure.kind() == io::ErrorKind::InvalidData => {
             io::Error::new(io::ErrorKind::InvalidData, failure.to_string())
@@ -291,8 +288,8 @@ fn closed(error: h2::Error) -> io::Error {
     }
 }
 
-/// The text of a server that has no room for this connection. h2 gives it as a part of its own text
-/// only; if that has another form, the whole of it is shown.
+/// Reason sent by a server that has no room for this connection. h2 only gives it inside its own
+/// text; if that has an unexpected form, the whole text is shown.
 fn reason_to_go_away(error: &h2::Error) -> Option<String> {
     let is_refusal = error.is_go_away()
         && error.is_remote()

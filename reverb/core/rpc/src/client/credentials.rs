@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a client trusts and shows: its TLS and its token.
+//! Credentials of a client: TLS files and token.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,19 +12,19 @@ use reverb_tls::{ClientFiles, ClientTls};
 use super::token::Token;
 use crate::target::{Scheme, Target};
 
-/// What a caller gave. What is absent comes from the environment.
+/// Credentials given by a caller. Missing ones come from the environment.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    /// The token itself.
+    /// Token.
     pub token: Option<String>,
-    /// A file with the token, which is read again when it changes.
+    /// File with the token, which is read again when it changes.
     pub token_file: Option<PathBuf>,
-    /// The files of TLS.
+    /// TLS files.
     pub tls: ClientFiles,
 }
 
 impl fmt::Debug for Credentials {
-    /// Without the token.
+    /// Omits the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials")
             .field("token_file", &self.token_file)
@@ -33,36 +33,35 @@ impl fmt::Debug for Credentials {
     }
 }
 
-/// What the connections to a target need: opened and checked.
+/// TLS and token for the connections to a target: opened and checked.
 #[derive(Debug, Clone, Default)]
 pub struct Security {
-    /// Absent without TLS.
     pub(super) tls: Option<Arc<ClientTls>>,
-    /// Goes to servers that TLS has verified, and to those behind a Unix socket that run as the
-    /// same user or as root; to nobody else.
+    /// Sent only to servers that TLS has verified, and to servers behind a Unix socket that run as
+    /// the same user or as root.
     pub(super) token: Option<Arc<Token>>,
 }
 
-/// Bytes of a token: a header of HTTP/2 has to hold it.
+/// Maximum length of a token in bytes: it must fit into an HTTP/2 header.
 const MAX_TOKEN_BYTES: u64 = 4096;
 
-/// A variable of the environment that is set to something.
+/// Value of an environment variable; `None` if it is empty.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 impl Security {
-    /// Whether calls have a token with them.
+    /// Returns true if calls carry a token.
     pub fn has_token(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Whether connections have TLS.
+    /// Returns true if connections use TLS.
     pub fn has_tls(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// The same with locks of its own.
+    /// Copy that shares no locks with the original.
     #[must_use]
     pub fn copy(&self) -> Self {
         Self {
@@ -72,7 +71,7 @@ impl Security {
     }
 }
 
-/// What the environment says of credentials. Programs may change it while they run.
+/// Credentials from the environment. Programs may change it while they run.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Environment {
     all_have_tls: Option<String>,
@@ -82,7 +81,7 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// As it is now.
+    /// Reads the current environment.
     pub fn now() -> Self {
         let path = |name: &str| variable(name).map(PathBuf::from);
         Self {
@@ -98,7 +97,7 @@ impl Environment {
         }
     }
 
-    /// Whether addresses without a scheme have TLS.
+    /// Returns true if addresses without a scheme use TLS.
     fn all_have_tls(&self) -> Result<bool> {
         match self.all_have_tls.as_deref() {
             None | Some("0" | "false" | "no") => Ok(false),
@@ -111,19 +110,19 @@ impl Environment {
 }
 
 impl fmt::Debug for Environment {
-    /// Without the token.
+    /// Omits the token.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Environment").field("tls", &self.tls).finish_non_exhaustive()
     }
 }
 
 impl Credentials {
-    /// Those for the servers of a target, with what is absent from the environment.
+    /// Opens the credentials for the servers of a target. Missing ones come from the environment.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` if a file cannot be used, if a token was given for a port without TLS, or
-    /// if files of TLS were given for a target without it.
+    /// if TLS files were given for a target without it.
     pub fn open(self, target: &Target, environment: Environment) -> Result<Security> {
         let is_socket = target.socket().is_some();
         let is_tls = match target.scheme {
@@ -146,7 +145,7 @@ impl Credentials {
         Ok(Security { tls: Some(Arc::new(tls)), token: token.map(Arc::new) })
     }
 
-    /// Those for a Unix socket. Whom a token goes to is known when somebody listens there.
+    /// Opens the credentials for a Unix socket. The receiver of the token is checked on connecting.
     fn for_socket(self, environment: &Environment) -> Result<Security> {
         let Self { token, token_file, tls } = self;
         if tls != ClientFiles::default() {
@@ -158,7 +157,8 @@ impl Credentials {
         Ok(Security { tls: None, token: token.map(Arc::new) })
     }
 
-    /// What was given for this target alone would have no effect, which would be a surprise.
+    /// Refuses TLS files that were given for this target: silently ignoring them would be a
+    /// surprise.
     fn without_tls(self) -> Result<Security> {
         let ClientFiles { ca, cert, key, server_name } = &self.tls;
         let what = if self.token.is_some() || self.token_file.is_some() {
@@ -174,7 +174,7 @@ impl Credentials {
     }
 }
 
-/// The token that was given, or else that of the environment.
+/// The given token, or else the token of the environment.
 fn chosen_token(
     token: Option<String>,
     token_file: Option<PathBuf>,
@@ -195,9 +195,9 @@ fn chosen_token(
     }
 }
 
-/// What was given, and for what is absent, what the environment says.
+/// The given files; missing ones come from the environment.
 fn completed(given: ClientFiles, environment: ClientFiles) -> ClientFiles {
-    // Certificate and key belong together.
+    // Certificate and key come from the same source.
     let (cert, key) = match (given.cert, given.key) {
         (None, None) => (environment.cert, environment.key),
         own => own,
@@ -210,7 +210,7 @@ fn completed(given: ClientFiles, environment: ClientFiles) -> ClientFiles {
     }
 }
 
-/// The value of the header `authorization`.
+/// Value of the header `authorization`.
 pub(super) fn bearer(token: &str, source: &dyn fmt::Display) -> Result<HeaderValue> {
     let is_plain = !token.is_empty() && token.bytes().all(|it| it.is_ascii_graphic());
     if !is_plain {
@@ -224,12 +224,11 @@ pub(super) fn bearer(token: &str, source: &dyn fmt::Display) -> Result<HeaderVal
         let text = format!("{source} must have at most {MAX_TOKEN_BYTES} characters");
         return Err(Error::invalid_argument(text));
     }
-    // Neither logs nor the tables of HTTP/2 keep it.
+    // Keeps the value out of logs and of the tables of HTTP/2.
     value.set_sensitive(true);
     Ok(value)
 }
 
-/// The token in a file.
 pub(super) fn read_token(path: &Path) -> Result<HeaderValue> {
     let name = format!("token_file {}", path.display());
     let problem = |what: &str| Error::invalid_argument(format!("{name} {what}"));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drives a connection: moves its frames between the streams and the socket.
+//! Driver of a connection: moves frames between the streams and the socket.
 //!
-//! A task does this whenever something wakes it. A caller that sends a request and waits for the
-//! answer can do it as well. The request is on its way then without a second thread, and without
-//! the two switches of threads that waking one costs.
+//! A task drives the connection whenever something wakes it. A caller that sends a request and
+//! waits for the answer can drive it as well. Then the request leaves without a second thread, and
+//! without the two thread switches that waking one costs.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 
 use crate::BoxFuture;
 
-/// How a connection has ended.
+/// Result with which a connection ended.
 type End = Result<(), h2::Error>;
 
-/// A connection that a task and callers drive by turns.
+/// A connection that a task and callers drive in turns.
 #[derive(Clone)]
 pub(super) struct Driver(Arc<Shared>);
 
@@ -63,7 +63,7 @@ impl Driver {
 }
 
 impl Shared {
-    /// Polls an open connection once. Returns whether it has ended.
+    /// Polls an open connection once. Returns true if it has ended.
     fn drive(&self, state: &mut State) -> bool {
         let State::Open(connection) = state else { return true };
         let waker = Waker::from(Arc::clone(&self.wakes));
@@ -77,7 +77,6 @@ impl Shared {
     }
 }
 
-/// Drives a connection until it ends.
 pub(super) struct DriverTask(Arc<Shared>);
 
 impl Future for DriverTask {
@@ -107,9 +106,8 @@ impl Drop for DriverTask {
 #[derive(Default)]
 struct Wakes {
     task: Mutex<Option<Waker>>,
-    /// Number of callers that defer wakes.
     deferrals: AtomicUsize,
-    /// Whether there was a wake since the connection was last polled by such a caller.
+    /// True if there was a wake since such a caller last polled the connection.
     is_woken: AtomicBool,
 }
 
@@ -121,8 +119,8 @@ impl Wakes {
         }
     }
 
-    /// Until the guard is dropped, wakes are noted only. Then one wakes the task, unless they were
-    /// forgotten.
+    /// Defers wakes: until the guard is dropped they are only recorded. Then one wakes the task,
+    /// unless they were forgotten.
     fn defer(&self) -> Deferral<'_> {
         self.deferrals.fetch_add(1, Ordering::SeqCst);
         Deferral(self)
@@ -186,7 +184,7 @@ mod tests {
         written: Mutex<Vec<u32>>,
         waker: Mutex<Option<Waker>>,
         has_ended: AtomicBool,
-        /// Whether the connection wakes itself whenever it is driven.
+        /// True if the connection wakes itself whenever it is driven.
         wakes_itself: AtomicBool,
     }
 
@@ -220,7 +218,6 @@ mod tests {
         (frames, driver, task)
     }
 
-    /// Counts wakes of a task.
     #[derive(Default)]
     struct Count(AtomicUsize);
 

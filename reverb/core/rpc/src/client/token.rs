@@ -12,18 +12,18 @@ use tokio::time::Instant;
 
 use super::credentials::{bearer, read_token};
 
-/// How long a file is not looked at again.
+/// Minimum time between two checks of the file.
 const MIN_AGE: Duration = Duration::from_secs(1);
 
 /// A token, or the file that holds it.
 pub(super) enum Token {
     Text(HeaderValue),
-    File { path: PathBuf, last: Mutex<Last> },
+    File { path: PathBuf, last: Mutex<CachedToken> },
 }
 
-/// What a file held when it was last read.
+/// Content of a token file when it was last read.
 #[derive(Clone)]
-pub(super) struct Last {
+pub(super) struct CachedToken {
     header: HeaderValue,
     read_at: Instant,
 }
@@ -40,11 +40,11 @@ impl Token {
     }
 
     pub(super) fn from_file(path: &Path) -> Result<Self> {
-        let last = Last { header: read_token(path)?, read_at: Instant::now() };
+        let last = CachedToken { header: read_token(path)?, read_at: Instant::now() };
         Ok(Self::File { path: path.to_owned(), last: Mutex::new(last) })
     }
 
-    /// The same with a lock of its own.
+    /// Copy with a lock of its own.
     pub(super) fn copy(&self) -> Self {
         match self {
             Self::Text(header) => Self::Text(header.clone()),
@@ -54,8 +54,7 @@ impl Token {
         }
     }
 
-    /// The header for a call that begins now. A file that cannot be read now gives what it held
-    /// before.
+    /// Header for a call that begins now. If the file cannot be read now, its last content is used.
     pub(super) fn header(&self) -> HeaderValue {
         match self {
             Self::Text(header) => header.clone(),
@@ -65,7 +64,7 @@ impl Token {
                     match read_token(path) {
                         Ok(header) => last.header = header,
                         Err(error) => {
-                            tracing::warn!("{error}. The token from before is used");
+                            tracing::warn!("{error}. The previous token is used");
                         }
                     }
                     last.read_at = Instant::now();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connecting to a Unix socket, and what went wrong, in words.
+//! Connecting to a Unix socket, and explaining failures.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use reverb_tls::Socket;
 
 use crate::socket_path::SocketPath;
 
-/// An error that another attempt meets, too, unless somebody does something.
+/// Error that persists until somebody fixes its cause.
 fn lasting(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
@@ -25,10 +25,11 @@ mod on_unix {
 
     use super::{Socket, SocketPath, io, lasting};
 
-    /// How long to wait for room in the queue of a server that many connect to.
+    /// Pause before another attempt when the server's queue of new connections is full.
     const FULL_QUEUE_PAUSE: Duration = Duration::from_millis(10);
 
-    /// Connects to who listens there; with a token, only to a process of the same user or of root.
+    /// Connects to a Unix socket; with a token, only if the listening process runs as the same user
+    /// or as root.
     pub(in crate::client) async fn connect(
         path: &SocketPath,
         has_token: bool,
@@ -36,7 +37,7 @@ mod on_unix {
         let socket = loop {
             match UnixStream::connect(path.as_path()).await {
                 Ok(socket) => break socket,
-                // Where TCP waits, a Unix socket says that its queue is full.
+                // TCP would wait here; a Unix socket reports that its queue is full.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     tokio::time::sleep(FULL_QUEUE_PAUSE).await;
                 }
@@ -49,14 +50,15 @@ mod on_unix {
         Ok(Socket::Unix(socket))
     }
 
-    /// The system knows the user of the process that listens, whoever may write where.
+    /// Checks the user of the listening process. The system reports it, so write access to the
+    /// directory cannot fake it.
     fn check_listener(listener: u32, own: u32) -> io::Result<()> {
         if listener == own || listener == 0 {
             return Ok(());
         }
         Err(lasting(format!(
-            "who listens there is user {listener}, and over a Unix socket a token goes only to a \
-             server of the same user (here {own}) or of root: use TLS, grpcs://host:port, or \
+            "the server there runs as user {listener}, and over a Unix socket a token is sent only \
+             to a server of the same user (here {own}) or of root: use TLS, grpcs://host:port, or \
              connect without a token"
         )))
     }
@@ -69,13 +71,13 @@ mod on_unix {
         };
         match Errno::from_io_error(&error) {
             Some(Errno::NOENT) => {
-                io::Error::new(kind, "there is no such socket: its server does not run")
+                io::Error::new(kind, "there is no such socket: its server is not running")
             }
             Some(Errno::CONNREFUSED) if matches!(is_socket(), Ok(false)) => {
                 lasting("that is not a socket".to_owned())
             }
             Some(Errno::CONNREFUSED) => {
-                io::Error::new(kind, "nobody listens there: its server has ended")
+                io::Error::new(kind, "no server listens there: it has ended")
             }
             Some(Errno::ACCESS | Errno::PERM) => lasting(format!(
                 "no permission: user {} must be allowed to write to the socket and to enter its \
@@ -98,7 +100,7 @@ mod on_unix {
             assert!(check_listener(0, 1000).is_ok());
             let error = check_listener(1001, 1000).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidData);
-            let text = "user 1001, and over a Unix socket a token goes only to a server of the \
+            let text = "user 1001, and over a Unix socket a token is sent only to a server of the \
                         same user (here 1000) or of root";
             assert!(error.to_string().contains(text), "{error}");
             assert!(check_listener(1000, 0).is_err(), "root does not trust everybody");
@@ -106,7 +108,7 @@ mod on_unix {
     }
 }
 
-/// There are no paths of sockets on such a system, so this is not called.
+/// Unix sockets do not exist on this system, so this is never called.
 #[cfg(not(unix))]
 #[allow(clippy::unused_async, reason = "it waits elsewhere")]
 pub(super) async fn connect(path: &SocketPath, _has_token: bool) -> io::Result<Socket> {

@@ -15,7 +15,7 @@ use crate::server::Traffic;
 /// State shared by a connection, its socket and its calls.
 #[derive(Debug, Default)]
 pub struct Liveness {
-    /// Counts the bytes of the connection, at a server.
+    /// Counter of the connection's bytes, at a server.
     traffic: Option<Arc<Traffic>>,
     is_ours: AtomicBool,
     open_calls: AtomicUsize,
@@ -24,7 +24,7 @@ pub struct Liveness {
 }
 
 impl Liveness {
-    /// Of a connection whose bytes are counted.
+    /// Liveness of a connection whose bytes are counted.
     pub(crate) fn counted(traffic: &Arc<Traffic>) -> Self {
         Self { traffic: Some(Arc::clone(traffic)), ..Self::default() }
     }
@@ -37,12 +37,12 @@ impl Liveness {
         }
     }
 
-    /// Whether the peer has identified itself as part of this package.
+    /// Returns true if the peer has identified itself as part of this package.
     pub fn is_ours(&self) -> bool {
         self.is_ours.load(Ordering::Relaxed)
     }
 
-    /// Whether the peer has not answered a PING.
+    /// Returns true if the peer has not answered a PING.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::Relaxed)
     }
@@ -70,7 +70,7 @@ impl Liveness {
         self.was_heard.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the peer has given a sign of life since the last call of this method.
+    /// Returns true if the peer has given a sign of life since the last call of this method.
     pub(super) fn take_heard(&self) -> bool {
         self.was_heard.swap(false, Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connection that was accepted: nothing of it was read yet.
+//! A connection that was accepted; nothing was read from it yet.
 
 use std::fmt;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::net::UnixStream;
 
 use crate::keepalive::Keepalive;
 
-/// A connection, by how it came.
+/// An accepted connection, by the type of its socket.
 #[derive(Debug)]
 pub(super) enum Accepted {
     Tcp(TcpStream),
@@ -20,21 +20,20 @@ pub(super) enum Accepted {
     Unix(UnixStream),
 }
 
-/// Where a peer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PeerAddress {
-    /// At this address, which is one of IPv4 if it can be.
+    /// IP address and port; an IPv4 address mapped to IPv6 is shown as IPv4.
     Network(SocketAddr),
-    /// In a process of this machine that has connected to a Unix socket.
+    /// A process of this machine that has connected to a Unix socket.
     Process {
-        /// Absent if the process is of another namespace, as in another container.
+        /// Process number; `None` if the process is in another namespace, such as another
+        /// container.
         pid: Option<i32>,
-        /// Its user.
         uid: u32,
     },
 }
 
-/// `10.0.0.1:5`, `unix:4711` with the number of a process, or `unix:user-1000`.
+/// Forms: `10.0.0.1:5`, `unix:4711` with a process number, `unix:user-1000`.
 impl fmt::Display for PeerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -46,7 +45,7 @@ impl fmt::Display for PeerAddress {
 }
 
 impl Accepted {
-    /// Sets what a connection needs to be fast and to notice that its peer is lost.
+    /// Sets socket options for speed, and for noticing a lost peer.
     pub(super) fn set_options(&self, keepalive: Keepalive) {
         match self {
             Self::Tcp(socket) => {
@@ -54,18 +53,18 @@ impl Accepted {
                 let _ = socket.set_nodelay(true);
                 keepalive.set_tcp_options(socket);
             }
-            // A machine does not lose itself.
+            // A peer on the same machine needs no keepalive.
             #[cfg(unix)]
             Self::Unix(_) => {}
         }
     }
 
-    /// Whether it never leaves this machine, so that it needs no TLS.
+    /// Returns true if the bytes never leave this machine, so that they need no TLS.
     pub(super) fn is_unix(&self) -> bool {
         !matches!(self, Self::Tcp(_))
     }
 
-    /// The number of its file descriptor, where there is one.
+    /// Number of its file descriptor, on systems that have them.
     pub(super) fn file_number(&self) -> Option<usize> {
         #[cfg(unix)]
         {
@@ -80,7 +79,8 @@ impl Accepted {
         None
     }
 
-    /// Waits for bytes and copies the first ones. They stay unread. 0 if the peer sends no more.
+    /// Waits for bytes and copies the first ones; they stay unread. Returns 0 if the peer sends no
+    /// more.
     pub(super) async fn peek(&self, bytes: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(socket) => socket.peek(bytes).await,

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The header `:authority` of clients at a Unix socket.
+//! Repair of the header `:authority` of clients at a Unix socket.
 //!
-//! Newer libraries of gRPC send the path of the socket there, percent-encoded: `run%2Freverb`. The
-//! `http` crate takes no host with a `%`, so h2 would reset each of their calls. Nothing here uses
-//! the value. So each `%` in it becomes a `-` (in Huffman code a `.`) before h2 sees it, in place:
-//! lengths stay as they are, and with them frames and the tables of header compression.
+//! Newer gRPC libraries send the path of the socket there, percent-encoded: `run%2Freverb`. The
+//! `http` crate accepts no host with a `%`, so h2 would reset each of their calls. Nothing here
+//! uses the value. So each `%` in it becomes a `-` (in Huffman code a `.`) before h2 sees it, in
+//! place: lengths stay as they are, and with them frames and the tables of header compression.
 
-use super::begun::PREFACE;
 use super::huffman::HuffmanText;
+use super::preface::PREFACE;
 
-/// Bytes of the head of a frame.
 const HEAD_BYTES: usize = 9;
 
-/// Bytes of the priority in a frame of headers.
 const PRIORITY_BYTES: usize = 5;
 
 const HEADERS: u8 = 1;
@@ -23,30 +21,30 @@ const PRIORITY: u8 = 0x20;
 const AUTHORITY: &[u8] = b":authority";
 const AUTHORITY_IN_HUFFMAN_CODE: &[u8] = &[0xb8, 0x3b, 0x53, 0x39, 0xec, 0x32, 0x7d, 0x7f];
 
-/// The number of `:authority` in the static table (RFC 7541, appendix A).
+/// Index of `:authority` in the static table (RFC 7541, appendix A).
 const AUTHORITY_INDEX: u8 = 1;
 
-/// What the next byte of a connection is.
+/// Meaning of the next byte of a connection.
 #[derive(Debug)]
 enum Next {
-    /// The first of some that need no look.
+    /// The first of this many bytes that are passed unread.
     Skipped(usize),
-    /// One of the head of a frame.
+    /// A byte of a frame's head.
     Head,
-    /// The length of the padding of a frame of headers, before a priority of so many bytes.
+    /// The padding length of a HEADERS frame, which a priority of this many bytes follows.
     PaddingLength(usize),
-    /// One of a block of headers.
+    /// A byte of a header block.
     Block,
 }
 
-/// The frames of a connection, in which each such header is made plain.
+/// Rewriter of a connection's bytes: removes `%` from each `:authority`.
 #[derive(Debug)]
 pub(super) struct PlainAuthority {
     next: Next,
     head: Vec<u8>,
-    /// Bytes of headers that are left in this frame.
+    /// Bytes of the header block left in this frame.
     block: usize,
-    /// Bytes of padding behind them.
+    /// Bytes of padding behind the header block.
     padding: usize,
     fields: Fields,
 }
@@ -62,7 +60,6 @@ impl PlainAuthority {
         }
     }
 
-    /// Passes the next bytes that the peer sent.
     pub(super) fn pass(&mut self, mut bytes: &mut [u8]) {
         while !bytes.is_empty() {
             let passed = self.pass_some(bytes);
@@ -70,7 +67,7 @@ impl PlainAuthority {
         }
     }
 
-    /// Passes at least one byte; returns how many.
+    /// Processes at least one byte; returns the number of bytes processed.
     fn pass_some(&mut self, bytes: &mut [u8]) -> usize {
         match self.next {
             Next::Skipped(left) => {
@@ -104,7 +101,7 @@ impl PlainAuthority {
         }
     }
 
-    /// Skips bytes. Then comes the block if there is one, else another frame.
+    /// Passes bytes unread. The header block follows if there is one, else the next frame.
     fn skip(&mut self, bytes: usize) {
         self.next = match (bytes, self.block) {
             (0, 0) => Next::Head,
@@ -136,34 +133,34 @@ impl PlainAuthority {
     }
 }
 
-/// What the next byte of a block of headers is (RFC 7541, section 6).
+/// Meaning of the next byte of a header block (RFC 7541, section 6).
 #[derive(Debug)]
 enum Part {
-    /// The first one of a field.
+    /// First byte of a field.
     Field,
-    /// One more of the number of a field, after which a value comes or another field.
+    /// Next byte of a field's index; then follows a value or the next field.
     Number { has_value: bool },
-    /// The first one of the length of a text.
+    /// First byte of a string's length.
     Length,
-    /// One more of it.
+    /// Next length byte.
     LengthGoesOn { shift: u32 },
-    /// One of a text.
+    /// A byte of a string.
     Text,
 }
 
-/// The fields of a block of headers.
+/// Parser of the fields of a header block.
 #[derive(Debug)]
 struct Fields {
     next: Part,
-    /// Whether the text is the name of a field, not its value.
+    /// True if the string is the name of a field, not its value.
     is_name: bool,
     is_authority: bool,
-    /// Whether the bytes of the text are its characters. Else they are Huffman code.
+    /// True if the string is plain text, false if it is Huffman code.
     is_plain: bool,
     huffman: HuffmanText,
-    /// Bytes of the text that are left.
+    /// Bytes of the string that are left.
     left: usize,
-    /// Bytes of the name so far.
+    /// Bytes of the name read so far.
     name: Vec<u8>,
 }
 
@@ -197,7 +194,7 @@ impl Fields {
                 }
             }
             Part::LengthGoesOn { shift } => {
-                // No frame is so long that this could be too short.
+                // A length that overflows would not fit into a frame.
                 let more = usize::from(*byte & 0x7f).checked_shl(shift).unwrap_or_default();
                 self.left = self.left.saturating_add(more);
                 self.next = Part::LengthGoesOn { shift: shift + 7 };
@@ -207,7 +204,7 @@ impl Fields {
             }
             Part::Text => {
                 if self.is_name {
-                    // A longer name is another one.
+                    // Longer names cannot match.
                     if self.name.len() <= AUTHORITY.len() {
                         self.name.push(*byte);
                     }
@@ -225,7 +222,7 @@ impl Fields {
     }
 
     fn begin_field(&mut self, byte: u8) {
-        // What is in a table has no texts. A change of the size of the table looks the same.
+        // An indexed field has no strings. An update of the table's size is read in the same way.
         let (bits, has_value) = match byte {
             0x80.. => (0x7f, false),
             0x40.. => (0x3f, true),
@@ -301,7 +298,7 @@ mod tests {
         [&length[1..], &[kind, flags, 0, 0, 0, 1], payload].concat()
     }
 
-    /// The block of a request, with fields before and behind the authority.
+    /// Header block of a request, with fields before and behind the authority.
     fn block(authority: &[u8], is_named: bool, text_of: TextOf) -> Vec<u8> {
         let name = if is_named { [&[0x40][..], &text_of(AUTHORITY)].concat() } else { vec![0x41] };
         let long = [b'%'; 300];
@@ -311,7 +308,7 @@ mod tests {
             &text(b"/a%20b"),
             &name,
             &text_of(authority),
-            // Number 62 of the tables, and a text that is not plain.
+            // Index 62 of the tables, and a Huffman string.
             &[0x7f, 0x00, 0x83, b'%', b'%', b'%', 0x10],
             &text(b"x-long"),
             &text(&long),

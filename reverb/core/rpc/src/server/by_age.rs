@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Things that peers keep open, by their age: if there are too many, the oldest makes room.
+//! Open things of peers, ordered by age: if there are too many, the oldest is displaced.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,60 +7,58 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Things that are open, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct ByAge(Mutex<Open>);
 
 #[derive(Debug, Default)]
 struct Open {
     next: u64,
-    places: BTreeMap<u64, Arc<Notify>>,
+    entries: BTreeMap<u64, Arc<Notify>>,
 }
 
-/// The place of one of them, until it is dropped.
+/// Guard of one open thing.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Entry {
     number: u64,
     displaced: Arc<Notify>,
     all: Arc<ByAge>,
 }
 
 impl ByAge {
-    /// The place of a new one.
-    pub(super) fn open(self: &Arc<Self>) -> Place {
+    pub(super) fn open(self: &Arc<Self>) -> Entry {
         let displaced = Arc::new(Notify::new());
         let mut open = self.0.lock();
         let number = open.next;
         open.next += 1;
-        open.places.insert(number, Arc::clone(&displaced));
-        Place { number, displaced, all: Arc::clone(self) }
+        open.entries.insert(number, Arc::clone(&displaced));
+        Entry { number, displaced, all: Arc::clone(self) }
     }
 
-    /// How many are open, without those that were told to make room.
+    /// Number of open things that are not displaced.
     pub(super) fn len(&self) -> usize {
-        self.0.lock().places.len()
+        self.0.lock().entries.len()
     }
 
-    /// Tells the oldest to make room, unless only `kept` are open. Returns whether there was one.
+    /// Displaces the oldest, unless only `kept` are open. Returns true if one was displaced.
     pub(super) fn end_oldest(&self, kept: usize) -> bool {
         let mut open = self.0.lock();
-        if open.places.len() <= kept {
+        if open.entries.len() <= kept {
             return false;
         }
-        open.places.pop_first().is_some_and(|(_, oldest)| {
+        open.entries.pop_first().is_some_and(|(_, oldest)| {
             oldest.notify_one();
             true
         })
     }
 }
 
-impl Place {
-    /// Resolves when it has to make room.
+impl Entry {
+    /// Resolves when it is displaced.
     pub(super) async fn displaced(&self) {
         self.displaced.notified().await;
     }
 
-    /// The result of `work`, or `None` if it has to make room first.
+    /// Result of `work`, or `None` if it is displaced first.
     pub(super) async fn or_displaced<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -70,9 +68,9 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Entry {
     fn drop(&mut self) {
-        self.all.0.lock().places.remove(&self.number);
+        self.all.0.lock().entries.remove(&self.number);
     }
 }
 

@@ -11,24 +11,24 @@ use reverb_data::{Error, Result};
 use super::peer::Peer;
 use super::responder::Responder;
 use super::stop::Stop;
-use super::strangers::CallPlace;
 use super::traffic::Traffic;
-use crate::frames::{Compression, MessageReader};
+use super::unadmitted_calls::CountedCall;
+use crate::framing::{Compression, MessageReader};
 use crate::status::Status;
 
 /// Answers the calls of a server.
 pub trait Handler: Send + Sync + 'static {
-    /// Who makes a call, or why that one is refused.
+    /// Result of `identify`: the caller, or the refusal of its call.
     type Caller: Send + 'static;
-    /// What a caller has shown to be admitted. It may be taken away.
+    /// Proof by which a caller was admitted. It may be revoked.
     type Admission: PartialEq + Send + Sync + 'static;
 
-    /// Finds out who makes a call by its headers, before anything else of it is read.
+    /// Identifies the caller by the headers of a call, before anything else of it is read.
     /// `authorization` is the header of that name, which holds a secret. The calls of a connection
     /// come here one after the other.
     ///
-    /// There is no admission if the caller is not known, or if the call needs nothing of it. A
-    /// connection that never has one gets little, and may have to go.
+    /// There is no admission if the caller is unknown, or if the call requires none. A connection
+    /// without any admission gets few resources, and may be closed.
     fn identify(
         &self,
         path: &str,
@@ -36,7 +36,7 @@ pub trait Handler: Send + Sync + 'static {
         authorization: Option<&str>,
     ) -> (Self::Caller, Option<Self::Admission>);
 
-    /// Whether a caller would still be admitted. If not, its connections end.
+    /// Returns true if a caller would still be admitted. If not, its connections end.
     fn still_admits(&self, admission: &Self::Admission) -> bool;
 
     /// Answers a call and returns its status. `path` is the method, `reader` gives its messages,
@@ -50,13 +50,12 @@ pub trait Handler: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Status>> + Send;
 }
 
-/// Runs one call until its end.
 pub(super) async fn run<H: Handler>(
     handler: &Arc<H>,
     stop: &Stop,
     traffic: &Traffic,
     request: Request<RecvStream>,
-    (caller, place): (H::Caller, CallPlace),
+    (caller, counted): (H::Caller, CountedCall),
     mut responder: Responder,
 ) {
     let (head, body) = request.into_parts();
@@ -70,7 +69,7 @@ pub(super) async fn run<H: Handler>(
         Ok(compression) => {
             let reader = MessageReader::new(body, compression, responder.peer().name());
             let answering = pin!(handler.answer(head.uri.path(), caller, reader, &mut responder));
-            place.or_displaced(answering).await
+            counted.or_displaced(answering).await
         }
         Err(error) => Err(error),
     };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connection to a server: its handshakes, and the calls on it.
+//! A connection to a server: its handshakes, and its calls.
 
 use std::io;
 use std::pin::pin;
@@ -17,24 +17,24 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::accepted::{Accepted, PeerAddress};
-use super::begun::{self, Begun};
-use super::by_age::{ByAge, Place};
+use super::admissions::{Admissions, Departure, KEPT_NEWCOMERS};
+use super::by_age::{ByAge, Entry};
 use super::call::{self, Handler};
 use super::files::{Files, OpenFile, max_files};
-use super::first_bytes::{self, Spoken};
+use super::first_bytes::{self, PeerProtocol};
+use super::graceful_close;
 use super::handshakes::{Handshake, Handshakes};
-use super::last_words;
 use super::listener::PortOptions;
 use super::outgoing::{Outbox, OutgoingOfConnection};
-use super::peer::{Link, Peer};
+use super::peer::{Encryption, Peer};
+use super::preface::{self, WithPreface};
 use super::refused_connections::{RefusedConnections, goaway};
 use super::responder::{self, Responder};
-use super::standing::{Departure, KEPT_NEWCOMERS, Standing};
 use super::stop::Stop;
-use super::strangers::{self, CallPlace, Strangers};
 use super::stream_limit::StreamLimit;
+use super::unadmitted_calls::{self, CountedCall, UnadmittedCalls};
 use crate::BoxFuture;
-use crate::frames::{
+use crate::framing::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
     SEND_BUFFER_BYTES,
 };
@@ -42,22 +42,23 @@ use crate::keepalive::{Liveness, WatchedSocket};
 use crate::message::Message;
 use crate::status::{Code, Status, WANTS_TLS};
 
-/// How long peers may take to receive their last messages when the server shuts down.
+/// Time in which peers can receive their last messages when the server shuts down.
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Time limit for all handshakes. Without it, connections that never finish them would use up the
 /// file descriptors.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long a connection that makes room may take to tell its peer. There is room for so few bytes,
-/// unless the peer does not read.
-const LAST_WORDS_TIMEOUT: Duration = Duration::from_millis(10);
+/// Time limit for the last message to a connection that is closed to make room. Its few bytes fit
+/// into the socket, unless the peer does not read.
+const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// How long a connection may take to leave when others need its room.
+/// Time limit for closing a connection whose room is needed.
 const ROOM_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How often a connection looks whether its callers would still be admitted. With the time until a
-/// server sees that its files have changed, and the grace, it ends within 20 s.
+/// Time between two checks whether a connection's callers would still be admitted. With the time
+/// until a server notices changed files, and the grace period, a revoked connection ends within 20
+/// s.
 const REVIEW_INTERVAL: Duration = Duration::from_secs(5);
 
 /// State shared by the connections of a port.
@@ -65,10 +66,9 @@ pub(super) struct Shared<H> {
     pub(super) handler: Arc<H>,
     pub(super) stop: Stop,
     pub(super) streams: Arc<StreamLimit>,
-    pub(super) strangers: Strangers,
-    /// Room for connections whose handshakes are done.
+    pub(super) unadmitted: UnadmittedCalls,
+    /// Limit on connections whose handshakes are done.
     pub(super) room: Arc<Semaphore>,
-    /// Those of them that had no admitted call.
     pub(super) newcomers: Arc<ByAge>,
     pub(super) refused: Mutex<RefusedConnections>,
     pub(super) handshakes: Handshakes,
@@ -77,37 +77,38 @@ pub(super) struct Shared<H> {
 }
 
 impl<H> Shared<H> {
-    /// Whether callers must show who they are, by a token or by a certificate.
+    /// Returns true if callers must authenticate, by a token or by a certificate.
     fn is_guarded(&self) -> bool {
         let PortOptions { tls, wants_tokens, .. } = &self.options;
         *wants_tokens || tls.as_ref().is_some_and(|port| port.tls.asks_for_certificates())
     }
 
-    /// Ends the oldest connection on which no call was admitted; returns whether there was one.
+    /// Closes the oldest connection without an admitted call; returns true if there was one.
     pub(super) fn end_oldest(&self) -> bool {
         self.newcomers.end_oldest(KEPT_NEWCOMERS) || self.handshakes.end_oldest(KEPT_NEWCOMERS)
     }
 
-    /// Ends such connections while too few files are left. `newest` is the number of the file that
-    /// was opened last.
+    /// Closes such connections while too few file descriptors are left. `newest` is the descriptor
+    /// that was opened last.
     pub(super) async fn keep_files(&self, mut newest: Option<usize>) {
         while self.files.are_scarce(newest.take()) && self.end_oldest() {
             tracing::warn!(
-                "few open files are left of {} (ulimit -n): the oldest connection without a call \
-                 made room",
+                "nearly all of the {} open files are used (ulimit -n): closed the oldest \
+                 connection without an admitted call",
                 grouped(max_files())
             );
             let _ = tokio::time::timeout(ROOM_TIMEOUT, self.files.closed()).await;
         }
     }
 
-    /// Room for one more connection, for which the oldest newcomer may have to go.
+    /// Permit for one more connection. The oldest one without an admitted call may be closed for
+    /// it.
     async fn take_room(&self) -> Option<OwnedSemaphorePermit> {
         let room = Arc::clone(&self.room);
         if room.available_permits() == 0 && self.newcomers.end_oldest(KEPT_NEWCOMERS) {
             tracing::warn!(
                 "there are {} connections, which is the limit (Limits.connections; at most {} open \
-                 files, ulimit -n): the oldest one without a call made room",
+                 files, ulimit -n): closed the oldest one without an admitted call",
                 grouped(self.options.limits.connections),
                 grouped(max_files())
             );
@@ -117,20 +118,19 @@ impl<H> Shared<H> {
     }
 }
 
-/// A connection whose handshakes are done.
 struct Open {
     connection: Connection,
     liveness: Arc<Liveness>,
     peer: Arc<Peer>,
-    /// Whether it has no TLS and should have it: all calls are refused.
+    /// True if it lacks TLS although the port requires it: all calls are refused.
     lacks_tls: bool,
-    newcomer: Place,
+    newcomer: Entry,
     _room: OwnedSemaphorePermit,
 }
 
-type Connection = h2::server::Connection<WatchedSocket<Begun<Socket>>, Message>;
+type Connection = h2::server::Connection<WatchedSocket<WithPreface<Socket>>, Message>;
 
-/// Serves a connection until it ends. Then its file is closed before it stops to count.
+/// Serves a connection until it ends. Its file is closed before it stops to count.
 pub(super) async fn serve<H: Handler>(
     socket: Accepted,
     peer: PeerAddress,
@@ -140,7 +140,7 @@ pub(super) async fn serve<H: Handler>(
     let _counted = shared.options.traffic.open();
     let opened = {
         let handshake = handshake;
-        // On the heap: the task of a connection would keep room for it until its end.
+        // On the heap: otherwise the task of a connection would keep memory for it until its end.
         let opening = Box::pin(open(socket, peer, &shared));
         let opening = tokio::time::timeout(HANDSHAKE_TIMEOUT + GRACE, opening);
         shared.stop.or(handshake.or_displaced(opening)).await
@@ -151,12 +151,12 @@ pub(super) async fn serve<H: Handler>(
     }
 }
 
-/// Does the handshakes. `None` if the peer was told to go, or has gone.
+/// Does the handshakes. `None` if the connection was closed.
 async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -> Option<Open> {
     accepted.set_options(shared.options.keepalive);
     let is_unix = accepted.is_unix();
     let tls = shared.options.tls.as_ref().filter(|_| !is_unix);
-    // With TLS, there is no telling before it has begun.
+    // With TLS, a reason can only be sent after the TLS handshake.
     if tls.is_none()
         && shared.room.available_permits() == 0
         && shared.newcomers.len() <= KEPT_NEWCOMERS
@@ -165,20 +165,20 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
         return None;
     }
     let timeout = Instant::now() + HANDSHAKE_TIMEOUT;
-    let spoken = tokio::time::timeout_at(timeout, Spoken::recognize(&accepted));
+    let spoken = tokio::time::timeout_at(timeout, PeerProtocol::recognize(&accepted));
     let Ok(protocol) = spoken.await else {
-        // What begins TLS is no word of HTTP/2.
+        // A peer that has begun TLS could not read an HTTP/2 frame.
         return if tls.is_none() { dismiss(accepted.into()).await } else { None };
     };
     let protocol = protocol.ok()?;
-    let (mut socket, link) = match (protocol, tls, accepted) {
-        (Spoken::Http1, _, accepted) => {
+    let (mut socket, encryption) = match (protocol, tls, accepted) {
+        (PeerProtocol::Http1, _, accepted) => {
             let answer = first_bytes::answer_http1(accepted.into(), &shared.options.hint);
-            return say(Box::pin(answer)).await;
+            return send_last(Box::pin(answer)).await;
         }
-        (Spoken::Tls, Some(port), Accepted::Tcp(socket)) => {
+        (PeerProtocol::Tls, Some(port), Accepted::Tcp(socket)) => {
             match port.tls.accept(socket, Protocol::Http2).await {
-                Ok((socket, certificate)) => (socket, Link::Tls(certificate)),
+                Ok((socket, certificate)) => (socket, Encryption::Tls(certificate)),
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     tracing::warn!(peer = %address, "refused the connection: {error}");
                     return None;
@@ -189,17 +189,17 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
                 }
             }
         }
-        (Spoken::Tls, _, accepted) => {
+        (PeerProtocol::Tls, _, accepted) => {
             tracing::warn!(
                 peer = %address,
                 "it tries TLS; this port has none: use a client without TLS"
             );
-            return say(Box::pin(first_bytes::answer_tls(accepted.into()))).await;
+            return send_last(Box::pin(first_bytes::answer_tls(accepted.into()))).await;
         }
-        (Spoken::Http2, _, accepted) => (accepted.into(), Link::Cleartext),
+        (PeerProtocol::Http2, _, accepted) => (accepted.into(), Encryption::Cleartext),
     };
-    let mut first_words = Vec::new();
-    let preface = begun::read_preface(&mut socket, &mut first_words);
+    let mut preface_bytes = Vec::new();
+    let preface = preface::read_preface(&mut socket, &mut preface_bytes);
     match tokio::time::timeout_at(timeout, preface).await {
         Ok(read) => read.ok()?,
         Err(_) => return dismiss(socket).await,
@@ -209,14 +209,14 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
         return None;
     };
     let newcomer = shared.newcomers.open();
-    let lacks_tls = tls.is_some() && link == Link::Cleartext;
+    let lacks_tls = tls.is_some() && encryption == Encryption::Cleartext;
     let liveness = Arc::new(Liveness::counted(&shared.options.traffic));
     let limits = shared.options.limits;
-    let socket = Begun::new(socket, first_words, is_unix);
-    // Whose calls are not admitted cannot leave more than that unread.
-    let is_stranger = shared.options.wants_tokens || lacks_tls;
-    let (window, frame) = if is_stranger {
-        (strangers::WINDOW_BYTES, strangers::FRAME_BYTES)
+    let socket = WithPreface::new(socket, preface_bytes, is_unix);
+    // Peers without an admission cannot have more unread bytes than that here.
+    let is_unadmitted = shared.options.wants_tokens || lacks_tls;
+    let (window, frame) = if is_unadmitted {
+        (unadmitted_calls::WINDOW_BYTES, unadmitted_calls::FRAME_BYTES)
     } else {
         (CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES)
     };
@@ -234,7 +234,7 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
     let connection = newcomer.or_displaced(builder.handshake::<_, Message>(socket)).await?;
     match connection {
         Ok(connection) => {
-            let peer = Arc::new(Peer::new(address, link));
+            let peer = Arc::new(Peer::new(address, encryption));
             Some(Open { connection, liveness, peer, lacks_tls, newcomer, _room: room })
         }
         Err(error) => {
@@ -244,19 +244,19 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
     }
 }
 
-/// Tells a peer to go that has not begun.
+/// Closes a connection whose peer has sent no preface.
 async fn dismiss<T>(socket: Socket) -> Option<T> {
-    let words = goaway(h2::Reason::NO_ERROR, "Nothing was said.");
-    say(Box::pin(async { last_words::say(socket, &words).await })).await
+    let message = goaway(h2::Reason::NO_ERROR, "The client sent nothing.");
+    send_last(Box::pin(async { graceful_close::close(socket, &message).await })).await
 }
 
-/// Says last words. Whether the peer hears them is up to the peer.
-async fn say<T>(words: BoxFuture<'_, io::Result<()>>) -> Option<T> {
-    let _ = tokio::time::timeout(GRACE, words).await;
+/// Sends the last bytes. The peer may not read them.
+async fn send_last<T>(sending: BoxFuture<'_, io::Result<()>>) -> Option<T> {
+    let _ = tokio::time::timeout(GRACE, sending).await;
     None
 }
 
-/// The answer to every call of a peer that has no TLS and should have it.
+/// Answer to every call of a peer without TLS at a port that requires it.
 fn wants_tls() -> Status {
     Status {
         code: Code::FailedPrecondition,
@@ -278,7 +278,7 @@ async fn serve_streams<H: Handler>(
     let mut gone = pin!(keepalive.watch(pings, &liveness));
     let max_age = tls.as_ref().filter(|_| peer.is_encrypted()).and_then(|it| it.max_connection_age);
     let mut renewal = max_age.map(|age| Instant::now() + age);
-    let mut standing = Standing::new(newcomer, shared.is_guarded());
+    let mut admissions = Admissions::new(newcomer, shared.is_guarded());
     let mut review = shared.is_guarded().then(|| Instant::now() + REVIEW_INTERVAL);
     let mut deadline = None;
     loop {
@@ -300,7 +300,7 @@ async fn serve_streams<H: Handler>(
                 renewal = None;
                 continue;
             }
-            departure = standing.must_go(GRACE) => match departure {
+            departure = admissions.must_go(GRACE) => match departure {
                 Departure::Now => return leave(connection).await,
                 Departure::Soon => {
                     connection.graceful_shutdown();
@@ -309,12 +309,15 @@ async fn serve_streams<H: Handler>(
                 Departure::Over => return Ok(()),
             },
             () = sleep_until(review), if review.is_some() && deadline.is_none() => {
-                let is_good = standing.holds(|admission| shared.handler.still_admits(admission))
+                let is_good = admissions.holds(|admission| shared.handler.still_admits(admission))
                     && !peer.has_expired(SystemTime::now());
                 review = Some(Instant::now() + REVIEW_INTERVAL);
                 if !is_good {
                     let peer = peer.name().trim_start_matches("client ");
-                    tracing::info!(peer, "ended a connection: its token or certificate is over");
+                    tracing::info!(
+                        peer,
+                        "closed a connection: its token or certificate has expired or was removed"
+                    );
                     connection.graceful_shutdown();
                     deadline = Some(Instant::now() + GRACE);
                 }
@@ -335,17 +338,17 @@ async fn serve_streams<H: Handler>(
             continue;
         }
         let authorization = request.headers().get(header::AUTHORIZATION);
-        // A header that is no text has no token in it.
+        // A header that is not text holds no token.
         let authorization = authorization.map(|value| value.to_str().unwrap_or_default());
         let (caller, admission) =
             shared.handler.identify(request.uri().path(), &peer, authorization);
         if let Some(admission) = admission
-            && standing.admit(admission)
+            && admissions.admit(admission)
         {
             connection.set_target_window_size(CONNECTION_WINDOW_BYTES);
         }
         let call = (caller, Outbox::new(&outgoing));
-        begin_call(shared, &peer, &liveness, standing.is_known(), call, (request, response));
+        begin_call(shared, &peer, &liveness, admissions.is_known(), call, (request, response));
     }
 }
 
@@ -359,14 +362,14 @@ fn begin_call<H: Handler>(
     (request, response): (Request<RecvStream>, SendResponse<Message>),
 ) {
     let others = liveness.open_calls();
-    let place = if is_known || !shared.options.wants_tokens {
+    let counted = if is_known || !shared.options.wants_tokens {
         let open = shared.streams.open(others, peer.name());
-        open.map(|open| CallPlace::Known { _open: open })
+        open.map(|open| CountedCall::Admitted { _open: open })
     } else {
-        shared.strangers.open(others)
+        shared.unadmitted.open(others)
     };
-    let place = match place {
-        Ok(place) => place,
+    let counted = match counted {
+        Ok(counted) => counted,
         Err(error) => {
             let status = Status::from_error(&error);
             let traffic = &shared.options.traffic;
@@ -380,17 +383,17 @@ fn begin_call<H: Handler>(
     let span = tracing::debug_span!("call", method = request.uri().path());
     let call = async move {
         let responder = Responder::new(response, call, &peer, request.headers(), unread, outbox);
-        let (Shared { handler, stop, options, .. }, made) = (&*shared, (caller, place));
+        let (Shared { handler, stop, options, .. }, made) = (&*shared, (caller, counted));
         call::run(handler, stop, &options.traffic, request, made, responder).await;
     };
     tokio::spawn(call.instrument(span));
 }
 
-/// Tells a peer to go and closes the connection.
+/// Sends GOAWAY and closes the connection.
 async fn leave(mut connection: Connection) -> std::result::Result<(), h2::Error> {
     connection.abrupt_shutdown(h2::Reason::NO_ERROR);
     let closed = std::future::poll_fn(|context| connection.poll_closed(context));
-    tokio::time::timeout(LAST_WORDS_TIMEOUT, closed).await.unwrap_or(Ok(()))
+    tokio::time::timeout(LAST_MESSAGE_TIMEOUT, closed).await.unwrap_or(Ok(()))
 }
 
 async fn sleep_until(deadline: Option<Instant>) {

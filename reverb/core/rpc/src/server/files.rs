@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The file descriptors of the process: how many are left, and how many connections leave alone.
+//! File descriptors of the process: how many are left, and how many connections may not use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,23 +8,24 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// This part of what a process may open is kept for checkpoints, the log and the HTTP port.
+/// Part of the process's file descriptors that is reserved for checkpoints, the log and the HTTP
+/// port.
 const RESERVED_PART: usize = 8;
 
-/// And at least so many.
+/// Minimum number of reserved descriptors.
 const MIN_RESERVED: usize = 32;
 
-/// Time between two counts of what is open. Connections in between are counted one by one.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// Time between two counts of open descriptors. Connections in between are counted one by one.
+const COUNT_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Counting takes at most this part of the time, however much is open.
-const LOOK_PART: u32 = 100;
+/// Counting takes at most one part in this many of the time, even if many files are open.
+const COUNT_PART: u32 = 100;
 
-/// The connections of all ports of this process.
+/// Connections of all ports of this process.
 static CONNECTIONS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many files, and so connections, this process may open; as many as anybody could want if the
-/// system does not tell.
+/// Number of file descriptors, and so connections, that this process may open; `usize::MAX` if the
+/// system does not report it.
 pub fn max_files() -> usize {
     #[cfg(unix)]
     if let Some(limit) = rustix::process::getrlimit(rustix::process::Resource::Nofile).current {
@@ -33,51 +34,49 @@ pub fn max_files() -> usize {
     usize::MAX
 }
 
-/// How many of `max_files` connections leave alone.
+/// Number of file descriptors that connections may not use.
 pub fn reserved_files(max_files: usize) -> usize {
     (max_files / RESERVED_PART).max(MIN_RESERVED)
 }
 
-/// What is left of the file descriptors.
+/// Count of the file descriptors that are left.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    look: Mutex<Look>,
+    count: Mutex<FileCount>,
     /// Notified when a connection of the port has closed.
     closed: Notify,
 }
 
-/// What a look has found.
 #[derive(Debug, Clone, Copy)]
-struct Look {
-    /// When it is time for the next one; absent before the first.
+struct FileCount {
+    /// Time of the next count; `None` before the first.
     next: Option<Instant>,
     max_files: usize,
-    /// Open files that are no connections of ports. Below 0 after a fork, which keeps the number of
-    /// connections.
+    /// Open descriptors other than connections of ports. Below 0 after a fork, which keeps the
+    /// number of connections.
     others: isize,
 }
 
-impl Default for Look {
+impl Default for FileCount {
     fn default() -> Self {
         Self { next: None, max_files: usize::MAX, others: 0 }
     }
 }
 
-/// A connection that takes a file, until it is dropped.
+/// Guard of a connection's file descriptor.
 #[derive(Debug)]
 pub(super) struct OpenFile(Arc<Files>);
 
 impl Files {
-    /// Counts a connection.
     pub(super) fn open(self: &Arc<Self>) -> OpenFile {
         CONNECTIONS.fetch_add(1, Ordering::Relaxed);
         OpenFile(Arc::clone(self))
     }
 
-    /// Whether fewer than the reserve are left. `newest` is the number of the descriptor that was
-    /// opened last: the system gives out the lowest one that is free.
+    /// Returns true if fewer than the reserve are left. `newest` is the descriptor that was opened
+    /// last: the system gives out the lowest free one.
     pub(super) fn are_scarce(&self, newest: Option<usize>) -> bool {
-        let Look { max_files, others, .. } = self.look();
+        let FileCount { max_files, others, .. } = self.count();
         let connections = CONNECTIONS.load(Ordering::Relaxed);
         let open = usize::try_from(others + connections as isize).unwrap_or(0);
         let open = open.max(newest.map_or(0, |newest| newest + 1));
@@ -89,25 +88,26 @@ impl Files {
         self.closed.notified().await;
     }
 
-    /// What the last look has found, or one of now if that is too old.
-    fn look(&self) -> Look {
-        let mut look = self.look.lock();
+    /// Last count, or a new one if that is too old.
+    fn count(&self) -> FileCount {
+        let mut count = self.count.lock();
         let now = Instant::now();
-        if look.next.is_none_or(|next| next <= now) {
+        if count.next.is_none_or(|next| next <= now) {
             let connections = CONNECTIONS.load(Ordering::Relaxed) as isize;
             let others = count_open().map_or(0, |open| open as isize - connections);
-            let pause = LOOK_INTERVAL.max(now.elapsed() * LOOK_PART);
-            *look = Look { next: Some(Instant::now() + pause), max_files: max_files(), others };
+            let pause = COUNT_INTERVAL.max(now.elapsed() * COUNT_PART);
+            *count =
+                FileCount { next: Some(Instant::now() + pause), max_files: max_files(), others };
         }
-        *look
+        *count
     }
 }
 
-/// How many files this process has open, where the system tells.
+/// Number of open file descriptors of this process, on systems that report it.
 fn count_open() -> Option<usize> {
     let files =
         std::fs::read_dir(if cfg!(target_os = "linux") { "/proc/self/fd" } else { "/dev/fd" });
-    // One of them is the list itself.
+    // One of them belongs to the directory listing itself.
     files.ok().map(|files| files.count().saturating_sub(1))
 }
 
@@ -130,22 +130,22 @@ mod tests {
     #[test]
     fn files_are_scarce_when_the_reserve_is_touched() {
         let files = Arc::new(Files::default());
-        let look = |max_files, others| {
+        let set = |max_files, others| {
             let next = Some(Instant::now() + Duration::from_secs(3600));
-            *files.look.lock() = Look { next, max_files, others };
+            *files.count.lock() = FileCount { next, max_files, others };
         };
         // Other tests may have a few connections, too.
-        look(1024, 850);
+        set(1024, 850);
         assert!(!files.are_scarce(Some(895)));
-        look(1024, 896);
+        set(1024, 896);
         let _open = files.open();
         assert!(files.are_scarce(None));
-        look(1024, 0);
+        set(1024, 0);
         assert!(files.are_scarce(Some(896)), "all below the newest are open");
-        look(1024, -5);
+        set(1024, -5);
         assert!(!files.are_scarce(None));
-        *files.look.lock() = Look::default();
+        *files.count.lock() = FileCount::default();
         assert!(count_open().is_none_or(|open| open > 2));
-        assert_eq!(files.look().max_files, max_files());
+        assert_eq!(files.count().max_files, max_files());
     }
 }

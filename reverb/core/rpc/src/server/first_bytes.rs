@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a peer speaks, by its first bytes; and the answer to one that speaks something else.
+//! Protocol of a peer, recognised by its first bytes; and answers to the wrong ones.
 
 use std::io;
 use std::time::Duration;
@@ -7,12 +7,11 @@ use std::time::Duration;
 use reverb_tls::Socket;
 
 use super::accepted::Accepted;
-use super::last_words;
+use super::graceful_close;
 
-/// How long to wait for more bytes of a beginning that could be either.
+/// Pause before another look at a beginning that fits several protocols.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The methods with which requests of HTTP/1 begin.
 const HTTP1_METHODS: [&[u8]; 8] =
     [b"GET ", b"HEAD ", b"POST ", b"PUT ", b"DELETE ", b"OPTIONS ", b"CONNECT ", b"PATCH "];
 
@@ -22,17 +21,16 @@ const TLS_HANDSHAKE: &[u8] = &[0x16, 3];
 /// A fatal alert of TLS: `handshake_failure` (RFC 8446, section 6.2).
 const TLS_ALERT: &[u8] = &[0x15, 3, 1, 0, 2, 2, 40];
 
-/// What a peer speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Spoken {
-    /// HTTP/2, or nothing that is known.
+pub(super) enum PeerProtocol {
+    /// HTTP/2, or an unknown protocol.
     Http2,
     Http1,
     Tls,
 }
 
-impl Spoken {
-    /// What these bytes begin; `None` if more are needed.
+impl PeerProtocol {
+    /// Protocol that these bytes begin; `None` if more are needed.
     fn of(bytes: &[u8]) -> Option<Self> {
         let mut beginnings = HTTP1_METHODS.iter().map(|method| (*method, Self::Http1));
         let mut is_open = false;
@@ -56,7 +54,7 @@ impl Spoken {
         let mut bytes = [0; 8];
         loop {
             let read = socket.peek(&mut bytes).await?;
-            // A peer that has closed its end gets what HTTP/2 answers.
+            // A peer that has closed its end gets the answer of HTTP/2.
             if read == 0 {
                 return Ok(Self::Http2);
             }
@@ -68,7 +66,7 @@ impl Spoken {
     }
 }
 
-/// Tells a peer of HTTP/1 where it is, and closes the connection.
+/// Answers an HTTP/1 peer with a hint to the right port, and closes the connection.
 pub(super) async fn answer_http1(socket: Socket, hint: &str) -> io::Result<()> {
     let body = format!("This port speaks gRPC, not HTTP/1. {hint}\n");
     let answer = format!(
@@ -76,12 +74,12 @@ pub(super) async fn answer_http1(socket: Socket, hint: &str) -> io::Result<()> {
          {}\r\nconnection: close\r\n\r\n{body}",
         body.len()
     );
-    last_words::say(socket, answer.as_bytes()).await
+    graceful_close::close(socket, answer.as_bytes()).await
 }
 
-/// Tells a peer that there is no TLS here, and closes the connection.
+/// Answers a TLS peer that this port has no TLS, and closes the connection.
 pub(super) async fn answer_tls(socket: Socket) -> io::Result<()> {
-    last_words::say(socket, TLS_ALERT).await
+    graceful_close::close(socket, TLS_ALERT).await
 }
 
 #[cfg(test)]
@@ -91,22 +89,22 @@ mod tests {
     #[test]
     fn a_protocol_is_known_by_its_first_bytes() {
         for (bytes, protocol) in [
-            (&b"PRI * HTTP/2.0"[..], Some(Spoken::Http2)),
-            (b"PR", Some(Spoken::Http2)),
+            (&b"PRI * HTTP/2.0"[..], Some(PeerProtocol::Http2)),
+            (b"PR", Some(PeerProtocol::Http2)),
             (b"P", None),
             (b"PO", None),
-            (b"POST /", Some(Spoken::Http1)),
-            (b"GET / HTTP/1.1", Some(Spoken::Http1)),
+            (b"POST /", Some(PeerProtocol::Http1)),
+            (b"GET / HTTP/1.1", Some(PeerProtocol::Http1)),
             (b"GE", None),
-            (b"GETS", Some(Spoken::Http2)),
-            (b"HEAD /", Some(Spoken::Http1)),
+            (b"GETS", Some(PeerProtocol::Http2)),
+            (b"HEAD /", Some(PeerProtocol::Http1)),
             (&[0x16], None),
-            (&[0x16, 3, 1], Some(Spoken::Tls)),
-            (&[0x16, 4], Some(Spoken::Http2)),
-            (b"\0\0\0", Some(Spoken::Http2)),
-            (b"what is this?", Some(Spoken::Http2)),
+            (&[0x16, 3, 1], Some(PeerProtocol::Tls)),
+            (&[0x16, 4], Some(PeerProtocol::Http2)),
+            (b"\0\0\0", Some(PeerProtocol::Http2)),
+            (b"what is this?", Some(PeerProtocol::Http2)),
         ] {
-            assert_eq!(Spoken::of(bytes), protocol, "{bytes:?}");
+            assert_eq!(PeerProtocol::of(bytes), protocol, "{bytes:?}");
         }
     }
 }

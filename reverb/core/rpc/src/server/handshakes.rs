@@ -1,36 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections that have not said yet what they want: a limited number, and the oldest makes room.
+//! Connections with unfinished handshakes: a limited number, and the oldest is displaced.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::by_age::{ByAge, Place};
+use super::by_age::{ByAge, Entry};
 
-/// Maximum number of unfinished handshakes. A good client needs milliseconds for its own, so those
-/// that are displaced are of peers that send nothing.
+/// Maximum number of unfinished handshakes. A normal client needs milliseconds, so displaced
+/// handshakes belong to peers that send nothing.
 const MAX_UNFINISHED: usize = 1000;
 
-/// The part of the file descriptors that they may have.
+/// Unfinished handshakes may use one in this many of the file descriptors.
 const PART_OF_FILES: usize = 4;
 
-/// The unfinished handshakes of a port.
 #[derive(Debug)]
 pub(super) struct Handshakes {
-    /// Room for those that are open, the displaced ones included until they have closed.
+    /// Limit on open handshakes, including displaced ones that have not closed yet.
     room: Arc<Semaphore>,
     unfinished: Arc<ByAge>,
 }
 
-/// An unfinished handshake, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Handshake {
-    place: Place,
+    entry: Entry,
     _room: OwnedSemaphorePermit,
 }
 
 impl Handshakes {
-    /// Those of a process that may open `max_files`.
+    /// Handshakes of a process that may open `max_files`.
     pub(super) fn new(max_files: usize) -> Self {
         let limit = (max_files / PART_OF_FILES).clamp(1, MAX_UNFINISHED);
         Self { room: Arc::new(Semaphore::new(limit)), unfinished: Arc::default() }
@@ -44,19 +42,19 @@ impl Handshakes {
         }
         let room = Arc::clone(&self.room).acquire_owned().await;
         let room = room.expect("nobody closes the semaphore");
-        Handshake { place: self.unfinished.open(), _room: room }
+        Handshake { entry: self.unfinished.open(), _room: room }
     }
 
-    /// Ends the oldest, as when file descriptors run out, unless there are only `kept`.
+    /// Displaces the oldest, as when file descriptors run out, unless there are only `kept`.
     pub(super) fn end_oldest(&self, kept: usize) -> bool {
         self.unfinished.end_oldest(kept)
     }
 }
 
 impl Handshake {
-    /// The result of `work`, or `None` if the handshake has to make room.
+    /// Result of `work`, or `None` if the handshake is displaced first.
     pub(super) async fn or_displaced<T>(&self, work: impl Future<Output = T>) -> Option<T> {
-        self.place.or_displaced(work).await
+        self.entry.or_displaced(work).await
     }
 }
 

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Texts of header compression in Huffman code (RFC 7541, section 5.2 and appendix B).
+//! Strings of header compression in Huffman code (RFC 7541, section 5.2 and appendix B).
 
-/// Number of codes of each length in bits. The codes of a length follow each other, and those of
-/// the next length begin behind them: a canonical code, so that these say where each code ends.
+/// Number of codes of each length in bits. The code is canonical: codes of one length are
+/// consecutive, and those of the next length follow. So these numbers determine the end of each
+/// code.
 const CODES_OF_LENGTH: [u32; 31] = [
     0, 0, 0, 0, 0, 10, 26, 32, 6, 0, 5, 3, 2, 6, 2, 3, //
     0, 0, 0, 3, 8, 13, 26, 29, 12, 4, 15, 19, 29, 0, 4,
 ];
 
-/// The first five bits of two codes, of ` ` and of `%`, and of no others.
+/// The first five bits of the codes of ` ` and `%`; no other code begins with them.
 const SPACE_OR_PERCENT: u32 = 0b01010;
 const FIVE_BITS: usize = 5;
 
-/// The place in a text: bits of a code that began.
+/// Position in a string: the bits of an incomplete code.
 #[derive(Debug, Default)]
 pub(super) struct HuffmanText {
     length: usize,
     code: u32,
-    /// The first code of this length.
+    /// First code of this length.
     first: u32,
 }
 
 impl HuffmanText {
-    /// Passes the next byte of a text, in which each `%` becomes a `.`, and each space a `-`: they
-    /// differ in the fifth bit of their codes alone.
+    /// Processes the next byte of a string: each `%` becomes a `.`, and each space a `-`. Their
+    /// codes differ in the fifth bit alone.
     pub(super) fn replace_percent(&mut self, byte: &mut u8) {
         for place in (0..8).rev() {
             self.pass(*byte >> place & 1);
@@ -39,7 +40,7 @@ impl HuffmanText {
         self.code = self.code << 1 | u32::from(bit);
         self.length += 1;
         let is_whole = self.code - self.first < CODES_OF_LENGTH[self.length];
-        // The longest code that is none is of bits that are all 1: the end of a text.
+        // The longest bit sequence that is no code consists of ones: the end of a string.
         if is_whole || self.length + 1 == CODES_OF_LENGTH.len() {
             *self = Self::default();
         }
@@ -54,7 +55,7 @@ pub(super) mod tests {
     const SYMBOLS: [&[u8]; 3] =
         [b"012aceiost", b" %-./3456789=A_bdfghlmnpru", b":BCDEFGHIJKLMNOPQRSTUVWYjkqvwxyz"];
 
-    /// One with a longer code, of 13 bits.
+    /// A symbol with a longer code, of 13 bits.
     const TILDE: (u8, u32, usize) = (b'~', 0x1ffd, 13);
 
     fn code(symbol: u8) -> (u32, usize) {
@@ -76,7 +77,7 @@ pub(super) mod tests {
             (0..length).rev().map(move |place| (code >> place & 1) as u8)
         });
         let bits: Vec<u8> = bits.collect();
-        // The last byte ends in ones.
+        // Ones fill the last byte.
         let byte_of =
             |bits: &[u8]| (0..8).fold(0, |byte, place| byte << 1 | bits.get(place).unwrap_or(&1));
         bits.chunks(8).map(byte_of).collect()
@@ -90,7 +91,7 @@ pub(super) mod tests {
             in_huffman_code(b"www.example.com"),
             [0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff]
         );
-        // All codes together fill the space: what is left is none.
+        // The codes fill the code space, except for the end marker.
         let filled: u64 = CODES_OF_LENGTH
             .iter()
             .zip(0..)

@@ -26,60 +26,60 @@ use super::handshakes::Handshakes;
 use super::outgoing::Outgoing;
 use super::refused_connections::RefusedConnections;
 use super::stop::Stop;
-use super::strangers::Strangers;
 use super::stream_limit::StreamLimit;
 use super::traffic::Traffic;
+use super::unadmitted_calls::UnadmittedCalls;
 #[cfg(unix)]
 use super::unix_socket::UnixPort;
 
-/// Number of connections that may wait to be accepted.
+/// Maximum number of connections in the queue of `accept`.
 pub(super) const BACKLOG: i32 = 1024;
 
-/// How many connections and streams a server accepts.
+/// Limits on connections and streams of a server.
 #[derive(Debug, Clone, Copy)]
 pub struct ConnectionLimits {
-    /// Number of connections.
+    /// Maximum number of connections.
     pub connections: usize,
-    /// Number of concurrent streams of all connections.
+    /// Maximum number of concurrent streams of all connections.
     pub streams: usize,
-    /// Number of concurrent streams of one connection. A peer waits with more.
+    /// Maximum number of concurrent streams of one connection. A peer waits before it opens more.
     pub streams_per_connection: u32,
     /// Bytes of a stream that a peer may send before they are read.
     pub stream_window_bytes: u32,
-    /// How long a peer may read nothing of what waits for it.
+    /// How long a peer may leave sent data unread.
     pub unread_timeout: Duration,
 }
 
-/// The TLS of a port.
+/// TLS of a port.
 #[derive(Debug, Clone)]
 pub struct PortTls {
     /// Its certificate.
     pub tls: Arc<ServerTls>,
-    /// After this time a connection takes no more calls, and its peer connects again: certificates
-    /// are verified at the beginning. Calls that are open go on.
+    /// Age after which a connection takes no more calls, so that its peer connects again:
+    /// certificates are verified only at the beginning. Open calls go on.
     pub max_connection_age: Option<Duration>,
 }
 
-/// How a port treats its peers.
+/// Options of a port.
 #[derive(Debug)]
 pub struct PortOptions {
-    /// When to ping them.
+    /// PINGs to its peers.
     pub keepalive: Keepalive,
-    /// How much of them it takes.
+    /// Limits on its peers.
     pub limits: ConnectionLimits,
-    /// Counts what passes.
+    /// Counters of its traffic.
     pub traffic: Arc<Traffic>,
-    /// What is prepared for readers.
+    /// Memory for answers that are not sent yet.
     pub outgoing: Arc<Outgoing>,
-    /// A sentence for a peer that speaks HTTP/1: where else to go.
+    /// Sentence for HTTP/1 peers: the address to use instead.
     pub hint: String,
-    /// Absent without TLS.
+    /// `None` without TLS.
     pub tls: Option<PortTls>,
-    /// Whether calls need something that tells who the caller is, such as a token.
+    /// True if calls must authenticate, for example by a token.
     pub wants_tokens: bool,
 }
 
-/// How long to wait before the next `accept` after one failed, as when file descriptors run out.
+/// Pause after a failed `accept`, as when file descriptors run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Opens the port, for IPv4 and IPv6 unless `host` is given. Port 0 takes any free port.
@@ -143,7 +143,7 @@ fn listen(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(socket.into())
 }
 
-/// Where a server listens: on a port, and on a Unix socket if it has one.
+/// Sockets of a server: its port, and a Unix socket if it has one.
 #[derive(Debug)]
 pub struct Listeners {
     tcp: TcpListener,
@@ -152,7 +152,7 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// On a port alone.
+    /// Listens on a port alone.
     pub fn new(tcp: TcpListener) -> Self {
         Self {
             tcp,
@@ -161,7 +161,7 @@ impl Listeners {
         }
     }
 
-    /// On a Unix socket, too.
+    /// Listens on a Unix socket, too.
     #[cfg(unix)]
     #[must_use]
     pub fn with_unix(self, unix: UnixPort) -> Self {
@@ -199,7 +199,7 @@ async fn accept_unix(listener: &UnixListener) -> io::Result<(Accepted, PeerAddre
 /// time `GRACE` to end.
 ///
 /// A connection beyond the limit is closed at once. Its peer sees an unavailable server and the
-/// reason, and tries again. A peer that speaks something else than the port is told so.
+/// reason, and tries again. A peer that speaks another protocol gets an answer that says so.
 pub async fn serve<H: Handler>(
     listeners: Listeners,
     handler: Arc<H>,
@@ -215,7 +215,7 @@ pub async fn serve<H: Handler>(
         refused: Mutex::new(RefusedConnections::new(limits.connections, &options.traffic)),
         handshakes: Handshakes::new(max_files()),
         newcomers: Arc::default(),
-        strangers: Strangers::default(),
+        unadmitted: UnadmittedCalls::default(),
         files: Arc::new(Files::default()),
         options,
     });

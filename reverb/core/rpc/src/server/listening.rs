@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sockets on which servers of this process listen. A forked child has them too, and must not
-//! keep the ports of its parent taken.
+//! Listening sockets of this process. A forked child has them too, and must not keep the ports of
+//! its parent in use.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::fs::{FileType, fstat};
 
-/// Number of sockets that are known, the last ones.
-const NUM_PLACES: usize = 256;
+/// Number of remembered sockets, the latest ones.
+const MAX_SOCKETS: usize = 256;
 
-/// Without a lock: another thread could hold it while a child is forked.
-static PLACES: [AtomicU64; NUM_PLACES] = [const { AtomicU64::new(0) }; NUM_PLACES];
+/// No lock: another thread could hold it while a child is forked.
+static SOCKETS: [AtomicU64; MAX_SOCKETS] = [const { AtomicU64::new(0) }; MAX_SOCKETS];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
-/// The number of an open file and, if it is a socket, the last bits of the socket's own number.
+/// Number of an open file and, if it is a socket, the last bits of the socket's own number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketIdentity(u64);
 
@@ -34,18 +34,17 @@ impl SocketIdentity {
     }
 }
 
-/// Remembers a socket on which a server listens.
 pub(super) fn remember(socket: impl AsFd) {
     if let Some(SocketIdentity(identity)) = SocketIdentity::of(socket) {
-        let place = NEXT.fetch_add(1, Ordering::Relaxed) % NUM_PLACES;
-        PLACES[place].store(identity, Ordering::Release);
+        let index = NEXT.fetch_add(1, Ordering::Relaxed) % MAX_SOCKETS;
+        SOCKETS[index].store(identity, Ordering::Release);
     }
 }
 
-/// The sockets on which servers listen, and some that are closed. What has the number of such a one
-/// now has another identity.
+/// Listening sockets, and some that are closed. A file that reuses the number of a closed one has
+/// another identity.
 pub fn listening() -> impl Iterator<Item = SocketIdentity> {
-    let identities = PLACES.iter().map(|place| place.load(Ordering::Acquire));
+    let identities = SOCKETS.iter().map(|socket| socket.load(Ordering::Acquire));
     identities.filter(|identity| *identity != 0).map(SocketIdentity)
 }
 

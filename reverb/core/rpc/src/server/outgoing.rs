@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is prepared for readers and not sent yet: how much of it there may be.
+//! Memory for answers that are prepared and not sent yet.
 //!
-//! A reader that does not read keeps what was made for it in memory. So room is taken before
-//! something is made, and given back when it has left for the network. Without room nothing more is
-//! made; but each stream has a *pass* for one small message at a time, so that no stream has to
-//! wait until the reader of another one reads.
+//! A reader that does not read keeps its prepared messages in memory. So room is taken before a
+//! message is made, and given back when it has left for the network. Without room no message is
+//! made, with one exception: each stream has a *pass* for one small message at a time, so that no
+//! stream is blocked by the reader of another one.
 //!
 //! ```text
 //! server ── all connections: streams and answers
@@ -17,27 +17,27 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Bytes that may be prepared for one connection: for its streams, and for the answers of its other
-/// calls. They are apart, so that no call waits until a stream is read.
+/// Room of one connection in bytes: for its streams, and for the answers of its unary calls. They
+/// are separate, so that no call waits until a stream is read.
 const CONNECTION_BYTES: Bytes<usize> = Bytes { streams: 12 << 20, answers: 4 << 20 };
 
-/// The part of the bytes of all connections that is for answers.
+/// Answers of unary calls get one in this many of the bytes of all connections.
 const PART_OF_ANSWERS: usize = 4;
 
-/// What a message may have that is made without room, beside the payload that it shares with a
-/// table.
+/// Maximum size of a message that is made without room, apart from the payload that it shares with
+/// a table.
 pub const PASS_BYTES: usize = 4 << 10;
 
-/// A list that has to be made at once may take so much without room.
+/// Maximum size of a list that is made at once without room.
 const LONG_LIST_BYTES: usize = 512 << 10;
 
-/// What a call is, as far as its room is concerned.
+/// Type of a call, which decides the room that it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum CallType {
     /// A stream of messages.
     Stream,
     /// A call with one answer.
-    Answer,
+    Unary,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -47,15 +47,14 @@ struct Bytes<T> {
 }
 
 impl<T> Bytes<T> {
-    fn of(&self, kind: Kind) -> &T {
-        match kind {
-            Kind::Stream => &self.streams,
-            Kind::Answer => &self.answers,
+    fn of(&self, call: CallType) -> &T {
+        match call {
+            CallType::Stream => &self.streams,
+            CallType::Unary => &self.answers,
         }
     }
 }
 
-/// A number of bytes that may be taken.
 #[derive(Debug)]
 struct Limit {
     free: Arc<Semaphore>,
@@ -68,7 +67,7 @@ impl Limit {
         Self { free: Arc::new(Semaphore::new(bytes as usize)), bytes }
     }
 
-    /// More than there is waits until all of it is free.
+    /// Permits to take. A request larger than the limit takes the whole limit.
     fn part(&self, bytes: usize) -> u32 {
         u32::try_from(bytes).unwrap_or(u32::MAX).min(self.bytes)
     }
@@ -83,16 +82,16 @@ impl Limit {
     }
 }
 
-/// What a server has prepared for all readers.
+/// Memory prepared for all readers of a server.
 #[derive(Debug)]
 pub struct Outgoing {
     limits: Bytes<Limit>,
-    /// What is prepared now, with and without room.
+    /// Bytes prepared now, with and without room.
     bytes: AtomicUsize,
 }
 
 impl Outgoing {
-    /// For a server that may prepare so many bytes.
+    /// Limits of a server that may prepare `max_bytes`.
     pub fn new(max_bytes: usize) -> Arc<Self> {
         let answers = max_bytes / PART_OF_ANSWERS;
         let limits =
@@ -100,13 +99,13 @@ impl Outgoing {
         Arc::new(Self { limits, bytes: AtomicUsize::new(0) })
     }
 
-    /// What is prepared now.
+    /// Bytes prepared now.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 }
 
-/// What is prepared for the readers of one connection.
+/// Memory prepared for the readers of one connection.
 #[derive(Debug)]
 pub(super) struct OutgoingOfConnection {
     all: Arc<Outgoing>,
@@ -122,22 +121,20 @@ impl OutgoingOfConnection {
     }
 }
 
-/// What is prepared for the reader of one stream. Clones belong to the same stream.
+/// Memory prepared for the reader of one stream. Clones belong to the same stream.
 #[derive(Debug, Clone)]
 pub struct Outbox {
     connection: Arc<OutgoingOfConnection>,
     pass: Arc<Semaphore>,
 }
 
-/// Room for something that is prepared, until it is dropped.
+/// Room for a prepared message. Dropping it gives the room back.
 #[derive(Debug)]
 pub struct Room {
     all: Arc<Outgoing>,
-    /// What was taken of the limits of the connection and of the server; or the pass, or the right
-    /// to a long list.
+    /// Permits of the connection and of the server; or the pass, or the permit for a long list.
     taken: [Option<OwnedSemaphorePermit>; 2],
     is_pass: bool,
-    /// What is counted as prepared.
     bytes: usize,
 }
 
@@ -146,47 +143,47 @@ impl Outbox {
         Self { connection: Arc::clone(connection), pass: Arc::new(Semaphore::new(1)) }
     }
 
-    /// Room for `bytes`, if there is any now.
-    pub fn try_room(&self, kind: Kind, bytes: usize) -> Option<Room> {
-        let own = self.connection.limits.of(kind).try_take(bytes)?;
-        let shared = self.connection.all.limits.of(kind).try_take(bytes)?;
+    /// Room for `bytes`, if it is free now.
+    pub fn try_room(&self, call: CallType, bytes: usize) -> Option<Room> {
+        let own = self.connection.limits.of(call).try_take(bytes)?;
+        let shared = self.connection.all.limits.of(call).try_take(bytes)?;
         Some(self.taken([Some(own), Some(shared)], false))
     }
 
-    /// Room for `bytes`. Waits until there is some. Cancel safe.
-    pub async fn room(&self, kind: Kind, bytes: usize) -> Room {
-        if let Some(room) = self.try_room(kind, bytes) {
+    /// Room for `bytes`. Waits until it is free. Cancel safe.
+    pub async fn room(&self, call: CallType, bytes: usize) -> Room {
+        if let Some(room) = self.try_room(call, bytes) {
             return room;
         }
-        let own = self.connection.limits.of(kind).take(bytes).await;
-        let shared = self.connection.all.limits.of(kind).take(bytes).await;
+        let own = self.connection.limits.of(call).take(bytes).await;
+        let shared = self.connection.all.limits.of(call).take(bytes).await;
         self.taken([Some(own), Some(shared)], false)
     }
 
-    /// Room for `bytes`, or the pass of this stream: see [`Room::is_pass`]. Waits until there is
-    /// one of them. Cancel safe.
-    pub async fn room_or_pass(&self, kind: Kind, bytes: usize) -> Room {
-        if let Some(room) = self.try_room(kind, bytes) {
+    /// Room for `bytes`, or the pass of this stream: see [`Room::is_pass`]. Waits until one of them
+    /// is free. Cancel safe.
+    pub async fn room_or_pass(&self, call: CallType, bytes: usize) -> Room {
+        if let Some(room) = self.try_room(call, bytes) {
             return room;
         }
         tokio::select! {
             biased;
-            room = self.room(kind, bytes) => room,
+            room = self.room(call, bytes) => room,
             pass = Arc::clone(&self.pass).acquire_owned() => {
                 self.taken([Some(pass.expect("nobody closes the semaphore")), None], true)
             }
         }
     }
 
-    /// Room for a list of `bytes` that has to be made at once: without room, one stream of a
-    /// connection may have one nevertheless. Waits. Cancel safe.
+    /// Room for a list of `bytes` that has to be made at once. If none is free, one stream of a
+    /// connection gets a permit anyway. Waits. Cancel safe.
     pub async fn room_for_list(&self, bytes: usize) -> Room {
-        if let Some(room) = self.try_room(Kind::Stream, bytes) {
+        if let Some(room) = self.try_room(CallType::Stream, bytes) {
             return room;
         }
         tokio::select! {
             biased;
-            room = self.room(Kind::Stream, bytes) => room,
+            room = self.room(CallType::Stream, bytes) => room,
             list = Arc::clone(&self.connection.long_list).acquire_owned(),
                 if bytes <= LONG_LIST_BYTES =>
             {
@@ -201,12 +198,12 @@ impl Outbox {
 }
 
 impl Room {
-    /// Whether there is no room, and this is the pass of the stream.
+    /// Returns true if this is the pass of the stream, and not room.
     pub fn is_pass(&self) -> bool {
         self.is_pass
     }
 
-    /// Counts `bytes` as prepared, and gives back what was taken beyond them.
+    /// Counts `bytes` as prepared, and gives back the room beyond them.
     pub fn use_for(&mut self, bytes: usize) {
         for permit in self.taken.iter_mut().flatten() {
             let more = permit.num_permits().saturating_sub(bytes.max(1));
@@ -242,25 +239,25 @@ mod tests {
     async fn room_is_given_back_when_it_is_dropped() {
         let all = Outgoing::new(64 * MIB);
         let outbox = outbox(&all);
-        let mut room = outbox.try_room(Kind::Stream, 12 * MIB).unwrap();
-        assert!(outbox.try_room(Kind::Stream, 1).is_none());
-        assert!(outbox.try_room(Kind::Answer, 1).is_some(), "answers do not wait for streams");
+        let mut room = outbox.try_room(CallType::Stream, 12 * MIB).unwrap();
+        assert!(outbox.try_room(CallType::Stream, 1).is_none());
+        assert!(outbox.try_room(CallType::Unary, 1).is_some(), "answers do not wait for streams");
         room.use_for(2 * MIB);
         assert_eq!(all.bytes(), 2 * MIB);
-        let rest = outbox.try_room(Kind::Stream, 10 * MIB).unwrap();
+        let rest = outbox.try_room(CallType::Stream, 10 * MIB).unwrap();
         drop((room, rest));
         assert_eq!(all.bytes(), 0);
-        assert!(outbox.try_room(Kind::Stream, 12 * MIB).is_some());
+        assert!(outbox.try_room(CallType::Stream, 12 * MIB).is_some());
     }
 
     #[tokio::test]
     async fn more_than_there_is_waits_for_all_of_it() {
         let outbox = outbox(&Outgoing::new(64 * MIB));
-        let little = outbox.try_room(Kind::Stream, 1).unwrap();
-        assert!(outbox.try_room(Kind::Stream, 100 * MIB).is_none());
+        let little = outbox.try_room(CallType::Stream, 1).unwrap();
+        assert!(outbox.try_room(CallType::Stream, 100 * MIB).is_none());
         drop(little);
-        let _all = outbox.room(Kind::Stream, 100 * MIB).await;
-        assert!(outbox.try_room(Kind::Stream, 1).is_none());
+        let _all = outbox.room(CallType::Stream, 100 * MIB).await;
+        assert!(outbox.try_room(CallType::Stream, 1).is_none());
     }
 
     #[tokio::test]
@@ -268,35 +265,35 @@ mod tests {
         let all = Outgoing::new(64 * MIB);
         let connection = OutgoingOfConnection::new(&all);
         let (one, other) = (Outbox::new(&connection), Outbox::new(&connection));
-        let room = one.room_or_pass(Kind::Stream, 12 * MIB).await;
+        let room = one.room_or_pass(CallType::Stream, 12 * MIB).await;
         assert!(!room.is_pass());
-        let mut pass = one.room_or_pass(Kind::Stream, 10).await;
+        let mut pass = one.room_or_pass(CallType::Stream, 10).await;
         pass.use_for(10);
-        let others = other.room_or_pass(Kind::Stream, 10).await;
+        let others = other.room_or_pass(CallType::Stream, 10).await;
         assert!(pass.is_pass() && others.is_pass());
         let list = other.room_for_list(1000).await;
         assert_eq!(all.bytes(), 10);
         let brief = std::time::Duration::from_millis(5);
-        let second = one.room_or_pass(Kind::Stream, 10);
+        let second = one.room_or_pass(CallType::Stream, 10);
         assert!(tokio::time::timeout(brief, second).await.is_err(), "there is one pass");
         let second = one.room_for_list(10);
         assert!(tokio::time::timeout(brief, second).await.is_err(), "there is one list");
         drop(pass);
-        assert!(one.room_or_pass(Kind::Stream, 10).await.is_pass());
+        assert!(one.room_or_pass(CallType::Stream, 10).await.is_pass());
         drop(list);
         let _list = one.room_for_list(10).await;
         drop(room);
-        assert!(!one.room_or_pass(Kind::Stream, 10).await.is_pass());
+        assert!(!one.room_or_pass(CallType::Stream, 10).await.is_pass());
     }
 
     #[tokio::test]
     async fn all_connections_share_the_room_of_the_server() {
         let all = Outgoing::new(16 * MIB);
         let (one, other) = (outbox(&all), outbox(&all));
-        let room = one.try_room(Kind::Stream, 12 * MIB).unwrap();
-        assert!(other.try_room(Kind::Stream, 1).is_none());
-        assert!(other.room_or_pass(Kind::Stream, 1).await.is_pass());
+        let room = one.try_room(CallType::Stream, 12 * MIB).unwrap();
+        assert!(other.try_room(CallType::Stream, 1).is_none());
+        assert!(other.room_or_pass(CallType::Stream, 1).await.is_pass());
         drop(room);
-        assert!(other.try_room(Kind::Stream, 12 * MIB).is_some());
+        assert!(other.try_room(CallType::Stream, 12 * MIB).is_some());
     }
 }

@@ -11,56 +11,55 @@ use tokio::time::Instant;
 
 use super::accepted::PeerAddress;
 
-/// How many calls of a connection may fail because the caller could not be authenticated.
+/// Maximum number of calls of a connection that may fail to authenticate.
 const MAX_FAILURES: usize = 10;
 
-/// How long such a caller waits for the answer. Those of a connection wait one after the other.
+/// Delay of the answer to such a call. The answers of a connection are delayed one after the other.
 const FAILURE_DELAY: Duration = Duration::from_millis(100);
 
-/// Who is at the other end of a connection, as far as the connection tells.
+/// The other end of a connection, as far as the connection identifies it.
 #[derive(Debug)]
 pub struct Peer {
     name: String,
     address: PeerAddress,
-    link: Link,
-    /// Calls whose caller could not be authenticated.
+    encryption: Encryption,
     failures: AtomicUsize,
-    /// When the last of them is answered.
+    /// Time at which the last of them is answered.
     answers_until: Mutex<Option<Instant>>,
     failed_often: Notify,
 }
 
-/// How the bytes of a connection travel.
+/// Encryption of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Link {
-    /// As they are.
+pub enum Encryption {
+    /// No encryption.
     Cleartext,
-    /// Encrypted by TLS.
+    /// Encryption by TLS.
     Tls(
-        /// The certificate that the client has shown, if it has.
+        /// The client's certificate, if it sent one.
         Option<ClientCertificate>,
     ),
 }
 
 impl Peer {
-    pub(super) fn new(address: PeerAddress, link: Link) -> Self {
+    pub(super) fn new(address: PeerAddress, encryption: Encryption) -> Self {
         Self {
             name: format!("client {address}"),
             address,
-            link,
+            encryption,
             failures: AtomicUsize::new(0),
             answers_until: Mutex::new(None),
             failed_often: Notify::new(),
         }
     }
 
-    /// Its address, for messages to people: `client 10.0.0.1:5`, or `client unix:4711` with the
-    /// number of its process if it has connected to the Unix socket.
+    /// Address for messages to people: `client 10.0.0.1:5`, or `client unix:4711` with the process
+    /// number if it has connected to the Unix socket.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it is on this machine.
+    /// Returns true if the peer is on this machine.
     pub fn is_loopback(&self) -> bool {
         match self.address {
             PeerAddress::Network(address) => address.ip().to_canonical().is_loopback(),
@@ -68,8 +67,8 @@ impl Peer {
         }
     }
 
-    /// Counts a call whose caller could not be authenticated. After ten of them the connection is
-    /// closed. Returns when the call may be answered.
+    /// Counts a call that failed to authenticate. After ten of them the connection is closed.
+    /// Returns the time at which the call may be answered.
     pub fn count_failure(&self) -> Instant {
         let now = Instant::now();
         let mut until = self.answers_until.lock();
@@ -81,35 +80,34 @@ impl Peer {
         at
     }
 
-    /// Whether so many calls have failed that no more may be tried.
+    /// Returns true if too many calls have failed.
     pub fn has_failed_often(&self) -> bool {
         self.failures.load(Ordering::Relaxed) >= MAX_FAILURES
     }
 
-    /// Resolves when too many calls have failed so, with the time of the last answer.
+    /// Resolves when too many calls have failed, with the time of the last answer.
     pub(super) async fn failed_often(&self) -> Instant {
         self.failed_often.notified().await;
         self.answers_until.lock().unwrap_or_else(Instant::now)
     }
 
-    /// Whether nobody between can read or change what it sends.
+    /// Returns true if nobody between can read or change the bytes.
     pub fn is_encrypted(&self) -> bool {
-        matches!(self.link, Link::Tls(_))
+        matches!(self.encryption, Encryption::Tls(_))
     }
 
     fn certificate(&self) -> Option<&ClientCertificate> {
-        match &self.link {
-            Link::Cleartext => None,
-            Link::Tls(certificate) => certificate.as_ref(),
+        match &self.encryption {
+            Encryption::Cleartext => None,
+            Encryption::Tls(certificate) => certificate.as_ref(),
         }
     }
 
-    /// The names in its certificate; none if it has shown no certificate.
+    /// Names in its certificate; empty without a certificate.
     pub fn certificate_names(&self) -> &[String] {
         self.certificate().map_or(&[], |certificate| &certificate.names)
     }
 
-    /// Whether the time of its certificate is over.
     pub(super) fn has_expired(&self, now: SystemTime) -> bool {
         let expires_at = self.certificate().and_then(|certificate| certificate.expires_at);
         expires_at.is_some_and(|expires_at| expires_at < now)
@@ -120,20 +118,20 @@ impl Peer {
 mod tests {
     use super::*;
 
-    fn peer(link: Link) -> Peer {
-        Peer::new(PeerAddress::Network("127.0.0.1:1".parse().unwrap()), link)
+    fn peer(encryption: Encryption) -> Peer {
+        Peer::new(PeerAddress::Network("127.0.0.1:1".parse().unwrap()), encryption)
     }
 
     #[tokio::test(start_paused = true)]
     async fn failed_calls_are_answered_one_after_the_other_and_ten_are_the_last() {
-        let (peer, began) = (peer(Link::Cleartext), Instant::now());
+        let (peer, began) = (peer(Encryption::Cleartext), Instant::now());
         for number in 1..=MAX_FAILURES {
             assert!(!peer.has_failed_often());
             assert_eq!(peer.count_failure(), began + FAILURE_DELAY * number as u32);
         }
         assert!(peer.has_failed_often());
         assert_eq!(peer.failed_often().await, began + Duration::from_secs(1));
-        // An answer later on is not earlier than any call.
+        // A later answer is never before the call itself.
         tokio::time::advance(Duration::from_secs(5)).await;
         assert_eq!(peer.count_failure(), Instant::now() + FAILURE_DELAY);
     }
@@ -142,11 +140,11 @@ mod tests {
     fn a_certificate_has_an_end_and_names() {
         let end = SystemTime::UNIX_EPOCH + Duration::from_secs(1000);
         let certificate = ClientCertificate { names: vec!["a".into()], expires_at: Some(end) };
-        let known = peer(Link::Tls(Some(certificate)));
+        let known = peer(Encryption::Tls(Some(certificate)));
         assert_eq!(known.certificate_names(), ["a"]);
         assert!(!known.has_expired(end) && known.has_expired(end + Duration::from_secs(1)));
-        for link in [Link::Cleartext, Link::Tls(None)] {
-            let other = peer(link);
+        for encryption in [Encryption::Cleartext, Encryption::Tls(None)] {
+            let other = peer(encryption);
             assert!(!other.has_expired(end + Duration::from_secs(1)));
             assert!(other.certificate_names().is_empty());
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections beyond the limit: each is told why, and is closed.
+//! Refusal of connections beyond the limit: each gets a reason, and is closed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,19 +9,20 @@ use reverb_data::error::grouped;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 
-use super::last_words;
+use super::graceful_close;
 use super::traffic::Traffic;
 
-/// Number of connections that are being told. More are closed without a word.
+/// Maximum number of connections that are sent a reason at the same time. More are closed without
+/// one.
 const MAX_IN_PROGRESS: usize = 64;
 
-/// How long a peer has to take the reason, and to close its end.
+/// Time in which a peer has to read the reason and close its end.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The type of the frame that ends a connection (RFC 9113, section 6.8).
 const GOAWAY: u8 = 7;
 
-/// Refuses connections. No more than a few are open at a time, and none for long.
+/// Refuses connections. Only a few are open at a time, and none for long.
 pub(super) struct RefusedConnections {
     limit: usize,
     goaway: Vec<u8>,
@@ -30,7 +31,7 @@ pub(super) struct RefusedConnections {
 }
 
 impl RefusedConnections {
-    /// For a server that accepts `limit` connections.
+    /// Refusals of a server that accepts `limit` connections.
     pub(super) fn new(limit: usize, traffic: &Arc<Traffic>) -> Self {
         let text =
             format!("Limits.connections is {}, and as many clients are connected", grouped(limit));
@@ -42,7 +43,7 @@ impl RefusedConnections {
         }
     }
 
-    /// Closes a connection, after it has been told why if there are not too many of them.
+    /// Closes a connection, after sending it the reason if there are not too many of them.
     pub(super) fn refuse<S>(&mut self, socket: S, peer: impl fmt::Display)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -58,8 +59,8 @@ impl RefusedConnections {
         if self.in_progress.len() < MAX_IN_PROGRESS {
             let goaway = self.goaway.clone();
             self.in_progress.spawn(async move {
-                // Whether the peer hears it is up to the peer.
-                let _ = tokio::time::timeout(TIMEOUT, last_words::say(socket, &goaway)).await;
+                // The peer may not read it.
+                let _ = tokio::time::timeout(TIMEOUT, graceful_close::close(socket, &goaway)).await;
             });
         }
     }
@@ -67,12 +68,12 @@ impl RefusedConnections {
 
 /// A GOAWAY frame, as the first frame of the server.
 ///
-/// HTTP/2 wants a server's settings first. They are left out on purpose. With them, gRPC's own
-/// library takes the connection for a good one and the loss of it for an accident: it connects
-/// again at once, up to hundreds of times a second, logs each time, and its calls wait until their
-/// deadline; writers of dm-reverb fail for good. Without them, the attempt has failed: calls end
-/// with `UNAVAILABLE`, or try again, and the next attempt waits for a second and more. Clients of
-/// this package read the text in both cases.
+/// HTTP/2 requires a server's settings first. They are left out on purpose. With them, gRPC's own
+/// library takes the connection for a good one and its loss for an accident: it connects again at
+/// once, up to hundreds of times a second, logs each time, and its calls wait until their deadline;
+/// writers of dm-reverb fail for good. Without them, the attempt has failed: calls end with
+/// `UNAVAILABLE`, or try again, and the next attempt comes after a second or more. Clients of this
+/// package read the text in both cases.
 pub(super) fn goaway(reason: h2::Reason, text: &str) -> Vec<u8> {
     const LAST_STREAM: [u8; 4] = [0; 4];
     let reason = u32::from(reason).to_be_bytes();
@@ -87,7 +88,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
     use tokio::time::Instant;
 
-    use super::last_words::MAX_READ_BYTES;
+    use super::graceful_close::MAX_READ_BYTES;
     use super::*;
 
     const PEER: &str = "127.0.0.1:1";

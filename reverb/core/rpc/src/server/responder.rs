@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::frames::{ACCEPTED_COMPRESSION, MessageSender, stream_error};
+use crate::framing::{ACCEPTED_COMPRESSION, MessageSender, stream_error};
 use crate::keepalive::{CLIENT_NAME, MAX_CLIENT_NAME_BYTES, OpenCall, PRODUCT};
 use crate::message::Message;
 use crate::status::{Code, Status};
@@ -61,35 +61,36 @@ impl Responder {
         Self { state, call, peer, client, unread_timeout, outbox, is_settled: false }
     }
 
-    /// What the client calls itself, cut to 256 bytes; else its user agent; else nothing.
+    /// Name that the client sent, cut to 256 bytes; else its user agent; else empty.
     pub fn client(&self) -> &str {
         &self.client
     }
 
-    /// The other end.
+    /// The other end of the connection.
     pub fn peer(&self) -> &Peer {
         &self.peer
     }
 
-    /// What is prepared for the reader of this call.
+    /// Memory for answers to this call.
     pub fn outbox(&self) -> Outbox {
         self.outbox.clone()
     }
 
-    /// Notes whether all that the peer has asked for so far was answered. If it was, the call
-    /// counts as one that went well, however it ends: a stream that is kept for the next request
-    /// ends when its peer leaves, or the server does.
+    /// Records whether all requests received so far were answered. If they were, the call counts as
+    /// successful however it ends: a stream that is kept for the next request ends when its peer
+    /// leaves, or the server does.
     pub fn settle(&mut self, is_settled: bool) {
         self.is_settled = is_settled;
     }
 
-    /// The code that a call which ends with `code` is counted by.
+    /// Code under which a call that ends with `code` is counted.
     pub(super) fn counted_code(&self, code: Code) -> Code {
         let is_leaving = matches!(code, Code::Cancelled | Code::Unavailable);
         if self.is_settled && is_leaving { Code::Ok } else { code }
     }
 
-    /// Whether the peer has not answered a ping. It will not receive the result of the call.
+    /// Returns true if the peer has not answered a PING. It will not receive the result of the
+    /// call.
     pub fn is_peer_gone(&self) -> bool {
         self.call.liveness().is_gone()
     }
@@ -122,7 +123,7 @@ impl Responder {
         sent.unwrap_or_else(|_| Err(self.cut_off()))
     }
 
-    /// The end of a reader that does not read.
+    /// Ends the call of a reader that does not read.
     fn cut_off(&self) -> Error {
         let limit = self.unread_timeout.as_secs_f64();
         let (peer, client) = (self.peer.name().trim_start_matches("client "), &self.client);

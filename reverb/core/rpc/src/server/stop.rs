@@ -26,7 +26,7 @@ impl StopSender {
 }
 
 impl Stop {
-    /// Whether the signal was sent.
+    /// Returns true if the signal was sent.
     pub fn is_stopped(&self) -> bool {
         *self.0.borrow()
     }
@@ -37,7 +37,7 @@ impl Stop {
         let _ = self.0.clone().wait_for(|&stopped| stopped).await;
     }
 
-    /// The result of `work`, or `Unavailable` if the server shuts down first.
+    /// Result of `work`, or `Unavailable` if the server shuts down first.
     pub async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
             biased;
@@ -52,7 +52,7 @@ impl Stop {
     }
 }
 
-/// The error of every call to a server that is shutting down or has shut down.
+/// Error of every call to a server that is shutting down or has shut down.
 pub fn stopping() -> Error {
     Error::unavailable("The server is stopping.")
 }

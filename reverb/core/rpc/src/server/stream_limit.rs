@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The limit of open streams of all connections.
+//! Limit on the open streams of all connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use reverb_data::error::grouped;
 use reverb_data::{Error, Result};
 
-/// This part of the limit is kept for connections with few streams, so that a few connections with
-/// very many do not shut out all others.
+/// One in this many streams is reserved for connections with few streams, so that a few connections
+/// with very many do not shut out all others.
 const RESERVED_PART: usize = 8;
 
-/// What "few" means. A client keeps up to nine idle streams for later calls.
+/// Number of streams that counts as few. A client keeps up to nine idle streams for later calls.
 const FEW_STREAMS: usize = 16;
 
 /// Counts the open streams of a server.
@@ -34,10 +34,10 @@ impl StreamLimit {
     ///
     /// # Errors
     ///
-    /// `Unavailable` if there are too many. It is not the fault of this call, and clients of this
-    /// package and of dm-reverb try again after it, whereas `ResourceExhausted` would end a writer
-    /// for good. A stream that is reset with `REFUSED_STREAM` is `UNAVAILABLE` for them too, but
-    /// such a frame has no room for the reason, and gRPC's own library repeats the call at once.
+    /// `Unavailable` if there are too many. Clients of this package and of dm-reverb try again
+    /// after it, whereas `ResourceExhausted` would end a writer for good. A stream that is reset
+    /// with `REFUSED_STREAM` is `UNAVAILABLE` for them too, but such a frame has no room for the
+    /// reason, and gRPC's own library repeats the call at once.
     pub(super) fn open(self: &Arc<Self>, others: usize, peer: &str) -> Result<OpenStream> {
         let is_one_of_few = others < FEW_STREAMS;
         let limit =

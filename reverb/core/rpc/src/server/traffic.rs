@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What passes the port of a server, counted.
+//! Counters of a server's port.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::status::{CODES, Code};
 
-/// The limits by which a server refuses a peer: names of `Limits`, and the memory of the server.
+/// Limits by which a server refuses a peer: names of `Limits`, and the memory of the server.
 pub const LIMITS: [&str; 7] = [
     "connections",
     "streams",
@@ -17,22 +17,21 @@ pub const LIMITS: [&str; 7] = [
     "max_bytes",
 ];
 
-/// What has passed the port of a server. Counters only grow.
+/// Counters of a server's port. They only grow, except for the open connections.
 #[derive(Debug)]
 pub struct Traffic {
-    /// Open connections.
     connections: AtomicUsize,
     received_bytes: AtomicU64,
     sent_bytes: AtomicU64,
-    /// The paths of the calls that are counted one by one.
+    /// Paths of the calls that are counted separately.
     methods: Vec<&'static str>,
-    /// Calls that have ended, by method and code. The last method is any other.
+    /// Ended calls, by method and code. The last method stands for all others.
     calls: Vec<[AtomicU64; CODES.len()]>,
     refused: [AtomicU64; LIMITS.len()],
 }
 
 impl Traffic {
-    /// Nothing yet; calls are counted by these paths.
+    /// Counters at zero; calls are counted by these paths.
     pub fn new(methods: Vec<&'static str>) -> Self {
         Self {
             connections: AtomicUsize::new(0),
@@ -59,8 +58,8 @@ impl Traffic {
         self.sent_bytes.load(Ordering::Relaxed)
     }
 
-    /// How many calls have ended, for each path and code that occurred. The path of an unknown call
-    /// is empty.
+    /// Number of ended calls, for each path and code that occurred. The path of an unknown call is
+    /// empty.
     pub fn calls(&self) -> impl Iterator<Item = (&'static str, Code, u64)> {
         let names = self.methods.iter().copied().chain([""]);
         names.zip(&self.calls).flat_map(|(path, counts)| {
@@ -69,7 +68,7 @@ impl Traffic {
         })
     }
 
-    /// How many peers or calls were refused, for each of [`LIMITS`].
+    /// Number of refused peers or calls, for each of [`LIMITS`].
     pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
         LIMITS.into_iter().zip(self.refused.iter().map(|count| count.load(Ordering::Relaxed)))
     }
@@ -80,7 +79,7 @@ impl Traffic {
         OpenConnection(Arc::clone(self))
     }
 
-    /// Counts a call that has ended, perhaps because of a limit.
+    /// Counts an ended call, and the limit that ended it, if any.
     pub(super) fn count_end(&self, path: &str, code: Code, limit: Option<&str>) {
         if let Some(limit) = limit {
             self.count_refusal(limit);
@@ -94,7 +93,7 @@ impl Traffic {
         self.calls[method][code as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a refusal because of a limit; a name that is none of [`LIMITS`] is not counted.
+    /// Counts a refusal because of a limit; names outside [`LIMITS`] are ignored.
     pub(super) fn count_refusal(&self, limit: &str) {
         if let Some(at) = LIMITS.iter().position(|name| *name == limit) {
             self.refused[at].fetch_add(1, Ordering::Relaxed);

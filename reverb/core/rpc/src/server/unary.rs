@@ -5,7 +5,7 @@ use bytes::Bytes;
 use reverb_data::{Error, Result};
 
 use super::stop::Stop;
-use crate::frames::MessageReader;
+use crate::framing::MessageReader;
 
 /// Reads the message of a call that has exactly one.
 ///

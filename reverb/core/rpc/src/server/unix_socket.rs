@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The Unix socket of a server: its directory, its file, and what was there before.
+//! The Unix socket of a server: its directory, its file, and the removal of an abandoned one.
 
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io;
@@ -16,16 +16,14 @@ use tokio::net::{UnixListener, UnixStream};
 use super::listener::BACKLOG;
 use crate::socket_path::SocketPath;
 
-/// The mode of directories that are made.
 const DIRECTORY_MODE: u32 = 0o700;
 
-/// Others than the owner may write.
+/// Mode bits that let others than the owner write.
 const OTHERS_WRITE: u32 = 0o022;
 
-/// How long to wait for another server that is about to open a socket in the same directory.
+/// Time limit for another server that is opening a socket in the same directory.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Time between two looks at the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// A Unix socket that a server listens on. Its file is removed when this is dropped.
@@ -40,19 +38,19 @@ pub struct UnixPort {
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
-    /// Device and number of the file. While somebody listens on it, no other file has them.
+    /// Device and number of the file. While a process listens on it, no other file has them.
     identity: (u64, u64),
 }
 
 impl UnixPort {
-    /// Listens on a path. Its directory is made if there is none, for this user alone. Blocks for a
-    /// moment if another server does the same in the same directory. Must be called on a tokio
-    /// runtime with I/O.
+    /// Listens on a path. A missing directory is created, for this user alone. Blocks for a moment
+    /// if another server does the same in the same directory. Must be called on a tokio runtime
+    /// with I/O.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` that says what is in the way and what to do: a path that is too long, a
-    /// directory that others may write to, somebody who listens there, a file that is no socket.
+    /// `InvalidArgument` that names the obstacle and the remedy: a path that is too long, a
+    /// directory that others may write to, a process that listens there, a file that is no socket.
     pub fn bind(path: &Path) -> Result<Self> {
         let path = SocketPath::from_root(path.to_owned())?;
         let path = path.as_path();
@@ -64,7 +62,7 @@ impl UnixPort {
         })
     }
 
-    /// Where it is, from the root of the file system.
+    /// Its path, from the root of the file system.
     pub fn path(&self) -> &Path {
         &self.file.path
     }
@@ -78,7 +76,7 @@ fn listen(path: &Path) -> std::result::Result<UnixPort, String> {
     let (metadata, opened) =
         opened.map_err(|error| format!("its directory cannot be read: {error}"))?;
     check_directory(&metadata, geteuid().as_raw()).map_err(|what| format!("{shown} {what}"))?;
-    // Two servers that find the same socket of a third one must not both replace it.
+    // Two servers that find the same abandoned socket must not both replace it.
     let _alone = lock(&opened).map_err(|error| format!("{shown} cannot be locked: {error}"))?;
     make_room(path)?;
     let listener = open(path).map_err(|error| error.to_string())?;
@@ -91,7 +89,8 @@ fn make_directory(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(DIRECTORY_MODE).create(directory)
 }
 
-/// Who may write to the directory may put a socket of their own in the place of the server's.
+/// Checks the owner and mode of a directory: with write access, others could replace the server's
+/// socket by their own.
 fn check_directory(directory: &Metadata, user: u32) -> std::result::Result<(), String> {
     let (owner, mode) = (directory.uid(), directory.mode() & 0o7777);
     if owner != user && owner != 0 {
@@ -128,7 +127,7 @@ fn lock(directory: &File) -> io::Result<Option<&File>> {
     }
 }
 
-/// Removes the socket of a server that has ended. Whatever else is there stays.
+/// Removes the socket of a server that has ended. All other files stay.
 fn make_room(path: &Path) -> std::result::Result<(), String> {
     let metadata = match fs::symlink_metadata(path) {
         Ok(metadata) => metadata,
@@ -144,7 +143,7 @@ fn make_room(path: &Path) -> std::result::Result<(), String> {
             "a file"
         };
         return Err(format!(
-            "there is {what} that is no socket, and it is never removed: choose another path"
+            "there is {what}, not a socket, and it is never removed: choose another path"
         ));
     }
     match listener_of(path) {
@@ -157,13 +156,11 @@ fn make_room(path: &Path) -> std::result::Result<(), String> {
             }
             _ => Ok(()),
         },
-        Err(error) => {
-            Err(format!("there is a socket, and who listens on it cannot be found out: {error}"))
-        }
+        Err(error) => Err(format!("there is a socket whose server cannot be determined: {error}")),
     }
 }
 
-/// Who listens on a socket; `None` if nobody does.
+/// Description of the process that listens on a socket; `None` if there is none.
 fn listener_of(path: &Path) -> io::Result<Option<String>> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
@@ -171,7 +168,7 @@ fn listener_of(path: &Path) -> io::Result<Option<String>> {
         Ok(()) => {
             let socket = UnixStream::from_std(std::os::fd::OwnedFd::from(socket).into())?;
             let pid = socket.peer_cred().ok().and_then(|it| it.pid()).filter(|pid| *pid > 0);
-            // The one that has opened it may have ended and left it to its children.
+            // The process that opened it may have ended and left it to its children.
             Ok(Some(match pid {
                 Some(pid) => format!("process {pid}, or one that it has started,"),
                 None => "a process of another container".to_owned(),
@@ -180,7 +177,7 @@ fn listener_of(path: &Path) -> io::Result<Option<String>> {
         Err(error) => match error.kind() {
             // Its queue is full.
             io::ErrorKind::WouldBlock => Ok(Some("a process with many clients".to_owned())),
-            // In the second case it was removed meanwhile.
+            // The second error means that it was removed meanwhile.
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(None),
             _ => Err(error),
         },
@@ -207,7 +204,7 @@ impl Drop for SocketFile {
     fn drop(&mut self) {
         let found = fs::symlink_metadata(&self.path);
         if found.is_ok_and(|metadata| identity(&metadata) == self.identity) {
-            // If it cannot be removed, the next server finds that nobody listens.
+            // If it cannot be removed, the next server finds it abandoned.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -292,13 +289,13 @@ mod tests {
         let directory = Directory::new("file");
         let path = directory.join("socket");
         fs::write(&path, "precious").unwrap();
-        assert!(refusal(&path).contains("a file that is no socket"), "{}", refusal(&path));
+        assert!(refusal(&path).contains("a file, not a socket"), "{}", refusal(&path));
         assert_eq!(fs::read(&path).unwrap(), b"precious");
         fs::create_dir(directory.join("d")).unwrap();
-        assert!(refusal(&directory.join("d")).contains("a directory that is no socket"));
+        assert!(refusal(&directory.join("d")).contains("a directory, not a socket"));
         abandoned(&directory.join("old"));
         symlink(directory.join("old"), directory.join("link")).unwrap();
-        assert!(refusal(&directory.join("link")).contains("a link that is no socket"));
+        assert!(refusal(&directory.join("link")).contains("a link, not a socket"));
         assert!(refusal(&path.join("x")).contains("its directory cannot be made"));
     }
 
@@ -314,7 +311,7 @@ mod tests {
         UnixPort::bind(&directory.join("socket")).unwrap();
         let metadata = fs::metadata(&directory.0).unwrap();
         let other = check_directory(&metadata, metadata.uid() + 1);
-        // That of root is good for everybody.
+        // A directory of root is safe for everybody.
         assert_eq!(other.is_ok(), metadata.uid() == 0);
     }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use reverb_data::{MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig};
+use reverb_data::{RateLimiterConfig, TableConfig};
 use reverb_engine::Table;
 
 use super::*;
@@ -15,18 +15,7 @@ fn limiter(spi: f64, min_size: i64, min_diff: f64, max_diff: f64) -> RateLimiter
 
 /// A table with 100 items of 400 bytes, an insert and a sample just now, in which nobody waits.
 fn table(rate_limiter: RateLimiterConfig) -> TableStatus {
-    let config = TableConfig {
-        name: "t".to_owned(),
-        sampler: SelectorConfig::Fifo,
-        remover: SelectorConfig::Fifo,
-        max_size: 1000,
-        max_times_sampled: 0,
-        rate_limiter,
-        signature: None,
-        seed: None,
-        memory: MemoryConfig::default(),
-        max_priority: reverb_data::MaxPriority::default(),
-    };
+    let config = TableConfig { rate_limiter, ..TableConfig::fifo("t", 1000) };
     let mut status = Table::new(config).unwrap().status();
     status.info.current_size = 100;
     (status.inserting.reason, status.sampling.reason) = (None, None);
@@ -206,7 +195,7 @@ fn a_table_that_nobody_uses_is_idle() {
     let mut status = table(free());
     status.statistics.last_insert_ns = NOW_NS - 41_000_000_000;
     status.statistics.last_sample_ns = 0;
-    let text = "Nobody asks: the last insert was 41 s ago, no sample yet.";
+    let text = "No requests: the last insert was 41 s ago, no sample yet.";
     check(&status, &around(), State::Idle, text);
 }
 

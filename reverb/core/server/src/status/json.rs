@@ -8,7 +8,7 @@ use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, Serialize
 use reverb_wire::DESCRIPTORS;
 use reverb_wire::generated::reverb::StatusResponse;
 
-static DESCRIPTOR: LazyLock<MessageDescriptor> = LazyLock::new(|| {
+pub(crate) static DESCRIPTOR: LazyLock<MessageDescriptor> = LazyLock::new(|| {
     let pool = DescriptorPool::decode(DESCRIPTORS).expect("it was checked when it was generated");
     pool.get_message_by_name("reverb.StatusResponse").expect("a test asks for it")
 });

@@ -91,6 +91,7 @@ async fn every_call_wants_its_right() {
     let drain = own::DrainRequest { timeout_s: f64::NAN };
     let update = own::UpdatePrioritiesRequest { table: a(), ..Default::default() };
     let bounds = own::SetRateLimiterRequest { table: a(), restore: true, ..Default::default() };
+    let wait_reason = own::WaitReasonRequest { table: a() };
     // A map without shards.
     let map = own::SetDirectoryRequest { map: Some(own::ShardMap::default()), index: 0 };
     for (path, allowed, request) in [
@@ -117,6 +118,7 @@ async fn every_call_wants_its_right() {
         (own::DirectoryRequest::PATH, &everybody, Vec::new()),
         (calls::WATCH, &everybody, Vec::new()),
         (proto::ServerInfoRequest::PATH, &everybody, Vec::new()),
+        (own::WaitReasonRequest::PATH, &everybody, wait_reason.encode_to_vec()),
         (calls::INITIALIZE_CONNECTION, &everybody, Vec::new()),
         (calls::REFLECTION, &everybody, Vec::new()),
     ] {

@@ -31,7 +31,7 @@ async fn get_with(port: u16, path: &str, headers: &str) -> (String, String) {
 /// server are on a port of this host.
 fn start_with_tokens(name: &str, host: &str) -> (Server, u16, [String; 2]) {
     let tokens = [new_token().unwrap(), new_token().unwrap()];
-    let tables = TableSet::Of(["a".to_owned()].into());
+    let tables = TableSet::Named(["a".to_owned()].into());
     let line = |name, right, tables, token: &str| {
         hash_line(name, [right].into_iter().collect(), tables, token).unwrap()
     };

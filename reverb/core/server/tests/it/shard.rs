@@ -589,7 +589,7 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
             self: &Arc<Self>,
             _: &str,
             (): (),
-            _: reverb_rpc::frames::MessageReader,
+            _: reverb_rpc::framing::MessageReader,
             _: &mut reverb_rpc::server::Responder,
         ) -> reverb_data::Result<reverb_rpc::status::Status> {
             Err(reverb_data::Error::unimplemented(""))
@@ -623,17 +623,14 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
         let text = format!("The server at {address} does not {what}: it is a server of dm-reverb,");
         assert!(error.message().starts_with(&text), "{error}");
     };
-    told(soon(old.call(ask())).await.unwrap_err(), "tell the map of a group of shards");
+    told(soon(old.call(ask())).await.unwrap_err(), "return the map of a group of shards");
     let request = own::SetDirectoryRequest::default();
-    told(soon(old.call(request)).await.unwrap_err(), "take the map of a group of shards");
+    told(soon(old.call(request)).await.unwrap_err(), "accept the map of a group of shards");
     let mut watch = soon(old.watch(&[])).await.unwrap();
     told(soon(watch.receive()).await.unwrap_err(), "watch tables");
-    told(
-        soon(old.update_priorities("", &[], &[])).await.unwrap_err(),
-        "tell which keys it does not have",
-    );
+    told(soon(old.update_priorities("", &[], &[])).await.unwrap_err(), "report missing keys");
     let request = own::SetRateLimiterRequest::default();
     told(soon(old.call(request)).await.unwrap_err(), "move the bounds of rate limiters");
     let mut transfer = soon(old.open_transfer()).await.unwrap();
-    told(soon(transfer.finish()).await.unwrap_err(), "take items of other shards");
+    told(soon(transfer.finish()).await.unwrap_err(), "accept items of other shards");
 }

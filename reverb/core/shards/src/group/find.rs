@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::{Group, PATIENCE, View};
 use crate::member::{Line, Member, Place, State};
 use crate::slot_map::SlotMap;
-use crate::tables::{check_alike, check_samplers, samplings};
+use crate::tables::{check_alike, samplings};
 
 /// How long a shard is waited for when another one has answered.
 const AFTER_OTHERS: Duration = Duration::from_millis(700);
@@ -236,8 +236,7 @@ impl Group {
         }
         match (first, failure) {
             (Some((_, info)), _) => {
-                check_samplers(&info.tables)?;
-                view.samplings = samplings(&info.tables);
+                view.samplings = samplings(&info.tables)?;
                 view.tables = info.tables;
                 Ok(())
             }

@@ -197,22 +197,32 @@ fn describe(before: &[TableInfo], after: &[TableInfo]) -> Vec<ChangedSetting> {
 fn given_after(given: &[TableInfo], changes: &[TableChange]) -> Vec<TableInfo> {
     let mut given = given.to_vec();
     for change in changes {
-        let Some(table) = given.iter_mut().find(|table| table.name == change.table) else {
+        // The pattern is exhaustive, so that the compiler points here when a setting is added.
+        let TableChange {
+            table: name,
+            max_size,
+            max_bytes,
+            max_times_sampled,
+            rate_limiter,
+            priority_exponent,
+            sampler,
+        } = change;
+        let Some(table) = given.iter_mut().find(|table| table.name == *name) else {
             continue;
         };
-        table.max_size = change.max_size.unwrap_or(table.max_size);
-        table.max_bytes = change.max_bytes.unwrap_or(table.max_bytes);
-        table.max_times_sampled = change.max_times_sampled.unwrap_or(table.max_times_sampled);
-        if change.sampler.is_some() {
-            table.sampler_options = change.sampler;
+        table.max_size = max_size.unwrap_or(table.max_size);
+        table.max_bytes = max_bytes.unwrap_or(table.max_bytes);
+        table.max_times_sampled = max_times_sampled.unwrap_or(table.max_times_sampled);
+        if sampler.is_some() {
+            table.sampler_options = *sampler;
         }
-        if let (Some(priority_exponent), Some(sampler)) =
-            (change.priority_exponent, &mut table.sampler_options)
+        if let (&Some(priority_exponent), Some(sampler)) =
+            (priority_exponent, &mut table.sampler_options)
         {
             sampler.distribution =
                 Some(Distribution::Prioritized(Prioritized { priority_exponent }));
         }
-        if let (Some(limiter), Some(info)) = (change.rate_limiter, &mut table.rate_limiter_info) {
+        if let (Some(limiter), Some(info)) = (rate_limiter, &mut table.rate_limiter_info) {
             info.samples_per_insert = limiter.samples_per_insert;
             info.min_diff = limiter.min_diff;
             info.max_diff = limiter.max_diff;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use reverb_data::{Error, Result};
 use reverb_wire::Calls as _;
+use reverb_wire::calls::Call;
 use reverb_wire::generated::reverb::{ShardStatus, StatusRequest, StatusResponse};
 
 use super::Merge;
@@ -17,31 +18,41 @@ use crate::transport::of_shard;
 
 impl Merge for StatusRequest {
     async fn merge(self, _: &Arc<Group>, view: &View) -> Result<StatusResponse> {
-        let asked = view.members.iter().map(|member| async move {
-            let asked = async { member.shard()?.call(self).await };
-            (member, answer_of(member, ROLL_CALL, asked).await)
-        });
-        let mut shards = Vec::new();
-        let mut failure = None;
-        for (member, answer) in join_all(asked).await {
-            let (status, error) = match answer {
-                Ok(status) => {
-                    member.came_up(None);
-                    (Some(status), None)
-                }
-                Err(error) if error.is_transient() => {
-                    member.went_down(&error);
-                    (None, Some(error))
-                }
-                Err(error) => return Err(of_shard(error, &member.name())),
-            };
-            shards.push(row(member, status, error.as_ref()));
-            failure = failure.or(error);
-        }
-        match failure {
-            Some(error) if shards.iter().all(|shard| shard.status.is_none()) => Err(error),
-            _ => Ok(status::together(shards)),
-        }
+        together(view, self, |status| status).await
+    }
+}
+
+/// Asks every shard, and sums the statuses of those that answer.
+pub(super) async fn together<C: Call + Clone>(
+    view: &View,
+    request: C,
+    status_of: impl Fn(C::Answer) -> StatusResponse,
+) -> Result<StatusResponse> {
+    let request = &request;
+    let asked = view.members.iter().map(|member| async move {
+        let asked = async { member.shard()?.call(request.clone()).await };
+        (member, answer_of(member, ROLL_CALL, asked).await)
+    });
+    let mut shards = Vec::new();
+    let mut failure = None;
+    for (member, answer) in join_all(asked).await {
+        let (status, error) = match answer {
+            Ok(answer) => {
+                member.came_up(None);
+                (Some(status_of(answer)), None)
+            }
+            Err(error) if error.is_transient() => {
+                member.went_down(&error);
+                (None, Some(error))
+            }
+            Err(error) => return Err(of_shard(error, &member.name())),
+        };
+        shards.push(row(member, status, error.as_ref()));
+        failure = failure.or(error);
+    }
+    match failure {
+        Some(error) if shards.iter().all(|shard| shard.status.is_none()) => Err(error),
+        _ => Ok(status::together(shards)),
     }
 }
 

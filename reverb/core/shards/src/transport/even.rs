@@ -77,7 +77,7 @@ async fn ask(
 
 /// Whether a writer of these tables shall leave its shard, as far as the shards have told. Never
 /// waits.
-pub(super) fn has_better_place(group: &Group, shard: i32, tables: &[Arc<str>]) -> bool {
+pub(super) fn has_better_shard(group: &Group, shard: i32, tables: &[Arc<str>]) -> bool {
     if group.address.writers != Writers::Even {
         return false;
     }

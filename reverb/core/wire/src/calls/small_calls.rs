@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The small calls: of each its path, its row, and what its request says.
+//! The small calls: path, row and decoded parts of each request.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -12,13 +12,14 @@ use crate::generated::reverb::{
     ConfigureTablesResponse, DirectoryRequest, DirectoryResponse, DrainRequest, DrainResponse,
     SetDirectoryRequest, SetDirectoryResponse, SetPausedRequest, SetPausedResponse,
     SetRateLimiterRequest, SetRateLimiterResponse, StatusRequest, StatusResponse,
+    WaitReasonRequest, WaitReasonResponse,
 };
 use crate::generated::{
     CheckpointRequest, CheckpointResponse, ResetRequest, ResetResponse, ServerInfoRequest,
     ServerInfoResponse,
 };
 
-/// A call that is asked again, of a caller with any right, and merged by a group.
+/// Row of a call that clients repeat, that needs any right, and whose answers a group merges.
 const fn call<C: Call>(needs: Needs) -> SmallCall {
     SmallCall {
         row: Row { path: C::PATH, needs, limit: SMALL },
@@ -87,7 +88,7 @@ static CHECKPOINT: SmallCall = SmallCall {
     ..call::<CheckpointRequest>(Needs::OnAllTables(Right::Admin))
 };
 
-/// Reports the result of checkpoints. dm-reverb does not have it.
+/// Reports the result of checkpoints. Not in dm-reverb.
 impl Call for CheckpointStatusRequest {
     type Answer = CheckpointStatusResponse;
     const PATH: &'static str = "/reverb.ReplayService/CheckpointStatus";
@@ -103,7 +104,7 @@ static CHECKPOINT_STATUS: SmallCall = SmallCall {
     ..call::<CheckpointStatusRequest>(Needs::OnTable(Right::Sample))
 };
 
-/// Tells all that a server counts. dm-reverb does not have it.
+/// Reports everything that a server counts. Not in dm-reverb.
 impl Call for StatusRequest {
     type Answer = StatusResponse;
     const PATH: &'static str = "/reverb.ReplayService/Status";
@@ -119,7 +120,25 @@ static STATUS: SmallCall = SmallCall {
     ..call::<StatusRequest>(Needs::OnTable(Right::Sample))
 };
 
-/// Changes settings of tables: all, or none. dm-reverb does not have it.
+/// Reasons why calls for a table wait. Not in dm-reverb.
+impl Call for WaitReasonRequest {
+    type Answer = WaitReasonResponse;
+    const PATH: &'static str = "/reverb.ReplayService/WaitReason";
+    const CALL: &'static SmallCall = &WAIT_REASON;
+
+    fn decode_answer(answer: Bytes) -> Decoded<WaitReasonResponse> {
+        WaitReasonResponse::decode(answer)
+    }
+}
+
+static WAIT_REASON: SmallCall = SmallCall {
+    repeat: Repeat::Never,
+    reaches_one: false,
+    missing: Some("tell why a table waits"),
+    ..call::<WaitReasonRequest>(Needs::AnyRight)
+};
+
+/// Changes settings of tables: all, or none. Not in dm-reverb.
 impl Call for ConfigureTablesRequest {
     type Answer = ConfigureTablesResponse;
     const PATH: &'static str = "/reverb.ReplayService/ConfigureTables";
@@ -156,7 +175,7 @@ static CONFIGURE_TABLES: SmallCall = SmallCall {
     ..call::<ConfigureTablesRequest>(Needs::OnTable(Right::Admin))
 };
 
-/// Pauses a side of a table, or ends that. dm-reverb does not have it.
+/// Pauses or resumes inserts or samples of a table. Not in dm-reverb.
 impl Call for SetPausedRequest {
     type Answer = SetPausedResponse;
     const PATH: &'static str = "/reverb.ReplayService/SetPaused";
@@ -181,8 +200,8 @@ static SET_PAUSED: SmallCall = SmallCall {
     ..call::<SetPausedRequest>(Needs::OnTable(Right::Admin))
 };
 
-/// Ends all streams. dm-reverb does not have it. A call that was lost is not made again: it could
-/// reach the server after its restart.
+/// Ends all streams. Not in dm-reverb. A lost call is not repeated: it could reach the server after
+/// its restart.
 impl Call for DrainRequest {
     type Answer = DrainResponse;
     const PATH: &'static str = "/reverb.ReplayService/Drain";
@@ -200,7 +219,7 @@ static DRAIN: SmallCall = SmallCall {
     ..call::<DrainRequest>(Needs::OnAllTables(Right::Admin))
 };
 
-/// Tells the map of a group of shards. dm-reverb does not have it.
+/// Returns the map of a group of shards. Not in dm-reverb.
 impl Call for DirectoryRequest {
     type Answer = DirectoryResponse;
     const PATH: &'static str = "/reverb.ReplayService/Directory";
@@ -215,11 +234,11 @@ static DIRECTORY: SmallCall = SmallCall {
     repeat: Repeat::Never,
     group: InGroup::Own,
     reaches_one: false,
-    missing: Some("tell the map of a group of shards"),
+    missing: Some("return the map of a group of shards"),
     ..call::<DirectoryRequest>(Needs::AnyRight)
 };
 
-/// Gives a shard a new map. dm-reverb does not have it.
+/// Gives a shard a new map. Not in dm-reverb.
 impl Call for SetDirectoryRequest {
     type Answer = SetDirectoryResponse;
     const PATH: &'static str = "/reverb.ReplayService/SetDirectory";
@@ -239,11 +258,11 @@ static SET_DIRECTORY: SmallCall = SmallCall {
     repeat: Repeat::Never,
     group: InGroup::Refused,
     announced: true,
-    missing: Some("take the map of a group of shards"),
+    missing: Some("accept the map of a group of shards"),
     ..call::<SetDirectoryRequest>(Needs::OnAllTables(Right::Admin))
 };
 
-/// Moves the bounds of a rate limiter. dm-reverb does not have it.
+/// Moves the bounds of a rate limiter. Not in dm-reverb.
 impl Call for SetRateLimiterRequest {
     type Answer = SetRateLimiterResponse;
     const PATH: &'static str = "/reverb.ReplayService/SetRateLimiter";
@@ -266,12 +285,13 @@ static SET_RATE_LIMITER: SmallCall = SmallCall {
 };
 
 /// All small calls. A test of the server compares the list with its handlers.
-pub static SMALL_CALLS: [&SmallCall; 11] = [
+pub static SMALL_CALLS: [&SmallCall; 12] = [
     ResetRequest::CALL,
     ServerInfoRequest::CALL,
     CheckpointRequest::CALL,
     CheckpointStatusRequest::CALL,
     StatusRequest::CALL,
+    WaitReasonRequest::CALL,
     ConfigureTablesRequest::CALL,
     SetPausedRequest::CALL,
     DrainRequest::CALL,

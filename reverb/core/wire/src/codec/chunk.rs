@@ -13,15 +13,15 @@ use reverb_rpc::message::MessageBuilder;
 /// An encoded chunk in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawChunk<'a> {
-    /// Its key.
+    /// Key.
     pub key: u64,
-    /// The range of its steps in the episode.
+    /// Range of its steps in the episode.
     pub range: SequenceRange,
-    /// Whether its integer tensors are delta encoded.
+    /// True if its integer tensors are delta encoded.
     pub delta: bool,
     /// The serialized `ChunkData.Data`.
     pub data: &'a [u8],
-    /// Whether it has data in the field of early checkpoints.
+    /// True if it has data in the field of early checkpoints.
     pub has_deprecated_data: bool,
 }
 
@@ -82,8 +82,8 @@ impl<'a> RawChunk<'a> {
         Ok(())
     }
 
-    /// A chunk that is stored; `message` is the buffer that contains `data`. It does not keep a
-    /// message alive that is much larger than itself.
+    /// Creates a chunk for storing; `message` is the buffer that contains `data`. It does not keep
+    /// a message alive that is much larger than itself.
     pub fn to_stored(&self, message: &Bytes, maker: &mut ChunkMaker) -> Chunk {
         if self.data.len() >= MIN_SHARED_STORED && self.data.len() >= message.len() / 2 {
             self.to_shared(message)
@@ -92,7 +92,8 @@ impl<'a> RawChunk<'a> {
         }
     }
 
-    /// A chunk that is decoded soon and dropped; `message` is the buffer that contains `data`.
+    /// Creates a chunk that is decoded soon and dropped; `message` is the buffer that contains
+    /// `data`.
     pub fn to_transient(&self, message: &Bytes) -> Chunk {
         if self.data.len() > MIN_SHARED_TRANSIENT {
             self.to_shared(message)
@@ -132,7 +133,7 @@ fn parse_range(message: &[u8], range: &mut SequenceRange) -> Result<()> {
     Ok(())
 }
 
-/// What has to be known of a chunk before it is written.
+/// Lengths of a chunk that are needed before it is written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChunkMeasure {
     range_len: usize,
@@ -166,7 +167,7 @@ impl ChunkMeasure {
     }
 }
 
-/// Length of a varint field with a number below 16, which is left out if it is zero.
+/// Length of a varint field with a number below 16; 0 if the value is zero, which is left out.
 #[inline]
 fn field_len(value: u64) -> usize {
     if value == 0 { 0 } else { 1 + varint_len(value) }
@@ -197,7 +198,7 @@ pub(crate) fn put_chunk(
     put_varint_field(builder.out(), 6, measure.tensors);
 }
 
-/// The largest payload of a chunk that most likely takes less than 128 bytes in all.
+/// Largest payload of a chunk that most likely takes less than 128 bytes in all.
 const MAX_SHORT_PAYLOAD: usize = 88;
 
 /// Appends a small chunk without a shared payload.

@@ -12,7 +12,7 @@ use crate::decoded_size;
 use crate::transport::InsertBatch;
 use reverb_rpc::message::{Message, MessageBuilder};
 
-/// Encodes a batch; `templates` are those of the stream.
+/// Encodes a batch; `templates` belong to the stream.
 pub fn encode_request(batch: &InsertBatch, templates: &mut TrajectoryTemplates) -> Message {
     let small = batch.chunks.iter().map(|chunk| chunk.payload_len().min(2048) + 64).sum::<usize>();
     let mut builder = MessageBuilder::with_capacity(
@@ -37,7 +37,7 @@ pub fn encode_request(batch: &InsertBatch, templates: &mut TrajectoryTemplates) 
     builder.finish()
 }
 
-/// What a chunk without content takes when a stream holds it, about.
+/// Approximate memory of a chunk without content that a stream holds.
 const CHUNK_BYTES: usize = 112;
 
 /// A received request. Its chunks and items are read from the message on demand.
@@ -67,7 +67,8 @@ impl InsertRequest {
                 _ => {}
             }
         }
-        // Twice: a chunk of a single number has some fifty bytes in a message.
+        // The factor of two allows chunks of a single number, which take some fifty bytes in a
+        // message.
         decoded_size::check(2 * message.len(), num_chunks * CHUNK_BYTES)?;
         Ok(Self { message, num_chunks, num_items, num_kept_chunks })
     }
@@ -160,12 +161,10 @@ pub fn decode_confirmation(message: &[u8]) -> Result<Vec<u64>> {
     Ok(keys)
 }
 
-/// The number of keys in a packed list.
 pub(crate) fn packed_len(packed: &[u8]) -> usize {
     packed.iter().filter(|&&byte| byte < 0x80).count()
 }
 
-/// Reads a packed list of keys.
 pub(crate) fn read_packed(packed: &[u8], keys: &mut Vec<u64>) -> Result<()> {
     keys.reserve(packed_len(packed));
     for_each_packed(packed, |key| keys.push(key))

@@ -16,19 +16,19 @@ const NANOS_PER_SECOND: i64 = 1_000_000_000;
 /// An encoded item in a message. Its trajectory is read when its chunks are available.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RawItem<'a> {
-    /// Its key.
+    /// Key.
     pub key: u64,
     /// Name of its table.
     pub table: &'a str,
-    /// Its priority; `MAX_PRIORITY` of an item that shall have the largest one of its table.
+    /// Priority; `MAX_PRIORITY` for an item that gets the largest one of its table.
     pub priority: f64,
-    /// What the remover goes by instead.
+    /// Priority for the remover, if it differs.
     pub removal_priority: Option<f64>,
-    /// How often it was sampled.
+    /// Number of times it was sampled.
     pub times_sampled: i32,
-    /// Wall time of its insertion, nanoseconds since 1970; 0 if it is not given.
+    /// Wall time of its insertion, nanoseconds since 1970; 0 if it is missing.
     pub inserted_at_ns: i64,
-    /// Whether it has the chunk references of early checkpoints, which `trajectory` does not read.
+    /// True if it has the chunk references of early checkpoints, which `trajectory` does not read.
     pub has_deprecated_references: bool,
     message: &'a [u8],
     trajectory: &'a [u8],
@@ -79,7 +79,7 @@ impl<'a> RawItem<'a> {
         if has_max_priority {
             item.priority = MAX_PRIORITY;
         } else if is_max_priority(item.priority) {
-            // Only the flag asks for it.
+            // A NaN that is not flagged is no `MAX_PRIORITY`.
             item.priority = f64::NAN;
         }
         Ok(item)
@@ -110,12 +110,12 @@ impl<'a> RawItem<'a> {
         Ok(())
     }
 
-    /// Its trajectory. `find` returns the chunk of a key.
+    /// Reads its trajectory. `find` returns the chunk of a key.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` if there are no columns, a column is empty or a number is negative; and
-    /// what `find` returns.
+    /// errors of `find`.
     pub fn trajectory<'c>(
         &self,
         mut find: impl FnMut(u64) -> Result<&'c Chunk>,
@@ -148,7 +148,7 @@ impl<'a> RawItem<'a> {
         builder.finish()
     }
 
-    /// The message of its trajectory, if it has it in one piece.
+    /// Message of its trajectory, unless it is split.
     #[inline]
     pub(crate) fn only_trajectory(&self) -> Option<&'a [u8]> {
         (self.num_trajectories == 1).then_some(self.trajectory)
@@ -246,15 +246,15 @@ fn parse_timestamp(message: &[u8]) -> Result<i64> {
 /// The fields of an item besides its trajectory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ItemHead<'a> {
-    /// Its key.
+    /// Key.
     pub key: u64,
     /// Name of its table.
     pub table: &'a str,
-    /// Its priority, or `MAX_PRIORITY`.
+    /// Priority, or `MAX_PRIORITY`.
     pub priority: f64,
-    /// What the remover goes by instead.
+    /// Priority for the remover, if it differs.
     pub removal_priority: Option<f64>,
-    /// How often it was sampled.
+    /// Number of times it was sampled.
     pub times_sampled: i32,
     /// Wall time of its insertion, nanoseconds since 1970; `None` leaves it out.
     pub inserted_at_ns: Option<i64>,
@@ -284,17 +284,17 @@ pub fn put_item_with_keys(
     put_extensions(out, head);
 }
 
-/// What servers that do not know `MAX_PRIORITY` take instead, as an empty table does.
+/// Priority for servers that do not know `MAX_PRIORITY`; an empty table uses it too.
 const PRIORITY_INSTEAD: f64 = 1.0;
 
-/// Appends what dm-reverb does not know.
+/// Appends the fields that dm-reverb does not know.
 #[inline]
 fn put_extensions(out: &mut Vec<u8>, head: &ItemHead<'_>) {
     if is_max_priority(head.priority) {
         put_varint_field(out, 1001, 1);
     }
     if let Some(priority) = head.removal_priority {
-        // Also 0 has to be written.
+        // Written even if it is 0.
         put_tag(out, 1002, 1);
         out.extend(priority.to_le_bytes());
     }

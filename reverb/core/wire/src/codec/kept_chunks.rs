@@ -18,7 +18,7 @@ pub(crate) struct KeptChunks {
     limit: usize,
     bytes: usize,
     in_order: VecDeque<Chunk>,
-    /// The latest chunk of each key. Keys should be random, but two chunks can have the same one.
+    /// Latest chunk of each key. Keys should be random, but two chunks can have the same one.
     by_key: HashMap<u64, Chunk>,
 }
 
@@ -39,7 +39,6 @@ impl KeptChunks {
         true
     }
 
-    /// The latest chunk of a key.
     pub(crate) fn get(&self, key: u64) -> Option<&Chunk> {
         self.by_key.get(&key)
     }

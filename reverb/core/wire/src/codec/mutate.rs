@@ -12,7 +12,7 @@ use reverb_rpc::message::{Message, MessageBuilder};
 use crate::codec::insert::{packed_len, read_packed};
 use crate::decoded_size;
 
-/// Tag and length, and key and priority with theirs.
+/// Tag and length of an update, and its key and priority with theirs.
 const MAX_UPDATE_BYTES: usize = 2 + 11 + 9;
 
 /// New priorities and keys to delete, for one table.
@@ -83,7 +83,6 @@ pub fn parse_mutation(message: &Bytes) -> Result<Mutation> {
     Ok(mutation)
 }
 
-/// How many updates and deletions there are.
 fn count(message: &[u8]) -> Result<(usize, usize)> {
     let (mut updates, mut deletes) = (0, 0);
     let mut reader = Reader::new(message);

@@ -19,10 +19,10 @@ use crate::generated::{SampleStreamRequest, Timeout, sample_stream_request};
 use crate::transport::SampleRequest;
 use reverb_rpc::message::{Message, MessageBuilder};
 
-/// A message is closed once its chunks exceed this many bytes.
+/// Bytes of chunks after which a message is closed.
 pub const MAX_MESSAGE_CHUNK_BYTES: usize = 2 << 20;
 
-/// Makes the message of a request.
+/// Creates the message of a request.
 ///
 /// dm-reverb's servers take a timeout of zero as "no timeout", so their shortest timeout is sent
 /// instead.
@@ -46,7 +46,7 @@ pub fn request(request: &SampleRequest<'_>) -> SampleStreamRequest {
     }
 }
 
-/// What a request asks of its items.
+/// Options of a request.
 ///
 /// # Errors
 ///
@@ -75,28 +75,26 @@ fn stacking(request: &SampleStreamRequest) -> Result<Option<Stacking>> {
 #[derive(Debug)]
 pub struct SampleEncoder {
     builder: MessageBuilder,
-    /// What is reserved for the next message.
     capacity: usize,
     chunk_bytes: usize,
     scratch: Vec<u8>,
     templates: TrajectoryTemplates,
-    /// The chunks that the reader of a scan has. For other readers, each sample is sent with all
-    /// its chunks.
+    /// Chunks that the reader of a scan has. For other readers, each sample is sent with all its
+    /// chunks.
     kept: Option<KeptChunks>,
-    /// Of the sample that is being written: the number of its chunks that were written.
+    /// Number of chunks of the current sample that were written.
     written: Option<usize>,
-    /// Of the sample that is being written, if its reader keeps chunks: those that it does not
-    /// have.
+    /// Chunks of the current sample that its reader does not have, if it keeps chunks.
     new_chunks: Vec<Chunk>,
 }
 
 /// Initial capacity, so that the buffer of a small sample need not grow.
 const SAMPLE_CAPACITY: usize = 256;
 
-/// The most that is reserved for a message because the one before took as much.
+/// Maximum capacity that is reserved because of the previous message.
 const MAX_CAPACITY: usize = 64 << 10;
 
-/// The length of an entry with a smaller payload is written after it, which may move it.
+/// Payloads below this size are written before their entry's length, which may move them.
 const MAX_SMALL_PAYLOAD: usize = 4096;
 
 impl Default for SampleEncoder {
@@ -127,14 +125,14 @@ impl SampleEncoder {
         self
     }
 
-    /// Whether the message should be taken before a sample is added.
+    /// Returns true if the message should be taken before a sample is added.
     pub fn is_full(&self) -> bool {
         self.chunk_bytes > MAX_MESSAGE_CHUNK_BYTES
     }
 
     /// Writes a sample of `table`, or more of it, until its chunks in this message have more than
-    /// `max_bytes`. Returns whether the sample is complete; else the message must be taken, and the
-    /// same sample be given again.
+    /// `max_bytes`. Returns true if the sample is complete; if not, the message must be taken, and
+    /// the same sample be given again.
     pub fn write(&mut self, table: &str, sample: &Sampled, max_bytes: usize) -> bool {
         let chunks = sample.trajectory.chunks();
         if self.written.is_none() {
@@ -164,7 +162,7 @@ impl SampleEncoder {
         is_complete
     }
 
-    /// Writes a sample of one small chunk, as most are, at once. The bytes are the same.
+    /// Writes a sample of one small chunk, the most common case, at once. The bytes are the same.
     fn put_small_entry(&mut self, table: &str, sample: &Sampled, chunk: &Chunk) {
         self.chunk_bytes += chunk.payload_len();
         self.reserve();
@@ -177,8 +175,7 @@ impl SampleEncoder {
     }
 
     /// Writes an entry with the chunks from `begin` on, until the chunks of the message have more
-    /// than
-    /// `max_bytes`. Returns where it has ended.
+    /// than `max_bytes`. Returns the index after the last written chunk.
     fn put_entry_of(&mut self, chunks: &[Chunk], begin: usize, max_bytes: usize) -> usize {
         let mut end = begin;
         while end < chunks.len() {
@@ -192,14 +189,13 @@ impl SampleEncoder {
         end
     }
 
-    /// The message that was written. The next one begins.
+    /// Takes the written message, and begins the next one.
     pub fn take(&mut self) -> Message {
         self.chunk_bytes = 0;
         self.capacity = self.builder.out().len().clamp(SAMPLE_CAPACITY, MAX_CAPACITY);
         std::mem::replace(&mut self.builder, MessageBuilder::with_capacity(0)).finish()
     }
 
-    /// Makes room for a message that begins.
     fn reserve(&mut self) {
         if self.builder.body_len() == 0 {
             self.builder.out().reserve(self.capacity);
@@ -276,15 +272,14 @@ impl SampleDecoder {
         Self::default()
     }
 
-    /// A decoder that keeps this many bytes of chunks. It must not be less than the encoder's
-    /// number.
+    /// A decoder that keeps this many bytes of chunks, at least as many as the encoder.
     #[must_use]
     pub fn with_kept_chunks(mut self, bytes: usize) -> Self {
         self.kept = Some(KeptChunks::new(bytes));
         self
     }
 
-    /// Whether a sample has begun and not ended.
+    /// Returns true if a sample has begun and not ended.
     pub fn is_within_sample(&self) -> bool {
         self.info.is_some() || !self.chunks.is_empty()
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Trajectories of items of one chunk. Those of a program differ in nothing but the key of the
-//! chunk, so the message of one is the template of the next: for a writer, which puts another key
-//! into it, and for a reader, which compares all the rest and takes the key out.
+//! Templates for trajectories of items of one chunk. Those of a program differ only in the key of
+//! the chunk, so the message of one is the template of the next: a writer puts another key into it,
+//! and a reader compares everything else and extracts the key.
 
 use reverb_data::proto_bytes::{Field, Reader, put_bytes_field, varint};
 use reverb_data::{ByteMask, Chunk, OneChunkColumns, RecentCache, Result, Trajectory};
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::codec::item::{RawItem, put_trajectory};
 
-/// The templates of a stream, for one of its directions.
+/// Templates of one direction of a stream.
 #[derive(Debug, Default)]
 pub struct TrajectoryTemplates {
     known: RecentCache<Template>,
@@ -44,7 +44,7 @@ impl TrajectoryTemplates {
         }
     }
 
-    /// The trajectory of an item, as [`RawItem::trajectory`] reads it and with the same errors.
+    /// Trajectory of an item, as [`RawItem::trajectory`] reads it and with the same errors.
     pub fn read<'c>(
         &mut self,
         item: &RawItem<'_>,
@@ -68,13 +68,13 @@ impl TrajectoryTemplates {
     }
 }
 
-/// The message of a trajectory of one chunk, in which only the key of the chunk may change, and not
-/// its length.
+/// Message of a trajectory of one chunk, in which only the key of the chunk may change, and not its
+/// length.
 #[derive(Debug)]
 struct Template {
     columns: OneChunkColumns,
     message: Box<[u8]>,
-    /// The message without the keys.
+    /// Message without the keys.
     mask: ByteMask,
     key_places: SmallVec<[usize; 8]>,
     key_len: usize,
@@ -101,7 +101,7 @@ impl Template {
         Some(Self { columns, message: message.into(), mask, key_places, key_len })
     }
 
-    /// The key of the chunk, if the message has the form of this template.
+    /// Key of the chunk, if the message matches this template.
     #[inline]
     fn key_of(&self, message: &[u8]) -> Option<u64> {
         if !self.mask.matches(message) {
@@ -130,7 +130,7 @@ fn for_each_message<'a>(
     Some(())
 }
 
-/// The bytes of the key in a slice that has it once, behind a tag of one byte.
+/// Bytes of the key in a slice that has it once, behind a tag of one byte.
 fn only_key(slice: &[u8]) -> Option<&[u8]> {
     let mut key = None;
     let mut reader = Reader::new(slice);
@@ -155,7 +155,7 @@ mod tests {
 
     use super::*;
 
-    /// Keys of every length, several of each, and the one that is left out.
+    /// Keys of every length, several of each, and 0, which is left out.
     fn any_key() -> impl Strategy<Value = u64> {
         prop_oneof![Just(0), (0u32..64, 0u64..3).prop_map(|(bit, low)| 1 << bit | low)]
     }
@@ -164,7 +164,7 @@ mod tests {
         Chunk::from_slice(key, SequenceRange::default(), false, &[])
     }
 
-    /// Items of a few kinds, and of several chunks if the flag is set.
+    /// Items of a few templates, and of several chunks if the flag is set.
     fn item(
         keys: [u64; 2],
         (num_columns, length, has_two_chunks): (usize, usize, bool),
@@ -179,16 +179,16 @@ mod tests {
         builder.finish().unwrap()
     }
 
-    /// How a peer may write the key of a slice.
+    /// Ways in which a peer may write the key of a slice.
     #[derive(Debug, Clone, Copy)]
     enum KeyForm {
         Plain,
-        /// With a byte more than needed.
+        /// One byte longer than needed.
         Padded,
-        /// The first one does not count.
+        /// Twice; the first one is ignored.
         Twice,
         Last,
-        /// Its tag has a byte more than needed.
+        /// With a tag that is one byte longer than needed.
         LongTag,
         Missing,
     }
@@ -232,7 +232,7 @@ mod tests {
         ])
     }
 
-    /// What of a trajectory can be seen.
+    /// Visible content of a trajectory.
     fn content(trajectory: Result<Trajectory>) -> Result<(Vec<usize>, usize, Vec<u8>)> {
         trajectory.map(|it| {
             let chunks = it.chunks().iter().map(Chunk::identity).collect();
@@ -257,8 +257,8 @@ mod tests {
             }
         }
 
-        /// Of items of a few kinds, written in different ways, of chunks that may be missing, and
-        /// damaged: the results are the same, and so are the errors.
+        /// Items are of a few templates, written in different ways, with missing chunks and damage:
+        /// results and errors are the same as without templates.
         #[test]
         fn a_template_reads_what_is_read_without(
             chunk_keys in prop::collection::vec(any_key(), 1..6),

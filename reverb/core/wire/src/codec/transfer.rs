@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The messages of a transfer: `InsertStreamRequest`s whose items are as they were stored.
+//! Messages of a transfer: `InsertStreamRequest`s with stored items.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -11,10 +11,10 @@ use crate::codec::chunk::{ChunkMeasure, put_chunk};
 use crate::codec::item::{ItemHead, put_item};
 use crate::codec::trajectory_template::TrajectoryTemplates;
 
-/// A message ends when it has about this many bytes.
+/// Approximate size at which a message ends.
 const MESSAGE_BYTES: usize = 256 << 10;
 
-/// What an item or a chunk takes beside its payload, about.
+/// Approximate size of an item or a chunk without its payload.
 const OVERHEAD_BYTES: usize = 96;
 
 /// Bytes of chunks that the server keeps for later items; consecutive items often share chunks.
@@ -27,14 +27,12 @@ const KEPT_CHUNKS: usize = 1024;
 #[derive(Debug, Default)]
 pub struct TransferEncoder {
     templates: TrajectoryTemplates,
-    /// The chunks that the server has.
     kept: HashMap<u64, Chunk>,
-    /// Their keys, oldest first.
+    /// Keys of those chunks, oldest first.
     in_order: VecDeque<u64>,
     kept_bytes: usize,
 }
 
-/// A message that is being written.
 struct Draft {
     builder: MessageBuilder,
     bytes: usize,
@@ -48,7 +46,7 @@ impl Draft {
 }
 
 impl TransferEncoder {
-    /// The messages of items of a table.
+    /// Encodes items of a table.
     ///
     /// # Errors
     ///

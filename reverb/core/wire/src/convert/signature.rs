@@ -42,8 +42,7 @@ pub fn flatten_signature(value: &StructuredValue) -> Result<Signature> {
     Ok(Signature(columns))
 }
 
-/// The names of the columns of a nest, whatever its leaves are, in the order of
-/// [`flatten_signature`].
+/// Names of the columns of a nest with any leaves, in the order of [`flatten_signature`].
 ///
 /// # Errors
 ///
@@ -59,7 +58,7 @@ pub fn flatten_names(value: &StructuredValue) -> Result<ColumnNames> {
 
 type Keys<'a> = Vec<std::borrow::Cow<'a, str>>;
 
-/// Calls `leaf` for everything that is no container.
+/// Calls `leaf` for every value that is not a container.
 fn visit<'a>(
     value: &'a StructuredValue,
     path: &mut Keys<'a>,

@@ -18,7 +18,8 @@ use crate::generated::{
     priority_table_checkpoint,
 };
 
-/// The message of a selector. One that dm-reverb does not have stands beside the nearest one.
+/// Message of a selector. A selector that dm-reverb lacks goes into `extension`, beside the nearest
+/// one that it has.
 pub fn from_selector(config: SelectorConfig) -> KeyDistributionOptions {
     let mut extension = None;
     let distribution = match config {
@@ -57,7 +58,7 @@ fn from_draw(draw: Draw) -> extension::Draw {
 
 /// The message of a signature.
 pub fn from_signature(signature: &TableSignature) -> Option<StructuredValue> {
-    // The signature was checked when the table was made. One that cannot be decoded counts as none.
+    // The signature was checked when the table was created. One that cannot be decoded is left out.
     StructuredValue::decode(signature.encoded.as_ref()).ok()
 }
 
@@ -85,7 +86,7 @@ pub fn to_selector(options: Option<&KeyDistributionOptions>) -> Option<SelectorC
         Some(ExtendedDistribution::Draw(draw)) => match extension::Draw::try_from(*draw) {
             Ok(extension::Draw::Stratified) => Draw::Stratified,
             Ok(extension::Draw::Systematic) => Draw::Systematic,
-            // A later one that is not known here is the same but for its variance.
+            // An unknown one, from a newer release, differs only in its variance.
             Ok(extension::Draw::Independent) | Err(_) => Draw::Independent,
         },
         None => Draw::Independent,
@@ -101,17 +102,17 @@ pub fn to_selector(options: Option<&KeyDistributionOptions>) -> Option<SelectorC
     }
 }
 
-/// The number of bytes as messages have it.
+/// Number of bytes in messages; 0 for no limit.
 pub fn from_max_bytes(max_bytes: Option<u64>) -> i64 {
     max_bytes.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX))
 }
 
-/// The limit of a message, in which no limit is 0.
+/// Limit of a message, where 0 means no limit.
 pub fn to_max_bytes(max_bytes: i64) -> Option<u64> {
     u64::try_from(max_bytes).ok().filter(|&bytes| bytes > 0)
 }
 
-/// The enum of what a table does when it is full.
+/// Action of a full table, as an enum of messages.
 pub fn from_when_full(when_full: WhenFull) -> priority_table_checkpoint::WhenFull {
     match when_full {
         WhenFull::Remove => priority_table_checkpoint::WhenFull::Remove,
@@ -119,7 +120,7 @@ pub fn from_when_full(when_full: WhenFull) -> priority_table_checkpoint::WhenFul
     }
 }
 
-/// The limit of bytes that a message describes; without one in older messages.
+/// Memory limit of a message; none in older messages.
 pub fn to_memory(message: &PriorityTableCheckpoint) -> MemoryConfig {
     let when_full = match message.when_full() {
         priority_table_checkpoint::WhenFull::Remove => WhenFull::Remove,
@@ -128,7 +129,7 @@ pub fn to_memory(message: &PriorityTableCheckpoint) -> MemoryConfig {
     MemoryConfig { max_bytes: to_max_bytes(message.max_bytes), when_full }
 }
 
-/// The enum of which priority is the largest one of a table.
+/// Definition of a table's largest priority, as an enum of messages.
 pub fn from_max_priority(max_priority: MaxPriority) -> priority_table_checkpoint::MaxPriority {
     match max_priority {
         MaxPriority::Present => priority_table_checkpoint::MaxPriority::Present,
@@ -136,7 +137,7 @@ pub fn from_max_priority(max_priority: MaxPriority) -> priority_table_checkpoint
     }
 }
 
-/// Which priority is the largest one, as a message says.
+/// Definition of a table's largest priority in a message.
 pub fn to_max_priority(message: &PriorityTableCheckpoint) -> MaxPriority {
     match message.max_priority() {
         priority_table_checkpoint::MaxPriority::Present => MaxPriority::Present,
@@ -146,15 +147,22 @@ pub fn to_max_priority(message: &PriorityTableCheckpoint) -> MaxPriority {
 
 /// The message for the rate limiter of a table, with its counters.
 pub fn from_rate_limiter(info: &TableInfo) -> RateLimiterCheckpoint {
-    let config = &info.config.rate_limiter;
+    RateLimiterCheckpoint {
+        sample_count: info.num_samples,
+        insert_count: info.num_inserts,
+        delete_count: info.num_deletes,
+        ..from_limiter(&info.config.rate_limiter)
+    }
+}
+
+/// The message for a rate limiter without counters.
+pub fn from_limiter(config: &RateLimiterConfig) -> RateLimiterCheckpoint {
     RateLimiterCheckpoint {
         samples_per_insert: config.samples_per_insert,
         min_diff: config.min_diff,
         max_diff: config.max_diff,
         min_size_to_sample: config.min_size_to_sample,
-        sample_count: info.num_samples,
-        insert_count: info.num_inserts,
-        delete_count: info.num_deletes,
+        ..RateLimiterCheckpoint::default()
     }
 }
 

@@ -62,7 +62,7 @@ pub fn from_checkpoint(message: &proto::PriorityTableCheckpoint) -> proto::Table
     }
 }
 
-/// The settings of a message that can change while the table runs, and its selectors.
+/// Settings of a message that can change while the table runs, and its selectors.
 pub fn to_settings(message: &proto::TableInfo) -> TableConfig {
     let limiter = message.rate_limiter_info.unwrap_or_default();
     let selector =
@@ -100,7 +100,7 @@ fn rate_limiter(config: &RateLimiterConfig, inserts: i64, samples: i64) -> proto
     }
 }
 
-/// The message for how a table spent its time.
+/// Message for the time that a table spent in each state.
 pub fn worker_time(time: WorkerTime) -> proto::TableWorkerTime {
     proto::TableWorkerTime {
         running_ms: time.running_ms,

@@ -10,7 +10,7 @@ pub struct SequenceRange {
     /// Inclusive.
     #[prost(int32, tag = "3")]
     pub end: i32,
-    /// Whether steps in between are missing.
+    /// True if steps in between are missing.
     #[prost(bool, tag = "4")]
     pub sparse: bool,
 }
@@ -51,7 +51,7 @@ pub struct SliceRange {
     #[prost(int32, tag = "2")]
     pub length: i32,
 }
-/// The columns of an item as slices of chunks.
+/// Columns of an item as slices of chunks.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FlatTrajectory {
     #[prost(message, repeated, tag = "1")]
@@ -101,12 +101,11 @@ pub struct PrioritizedItem {
     pub inserted_at: ::core::option::Option<super::super::google::protobuf::Timestamp>,
     #[prost(message, optional, tag = "8")]
     pub flat_trajectory: ::core::option::Option<FlatTrajectory>,
-    /// Not in dm-reverb, as all fields from 1000 on.
-    /// The priority is the largest one that an item of the table has; `priority` is for servers that do
-    /// not know this field.
+    /// Not in dm-reverb, like all fields from 1000 on. The priority is the largest one that an item of
+    /// the table has; `priority` is for servers that do not know this field.
     #[prost(bool, tag = "1001")]
     pub has_max_priority: bool,
-    /// What the remover goes by instead of `priority`.
+    /// Priority for the remover, if it differs.
     #[prost(double, optional, tag = "1002")]
     pub removal_priority: ::core::option::Option<f64>,
 }
@@ -126,14 +125,14 @@ pub struct SampleInfo {
     pub probability: f64,
     #[prost(int64, tag = "3")]
     pub table_size: i64,
-    /// Whether the request waited for the rate limiter before this item.
+    /// True if the request waited for the rate limiter before this item.
     #[prost(bool, tag = "4")]
     pub rate_limited: bool,
-    /// Of the items of the table that can be sampled, the smallest probability; 0: not told.
+    /// Smallest probability of the items of the table that can be sampled; 0 if unknown.
     #[prost(double, tag = "1000")]
     pub min_probability: f64,
-    /// How often the table had been sampled as a whole before, with a selector that goes through all
-    /// items; 0 for others.
+    /// Number of complete passes over the table before, with a selector that goes through all items; 0
+    /// for others.
     #[prost(int64, tag = "1001")]
     pub epoch: i64,
 }
@@ -145,7 +144,7 @@ pub struct TableInfo {
     pub remover_options: ::core::option::Option<KeyDistributionOptions>,
     #[prost(int64, tag = "3")]
     pub max_size: i64,
-    /// 0 and less mean unlimited.
+    /// 0 or less means unlimited.
     #[prost(int32, tag = "4")]
     pub max_times_sampled: i32,
     #[prost(message, optional, tag = "5")]
@@ -164,10 +163,10 @@ pub struct TableInfo {
     pub num_unique_samples: i64,
     #[prost(message, optional, tag = "12")]
     pub table_worker_time: ::core::option::Option<TableWorkerTime>,
-    /// Of all items; absent if there are none.
+    /// Largest priority of all items; absent if there are none.
     #[prost(double, optional, tag = "1000")]
     pub max_priority: ::core::option::Option<f64>,
-    /// Maximum memory of its items; 0: no limit.
+    /// Maximum memory of its items; 0 for no limit.
     #[prost(int64, tag = "1001")]
     pub max_bytes: i64,
 }
@@ -191,7 +190,7 @@ pub struct RateLimiterInfo {
     #[prost(message, optional, tag = "6")]
     pub sample_stats: ::core::option::Option<RateLimiterCallStats>,
 }
-/// How long a table waited and worked; informational.
+/// Time for which a table waited and worked; informational.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TableWorkerTime {
     #[prost(int64, tag = "1")]
@@ -229,7 +228,7 @@ pub mod key_distribution_options {
         #[prost(bool, tag = "1")]
         pub min_heap: bool,
     }
-    /// What dm-reverb does not have. Beside it stands the nearest thing that it has.
+    /// Selector that dm-reverb lacks. The nearest one that it has stands beside it.
     #[derive(Clone, Copy, PartialEq, ::prost::Message)]
     pub struct Extension {
         #[prost(oneof = "extension::Distribution", tags = "1, 2, 3")]
@@ -241,7 +240,7 @@ pub mod key_distribution_options {
         pub struct Shuffle {}
         #[derive(Clone, Copy, PartialEq, ::prost::Message)]
         pub struct Recent {
-            /// In items, above 0: 0 is the newest item.
+            /// Mean age of the selected item, in items, above 0; the newest item has age 0.
             #[prost(double, tag = "1")]
             pub expected_age: f64,
         }
@@ -286,13 +285,13 @@ pub mod key_distribution_options {
         }
         #[derive(Clone, Copy, PartialEq, ::prost::Oneof)]
         pub enum Distribution {
-            /// Of `prioritized`.
+            /// Used with `prioritized`.
             #[prost(enumeration = "Draw", tag = "1")]
             Draw(i32),
-            /// Beside `uniform`.
+            /// Used with `uniform`.
             #[prost(message, tag = "2")]
             Shuffle(Shuffle),
-            /// Beside `uniform`.
+            /// Used with `uniform`.
             #[prost(message, tag = "3")]
             Recent(Recent),
         }
@@ -325,15 +324,15 @@ pub struct CheckpointResponse {
     #[prost(string, tag = "1")]
     pub checkpoint_path: ::prost::alloc::string::String,
 }
-/// Items may refer only to chunks that the stream holds: those of this message, and those that
-/// `keep_chunk_keys` has kept so far.
+/// Items may refer only to chunks that the stream holds: those of this message, and those kept by
+/// `keep_chunk_keys` so far.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct InsertStreamRequest {
     #[prost(message, repeated, tag = "1")]
     pub chunks: ::prost::alloc::vec::Vec<ChunkData>,
     #[prost(message, repeated, tag = "2")]
     pub items: ::prost::alloc::vec::Vec<PrioritizedItem>,
-    /// The chunks that the stream keeps after the items, each once. Ignored if there are no items.
+    /// Chunks that the stream keeps after the items, each once. Ignored if there are no items.
     #[prost(uint64, repeated, tag = "3")]
     pub keep_chunk_keys: ::prost::alloc::vec::Vec<u64>,
 }
@@ -358,7 +357,7 @@ pub struct MutatePrioritiesResponse {}
 pub struct ResetRequest {
     #[prost(string, tag = "1")]
     pub table: ::prost::alloc::string::String,
-    /// As in ConfigureTablesRequest. Servers of dm-reverb ignore it.
+    /// See ConfigureTablesRequest. Servers of dm-reverb ignore it.
     #[prost(int64, tag = "1001")]
     pub not_after_ns: i64,
 }
@@ -368,12 +367,12 @@ pub struct ResetResponse {}
 pub struct ServerInfoRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ServerInfoResponse {
-    /// Drawn at random when the server starts; compared for equality only.
+    /// Random number, drawn when the server starts; compared for equality only.
     #[prost(message, optional, tag = "1")]
     pub tables_state_id: ::core::option::Option<Uint128>,
     #[prost(message, repeated, tag = "2")]
     pub table_info: ::prost::alloc::vec::Vec<TableInfo>,
-    /// What the server does beyond dm-reverb, by name; see "Capabilities" in docs/design/rpc.md.
+    /// Features of the server beyond dm-reverb, by name; see "Capabilities" in docs/design/rpc.md.
     #[prost(string, repeated, tag = "1000")]
     pub capabilities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
@@ -392,18 +391,18 @@ pub struct SampleStreamRequest {
     /// 0, negative or absent means no timeout.
     #[prost(message, optional, tag = "3")]
     pub rate_limiter_timeout: ::core::option::Option<Timeout>,
-    /// The batches that the reader makes of the items. Where sampling removes items, those of a batch
+    /// Batches into which the reader stacks the items. Where sampling removes items, those of a batch
     /// that cannot be stacked are not sampled.
     #[prost(message, optional, tag = "1000")]
     pub stacking: ::core::option::Option<sample_stream_request::Stacking>,
     /// `num_samples` items or an error, after which none counts as sampled.
     #[prost(bool, tag = "1001")]
     pub all_or_nothing: bool,
-    /// No item twice among the `num_samples`.
+    /// No item comes twice among the `num_samples`.
     #[prost(bool, tag = "1002")]
     pub distinct: bool,
-    /// Only these columns of the items, by their places in the flat structure, in increasing order;
-    /// empty: all. The items that are sent have no others.
+    /// Requested columns, by their indices in the flat structure, in increasing order; empty for all.
+    /// The sent items have no others.
     #[prost(uint32, repeated, tag = "1003")]
     pub columns: ::prost::alloc::vec::Vec<u32>,
 }
@@ -415,7 +414,7 @@ pub mod sample_stream_request {
         /// At least 1.
         #[prost(uint64, tag = "1")]
         pub batch_size: u64,
-        /// Of the first item in its batch; below `batch_size`.
+        /// Position of the first item in its batch; below `batch_size`.
         #[prost(uint64, tag = "2")]
         pub position: u64,
     }
@@ -478,16 +477,16 @@ pub struct PriorityTableCheckpoint {
     pub signature: ::core::option::Option<super::super::tensorflow::StructuredValue>,
     #[prost(int64, tag = "10")]
     pub num_unique_samples: i64,
-    /// Maximum number of bytes; 0: no limit.
+    /// Maximum number of bytes; 0 for no limit.
     #[prost(int64, tag = "1000")]
     pub max_bytes: i64,
-    /// What happens when an item does not fit into max_bytes.
+    /// Action for an item that does not fit into max_bytes.
     #[prost(enumeration = "priority_table_checkpoint::WhenFull", tag = "1001")]
     pub when_full: i32,
-    /// Which priority is the largest one of the table, for items with has_max_priority.
+    /// Largest priority of the table, for items with has_max_priority.
     #[prost(enumeration = "priority_table_checkpoint::MaxPriority", tag = "1002")]
     pub max_priority: i32,
-    /// The largest one that any item had so far, with EVER.
+    /// Largest priority that any item had so far, with EVER.
     #[prost(double, optional, tag = "1003")]
     pub largest_priority: ::core::option::Option<f64>,
 }
@@ -613,7 +612,7 @@ pub mod pattern_node {
         Step(i32),
     }
 }
-/// When a pattern is applied.
+/// Condition under which a pattern is applied.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Condition {
     #[prost(bool, tag = "8")]
@@ -656,7 +655,7 @@ pub mod condition {
         ModEq(ModuloEq),
     }
 }
-/// The priority an item gets when it is created.
+/// Priority of a created item.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct Priority {
     #[prost(oneof = "priority::PriorityFn", tags = "1, 2")]
@@ -698,19 +697,20 @@ pub struct StructuredWriterConfig {
     pub priority: ::core::option::Option<Priority>,
     #[prost(message, repeated, tag = "5")]
     pub conditions: ::prost::alloc::vec::Vec<Condition>,
-    /// What the remover of the table goes by instead of the priority.
+    /// Priority for the remover of the table, if it differs.
     #[prost(message, optional, tag = "1000")]
     pub removal_priority: ::core::option::Option<Priority>,
 }
-/// The text form is what the command `reverb_server` reads. Counters, signatures and items in it are
-/// ignored.
+/// The text form is the config of the command `reverb_server`. Counters, signatures and items in it
+/// are ignored.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ReverbServerConfig {
     #[prost(message, repeated, tag = "1")]
     pub tables: ::prost::alloc::vec::Vec<PriorityTableCheckpoint>,
     #[prost(int32, tag = "2")]
     pub port: i32,
-    /// Memory of the server: bytes, a size such as "12GiB" or a share such as "80%". Empty: no limit.
+    /// Memory of the server: bytes, a size such as "12GiB" or a share such as "80%". Empty for no
+    /// limit.
     #[prost(string, tag = "1000")]
     pub max_bytes: ::prost::alloc::string::String,
     #[prost(message, optional, tag = "1001")]
@@ -720,7 +720,7 @@ pub struct ReverbServerConfig {
 pub mod reverb_server_config {
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Http {
-        /// 0: any free port; not set: no HTTP port.
+        /// 0 for any free port; unset for no HTTP port.
         #[prost(int32, optional, tag = "1")]
         pub port: ::core::option::Option<i32>,
         #[prost(string, optional, tag = "2")]
@@ -756,11 +756,11 @@ pub mod reverb_server_config {
         pub client_ca: ::core::option::Option<::prost::alloc::string::String>,
         #[prost(double, optional, tag = "4")]
         pub max_connection_age_s: ::core::option::Option<f64>,
-        /// Whether the HTTP port speaks TLS, too.
+        /// True if the HTTP port uses TLS, too.
         #[prost(bool, optional, tag = "5")]
         pub http: ::core::option::Option<bool>,
     }
-    /// The place of the server in a group.
+    /// Index of the server in a group.
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Shard {
         #[prost(int32, optional, tag = "1")]
@@ -772,7 +772,7 @@ pub mod reverb_server_config {
         #[prost(string, optional, tag = "4")]
         pub group_address: ::core::option::Option<::prost::alloc::string::String>,
     }
-    /// The options of the command, as its flags give them. What is not set has its default.
+    /// Options of the command, named like its flags. Unset options have their defaults.
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Server {
         #[prost(string, optional, tag = "1")]
@@ -783,7 +783,7 @@ pub mod reverb_server_config {
         pub checkpoint: ::core::option::Option<Checkpoint>,
         #[prost(double, optional, tag = "4")]
         pub drain_timeout_s: ::core::option::Option<f64>,
-        /// 0: no pings.
+        /// 0 for no pings.
         #[prost(double, optional, tag = "5")]
         pub keepalive_s: ::core::option::Option<f64>,
         #[prost(double, optional, tag = "6")]
@@ -792,7 +792,7 @@ pub mod reverb_server_config {
         pub log: ::core::option::Option<Log>,
         #[prost(message, optional, tag = "8")]
         pub tls: ::core::option::Option<Tls>,
-        /// Path of the file of tokens.
+        /// Path of the tokens file.
         #[prost(string, optional, tag = "9")]
         pub tokens: ::core::option::Option<::prost::alloc::string::String>,
         #[prost(bool, optional, tag = "10")]

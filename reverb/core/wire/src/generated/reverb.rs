@@ -3,30 +3,30 @@
 /// A shard of a group.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Shard {
-    /// Its place in the group, from 0 on. Unique, and never given to another shard of the group.
+    /// Index in the group, from 0 on. Unique, and never given to another shard of the group.
     #[prost(int32, tag = "1")]
     pub index: i32,
     /// "host:port", for clients that reach the group over the network.
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
-    /// The path of its Unix socket; empty if it has none. It is worth a try on the same machine only.
+    /// Path of its Unix socket; empty if it has none. Useful on the same machine only.
     #[prost(string, tag = "3")]
     pub unix_path: ::prost::alloc::string::String,
-    /// The id of the server that runs now; a server draws it when it starts. A path or an address may
-    /// lead to another one: host names and paths of containers are alike.
+    /// Id of the running server; a server draws it when it starts. A path or an address may lead to
+    /// another server: host names and paths of containers are alike.
     #[prost(fixed64, tag = "4")]
     pub server_id: u64,
-    /// Whether no new streams of inserts may begin: the shard is about to leave.
+    /// True if no new insert streams may begin: the shard is about to leave.
     #[prost(bool, tag = "5")]
     pub is_draining: bool,
-    /// Its share of the inserts, relative to the other shards; 0 means 1.
+    /// Share of the inserts, relative to the other shards; 0 means 1.
     #[prost(double, tag = "6")]
     pub weight: f64,
-    /// Whether it runs the coordinator of the group. A coordinator may run elsewhere, too.
+    /// True if it runs the coordinator of the group. A coordinator may run elsewhere, too.
     #[prost(bool, tag = "7")]
     pub is_coordinator: bool,
 }
-/// Who owns these slots: the top 12 bits of the key of an item are its slot.
+/// Owner of a range of slots: the top 12 bits of the key of an item are its slot.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SlotRange {
     #[prost(int32, tag = "1")]
@@ -36,7 +36,7 @@ pub struct SlotRange {
     /// `index` of the owner.
     #[prost(int32, tag = "3")]
     pub owner: i32,
-    /// Those who had the slots before, and may still hold items of them.
+    /// Shards that had the slots before, and may still hold items of them.
     #[prost(int32, repeated, tag = "4")]
     pub former_owners: ::prost::alloc::vec::Vec<i32>,
 }
@@ -46,31 +46,31 @@ pub struct ShardMap {
     /// Grows with every change.
     #[prost(int64, tag = "1")]
     pub epoch: i64,
-    /// What the group is called; two groups never mix.
+    /// Name of the group; two groups never mix.
     #[prost(string, tag = "2")]
     pub group: ::prost::alloc::string::String,
     #[prost(message, repeated, tag = "3")]
     pub shards: ::prost::alloc::vec::Vec<Shard>,
     #[prost(message, repeated, tag = "4")]
     pub slots: ::prost::alloc::vec::Vec<SlotRange>,
-    /// The tables as the program gave them: `max_size` and limiters are those of the whole group. A
+    /// The tables as the program defined them: `max_size` and limiters are those of the whole group. A
     /// table that is not listed is the sum of its parts.
     #[prost(message, repeated, tag = "5")]
     pub tables: ::prost::alloc::vec::Vec<super::deepmind::reverb::TableInfo>,
-    /// Where checkpoints of the group lie; empty if there is no such place.
+    /// Directory of the group's checkpoints; empty if there is none.
     #[prost(string, tag = "6")]
     pub checkpoint_directory: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct DirectoryRequest {
-    /// The epoch of the map that the caller has: the answer has no map if it is still the one. 0: it
-    /// has none.
+    /// Epoch of the caller's map: the answer has no map if it is still the same. 0 if the caller has
+    /// none.
     #[prost(int64, tag = "1")]
     pub known_epoch: i64,
-    /// How full these tables are is told.
+    /// Tables whose fill is requested.
     #[prost(string, repeated, tag = "2")]
     pub tables: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The shards at which a writer may begin: the answer names one of them. Writers that ask the same
+    /// Shards at which a writer may begin: the answer names one of them. Writers that ask the same
     /// shard within a second are kept apart.
     #[prost(message, repeated, tag = "3")]
     pub writer_places: ::prost::alloc::vec::Vec<WriterPlace>,
@@ -80,11 +80,10 @@ pub struct DirectoryRequest {
 pub struct WriterPlace {
     #[prost(int32, tag = "1")]
     pub index: i32,
-    /// How full it is, as far as the writer knows.
+    /// Fill of the shard, as far as the writer knows.
     #[prost(double, tag = "2")]
     pub share: f64,
-    /// How many insert streams it has; of shards that are as full as each other, the one with the
-    /// fewest is chosen.
+    /// Number of its insert streams; among equally full shards, the one with the fewest is chosen.
     #[prost(int64, tag = "3")]
     pub num_writers: i64,
 }
@@ -92,7 +91,7 @@ pub struct WriterPlace {
 pub struct TableFill {
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The part of its `max_size` that a table has, or of its `max_bytes` if that is more.
+    /// Fill of a table: the larger of its shares of `max_size` and of `max_bytes`.
     #[prost(double, tag = "2")]
     pub share: f64,
 }
@@ -101,16 +100,16 @@ pub struct DirectoryResponse {
     /// Absent at a server that is no shard of a group.
     #[prost(message, optional, tag = "1")]
     pub map: ::core::option::Option<ShardMap>,
-    /// Its own place in the map; absent if it has none.
+    /// Index of this shard in the map; absent if it has none.
     #[prost(int32, optional, tag = "2")]
     pub index: ::core::option::Option<i32>,
-    /// The id of this server.
+    /// Id of this server.
     #[prost(fixed64, tag = "3")]
     pub server_id: u64,
-    /// Those of the request that there are.
+    /// Fill of the requested tables that exist.
     #[prost(message, repeated, tag = "4")]
     pub fills: ::prost::alloc::vec::Vec<TableFill>,
-    /// Where the writer shall begin; absent without `writer_places`.
+    /// Shard at which the writer should begin; absent without `writer_places`.
     #[prost(int32, optional, tag = "5")]
     pub writer_place: ::core::option::Option<i32>,
     /// Number of open insert streams.
@@ -123,7 +122,7 @@ pub struct DirectoryResponse {
 pub struct SetDirectoryRequest {
     #[prost(message, optional, tag = "1")]
     pub map: ::core::option::Option<ShardMap>,
-    /// The place of the server in it.
+    /// Index of the server in the map.
     #[prost(int32, tag = "2")]
     pub index: i32,
 }
@@ -131,17 +130,17 @@ pub struct SetDirectoryRequest {
 pub struct SetDirectoryResponse {}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchRequest {
-    /// Those of interest; all tables if there are none.
+    /// Tables to watch; empty for all.
     #[prost(string, repeated, tag = "1")]
     pub tables: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// The first answer has all tables of the request, the following ones those that have changed. They
-/// come at most every 100 ms, except when somebody begins to wait, or when an empty table has items.
+/// The first answer has all tables of the request, later ones those that have changed. They come at
+/// most every 100 ms, except when a request begins to wait, or when an empty table has items.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct WatchResponse {
     #[prost(message, repeated, tag = "1")]
     pub tables: ::prost::alloc::vec::Vec<WatchedTable>,
-    /// Of the map that the shard has; 0 if it has none.
+    /// Epoch of the shard's map; 0 if it has none.
     #[prost(int64, tag = "2")]
     pub epoch: i64,
 }
@@ -151,7 +150,7 @@ pub struct WatchedTable {
     pub name: ::prost::alloc::string::String,
     #[prost(int64, tag = "2")]
     pub size: i64,
-    /// The sum of the weights of all items: priority ** exponent. Their number if the sampler has no
+    /// Sum of the weights of all items: priority ** exponent. Number of items if the sampler has no
     /// weights.
     #[prost(double, tag = "3")]
     pub mass: f64,
@@ -164,22 +163,22 @@ pub struct WatchedTable {
     pub num_samples: i64,
     #[prost(int64, tag = "7")]
     pub num_deletes: i64,
-    /// The numbers that are in force, which may be those of `SetRateLimiter`.
+    /// Bounds in force, which may be those of `SetRateLimiter`.
     #[prost(double, tag = "8")]
     pub min_diff: f64,
     #[prost(double, tag = "9")]
     pub max_diff: f64,
     #[prost(int64, tag = "10")]
     pub min_size_to_sample: i64,
-    /// Whether somebody waits for the limiter now.
+    /// True if inserts or samples wait for the limiter now.
     #[prost(bool, tag = "11")]
     pub insert_waits: bool,
     #[prost(bool, tag = "12")]
     pub sample_waits: bool,
-    /// Whether the table may have items whose slots this shard never owned.
+    /// True if the table may have items whose slots this shard never owned.
     #[prost(bool, tag = "13")]
     pub has_foreign_keys: bool,
-    /// The largest priority of all items; absent if there are none.
+    /// Largest priority of all items; absent if there are none.
     #[prost(double, optional, tag = "14")]
     pub max_priority: ::core::option::Option<f64>,
 }
@@ -198,7 +197,7 @@ pub struct UpdatePrioritiesResponse {
     /// Keys of updates and deletes that the table does not have.
     #[prost(uint64, repeated, tag = "1")]
     pub missing_keys: ::prost::alloc::vec::Vec<u64>,
-    /// Of the map that the shard has; 0 if it has none.
+    /// Epoch of the shard's map; 0 if it has none.
     #[prost(int64, tag = "2")]
     pub epoch: i64,
 }
@@ -208,32 +207,32 @@ pub struct UpdatePrioritiesResponse {
 pub struct SetRateLimiterRequest {
     #[prost(string, tag = "1")]
     pub table: ::prost::alloc::string::String,
-    /// Sets what is as near to these as the cursor allows: a bound never passes it.
+    /// Bounds to set, as near as the cursor allows: a bound never passes it.
     #[prost(double, tag = "2")]
     pub min_diff: f64,
     #[prost(double, tag = "3")]
     pub max_diff: f64,
     #[prost(int64, tag = "4")]
     pub min_size_to_sample: i64,
-    /// Ends the change: the limiter has the numbers of the table again.
+    /// Ends the change: the limiter uses the settings of the table again.
     #[prost(bool, tag = "5")]
     pub restore: bool,
-    /// Who asks: of two coordinators the later one has the larger number. The bounds of a table are
-    /// moved by none whose number is smaller than the last one's (FAILED_PRECONDITION).
+    /// Number of the coordinator: of two, the later one has the larger number. A call with a smaller
+    /// number than the last one's is refused (FAILED_PRECONDITION).
     #[prost(int64, tag = "6")]
     pub term: i64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SetRateLimiterResponse {
-    /// What is in force now.
+    /// State after the call.
     #[prost(message, optional, tag = "1")]
     pub table: ::core::option::Option<WatchedTable>,
-    /// What was in force before.
+    /// Bounds before the call.
     #[prost(double, tag = "2")]
     pub previous_min_diff: f64,
     #[prost(double, tag = "3")]
     pub previous_max_diff: f64,
-    /// 0: not told.
+    /// 0 if unknown.
     #[prost(int64, tag = "4")]
     pub previous_min_size_to_sample: i64,
 }
@@ -241,23 +240,23 @@ pub struct SetRateLimiterResponse {
 /// `inserted_at`; they need no permission of the limiter, and change no counter of inserts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TransferResponse {
-    /// Items that the tables have now, and those that they had already.
+    /// Items that were added, and items that the tables had already.
     #[prost(int64, tag = "1")]
     pub num_added: i64,
     #[prost(int64, tag = "2")]
     pub num_present: i64,
 }
-/// Settings that are absent stay.
+/// Missing settings stay as they are.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TableChange {
     #[prost(string, tag = "1")]
     pub table: ::prost::alloc::string::String,
     #[prost(int64, optional, tag = "2")]
     pub max_size: ::core::option::Option<i64>,
-    /// 0: no limit.
+    /// 0 for no limit.
     #[prost(int64, optional, tag = "3")]
     pub max_bytes: ::core::option::Option<i64>,
-    /// 0: no limit.
+    /// 0 for no limit.
     #[prost(int32, optional, tag = "4")]
     pub max_times_sampled: ::core::option::Option<i32>,
     /// Its counters are ignored.
@@ -265,7 +264,7 @@ pub struct TableChange {
     pub rate_limiter: ::core::option::Option<
         super::deepmind::reverb::RateLimiterCheckpoint,
     >,
-    /// Of a prioritized sampler.
+    /// Exponent of a prioritized sampler.
     #[prost(double, optional, tag = "6")]
     pub priority_exponent: ::core::option::Option<f64>,
     /// Parameters of the sampler, which must be of the same kind.
@@ -277,20 +276,20 @@ pub struct ConfigureTablesRequest {
     /// Each table at most once.
     #[prost(message, repeated, tag = "1")]
     pub changes: ::prost::alloc::vec::Vec<TableChange>,
-    /// Whether only to say what would change.
+    /// Only returns the changes, without making them.
     #[prost(bool, tag = "2")]
     pub dry_run: bool,
-    /// Refused (DEADLINE_EXCEEDED) when the clock of the server, in nanoseconds since 1970, says more: a
-    /// server that was frozen changes nothing that its caller gave up. 0: at any time.
+    /// Deadline by the clock of the server, in nanoseconds since 1970; 0 for none. A later call is
+    /// refused (DEADLINE_EXCEEDED): a server that was frozen changes nothing that its caller gave up.
     #[prost(int64, tag = "3")]
     pub not_after_ns: i64,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ConfigureTablesResponse {
-    /// The settings that have another value now.
+    /// Settings that have another value now.
     #[prost(message, repeated, tag = "1")]
     pub changed: ::prost::alloc::vec::Vec<ChangedSetting>,
-    /// The tables as they are now, in the order of the request.
+    /// Tables after the change, in the order of the request.
     #[prost(message, repeated, tag = "2")]
     pub tables: ::prost::alloc::vec::Vec<super::deepmind::reverb::TableInfo>,
 }
@@ -300,7 +299,7 @@ pub struct ChangedSetting {
     pub table: ::prost::alloc::string::String,
     #[prost(string, tag = "2")]
     pub setting: ::prost::alloc::string::String,
-    /// For people.
+    /// Text for people.
     #[prost(string, tag = "3")]
     pub before: ::prost::alloc::string::String,
     #[prost(string, tag = "4")]
@@ -310,15 +309,15 @@ pub struct ChangedSetting {
 pub struct SetPausedRequest {
     #[prost(string, tag = "1")]
     pub table: ::prost::alloc::string::String,
-    /// The sides that it is about.
+    /// Sides to change.
     #[prost(bool, tag = "2")]
     pub inserts: bool,
     #[prost(bool, tag = "3")]
     pub samples: bool,
-    /// Whether they wait from now on; else they go on.
+    /// True pauses, false resumes.
     #[prost(bool, tag = "4")]
     pub paused: bool,
-    /// As in ConfigureTablesRequest.
+    /// See ConfigureTablesRequest.
     #[prost(int64, tag = "5")]
     pub not_after_ns: i64,
 }
@@ -328,7 +327,7 @@ pub struct SetPausedResponse {}
 pub struct HoldRateLimiterRequest {
     #[prost(string, tag = "1")]
     pub table: ::prost::alloc::string::String,
-    /// Whether the inserts count for the ratio. If not, the samples that they would have allowed count
+    /// True if the inserts count for the ratio. If not, the samples that they would have allowed count
     /// as taken.
     #[prost(bool, tag = "2")]
     pub count: bool,
@@ -337,23 +336,23 @@ pub struct HoldRateLimiterRequest {
 pub struct HoldRateLimiterResponse {}
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct DrainRequest {
-    /// How long to wait for the end of the streams, in seconds.
+    /// Time limit for the end of the streams, in seconds.
     #[prost(double, tag = "1")]
     pub timeout_s: f64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainResponse {
-    /// Streams that were still open then.
+    /// Streams that were still open after that time.
     #[prost(int64, tag = "1")]
     pub open_streams: i64,
 }
-/// Who has changed something for a while, and when.
+/// Client that made a temporary change, and its time.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetBy {
-    /// What the client calls itself.
+    /// Name that the client sent.
     #[prost(string, tag = "1")]
     pub client: ::prost::alloc::string::String,
-    /// In nanoseconds since 1970.
+    /// Nanoseconds since 1970.
     #[prost(int64, tag = "2")]
     pub at_ns: i64,
 }
@@ -361,9 +360,9 @@ pub struct SetBy {
 pub struct ScanRequest {
     #[prost(string, tag = "1")]
     pub table: ::prost::alloc::string::String,
-    /// How many bytes of the last chunks the reader keeps: their payloads, plus 256 for each. A sample
-    /// may refer to any chunk that the reader keeps; after each sample the oldest chunks beyond the
-    /// limit are dropped. With 0, every sample comes with all its chunks.
+    /// Bytes of the last chunks that the reader keeps: their payloads, plus 256 for each. A sample may
+    /// refer to any chunk that the reader keeps; after each sample the oldest chunks beyond the limit
+    /// are dropped. With 0, every sample comes with all its chunks.
     #[prost(int64, tag = "2")]
     pub kept_chunk_bytes: i64,
 }
@@ -371,7 +370,7 @@ pub struct ScanRequest {
 pub struct CheckpointStatusRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CheckpointStatusResponse {
-    /// Of the checkpoint that is being written, or of the last one.
+    /// State of the checkpoint that is being written, or of the last one.
     #[prost(bool, tag = "1")]
     pub is_saving: bool,
     #[prost(int64, tag = "2")]
@@ -380,52 +379,69 @@ pub struct CheckpointStatusResponse {
     pub items_total: i64,
     #[prost(int64, tag = "4")]
     pub bytes_written: i64,
-    /// Of the last one that was completed; empty and 0 if there was none.
+    /// Path of the last complete one; this and the next fields are empty and 0 if there was none.
     #[prost(string, tag = "5")]
     pub latest_path: ::prost::alloc::string::String,
-    /// The time of its snapshot.
+    /// Time of its snapshot.
     #[prost(int64, tag = "6")]
     pub latest_saved_at_ns: i64,
     #[prost(double, tag = "7")]
     pub latest_duration_s: f64,
-    /// How long all tables were locked at the same time.
+    /// Time for which all tables were locked together.
     #[prost(double, tag = "8")]
     pub latest_pause_ms: f64,
-    /// Why the last save failed; empty if it did not.
+    /// Error of the last save; empty if it succeeded.
     #[prost(string, tag = "9")]
     pub latest_error: ::prost::alloc::string::String,
     #[prost(int64, tag = "10")]
     pub num_saved: i64,
     #[prost(int64, tag = "11")]
     pub num_failed: i64,
-    /// The checkpoint that was loaded; empty if the server started with empty tables.
+    /// Checkpoint that was loaded; empty if the server started with empty tables.
     #[prost(string, tag = "12")]
     pub restored_from: ::prost::alloc::string::String,
-    /// Size of the last one that was completed, on disk.
+    /// Size of the last complete one, on disk.
     #[prost(int64, tag = "13")]
     pub latest_bytes: i64,
-    /// How often the server saves by itself; 0: never.
+    /// Interval of automatic saves; 0 for none.
     #[prost(double, tag = "14")]
     pub interval_s: f64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {
-    /// Whether to tell of each open stream.
+    /// True to include each open stream.
     #[prost(bool, tag = "1")]
     pub with_streams: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WaitReasonRequest {
+    #[prost(string, tag = "1")]
+    pub table: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WaitReasonResponse {
+    /// Its diagnosis has the reason as a sentence.
+    #[prost(message, optional, tag = "1")]
+    pub table: ::core::option::Option<TableStatus>,
+    /// The memory of its server.
+    #[prost(message, optional, tag = "2")]
+    pub memory: ::core::option::Option<MemoryStatus>,
+    /// When this was true, in nanoseconds since 1970.
+    #[prost(int64, tag = "3")]
+    pub now_ns: i64,
 }
 /// All counters begin with the server, and only grow. Readers ignore fields that they do not know.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StatusResponse {
     #[prost(message, optional, tag = "1")]
     pub memory: ::core::option::Option<MemoryStatus>,
-    /// In the order in which the server got them.
+    /// Tables in the order in which the server got them.
     #[prost(message, repeated, tag = "2")]
     pub tables: ::prost::alloc::vec::Vec<TableStatus>,
-    /// Of the server's package.
+    /// Version of the server's package.
     #[prost(string, tag = "3")]
     pub version: ::prost::alloc::string::String,
-    /// In nanoseconds since 1970: when the server started, and when this was true.
+    /// Time of the server's start and of this status, in nanoseconds since 1970.
     #[prost(int64, tag = "4")]
     pub started_at_ns: i64,
     #[prost(int64, tag = "5")]
@@ -436,15 +452,15 @@ pub struct StatusResponse {
     pub checkpoints: ::core::option::Option<CheckpointStatusResponse>,
     #[prost(message, optional, tag = "8")]
     pub process: ::core::option::Option<ProcessStatus>,
-    /// If they were asked for, oldest first.
+    /// Streams, if they were requested, oldest first.
     #[prost(message, repeated, tag = "9")]
     pub streams: ::prost::alloc::vec::Vec<StreamStatus>,
-    /// Who drains the server, if anybody does.
+    /// Client that drains the server, if any.
     #[prost(message, optional, tag = "10")]
     pub draining: ::core::option::Option<SetBy>,
     #[prost(message, optional, tag = "11")]
     pub security: ::core::option::Option<SecurityStatus>,
-    /// If several servers were asked as one: each of them. The rest of this message is their sum.
+    /// Each server, if several were asked as one. The rest of this message is their sum.
     #[prost(message, repeated, tag = "12")]
     pub shards: ::prost::alloc::vec::Vec<ShardStatus>,
 }
@@ -455,36 +471,36 @@ pub struct ShardStatus {
     pub index: i32,
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
-    /// "up", "down" or "draining". More may come.
+    /// "up", "down" or "draining". Later releases may add others.
     #[prost(string, tag = "3")]
     pub state: ::prost::alloc::string::String,
-    /// Why it is down; else empty.
+    /// Error of a server that is down; else empty.
     #[prost(string, tag = "4")]
     pub error: ::prost::alloc::string::String,
-    /// What it said itself; absent if it is down.
+    /// Its own status; absent if it is down.
     #[prost(message, optional, tag = "5")]
     pub status: ::core::option::Option<StatusResponse>,
-    /// Whether it runs the coordinator of the group.
+    /// True if it runs the coordinator of the group.
     #[prost(bool, tag = "6")]
     pub is_coordinator: bool,
 }
 /// The certificate and the tokens of a server.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SecurityStatus {
-    /// When the certificate in use expires, in seconds since 1970; absent without TLS. Those that never
-    /// expire say the year 9999, for which nanoseconds have no number.
+    /// Expiry time of the certificate in use, in seconds since 1970; absent without TLS. Certificates
+    /// that never expire have the year 9999, which does not fit into nanoseconds.
     #[prost(int64, optional, tag = "1")]
     pub certificate_expires_at_s: ::core::option::Option<i64>,
-    /// How often files that had changed could not be used, for those that the server has.
+    /// Number of changed files that could not be used, for the files that the server has.
     #[prost(message, repeated, tag = "2")]
     pub reload_failures: ::prost::alloc::vec::Vec<ReloadFailureCount>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReloadFailureCount {
-    /// "tls" or "tokens". More may come.
+    /// "tls" or "tokens". Later releases may add others.
     #[prost(string, tag = "1")]
     pub file: ::prost::alloc::string::String,
-    /// One problem counts once, however often the server looks at it.
+    /// One problem counts once, even if the server reads the file several times.
     #[prost(int64, tag = "2")]
     pub count: i64,
 }
@@ -497,11 +513,10 @@ pub struct StreamStatus {
     /// Address of the client.
     #[prost(string, tag = "2")]
     pub peer: ::prost::alloc::string::String,
-    /// What the client calls itself: metadata "reverb-client", else its user agent.
+    /// Name that the client sent: metadata "reverb-client", else its user agent.
     #[prost(string, tag = "3")]
     pub client: ::prost::alloc::string::String,
-    /// The table that it waits for, else the one that it was about last; empty before the first
-    /// request.
+    /// Table that it waits for, else the last one that it used; empty before the first request.
     #[prost(string, tag = "4")]
     pub table: ::prost::alloc::string::String,
     /// Items inserted or sampled so far.
@@ -509,8 +524,8 @@ pub struct StreamStatus {
     pub items: i64,
     #[prost(double, tag = "6")]
     pub open_s: f64,
-    /// "table": for the table's permission; "memory": for memory of the server; "peer": for the client
-    /// to read what is ready; empty: it does not wait.
+    /// "table": waits for the table's permission; "memory": for memory of the server; "peer": for the
+    /// client to read available data; empty: does not wait.
     #[prost(string, tag = "7")]
     pub waits_for: ::prost::alloc::string::String,
     #[prost(double, tag = "8")]
@@ -543,7 +558,7 @@ pub struct TrafficStatus {
     pub sample_streams: i64,
     #[prost(int64, tag = "4")]
     pub scan_streams: i64,
-    /// Of all connections, with what HTTP/2 adds.
+    /// Bytes of all connections, including the overhead of HTTP/2.
     #[prost(int64, tag = "5")]
     pub received_bytes: i64,
     #[prost(int64, tag = "6")]
@@ -551,19 +566,19 @@ pub struct TrafficStatus {
     /// Calls over the network that have ended, by method and status.
     #[prost(message, repeated, tag = "7")]
     pub calls: ::prost::alloc::vec::Vec<CallCount>,
-    /// Peers that were refused, by the limit that they exceeded (`Limits`).
+    /// Refused peers, by the limit that they exceeded (`Limits`).
     #[prost(message, repeated, tag = "8")]
     pub refused: ::prost::alloc::vec::Vec<RefusalCount>,
-    /// Callers that were refused because of what they are; all are 0 at a server without tokens.
+    /// Refused callers, by the reason; all are 0 at a server without tokens.
     #[prost(message, repeated, tag = "9")]
     pub auth_failures: ::prost::alloc::vec::Vec<AuthFailureCount>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CallCount {
-    /// Without its package: "InsertStream".
+    /// Name without package: "InsertStream".
     #[prost(string, tag = "1")]
     pub method: ::prost::alloc::string::String,
-    /// As in gRPC: "OK", "CANCELLED".
+    /// Name in gRPC: "OK", "CANCELLED".
     #[prost(string, tag = "2")]
     pub code: ::prost::alloc::string::String,
     #[prost(int64, tag = "3")]
@@ -571,8 +586,8 @@ pub struct CallCount {
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AuthFailureCount {
-    /// "missing", "unknown", "expired" or "cleartext": the caller could not be authenticated. "denied":
-    /// it has not the right. More may come.
+    /// "missing", "unknown", "expired" or "cleartext": the caller could not be authenticated.
+    /// "denied": it lacks the right. Later releases may add others.
     #[prost(string, tag = "1")]
     pub reason: ::prost::alloc::string::String,
     #[prost(int64, tag = "2")]
@@ -585,7 +600,7 @@ pub struct RefusalCount {
     #[prost(int64, tag = "2")]
     pub count: i64,
 }
-/// The process of the server. Fields that the system does not tell are 0.
+/// The process of the server. Fields that the system does not report are 0.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct ProcessStatus {
     #[prost(int64, tag = "1")]
@@ -599,30 +614,30 @@ pub struct ProcessStatus {
     #[prost(int64, tag = "5")]
     pub max_fds: i64,
 }
-/// Bytes. A chunk counts once, with the buffer that it keeps alive; it belongs to the first of the
-/// kinds that refers to it.
+/// Bytes. A chunk counts once, with the buffer that it keeps alive; it belongs to the first category
+/// below that refers to it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MemoryStatus {
-    /// All chunks that the server has seen and that still exist, all items, and what is prepared for
+    /// All chunks that the server has seen and that still exist, all items, and messages prepared for
     /// readers.
     #[prost(int64, tag = "1")]
     pub total: i64,
-    /// max_bytes of the server; 0: none.
+    /// max_bytes of the server; 0 for none.
     #[prost(int64, tag = "2")]
     pub limit: i64,
-    /// Referred to by items of tables.
+    /// Chunks that items of tables refer to.
     #[prost(int64, tag = "3")]
     pub tables: i64,
-    /// Of items that wait to be inserted.
+    /// Items that wait to be inserted.
     #[prost(int64, tag = "4")]
     pub queued: i64,
-    /// Held by insert streams for later items, and messages that are not complete.
+    /// Chunks held by insert streams for later items, and incomplete messages.
     #[prost(int64, tag = "5")]
     pub streams: i64,
-    /// The rest: what readers, writers of this process and a checkpoint still hold.
+    /// The rest: chunks still held by readers, writers of this process and a checkpoint.
     #[prost(int64, tag = "6")]
     pub other: i64,
-    /// Prepared for readers and not sent. Tables do not give up items for it.
+    /// Messages prepared for readers and not sent. Tables do not give up items for it.
     #[prost(int64, tag = "7")]
     pub readers: i64,
 }
@@ -633,7 +648,7 @@ pub struct TableStatus {
     /// Its items and their chunks. A chunk in two tables counts in both.
     #[prost(int64, tag = "2")]
     pub bytes: i64,
-    /// 0: none.
+    /// 0 for none.
     #[prost(int64, tag = "3")]
     pub max_bytes: i64,
     #[prost(
@@ -645,7 +660,7 @@ pub struct TableStatus {
     pub num_items: i64,
     #[prost(int64, tag = "6")]
     pub num_chunks: i64,
-    /// What it will take when it is full, by its items or its signature; 0: not known yet.
+    /// Bytes when it is full, estimated from its items or its signature; 0 if not known yet.
     #[prost(int64, tag = "7")]
     pub forecast_bytes: i64,
     #[prost(int64, tag = "8")]
@@ -676,40 +691,40 @@ pub struct TableStatus {
     pub sampling: ::core::option::Option<SideStatus>,
     #[prost(message, optional, tag = "19")]
     pub busy: ::core::option::Option<super::deepmind::reverb::TableWorkerTime>,
-    /// How old each sampled item was, in seconds.
+    /// Age of each sampled item, in seconds.
     #[prost(message, optional, tag = "20")]
     pub sample_age_s: ::core::option::Option<Histogram>,
     #[prost(message, optional, tag = "21")]
     pub diagnosis: ::core::option::Option<Diagnosis>,
-    /// Absent while they are not known: a server counts them while somebody asks for its status.
+    /// Absent while unknown: a server computes them only while clients request its status.
     #[prost(message, optional, tag = "22")]
     pub rates: ::core::option::Option<RatesStatus>,
-    /// Who lets inserts through without the rate limiter, if anybody does.
+    /// Client that turned the rate limiter off for inserts, if any.
     #[prost(message, optional, tag = "23")]
     pub rate_limiter_off: ::core::option::Option<SetBy>,
 }
-/// What a table does or waits for.
+/// State of a table.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Diagnosis {
     /// "flowing", "idle", "filling", "starved", "ahead", "behind", "full", "slow readers", "stuck",
-    /// "never", "paused", "draining"; of a group also "shard down". More may come.
+    /// "never", "paused", "draining"; of a group also "shard down". Later releases may add others.
     #[prost(string, tag = "1")]
     pub state: ::prost::alloc::string::String,
-    /// For people.
+    /// Sentence for people.
     #[prost(string, tag = "2")]
     pub sentence: ::prost::alloc::string::String,
 }
-/// What a table did in the last seconds.
+/// Activity of a table in the last seconds.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct RatesStatus {
-    /// How many seconds these are, at most 10.
+    /// Number of those seconds, at most 10.
     #[prost(double, tag = "1")]
     pub seconds: f64,
     #[prost(double, tag = "2")]
     pub inserts_per_s: f64,
     #[prost(double, tag = "3")]
     pub samples_per_s: f64,
-    /// The share of the time in which an insert, or a sample, waited; from 0 to 1.
+    /// Share of the time in which an insert, or a sample, waited; from 0 to 1.
     #[prost(double, tag = "4")]
     pub insert_blocked: f64,
     #[prost(double, tag = "5")]
@@ -718,52 +733,52 @@ pub struct RatesStatus {
 /// The items that left a table since the server started.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RemovedItems {
-    /// More items than max_size.
+    /// Removed because of max_size.
     #[prost(int64, tag = "1")]
     pub full: i64,
-    /// More bytes than max_bytes of the table or of the server.
+    /// Removed because of max_bytes of the table or of the server.
     #[prost(int64, tag = "2")]
     pub bytes: i64,
-    /// Sampled max_times_sampled times.
+    /// Removed after max_times_sampled samples.
     #[prost(int64, tag = "3")]
     pub sampled_out: i64,
-    /// By a client.
+    /// Deleted by a client.
     #[prost(int64, tag = "4")]
     pub deleted: i64,
     #[prost(int64, tag = "5")]
     pub reset: i64,
-    /// How many of all these nobody had sampled.
+    /// Number of all these that were never sampled.
     #[prost(int64, tag = "6")]
     pub unsampled: i64,
-    /// How often the others had been sampled.
+    /// Number of times that the others had been sampled.
     #[prost(message, optional, tag = "7")]
     pub times_sampled: ::core::option::Option<Histogram>,
-    /// The table was made smaller.
+    /// Removed because the table was made smaller.
     #[prost(int64, tag = "8")]
     pub shrunk: i64,
 }
-/// Those who insert, or those who sample.
+/// State of the inserts or of the samples of a table.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SideStatus {
-    /// Items that wait to be inserted, or requests for samples.
+    /// Number of items that wait to be inserted, or of waiting requests for samples.
     #[prost(int64, tag = "1")]
     pub waiting: i64,
-    /// How long the first of them has waited; absent if none waits.
+    /// Waiting time of the first of them; absent if none waits.
     #[prost(double, optional, tag = "2")]
     pub oldest_wait_s: ::core::option::Option<f64>,
-    /// In how much time at least one waited.
+    /// Total time in which at least one waited.
     #[prost(double, tag = "3")]
     pub blocked_s: f64,
-    /// How long each item, or each request, had to wait, in seconds.
+    /// Waiting time of each item, or of each request, in seconds.
     #[prost(message, optional, tag = "4")]
     pub wait_s: ::core::option::Option<Histogram>,
-    /// When the last item was inserted, or sampled, in nanoseconds since 1970; 0: never.
+    /// Time of the last insert, or sample, in nanoseconds since 1970; 0 for never.
     #[prost(int64, tag = "5")]
     pub last_ns: i64,
-    /// Who has paused this side, if anybody has.
+    /// Client that paused this side, if any.
     #[prost(message, optional, tag = "6")]
     pub paused: ::core::option::Option<SetBy>,
-    /// Why the first of them cannot go on, for people; empty if none waits.
+    /// Reason why the first of them cannot go on, for people; empty if none waits.
     #[prost(string, tag = "7")]
     pub reason: ::prost::alloc::string::String,
 }

@@ -8,9 +8,9 @@ use crate::codec::insert::{decode_confirmation, encode_request};
 use crate::codec::trajectory_template::TrajectoryTemplates;
 use crate::transport::{BoxFuture, InsertBatch, InsertSink, InsertStream, stream_ended};
 use reverb_rpc::client::{Call, Reply};
-use reverb_rpc::frames::MessageSender;
+use reverb_rpc::framing::MessageSender;
 
-/// Makes an insert stream from an open call to the only server, or to one of several. A separate
+/// Creates an insert stream from an open call to the only server, or to one of several. A separate
 /// task reads the confirmations.
 pub(super) fn stream(call: Call, is_one_of_several: bool) -> InsertStream {
     let server = is_one_of_several.then(|| call.reply.peer().to_owned());
@@ -64,7 +64,7 @@ async fn read_confirmations(
 
 struct GrpcInsertSink {
     sender: MessageSender,
-    /// The reason why the server ended the stream, once it has.
+    /// Reason for which the server ended the stream, once it has.
     end: watch::Receiver<Option<Error>>,
     templates: TrajectoryTemplates,
 }

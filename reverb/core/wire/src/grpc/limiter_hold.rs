@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A rate limiter that is off, over the network.
+//! A rate limiter that is turned off, over the network.
 
 use reverb_data::{Error, Result};
 use reverb_rpc::client::{Call, Reply};
-use reverb_rpc::frames::MessageSender;
+use reverb_rpc::framing::MessageSender;
 use reverb_rpc::message::Message;
 
 use crate::generated::reverb::HoldRateLimiterRequest;
@@ -16,9 +16,8 @@ pub(super) struct GrpcLimiterHold {
 }
 
 impl GrpcLimiterHold {
-    /// Waits until the limiter is off.
     pub(super) async fn begin(mut call: Call, request: &HoldRateLimiterRequest) -> Result<Self> {
-        // If this fails, the stream is over already, and the reply has the reason.
+        // If this fails, the stream has already ended, and the reply has the reason.
         let _ = call.ask(Message::encode(request));
         let Call { sender, mut reply, .. } = call;
         match reply.next().await? {

@@ -10,12 +10,12 @@ use crate::codec::sample::{SampleDecoder, request as encode_request};
 use crate::transport::{BoxFuture, SampleRequest, SampleStream, stream_ended};
 use reverb_rpc::client::{Call, Channel};
 use reverb_rpc::message::Message;
-use reverb_rpc::target::{Place, Scheme, Target};
+use reverb_rpc::target::{Scheme, ServerAddress, Target};
 
-/// The most samples for which room is made before they arrive.
+/// Maximum number of samples for which memory is reserved before they arrive.
 const MAX_CAPACITY: usize = 256;
 
-/// How much longer than the timeout of a request its answer may take.
+/// Additional time for the answer to a request, after its timeout.
 const GRACE: Duration = Duration::from_secs(10);
 
 pub(super) struct GrpcSampleStream {
@@ -23,20 +23,18 @@ pub(super) struct GrpcSampleStream {
     decoder: SampleDecoder,
     /// Number of requested samples that have not arrived yet.
     outstanding: usize,
-    /// The timeout of the last request.
     timeout: Option<Duration>,
-    several: Option<Several>,
+    several: Option<SeveralServers>,
 }
 
-/// The servers behind an address with several, of which a stream samples one.
-pub(super) struct Several {
+/// The servers of an address with several; a stream samples one of them.
+pub(super) struct SeveralServers {
     number: usize,
     target: String,
-    /// The address of all of them as a group.
     as_group: String,
 }
 
-impl Several {
+impl SeveralServers {
     pub(super) fn of(channel: &Channel) -> Self {
         Self {
             number: channel.num_servers(),
@@ -45,7 +43,8 @@ impl Several {
         }
     }
 
-    /// Says which server did not let a sample through, and where others may have items.
+    /// Adds the name of the server whose rate limiter timed out, and a hint that others may have
+    /// items.
     fn explain(&self, error: Error, peer: &str) -> Error {
         if error.kind() != ErrorKind::RateLimiterTimeout {
             return error;
@@ -58,19 +57,19 @@ impl Several {
     }
 }
 
-/// The address of a group of these servers.
+/// Address of a group of these servers.
 fn as_group(target: &Target) -> String {
     let scheme = match target.scheme {
         Scheme::Unsaid => "shards",
         Scheme::Cleartext => "shards+grpc",
         Scheme::Tls => "shards+grpcs",
     };
-    let places: Vec<String> = target.places.iter().map(Place::authority).collect();
-    format!("{scheme}:///{}", places.join(","))
+    let servers: Vec<String> = target.servers.iter().map(ServerAddress::authority).collect();
+    format!("{scheme}:///{}", servers.join(","))
 }
 
 impl GrpcSampleStream {
-    pub(super) fn new(call: Call, several: Option<Several>) -> Self {
+    pub(super) fn new(call: Call, several: Option<SeveralServers>) -> Self {
         Self { call, decoder: SampleDecoder::new(), outstanding: 0, timeout: None, several }
     }
 
@@ -101,8 +100,8 @@ impl GrpcSampleStream {
         Ok(samples)
     }
 
-    /// The next message. A server that keeps silent for longer than the timeout allows has lost the
-    /// request, whatever it answers to pings.
+    /// Next message. A server that is silent for longer than the timeout allows has lost the
+    /// request, even if it answers PINGs.
     async fn next_message(&mut self) -> Result<Option<Bytes>> {
         let Some(timeout) = self.timeout else { return self.call.reply.next().await };
         let limit = timeout.saturating_add(GRACE);
@@ -111,10 +110,10 @@ impl GrpcSampleStream {
             if let Ok(message) = tokio::time::timeout(limit, self.call.reply.next()).await {
                 return message;
             }
-            // A large message may take its time.
+            // A large message may arrive slowly.
             if self.call.reply.partial_bytes() == before {
                 let what = format!(
-                    "has said nothing for {} s, and the timeout of the request was {} ms.",
+                    "has sent nothing for {} s, although the timeout of the request was {} ms.",
                     limit.as_secs(),
                     timeout.as_millis()
                 );
@@ -138,7 +137,7 @@ impl SampleStream for GrpcSampleStream {
         }
         self.outstanding = self.outstanding.saturating_add(request.num_samples);
         self.timeout = request.timeout;
-        // If this fails, the stream is over, and `receive` returns the reason.
+        // If this fails, the stream has ended, and `receive` returns the reason.
         let _ = self.call.ask(Message::encode(&encode_request(request)));
         Ok(())
     }

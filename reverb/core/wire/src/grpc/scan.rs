@@ -23,7 +23,7 @@ impl GrpcScanStream {
         let Call { mut sender, reply, .. } = call;
         let request =
             ScanRequest { table: table.to_owned(), kept_chunk_bytes: KEPT_CHUNK_BYTES as i64 };
-        // If this fails, the stream is over already, and the reply has the reason.
+        // If this fails, the stream has already ended, and the reply has the reason.
         let _ = sender.send_last(Message::encode(&request));
         Self { reply, decoder: SampleDecoder::new().with_kept_chunks(KEPT_CHUNK_BYTES) }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use prost::Message as _;
 use reverb_data::{Error, ErrorKind, Result, StoredItem};
 use reverb_rpc::client::{Call, Reply};
-use reverb_rpc::frames::MessageSender;
+use reverb_rpc::framing::MessageSender;
 use reverb_rpc::message::Message;
 
 use crate::calls;
@@ -24,7 +24,7 @@ impl Shard for GrpcTransport {
         Box::pin(async move {
             let Call { mut sender, reply, .. } = self.0.open_to_one(calls::WATCH).await?;
             let request = WatchRequest { tables: tables.to_vec() };
-            // If this fails, the stream is over already, and the reply has the reason.
+            // If this fails, the stream has already ended, and the reply has the reason.
             let _ = sender.send_last(Message::encode(&request));
             let target = self.0.target().to_owned();
             Ok(Box::new(GrpcWatchStream { reply, target }) as Box<dyn WatchStream>)
@@ -41,7 +41,7 @@ impl Shard for GrpcTransport {
             // Its request has the fields of `MutatePriorities`.
             let request = encode_mutation(table, updates, deletes);
             let answer = self.ask(calls::UPDATE_PRIORITIES, request).await;
-            answer.map_err(|error| self.explain(error, "tell which keys it does not have"))
+            answer.map_err(|error| self.explain(error, "report missing keys"))
         })
     }
 
@@ -85,11 +85,11 @@ struct GrpcTransferSink {
 }
 
 impl GrpcTransferSink {
-    /// The status of the stream, which is a better error than that of a failed write.
+    /// Status of the stream, which is a better error than that of a failed write.
     async fn why_ended(&mut self, error: Error) -> Error {
         match self.reply.next().await {
             Ok(_) => error,
-            Err(why) => explain(why, &self.target, "take items of other shards"),
+            Err(why) => explain(why, &self.target, "accept items of other shards"),
         }
     }
 }
@@ -115,7 +115,7 @@ impl TransferSink for GrpcTransferSink {
             self.sender.finish();
             let answer = self.reply.next().await;
             let answer =
-                answer.map_err(|why| explain(why, &self.target, "take items of other shards"))?;
+                answer.map_err(|why| explain(why, &self.target, "accept items of other shards"))?;
             let answer = answer.ok_or_else(|| stream_ended(&self.target))?;
             self.reply.expect_end().await?;
             TransferResponse::decode(answer).map_err(|error| {

@@ -315,8 +315,7 @@ fn large_samples_are_split_as_in_dm_reverb() {
         push(&mut encoder, "t", &sample(key, &chunks), |message| messages.push(message));
     }
     messages.extend(finish(&mut encoder));
-    // For each entry: number of chunks, whether it has information, whether it is the last of its
-    // sample.
+    // For each entry: number of chunks, presence of the information, end of the sample.
     let layout: Vec<Vec<(usize, bool, bool)>> = messages
         .into_iter()
         .map(|message| {
@@ -540,7 +539,7 @@ fn a_malformed_mutation_is_refused_and_unknown_fields_are_skipped() {
         &[0x08, 1],                // the table is a number
         &[0x12, 2, 0x08],          // cut short
         &[0x12, 2, 0x10, 1],       // the priority is a varint
-        &[0x12, 3, 0x0a, 1, b'x'], // the key is a text
+        &[0x12, 3, 0x0a, 1, b'x'], // the key is a string
         &[0x1a, 1, 0x80],          // a list that ends in the middle of a key
         &[0x15, 0, 0, 0, 0],       // an update that is four bytes
     ] {

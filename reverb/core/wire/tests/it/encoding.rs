@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Samples as messages, as a server writes them whose reader takes everything at once.
+//! Samples as messages of a server whose reader takes everything at once.
 
 use bytes::Buf;
 use reverb_data::Sampled;
-use reverb_rpc::message::{FRAME_HEADER_BYTES, Message};
+use reverb_rpc::message::{Message, PREFIX_BYTES};
 use reverb_wire::codec::sample::{MAX_MESSAGE_CHUNK_BYTES, SampleEncoder};
 
 /// Adds a sample of `table`. Passes full messages to `emit`.
@@ -24,5 +24,5 @@ pub(crate) fn push(
 /// The last message, if it is not empty.
 pub(crate) fn finish(encoder: &mut SampleEncoder) -> Option<Message> {
     let message = encoder.take();
-    (message.remaining() > FRAME_HEADER_BYTES).then_some(message)
+    (message.remaining() > PREFIX_BYTES).then_some(message)
 }

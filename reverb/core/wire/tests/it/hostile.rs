@@ -19,7 +19,7 @@ use reverb_wire::transport::InsertBatch;
 
 use crate::encoding::{finish, push};
 
-/// What the ends of a stream remember of its messages.
+/// State that the ends of a stream keep between messages.
 #[derive(Default)]
 struct Memory {
     templates: TrajectoryTemplates,
@@ -101,7 +101,7 @@ proptest! {
         let _ = take_sample(&bytes);
     }
 
-    /// Whole messages come before a damaged one, so that it is compared with what was learned.
+    /// Whole messages come before a damaged one, so that it is compared with learned templates.
     #[test]
     fn damaged_messages_are_refused_whatever_came_before(
         which in 0..CAPTURES.len(),
@@ -120,7 +120,7 @@ proptest! {
             let _ = take_insert_with(&mut memory, whole.clone());
             let _ = take_sample_with(&mut memory, &whole);
         }
-        // What a message leaves behind joins the samples of the next.
+        // Chunks of one message join the samples of the next.
         let mut without = Memory { decoder: SampleDecoder::new(), ..Memory::default() };
         if memory.decoder.is_within_sample() {
             memory.decoder = SampleDecoder::new();
@@ -135,8 +135,7 @@ proptest! {
         );
     }
 
-    /// The generated code leaves out what is zero and orders fields by their numbers, as dm-reverb
-    /// does.
+    /// The generated code leaves out zeros and orders fields by their numbers, as dm-reverb does.
     #[test]
     fn our_messages_are_those_of_the_generated_code(batches in proptest::collection::vec(any_batch(), 1..4)) {
         let mut templates = TrajectoryTemplates::default();
@@ -305,7 +304,7 @@ prop_compose! {
         start in any::<i32>(),
         end in any::<i32>(),
         flags in any::<(bool, bool)>(),
-        // Below and above the sizes from which a payload is written or kept in another way.
+        // Lengths below and above the sizes from which a payload is written or kept in another way.
         length in prop_oneof![0usize..130, 1900usize..2300, 4000usize..4200],
     ) -> Chunk {
         let range = SequenceRange { episode_id, start, end, sparse: flags.0 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How a client handles a server that follows a script, including odd ones.
+//! Reactions of a client to a server that follows a script, including odd ones.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ enum Step {
     Data(&'static [u8]),
     /// Trailers with a code and a text.
     Trailers(&'static str, &'static str),
-    /// The status where the headers should be.
+    /// A status in place of the headers.
     OnlyTrailers(&'static str, &'static str),
     /// The data frames end, and no trailers come.
     EndWithoutTrailers,
@@ -119,7 +119,7 @@ async fn sample(script: &'static [Step], count: usize) -> (Vec<Sampled>, Error) 
         match soon(stream.receive()).await {
             Ok(more) => samples.extend(more),
             Err(error) => {
-                // A stream that has ended stays ended, and another request does no harm.
+                // A stream that has ended stays ended, and another request is harmless.
                 let _ = stream.request(&SampleRequest::new("lifo", 1, None));
                 assert_eq!(soon(stream.receive()).await.unwrap_err(), error);
                 return (samples, error);
@@ -256,7 +256,7 @@ async fn a_server_that_keeps_silent_does_not_hold_a_request_with_a_timeout() {
     assert!(
         error
             .message()
-            .contains("has said nothing for 11 s, and the timeout of the request was 1500"),
+            .contains("has sent nothing for 11 s, although the timeout of the request was 1500"),
         "{error}"
     );
 }

@@ -170,13 +170,13 @@ impl SendTask<'_> {
     fn moves(&mut self, queue: &SendQueue) -> bool {
         let Some(stay) = &mut self.stay else { return false };
         let has_ended_episode = queue.has_ended_episode.swap(false, Ordering::Relaxed);
-        let has_better_place = |index: i32, tables: &[Arc<str>]| {
+        let has_better_shard = |index: i32, tables: &[Arc<str>]| {
             let transport = self.session.transport();
             let group = transport.as_ref().ok().and_then(|it| it.insert_group());
-            group.is_some_and(|group| group.has_better_place(index, tables))
+            group.is_some_and(|group| group.has_better_shard(index, tables))
         };
         let streamed = &self.streamed;
-        stay.ends(Instant::now(), has_ended_episode, has_better_place, || queue.continues(streamed))
+        stay.ends(Instant::now(), has_ended_episode, has_better_shard, || queue.continues(streamed))
     }
 
     fn next_key(&mut self) -> u64 {

@@ -53,14 +53,14 @@ impl Stay {
 
     /// Whether it ends before the next item.
     ///
-    /// `has_better_place` says whether there is a better shard for these tables than the one with
+    /// `has_better_shard` says whether there is a better shard for these tables than the one with
     /// this index, and is asked once a second; `continues`, whether the next item shares chunks
     /// with those that are at this shard.
     pub(super) fn ends(
         &mut self,
         now: Instant,
         has_ended_episode: bool,
-        has_better_place: impl FnOnce(i32, &[Arc<str>]) -> bool,
+        has_better_shard: impl FnOnce(i32, &[Arc<str>]) -> bool,
         continues: impl FnOnce() -> bool,
     ) -> bool {
         if has_ended_episode && now.duration_since(self.began) >= MAX_TIME {
@@ -68,7 +68,7 @@ impl Stay {
         }
         if now >= self.looks_at {
             self.looks_at = now + LOOK_INTERVAL;
-            let is_over = has_better_place(self.shard.index, &self.tables);
+            let is_over = has_better_shard(self.shard.index, &self.tables);
             self.is_over_since = is_over.then(|| self.is_over_since.unwrap_or(now));
         }
         let Some(since) = self.is_over_since else { return false };

@@ -7,7 +7,7 @@
 
 use std::collections::HashSet;
 
-use reverb_data::{Error, Layout, Result, SampleOptions};
+use reverb_data::{Error, ItemSpec, Result, SampleOptions};
 
 use super::{Batch, TableState};
 use crate::selector::{Handle, Pick, Place};
@@ -119,15 +119,15 @@ impl TableState {
         let Some(stacking) = options.stacking.filter(|_| self.max_times_sampled > 0) else {
             return Ok(());
         };
-        let mut layout: Option<Layout> = None;
+        let mut spec: Option<ItemSpec> = None;
         for (at, pick) in picks.iter().enumerate() {
             if stacking.after(at).position == 0 {
-                layout = None;
+                spec = None;
             }
             let trajectory = self.contents.items.get(pick.handle).trajectory();
-            match &layout {
-                Some(layout) => layout.check(&trajectory)?,
-                None => layout = Some(Layout::from_trajectory(&trajectory)?),
+            match &spec {
+                Some(spec) => spec.check(&trajectory)?,
+                None => spec = Some(ItemSpec::from_trajectory(&trajectory)?),
             }
         }
         Ok(())
@@ -145,10 +145,10 @@ impl TableState {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use reverb_data::{Draw, SampleOptions, SelectorConfig, TableConfig};
+    use reverb_data::{SampleOptions, SelectorConfig, TableConfig};
 
     use super::super::{Batch, TableState};
-    use crate::table::testing::{config, item_of_length};
+    use crate::table::testing::{config, item_of_length, selectors};
 
     fn distinct(state: &mut TableState, count: usize) -> Result<Vec<u64>, String> {
         let options = SampleOptions { distinct: true, ..SampleOptions::default() };
@@ -169,24 +169,10 @@ mod tests {
         state
     }
 
-    fn selector() -> impl Strategy<Value = SelectorConfig> {
-        prop_oneof![
-            Just(SelectorConfig::Fifo),
-            Just(SelectorConfig::Lifo),
-            Just(SelectorConfig::Uniform),
-            Just(SelectorConfig::prioritized(1.0)),
-            Just(SelectorConfig::Prioritized { priority_exponent: 0.5, draw: Draw::Stratified }),
-            Just(SelectorConfig::Heap { min_heap: true }),
-            Just(SelectorConfig::Heap { min_heap: false }),
-            Just(SelectorConfig::Shuffle { seed: None }),
-            Just(SelectorConfig::Recent { expected_age: 2.0 }),
-        ]
-    }
-
     proptest! {
         #[test]
         fn no_item_comes_twice(
-            sampler in selector(),
+            sampler in selectors(),
             priorities in prop::collection::vec(0.01f64..50.0, 1..60),
             counts in prop::collection::vec(1usize..60, 1..10),
         ) {

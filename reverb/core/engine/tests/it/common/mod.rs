@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use reverb_data::{
-    Chunk, Error, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, TableConfig,
-    Trajectory, TrajectoryBuilder,
+    Chunk, Error, NewItem, RateLimiterConfig, SequenceRange, TableConfig, Trajectory,
+    TrajectoryBuilder,
 };
 use reverb_engine::{Confirm, Table};
 
@@ -22,18 +22,7 @@ pub(crate) fn min_size(size: i64) -> RateLimiterConfig {
 
 /// A FIFO table with no limit except `max_size`.
 pub(crate) fn config(max_size: i64) -> TableConfig {
-    TableConfig {
-        name: "t".into(),
-        sampler: SelectorConfig::Fifo,
-        remover: SelectorConfig::Fifo,
-        max_size,
-        max_times_sampled: 0,
-        rate_limiter: min_size(1),
-        signature: None,
-        seed: Some(1),
-        memory: reverb_data::MemoryConfig::default(),
-        max_priority: reverb_data::MaxPriority::default(),
-    }
+    TableConfig { rate_limiter: min_size(1), seed: Some(1), ..TableConfig::fifo("t", max_size) }
 }
 
 /// The settings of Python's `Table.queue`.

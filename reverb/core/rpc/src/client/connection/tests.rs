@@ -19,7 +19,7 @@ const ACK: u8 = 1;
 struct Peer {
     pings: Mutex<Vec<Duration>>,
     is_frozen: AtomicBool,
-    /// Whether it sends a frame every two seconds, even while it is frozen.
+    /// True if it sends a frame every two seconds, even while it is frozen.
     is_talking: AtomicBool,
 }
 
@@ -80,84 +80,89 @@ impl Peer {
     }
 }
 
-async fn connect(keepalive: Keepalive) -> (Arc<Peer>, Link) {
+fn server() -> Server {
+    let address = ServerAddress::Host(HostPort { host: "peer".to_owned(), port: 1 });
+    Server::new(&address, Vec::new(), "peer:1".to_owned())
+}
+
+async fn connect(keepalive: Keepalive) -> (Arc<Peer>, Connection) {
     let (ours, theirs) = duplex(1 << 16);
     let peer = Arc::new(Peer::default());
     tokio::spawn(Arc::clone(&peer).serve(theirs));
-    let link = establish(ours, keepalive, "peer:1".to_owned()).await.unwrap();
-    (peer, link)
+    let connection = server().establish(ours, keepalive).await.unwrap();
+    (peer, connection)
 }
 
-fn identify(link: &Link) {
-    link.liveness.identify(Some(&HeaderValue::from_static(PRODUCT)));
+fn identify(connection: &Connection) {
+    connection.liveness.identify(Some(&HeaderValue::from_static(PRODUCT)));
 }
 
 async fn wait_s(seconds: u64) {
     tokio::time::sleep(Duration::from_secs(seconds)).await;
 }
 
-async fn is_open(link: &Link) -> bool {
-    link.handle.clone().ready().await.is_ok()
+async fn is_open(connection: &Connection) -> bool {
+    connection.handle.clone().ready().await.is_ok()
 }
 
 #[tokio::test(start_paused = true)]
 async fn pings_are_sent_while_a_call_is_open() {
-    let (peer, link) = connect(Keepalive::default()).await;
-    identify(&link);
+    let (peer, connection) = connect(Keepalive::default()).await;
+    identify(&connection);
     wait_s(35).await;
     assert!(peer.pings().is_empty(), "no call, no ping");
-    let call = link.liveness.open_call();
+    let call = connection.liveness.open_call();
     wait_s(30).await;
     assert_eq!(peer.pings(), [40, 50, 60]);
     drop(call);
     wait_s(60).await;
     assert_eq!(peer.pings(), [40, 50, 60]);
-    assert!(is_open(&link).await);
+    assert!(is_open(&connection).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn unknown_peers_get_no_pings() {
-    let (peer, link) = connect(Keepalive::default()).await;
-    let _call = link.liveness.open_call();
-    link.liveness.identify(None);
-    link.liveness.identify(Some(&HeaderValue::from_static("envoy")));
+    let (peer, connection) = connect(Keepalive::default()).await;
+    let _call = connection.liveness.open_call();
+    connection.liveness.identify(None);
+    connection.liveness.identify(Some(&HeaderValue::from_static("envoy")));
     peer.is_frozen.store(true, Ordering::Relaxed);
     wait_s(3600).await;
     assert!(peer.pings().is_empty());
-    assert!(is_open(&link).await);
+    assert!(is_open(&connection).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn pings_can_be_turned_off() {
-    let (peer, link) = connect(Keepalive { interval: None, ..Keepalive::default() }).await;
-    identify(&link);
-    let _call = link.liveness.open_call();
+    let (peer, connection) = connect(Keepalive { interval: None, ..Keepalive::default() }).await;
+    identify(&connection);
+    let _call = connection.liveness.open_call();
     peer.is_frozen.store(true, Ordering::Relaxed);
     wait_s(3600).await;
     assert!(peer.pings().is_empty());
-    assert!(is_open(&link).await);
+    assert!(is_open(&connection).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_does_not_answer_is_gone_after_the_timeout() {
-    let (peer, link) = connect(Keepalive::default()).await;
-    identify(&link);
-    let _call = link.liveness.open_call();
+    let (peer, connection) = connect(Keepalive::default()).await;
+    identify(&connection);
+    let _call = connection.liveness.open_call();
     wait_s(11).await;
     peer.is_frozen.store(true, Ordering::Relaxed);
     wait_s(13).await;
-    assert!(is_open(&link).await);
+    assert!(is_open(&connection).await);
     wait_s(2).await;
     assert_eq!(peer.pings(), [10, 20]);
-    assert!(!is_open(&link).await);
-    assert!(link.liveness.is_gone());
+    assert!(!is_open(&connection).await);
+    assert!(connection.liveness.is_gone());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_was_frozen_for_four_seconds_is_not_gone() {
-    let (peer, link) = connect(Keepalive::default()).await;
-    identify(&link);
-    let _call = link.liveness.open_call();
+    let (peer, connection) = connect(Keepalive::default()).await;
+    identify(&connection);
+    let _call = connection.liveness.open_call();
     wait_s(9).await;
     for _ in 0..10 {
         peer.is_frozen.store(true, Ordering::Relaxed);
@@ -165,23 +170,23 @@ async fn a_peer_that_was_frozen_for_four_seconds_is_not_gone() {
         peer.is_frozen.store(false, Ordering::Relaxed);
         wait_s(6).await;
     }
-    assert!(is_open(&link).await);
-    assert!(!link.liveness.is_gone());
+    assert!(is_open(&connection).await);
+    assert!(!connection.liveness.is_gone());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_peer_that_sends_other_frames_is_alive() {
-    let (peer, link) = connect(Keepalive::default()).await;
-    identify(&link);
-    let _call = link.liveness.open_call();
+    let (peer, connection) = connect(Keepalive::default()).await;
+    identify(&connection);
+    let _call = connection.liveness.open_call();
     wait_s(5).await;
     peer.is_frozen.store(true, Ordering::Relaxed);
     peer.is_talking.store(true, Ordering::Relaxed);
     wait_s(60).await;
-    assert!(is_open(&link).await);
+    assert!(is_open(&connection).await);
     peer.is_talking.store(false, Ordering::Relaxed);
     wait_s(8).await;
-    assert!(!is_open(&link).await);
+    assert!(!is_open(&connection).await);
     assert_eq!(peer.pings(), [10], "one ping at a time");
 }
 
@@ -189,25 +194,26 @@ async fn a_peer_that_sends_other_frames_is_alive() {
 async fn the_options_set_interval_and_timeout() {
     let keepalive =
         Keepalive { interval: Some(Duration::from_secs(60)), timeout: Duration::from_secs(30) };
-    let (peer, link) = connect(keepalive).await;
-    identify(&link);
-    let _call = link.liveness.open_call();
+    let (peer, connection) = connect(keepalive).await;
+    identify(&connection);
+    let _call = connection.liveness.open_call();
     peer.is_frozen.store(true, Ordering::Relaxed);
     wait_s(89).await;
-    assert!(is_open(&link).await);
+    assert!(is_open(&connection).await);
     wait_s(2).await;
-    assert!(!is_open(&link).await);
+    assert!(!is_open(&connection).await);
     assert_eq!(peer.pings(), [60]);
 }
 
 #[tokio::test]
 async fn a_server_without_room_gives_its_reason() {
     const GOAWAY: u8 = 7;
-    let last_words = frame(GOAWAY, 0, b"\0\0\0\0\0\0\0\x0bthe limit is 3 connections (Limits.x)");
+    let graceful_close =
+        frame(GOAWAY, 0, b"\0\0\0\0\0\0\0\x0bthe limit is 3 connections (Limits.x)");
     for first_words in [Vec::new(), frame(SETTINGS, 0, &[])] {
         let (ours, mut theirs) = duplex(1 << 16);
-        theirs.write_all(&[&first_words[..], &last_words].concat()).await.unwrap();
-        let error = establish(ours, Keepalive::default(), "peer:1".to_owned()).await.err().unwrap();
+        theirs.write_all(&[&first_words[..], &graceful_close].concat()).await.unwrap();
+        let error = server().establish(ours, Keepalive::default()).await.err().unwrap();
         assert_eq!(
             error.to_string(),
             "it refused the connection: the limit is 3 connections (Limits.x)"
@@ -221,6 +227,6 @@ async fn a_peer_that_closes_while_connecting_is_reported_as_closed() {
     tokio::spawn(async move {
         let _ = theirs.read_exact(&mut [0; 24]).await;
     });
-    let error = establish(ours, Keepalive::default(), "peer:1".to_owned()).await.err().unwrap();
+    let error = server().establish(ours, Keepalive::default()).await.err().unwrap();
     assert!(error.to_string().contains("closed") || error.to_string().contains("broken pipe"));
 }

@@ -33,7 +33,7 @@ impl Callers {
         for (name, rights, tables) in lines {
             let tables = match tables {
                 ["*"] => TableSet::All,
-                _ => TableSet::Of(tables.iter().map(ToString::to_string).collect()),
+                _ => TableSet::Named(tables.iter().map(ToString::to_string).collect()),
             };
             let token = self.tokens.entry(name).or_insert_with(|| new_token().unwrap());
             let rights = rights.iter().copied().collect();

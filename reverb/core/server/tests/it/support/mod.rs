@@ -10,11 +10,11 @@ use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use http::{HeaderMap, Method, Request, Version};
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, NewItem, RateLimiterConfig, Result, Sampled, SelectorConfig,
-    SequenceRange, Shape, TableConfig, Tensor, TensorData, TrajectoryBuilder,
+    Chunk, ChunkBuilder, DType, NewItem, RateLimiterConfig, Result, Sampled, SequenceRange, Shape,
+    TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
 use reverb_engine::Table;
-use reverb_rpc::frames::{Compression, MessageReader, MessageSender};
+use reverb_rpc::framing::{Compression, MessageReader, MessageSender};
 use reverb_rpc::message::Message;
 use reverb_rpc::status::Status;
 use reverb_server::{Server, ServerOptions};
@@ -43,18 +43,7 @@ pub(crate) fn unlimited() -> RateLimiterConfig {
 }
 
 pub(crate) fn config(name: &str) -> TableConfig {
-    TableConfig {
-        name: name.into(),
-        sampler: SelectorConfig::Fifo,
-        remover: SelectorConfig::Fifo,
-        max_size: 1000,
-        max_times_sampled: 0,
-        rate_limiter: unlimited(),
-        signature: None,
-        seed: Some(1),
-        memory: reverb_data::MemoryConfig::default(),
-        max_priority: reverb_data::MaxPriority::default(),
-    }
+    TableConfig { rate_limiter: unlimited(), seed: Some(1), ..TableConfig::fifo(name, 1000) }
 }
 
 pub(crate) fn queue(name: &str, size: i64) -> TableConfig {

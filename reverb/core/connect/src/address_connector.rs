@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The transport behind an address, as a client and a coordinator get it.
+//! The transport behind an address, for clients and coordinators.
 
 use std::sync::Arc;
 
@@ -11,35 +11,35 @@ use reverb_shards::group::Group;
 use reverb_shards::transport::GroupTransport;
 use reverb_wire::transport::Transport;
 
-use crate::connector::{AnyConnector, Options};
-use crate::dialer::Dialer;
+use crate::server_connector::{Options, ServerConnector};
+use crate::shard_connector::ShardConnector;
 
-/// What an address leads to: a server, several in turn, or a group of shards.
+/// Connector of an address: of a server, several in turn, or a group of shards.
 #[derive(Debug, Clone)]
-pub enum Reach {
+pub enum AddressConnector {
     /// A server, or several in turn.
-    Servers(Arc<AnyConnector>),
-    /// All shards of a group as one server, and whether calls have a token with them.
+    Servers(Arc<ServerConnector>),
+    /// All shards of a group as one server, and true if calls carry a token.
     Group(Arc<GroupTransport>, bool),
 }
 
-impl Reach {
-    /// Does not connect yet.
+impl AddressConnector {
+    /// Creates a connector; does not connect yet.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for an address that cannot be.
+    /// `InvalidArgument` for an invalid address.
     pub fn new(address: &str, options: Options) -> Result<Self> {
         if GroupAddress::is_one(address) {
             let has_token = options.security.has_token();
             let transport = GroupTransport::new(group_of(address, options)?);
             return Ok(Self::Group(Arc::new(transport), has_token));
         }
-        Ok(Self::Servers(Arc::new(AnyConnector::new(address, options))))
+        Ok(Self::Servers(Arc::new(ServerConnector::new(address, options))))
     }
 }
 
-impl Connector for Reach {
+impl Connector for AddressConnector {
     fn transport(&self) -> Result<Arc<dyn Transport>> {
         match self {
             Self::Servers(servers) => Ok(servers.shard()?),
@@ -54,7 +54,7 @@ impl Connector for Reach {
         }
     }
 
-    /// The streams of a group lead to all shards, not to one in turn.
+    /// The streams of a group go to all shards, not to one in turn.
     fn has_several_servers(&self) -> bool {
         match self {
             Self::Servers(servers) => servers.has_several_servers(),
@@ -78,14 +78,14 @@ impl Connector for Reach {
 pub fn group_of(address: &str, options: Options) -> Result<Arc<Group>> {
     let parsed = GroupAddress::parse(address)?;
     let runtime = options.runtime.clone();
-    Ok(Group::new(address, parsed, Box::new(Dialer(options)), runtime))
+    Ok(Group::new(address, parsed, Box::new(ShardConnector(options)), runtime))
 }
 
-/// The servers that credentials are for: those of an address, or the seeds of a group.
+/// Servers that credentials are for: those of an address, or the seeds of a group.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` for an address that cannot be.
+/// `InvalidArgument` for an invalid address.
 pub fn target_of(address: &str) -> Result<Target> {
     if GroupAddress::is_one(address) {
         Target::parse(&GroupAddress::parse(address)?.seeds_as_target())

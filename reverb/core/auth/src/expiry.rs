@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a line of the file ends to hold.
+//! Expiry time of a tokens-file entry.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DAY_S: u64 = 86_400;
 
-/// A moment in UTC, as the file has it: `2027-01-31T00:00:00Z`.
+/// A time in UTC, as written in the file: `2027-01-31T00:00:00Z`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Until {
+pub(crate) struct Expiry {
     text: String,
     at: SystemTime,
 }
 
-impl Until {
-    /// `None` if it is no moment since 1970, or has another form.
+impl Expiry {
+    /// Parses a time; `None` if it is before 1970, invalid, or has another form.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let form = b"dddd-dd-ddTdd:dd:ddZ";
         let has_form = text.len() == form.len()
@@ -40,13 +40,12 @@ impl Until {
         is_real.then(|| Self { text: text.to_owned(), at })
     }
 
-    /// Whether it is over.
     pub(crate) fn is_past(&self, now: SystemTime) -> bool {
         now >= self.at
     }
 }
 
-impl fmt::Display for Until {
+impl fmt::Display for Expiry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -84,7 +83,7 @@ mod tests {
             ("2026-11-22T14:03:12Z", 1_795_356_192),
             ("2100-03-01T00:00:00Z", 4_107_542_400),
         ] {
-            let until = Until::parse(text).unwrap();
+            let until = Expiry::parse(text).unwrap();
             let at = UNIX_EPOCH + Duration::from_secs(seconds);
             assert!(
                 until.is_past(at) && (seconds == 0 || !until.is_past(at - Duration::from_nanos(1)))
@@ -110,7 +109,7 @@ mod tests {
             "1969-12-31T00:00:00Z",
             "２027-01-01T00:00Z",
         ] {
-            assert_eq!(Until::parse(text), None, "{text}");
+            assert_eq!(Expiry::parse(text), None, "{text}");
         }
     }
 }

@@ -7,10 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use reverb_client::Connector;
-use reverb_connect::{Options, Reach, group_of, target_of};
-use reverb_data::{
-    ErrorKind, MaxPriority, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig,
-};
+use reverb_connect::{AddressConnector, Options, group_of, target_of};
+use reverb_data::{ErrorKind, TableConfig};
 use reverb_engine::Table;
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment};
@@ -31,44 +29,28 @@ fn options() -> Options {
 }
 
 fn serve(port: u16, unix_path: Option<&Path>) -> Server {
-    let table = Table::new(TableConfig {
-        name: "a".into(),
-        sampler: SelectorConfig::Fifo,
-        remover: SelectorConfig::Fifo,
-        max_size: 10,
-        max_times_sampled: 0,
-        rate_limiter: RateLimiterConfig {
-            samples_per_insert: 1.0,
-            min_size_to_sample: 1,
-            min_diff: f64::MIN,
-            max_diff: f64::MAX,
-        },
-        signature: None,
-        seed: Some(1),
-        memory: MemoryConfig::default(),
-        max_priority: MaxPriority::default(),
-    });
+    let table = Table::new(TableConfig { seed: Some(1), ..TableConfig::fifo("a", 10) });
     let unix_path = unix_path.map(Path::to_owned);
     let options = ServerOptions { port, unix_path, ..ServerOptions::default() };
     Server::start(vec![table.unwrap()], &options, &Handle::current()).unwrap()
 }
 
-fn is_local(reach: &Reach) -> bool {
-    matches!(reach, Reach::Servers(servers) if servers.is_local())
+fn is_local(connector: &AddressConnector) -> bool {
+    matches!(connector, AddressConnector::Servers(servers) if servers.is_local())
 }
 
 #[tokio::test]
 async fn a_server_that_starts_here_later_is_found_and_left_when_it_stops() {
     let first = serve(0, None);
     let port = first.port();
-    let reach = Reach::new(&format!("localhost:{port}"), options()).unwrap();
-    assert!(is_local(&reach));
+    let connector = AddressConnector::new(&format!("localhost:{port}"), options()).unwrap();
+    assert!(is_local(&connector));
     first.stop();
     first.wait().await;
-    assert!(!is_local(&reach));
+    assert!(!is_local(&connector));
     let second = serve(port, None);
-    assert!(is_local(&reach));
-    assert_eq!(reach.transport().unwrap().server_info().await.unwrap().tables.len(), 1);
+    assert!(is_local(&connector));
+    assert_eq!(connector.transport().unwrap().server_info().await.unwrap().tables.len(), 1);
     second.stop();
 }
 
@@ -77,27 +59,29 @@ async fn a_server_that_starts_here_later_is_found_and_left_when_it_stops() {
 async fn a_unix_socket_of_this_process_needs_no_connection() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("private/socket");
-    let reach = Reach::new(&format!("unix://{}", path.display()), options()).unwrap();
-    assert!(!is_local(&reach));
+    let connector =
+        AddressConnector::new(&format!("unix://{}", path.display()), options()).unwrap();
+    assert!(!is_local(&connector));
     let _server = serve(0, Some(&path));
-    assert!(is_local(&reach));
+    assert!(is_local(&connector));
 }
 
 #[tokio::test]
 async fn another_host_of_the_same_port_is_reached_over_grpc() {
     let server = serve(0, None);
-    let reach = Reach::new(&format!("10.0.0.1:{}", server.port()), options()).unwrap();
-    assert!(!is_local(&reach));
+    let connector =
+        AddressConnector::new(&format!("10.0.0.1:{}", server.port()), options()).unwrap();
+    assert!(!is_local(&connector));
 }
 
 #[tokio::test]
 async fn the_address_of_a_group_leads_to_all_of_its_shards() {
     let server = serve(0, None);
     let address = format!("shards:///localhost:{},localhost:1", server.port());
-    let reach = Reach::new(&address, options()).unwrap();
-    assert!(matches!(reach, Reach::Group(..)));
-    // Its streams lead to all shards, not to one of several in turn.
-    assert!(!reach.has_several_servers());
+    let connector = AddressConnector::new(&address, options()).unwrap();
+    assert!(matches!(connector, AddressConnector::Group(..)));
+    // Its streams go to all shards, not to one of several in turn.
+    assert!(!connector.has_several_servers());
     let seeds = target_of(&address).unwrap();
     assert_eq!(seeds, target_of(&format!("localhost:{},localhost:1", server.port())).unwrap());
 }

@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which of several servers gets the next call: each kind of call goes to them in turn.
+//! Round robin over the servers of a target, separately for each path.
 //!
-//! Kinds have turns of their own. With one counter for all, a program that makes a unary call
-//! before each stream would open all its streams at the same server. The first server is random:
-//! otherwise all processes would begin with the same one.
+//! With one counter for all paths, a program that makes a unary call before each stream would open
+//! all its streams at the same server. The first server is random: otherwise all processes would
+//! begin with the same one.
 
 use parking_lot::Mutex;
 use reverb_data::KeyGenerator;
 
-/// The turns of a target's servers.
-pub(super) struct Turns {
-    /// The first turn of each kind.
+/// Round robin over the servers of a target.
+pub(super) struct RoundRobin {
+    /// First index of each path.
     start: usize,
-    /// The next turn, by the path of the call.
+    /// Next index, by the path of the call.
     next: Mutex<Vec<(String, usize)>>,
 }
 
-impl Turns {
-    /// Starts at a random server.
+impl RoundRobin {
     pub(super) fn new() -> Self {
         Self { start: KeyGenerator::new().next_key() as usize, next: Mutex::default() }
     }
@@ -46,7 +45,7 @@ mod tests {
     #[test]
     fn each_kind_of_call_goes_to_all_in_turn() {
         for num_servers in 1..5 {
-            let turns = Turns::new();
+            let turns = RoundRobin::new();
             let (mut inserts, mut infos) = (Vec::new(), Vec::new());
             for _ in 0..num_servers {
                 infos.push(turns.next("info", num_servers));
@@ -64,9 +63,9 @@ mod tests {
         for num_servers in [2, 3] {
             let mut counts = vec![0_usize; num_servers];
             for _ in 0..1000 {
-                counts[Turns::new().next("insert", num_servers)] += 1;
+                counts[RoundRobin::new().next("insert", num_servers)] += 1;
             }
-            // Some 16 apart are one standard deviation.
+            // One standard deviation is about 16.
             assert!(counts.iter().all(|it| it.abs_diff(1000 / num_servers) < 130), "{counts:?}");
         }
     }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Calls of those who have not shown who they are: few, and apart from all others.
+//! Calls without an admission: a small number, counted apart from all others.
 //!
-//! Only probes need them, which are done within milliseconds. If there are too many, the oldest
-//! ends, so that those who hold theirs open keep nobody out.
+//! Only probes need them, and those take milliseconds. If there are too many, the oldest ends, so
+//! that callers who keep theirs open block nobody.
 
 use std::pin::Pin;
 use std::sync::Arc;
 
 use reverb_data::{Error, Result};
 
-use super::by_age::{ByAge, Place};
+use super::by_age::{ByAge, Entry};
 use super::stream_limit::OpenStream;
 
 /// Maximum number of calls of a server.
@@ -18,62 +18,57 @@ const MAX_CALLS: usize = 64;
 /// Maximum number of calls of a connection.
 const MAX_CALLS_PER_CONNECTION: usize = 16;
 
-/// Bytes of a connection that they may send before somebody reads them. It is the least of HTTP/2.
+/// Bytes that such a connection may send before they are read. HTTP/2 allows no smaller limit.
 pub(super) const WINDOW_BYTES: u32 = 65_535;
 
-/// The largest frame where they may come. A frame is in memory before the window is looked at, and
-/// its size cannot be changed when somebody is known. A larger message is copied once.
+/// Largest frame on such a connection. A frame is in memory before the flow-control window is
+/// checked, and the limit cannot change when a call is admitted. A larger message is copied once.
 pub(super) const FRAME_BYTES: u32 = 256 << 10;
 
-/// The open calls of strangers.
 #[derive(Debug, Default)]
-pub(super) struct Strangers(Arc<ByAge>);
+pub(super) struct UnadmittedCalls(Arc<ByAge>);
 
-/// Where an open call counts.
+/// Guard that counts an open call.
 #[derive(Debug)]
-pub(super) enum CallPlace {
-    /// Among all others.
-    Known {
-        /// Counts it until it is dropped.
-        _open: OpenStream,
-    },
-    /// Among those of strangers.
-    Stranger(Place),
+pub(super) enum CountedCall {
+    /// Counted among all calls.
+    Admitted { _open: OpenStream },
+    /// Counted among the calls without an admission.
+    Unadmitted(Entry),
 }
 
-impl Strangers {
-    /// The place of a call on a connection that has `others`. The oldest one ends if there are too
-    /// many.
+impl UnadmittedCalls {
+    /// Counts a call on a connection that has `others`. If there are too many, the oldest one ends.
     ///
     /// # Errors
     ///
     /// `Unavailable` if the connection has too many.
-    pub(super) fn open(&self, others: usize) -> Result<CallPlace> {
+    pub(super) fn open(&self, others: usize) -> Result<CountedCall> {
         if others >= MAX_CALLS_PER_CONNECTION {
             return Err(Error::unavailable(format!(
                 "This connection has {others} open calls and has not shown a token or a certificate \
                  that the server knows: {MAX_CALLS_PER_CONNECTION} is the limit until then."
             )));
         }
-        let place = self.0.open();
+        let entry = self.0.open();
         self.0.end_oldest(MAX_CALLS);
-        Ok(CallPlace::Stranger(place))
+        Ok(CountedCall::Unadmitted(entry))
     }
 }
 
-impl CallPlace {
-    /// The result of a call.
+impl CountedCall {
+    /// Result of a call.
     ///
     /// # Errors
     ///
-    /// `Unavailable` if it has to make room first.
+    /// `Unavailable` if the call is displaced first.
     pub(super) async fn or_displaced<T>(
         &self,
         call: Pin<&mut impl Future<Output = Result<T>>>,
     ) -> Result<T> {
         match self {
-            Self::Known { .. } => call.await,
-            Self::Stranger(place) => place.or_displaced(call).await.unwrap_or_else(|| {
+            Self::Admitted { .. } => call.await,
+            Self::Unadmitted(entry) => entry.or_displaced(call).await.unwrap_or_else(|| {
                 Err(Error::unavailable(format!(
                     "The server has {MAX_CALLS} newer calls of callers that have not shown a token \
                      or a certificate that it knows, which is the limit. Try again, or show one."
@@ -93,10 +88,10 @@ mod tests {
 
     #[tokio::test]
     async fn the_oldest_call_ends_and_one_connection_has_few() {
-        let strangers = Strangers::default();
-        let error = strangers.open(MAX_CALLS_PER_CONNECTION).unwrap_err();
+        let unadmitted = UnadmittedCalls::default();
+        let error = unadmitted.open(MAX_CALLS_PER_CONNECTION).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
-        let open: Vec<_> = (0..=MAX_CALLS).map(|_| strangers.open(0).unwrap()).collect();
+        let open: Vec<_> = (0..=MAX_CALLS).map(|_| unadmitted.open(0).unwrap()).collect();
         let never = || async { std::future::pending::<Result<()>>().await };
         let error = open[0].or_displaced(pin!(never())).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
@@ -104,6 +99,6 @@ mod tests {
         let now = open[1].or_displaced(pin!(async { Ok(1) })).await;
         assert_eq!(now.unwrap(), 1);
         drop(open);
-        assert_eq!(strangers.0.len(), 0);
+        assert_eq!(unadmitted.0.len(), 0);
     }
 }

@@ -14,10 +14,10 @@ const PIECE_BYTES: u64 = 256 << 10;
 /// The compressions that we announce to peers.
 pub const ACCEPTED: &str = "identity,deflate,gzip";
 
-/// How the compressed messages of a stream are compressed.
+/// Compression of a stream's compressed messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compression {
-    /// Not at all.
+    /// No compression.
     Identity,
     /// RFC 1952.
     Gzip,
@@ -26,7 +26,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The compression that the headers of a stream announce.
+    /// Compression that the headers of a stream announce.
     pub fn from_headers(headers: &HeaderMap) -> Result<Self> {
         match headers.get("grpc-encoding").map(http::HeaderValue::as_bytes) {
             None | Some(b"identity") => Ok(Self::Identity),
@@ -39,7 +39,7 @@ impl Compression {
         }
     }
 
-    /// The message, or the beginning of one that is longer than `limit`: a few bytes can expand to
+    /// Decompresses a message. A message longer than `limit` is cut: a few bytes can expand to
     /// gigabytes, and only a little more than the limit is ever in memory.
     pub(crate) fn decompress(self, message: &[u8], limit: usize) -> Result<Inflated> {
         match self {
@@ -52,15 +52,14 @@ impl Compression {
     }
 }
 
-/// What became of a compressed message.
 #[derive(Debug)]
 pub(crate) enum Inflated {
     Whole(Bytes),
-    /// It has at least so many bytes.
+    /// At least this many bytes.
     TooLong(usize),
 }
 
-/// The message is put together once, at the end: a buffer that grows would take twice as much.
+/// The message is assembled once, at the end: a growing buffer would take twice as much.
 fn inflate(mut reader: impl Read, limit: usize) -> Result<Inflated> {
     let (mut pieces, mut length) = (Vec::new(), 0);
     loop {

@@ -8,7 +8,7 @@ use h2::{Reason, SendStream};
 use http::HeaderMap;
 use reverb_data::{Error, Result};
 
-use crate::frames::{MAX_MESSAGE_BYTES, stream_error};
+use crate::framing::{MAX_MESSAGE_BYTES, stream_error};
 use crate::message::Message;
 
 /// Writes the messages of one direction of a stream.

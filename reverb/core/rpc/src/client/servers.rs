@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The pool of all servers of a target, and the resolution of their host names.
+//! The servers of a target, and the resolution of their host names.
 
 use std::collections::HashSet;
 use std::io;
@@ -12,38 +12,36 @@ use reverb_data::{Error, Result};
 use tokio::time::Instant;
 
 use super::connection::{Connection, ConnectionOptions, Failure, Server};
-use super::turns::Turns;
+use super::round_robin::RoundRobin;
 use crate::BoxFuture;
-use crate::target::{HostPort, Place, Target};
+use crate::target::{HostPort, ServerAddress, Target};
 
-/// How long to wait for a host that does not answer at all. A refusal arrives at once.
+/// Time limit for a host that does not answer at all. A refusal arrives at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Minimum time between two resolutions of the names.
 const MIN_RESOLVE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Resolves a host name to addresses.
 type Resolver = dyn Fn(HostPort) -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> + Send + Sync;
 
-/// All servers of a target.
-pub(super) struct Pool {
+pub(super) struct Servers {
     target: Target,
     options: ConnectionOptions,
     resolver: Box<Resolver>,
     names: Mutex<Names>,
     /// Held while names are resolved, so that concurrent calls share one resolution.
     resolving: tokio::sync::Mutex<()>,
-    turns: Turns,
+    round_robin: RoundRobin,
 }
 
 #[derive(Default)]
 struct Names {
     servers: Arc<[Arc<Server>]>,
-    /// When the names were resolved. If `None`, the next call resolves them first.
+    /// Time of the last resolution. If `None`, the next call resolves the names first.
     resolved_at: Option<Instant>,
 }
 
-impl Pool {
+impl Servers {
     pub(super) fn new(target: Target, options: ConnectionOptions) -> Arc<Self> {
         let resolver = |host_port: HostPort| -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
             Box::pin(async move {
@@ -65,7 +63,7 @@ impl Pool {
             resolver,
             names: Mutex::default(),
             resolving: tokio::sync::Mutex::new(()),
-            turns: Turns::new(),
+            round_robin: RoundRobin::new(),
         })
     }
 
@@ -77,17 +75,17 @@ impl Pool {
         &self.options
     }
 
-    /// Number of servers, as far as known. A name may resolve to several.
+    /// Number of servers known so far. A name may resolve to several.
     pub(super) fn num_servers(&self) -> usize {
-        self.names.lock().servers.len().max(self.target.places.len())
+        self.names.lock().servers.len().max(self.target.servers.len())
     }
 
-    /// A connection for the next call with this path.
+    /// Connection for the next call with this path.
     ///
     /// # Errors
     ///
-    /// `Unavailable` that names every server and why it could not be reached. It is lasting if TLS
-    /// has failed with all of them.
+    /// `Unavailable` that names every server and the reason for which it could not be reached. It
+    /// is lasting if TLS has failed with all of them.
     pub(super) async fn connection(
         self: &Arc<Self>,
         path: &str,
@@ -96,7 +94,7 @@ impl Pool {
         let servers = self.servers().await?;
         // A server that does not answer must leave time for the others.
         let each = limit.div_f64(servers.len() as f64).min(CONNECT_TIMEOUT);
-        let first = self.turns.next(path, servers.len());
+        let first = self.round_robin.next(path, servers.len());
         let rotated = || servers[first..].iter().chain(&servers[..first]);
         let (tried_last, tried_first): (Vec<_>, Vec<_>) =
             rotated().partition(|server| servers.len() > 1 && server.is_backing_off());
@@ -142,17 +140,17 @@ impl Pool {
     }
 
     fn resolve_in_background(self: &Arc<Self>) {
-        let is_due = |pool: &Self| {
-            pool.names.lock().resolved_at.is_some_and(|at| at.elapsed() >= MIN_RESOLVE_INTERVAL)
+        let is_due = |all: &Self| {
+            all.names.lock().resolved_at.is_some_and(|at| at.elapsed() >= MIN_RESOLVE_INTERVAL)
         };
         if !is_due(self) {
             return;
         }
-        let pool = Arc::clone(self);
+        let all = Arc::clone(self);
         tokio::spawn(async move {
-            let _guard = pool.resolving.lock().await;
-            if is_due(&pool)
-                && let Err(error) = pool.resolve().await
+            let _guard = all.resolving.lock().await;
+            if is_due(&all)
+                && let Err(error) = all.resolve().await
             {
                 tracing::debug!("{error}");
             }
@@ -160,18 +158,18 @@ impl Pool {
     }
 
     /// Resolves all names. Servers whose addresses are unchanged keep their connections. Servers of
-    /// a name that cannot be resolved now stay in the pool.
+    /// a name that cannot be resolved now stay in the list.
     async fn resolve(&self) -> Result<Arc<[Arc<Server>]>> {
         let known = Arc::clone(&self.names.lock().servers);
         let mut found: Vec<Arc<Server>> = Vec::new();
         let mut failures = Vec::new();
-        for place in &self.target.places {
-            let mut known = known.iter().filter(|server| server.place == *place);
-            let host_port = match place {
-                Place::Host(host_port) => host_port,
-                Place::Socket(path) => {
+        for wanted in &self.target.servers {
+            let mut known = known.iter().filter(|server| server.address == *wanted);
+            let host_port = match wanted {
+                ServerAddress::Host(host_port) => host_port,
+                ServerAddress::Socket(path) => {
                     found.push(known.next().cloned().unwrap_or_else(|| {
-                        Arc::new(Server::new(place, Vec::new(), path.to_string()))
+                        Arc::new(Server::new(wanted, Vec::new(), path.to_string()))
                     }));
                     continue;
                 }
@@ -181,7 +179,7 @@ impl Pool {
                     let same = |server: &&Arc<Server>| server.addresses == *addresses;
                     known.clone().find(same).cloned().unwrap_or_else(|| {
                         let peer = peer(host_port, addresses, groups.len());
-                        Arc::new(Server::new(place, addresses.clone(), peer))
+                        Arc::new(Server::new(wanted, addresses.clone(), peer))
                     })
                 })),
                 Err(error) => {
@@ -220,8 +218,8 @@ impl Pool {
     }
 }
 
-/// The name of a server in errors: the name that the user wrote, with the address if several
-/// servers share that name.
+/// Name of a server in errors: the name that the user wrote, with the address if several servers
+/// share that name.
 fn peer(host_port: &HostPort, addresses: &[SocketAddr], servers_of_host: usize) -> String {
     match addresses {
         [address] if servers_of_host > 1 => format!("{} ({})", host_port.authority(), address.ip()),

@@ -1,22 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The place of a server in a group, as its checkpoints tell it.
+//! Shard of a group that saved a checkpoint, as recorded in it.
 
 use std::fmt::Write;
 use std::str::FromStr;
 
-/// Where a server was in a group when it saved.
+/// The shard that a server was when it saved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct GroupPlace {
-    /// The name of the group.
+pub struct ShardIdentity {
+    /// Name of the group.
     pub group: String,
-    /// The number of the shard.
+    /// Index of the shard.
     pub index: u32,
-    /// How many shards the group had.
+    /// Number of shards of the group.
     pub num_shards: u32,
 }
 
-impl GroupPlace {
-    /// One word: `INDEX/SHARDS/GROUP`, with the bytes of the name in hexadecimal digits.
+impl ShardIdentity {
+    /// Formats it as one word: `INDEX/SHARDS/GROUP`, with the bytes of the name in hexadecimal
+    /// digits.
     pub(crate) fn to_word(&self) -> String {
         let mut word = format!("{}/{}/", self.index, self.num_shards);
         for byte in self.group.bytes() {
@@ -27,7 +28,7 @@ impl GroupPlace {
     }
 }
 
-impl FromStr for GroupPlace {
+impl FromStr for ShardIdentity {
     type Err = ();
 
     fn from_str(word: &str) -> Result<Self, ()> {
@@ -50,15 +51,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_one_word_and_nothing_else_is_a_place() {
+    fn an_identity_is_one_word_and_nothing_else_is_one() {
         for group in ["", "replay", "a b/c=\u{e9}"] {
-            let place = GroupPlace { group: group.to_owned(), index: 3, num_shards: 4 };
-            let word = place.to_word();
+            let shard = ShardIdentity { group: group.to_owned(), index: 3, num_shards: 4 };
+            let word = shard.to_word();
             assert!(!word.contains(' '), "{word}");
-            assert_eq!(word.parse(), Ok(place));
+            assert_eq!(word.parse(), Ok(shard));
         }
         for word in ["", "1", "1/2", "x/2/", "1/-2/", "1/2/6", "1/2/zz", "1/2/ff", "1/2/\u{e9}"] {
-            assert_eq!(word.parse::<GroupPlace>().is_ok(), word == "1/2/6", "{word}");
+            assert_eq!(word.parse::<ShardIdentity>().is_ok(), word == "1/2/6", "{word}");
         }
     }
 }

@@ -23,20 +23,20 @@ pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
 /// for a rate limiter does not block the others.
 pub const CONNECTION_WINDOW_BYTES: u32 = (1 << 31) - 1;
 
-/// Largest frame that we accept. A message that fits into one is not copied when it arrives.
+/// Largest HTTP/2 frame that we accept. A message that fits into one is not copied when it arrives.
 pub const MAX_FRAME_BYTES: u32 = 4 << 20;
 
-/// Bytes of a stream that may wait for the socket before its sender has to wait.
+/// Bytes of a stream that may be queued for the socket before its sender has to wait.
 pub const SEND_BUFFER_BYTES: usize = 2 << 20;
 
 /// Number of recently reset streams whose late frames are still recognised. Every cancelled call is
 /// one.
 pub const MAX_RESET_STREAMS: usize = 4096;
 
-/// Largest header list that we accept, in bytes. Those of dm-reverb have at most half of it.
+/// Largest header list that we accept, in bytes. dm-reverb's are at most half as large.
 pub const MAX_HEADER_LIST_BYTES: u32 = 16 << 10;
 
-/// Largest message: what HTTP/2 flow control can count.
+/// Largest message that HTTP/2 flow control can count.
 pub const MAX_MESSAGE_BYTES: usize = (1 << 31) - 1;
 
 /// Converts an HTTP/2 error to an error of the call. `peer` names the other end.

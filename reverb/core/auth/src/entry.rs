@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A line of the tokens file: `name  rights  tables  sha256:HEX  until=2027-01-31T00:00:00Z`.
+//! An entry of the tokens file: `name  rights  tables  sha256:HEX  until=2027-01-31T00:00:00Z`.
 //!
 //! Fields are separated by white space; `#` at the beginning of a field begins a comment. Tables
-//! are separated by commas, and what a name may not contain is percent-encoded: a space is `%20`,
-//! a comma `%2C`, a per cent sign `%25`, and a table that is called `*` is `%2A`.
+//! are separated by commas, and characters that a name may not contain are percent-encoded: a space
+//! is `%20`, a comma `%2C`, a per cent sign `%25`, and a table that is called `*` is `%2A`.
 //!
-//! Somebody may have put a token where its hash belongs, or anywhere. So problems never quote a
+//! A user may have put a token where its hash belongs, or anywhere. So messages never quote a
 //! field, unless it cannot be a secret.
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
@@ -13,25 +13,26 @@ use reverb_data::{Result, Right};
 
 use crate::access::{Access, TableSet};
 use crate::access_list::AccessList;
+use crate::expiry::Expiry;
 use crate::rights::Rights;
 use crate::token::{PREFIX, TokenHash, is_token};
-use crate::until::Until;
 
-/// What is encoded in names of tables. Other white space is not ASCII, so it is encoded too.
+/// Characters that are encoded in names of tables. Other white space is not ASCII, so it is encoded
+/// too.
 const ENCODED: &AsciiSet = &CONTROLS.add(b' ').add(b',').add(b'%').add(b'*').add(b'#');
 
-/// What a line is, for those who wrote another one.
+/// Form of an entry, for messages about a wrong one.
 const FORM: &str = "name  rights  tables  sha256:HEX";
 
-/// A line of the file.
+/// An entry of the file, on one line.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct Entry {
     pub(crate) access: Access,
     pub(crate) key: Key,
-    pub(crate) until: Option<Until>,
+    pub(crate) until: Option<Expiry>,
 }
 
-/// By what a caller is known.
+/// Identification of a caller.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
     Token(TokenHash),
@@ -49,22 +50,22 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    /// The key of a name in a certificate. Names of hosts are the same in upper and lower case.
+    /// Key of a name in a certificate. Host names are compared without case.
     pub(crate) fn of_certificate(name: &str) -> Self {
         let is_uri = name.contains(':');
         Self::Certificate(if is_uri { name.to_owned() } else { name.to_ascii_lowercase() })
     }
 }
 
-/// The line of a new token.
+/// Entry for a new token, as text.
 ///
 /// # Errors
 ///
-/// `InvalidArgument` if the name cannot stand in a line, or if there is no right or no table.
+/// `InvalidArgument` if the name cannot be written, or if there is no right or no table.
 pub fn hash_line(name: &str, rights: Rights, tables: &TableSet, token: &str) -> Result<String> {
     let tables = match tables {
         TableSet::All => "*".to_owned(),
-        TableSet::Of(tables) => {
+        TableSet::Named(tables) => {
             let tables = tables.iter().map(|table| utf8_percent_encode(table, ENCODED).to_string());
             tables.collect::<Vec<_>>().join(",")
         }
@@ -75,12 +76,12 @@ pub fn hash_line(name: &str, rights: Rights, tables: &TableSet, token: &str) -> 
     Ok(line)
 }
 
-impl Line {
-    /// Reads a line; `None` if it is empty, or a comment.
+impl Entry {
+    /// Parses a line; `None` if it is empty, or a comment.
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it.
+    /// All problems of the line.
     pub(crate) fn parse(line: &str) -> Option<std::result::Result<Self, Vec<String>>> {
         let fields = line.split_whitespace().take_while(|field| !field.starts_with('#'));
         let fields: Vec<&str> = fields.collect();
@@ -177,7 +178,7 @@ fn parse_tables(text: &str) -> std::result::Result<TableSet, String> {
                 .to_owned()
         }),
     };
-    text.split(',').map(table).collect::<std::result::Result<_, _>>().map(TableSet::Of)
+    text.split(',').map(table).collect::<std::result::Result<_, _>>().map(TableSet::Named)
 }
 
 fn decoded(encoded: &str) -> Option<String> {
@@ -192,7 +193,7 @@ fn decoded(encoded: &str) -> Option<String> {
 fn parse_key(text: &str) -> std::result::Result<Key, String> {
     if let Some(name) = text.strip_prefix("cert:") {
         let is_name = !name.is_empty() && !name.contains(PREFIX);
-        // No certificate of a client is known by these.
+        // Clients cannot be identified by patterns or addresses.
         let is_pattern = name.contains('*') || name.parse::<std::net::IpAddr>().is_ok();
         return (is_name && !is_pattern).then(|| Key::of_certificate(name)).ok_or_else(|| {
             "cert: must be followed by a subject alternative name of the certificate: the name of \
@@ -202,8 +203,8 @@ fn parse_key(text: &str) -> std::result::Result<Key, String> {
     }
     if text.contains(PREFIX) {
         return Err(format!(
-            "{}; write sha256: and the output of: printf %s TOKEN | sha256sum. Who could read \
-             this file knows the token now: better make a new one (reverb token new)",
+            "{}; write sha256: and the output of: printf %s TOKEN | sha256sum. Anyone who could \
+             read this file knows the token now: better make a new one (reverb token new)",
             token_in("fourth", "its hash")
         ));
     }
@@ -219,13 +220,13 @@ fn parse_key(text: &str) -> std::result::Result<Key, String> {
         format!("sha256: must be followed by 64 hexadecimal digits, got {got} characters")
     })?;
     if hash == TokenHash::of("") {
-        return Err("this is the hash of no token at all: of an empty text".to_owned());
+        return Err("this is the hash of an empty text, not of a token".to_owned());
     }
     Ok(Key::Token(hash))
 }
 
-fn parse_until(text: &str) -> std::result::Result<Until, String> {
-    text.strip_prefix("until=").and_then(Until::parse).ok_or_else(|| {
+fn parse_until(text: &str) -> std::result::Result<Expiry, String> {
+    text.strip_prefix("until=").and_then(Expiry::parse).ok_or_else(|| {
         "the fifth field must be a time in UTC such as until=2027-01-31T00:00:00Z".to_owned()
     })
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selects the transport to a server: function calls if it runs in this process, gRPC otherwise.
+//! Transport to a server: function calls if it runs in this process, gRPC otherwise.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -15,23 +15,23 @@ use reverb_wire::shard::Shard;
 use reverb_wire::transport::Transport;
 use tokio::runtime::Handle;
 
-/// How to reach what an address leads to.
+/// Options for connecting to an address.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Time limit for reaching a server.
     pub connect_timeout: Duration,
-    /// When to ping a server.
+    /// PINGs to a server.
     pub keepalive: Keepalive,
     /// TLS and token.
     pub security: Security,
-    /// Runs the connections.
+    /// Runtime for the connections.
     pub runtime: Handle,
 }
 
-/// Checks on every use whether a server of this process listens at the address: one may have
-/// started meanwhile.
+/// Transport to the servers of an address. Each use checks whether a server of this process listens
+/// there, because one may have started meanwhile.
 #[derive(Debug)]
-pub struct AnyConnector {
+pub struct ServerConnector {
     address: String,
     loopback: Option<Loopback>,
     socket: Option<SocketPath>,
@@ -39,7 +39,7 @@ pub struct AnyConnector {
     remote: OnceLock<Arc<GrpcTransport>>,
 }
 
-impl AnyConnector {
+impl ServerConnector {
     pub(crate) fn new(address: &str, options: Options) -> Self {
         Self {
             address: address.to_owned(),
@@ -50,11 +50,12 @@ impl AnyConnector {
         }
     }
 
-    /// The server; those of this package have the calls of a shard of a group.
+    /// Transport to the server, with the calls of a shard of a group, which servers of this package
+    /// have.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` for an address that cannot be.
+    /// `InvalidArgument` for an invalid address.
     pub fn shard(&self) -> Result<Arc<dyn Shard>> {
         match self.local() {
             Some(local) => Ok(local),
@@ -62,7 +63,7 @@ impl AnyConnector {
         }
     }
 
-    /// Whether a server of this process listens at the address now.
+    /// Returns true if a server of this process listens at the address now.
     pub fn is_local(&self) -> bool {
         self.local().is_some()
     }

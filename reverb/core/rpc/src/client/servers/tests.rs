@@ -10,7 +10,7 @@ use super::*;
 const LIMIT: Duration = Duration::from_secs(10);
 const PATH: &str = "/test/Call";
 
-/// The addresses of a name. A test can change them while a pool uses them.
+/// DNS zone with the addresses of a name. A test can change them while they are in use.
 #[derive(Default)]
 struct Zone {
     addresses: Mutex<Vec<SocketAddr>>,
@@ -19,7 +19,7 @@ struct Zone {
 }
 
 impl Zone {
-    fn pool(self: &Arc<Self>, target: &str) -> Arc<Pool> {
+    fn servers(self: &Arc<Self>, target: &str) -> Arc<Servers> {
         let zone = Arc::clone(self);
         let resolver = move |_| -> BoxFuture<'static, io::Result<Vec<SocketAddr>>> {
             zone.resolutions.fetch_add(1, Ordering::Relaxed);
@@ -30,7 +30,7 @@ impl Zone {
             };
             Box::pin(async { answer })
         };
-        Pool::with_resolver(
+        Servers::with_resolver(
             Target::parse(target).unwrap(),
             ConnectionOptions::default(),
             Box::new(resolver),
@@ -85,10 +85,10 @@ impl Host {
 }
 
 /// The servers that the next `count` calls reach, sorted.
-async fn reached(pool: &Arc<Pool>, count: usize) -> Vec<String> {
+async fn reached(servers: &Arc<Servers>, count: usize) -> Vec<String> {
     let mut peers = Vec::new();
     for _ in 0..count {
-        peers.push(pool.connection(PATH, LIMIT).await.unwrap().peer);
+        peers.push(servers.connection(PATH, LIMIT).await.unwrap().peer);
     }
     peers.sort();
     peers
@@ -99,9 +99,9 @@ async fn a_name_with_several_addresses_is_several_servers() {
     let hosts = [Host::start("127.0.0.1").await, Host::start("127.0.0.2").await];
     let zone = Arc::new(Zone::default());
     zone.set(&[&hosts[0], &hosts[1], &hosts[0]]);
-    let pool = zone.pool("replay:80");
-    assert_eq!(pool.num_servers(), 1, "the name is not resolved yet");
-    let peers = reached(&pool, 4).await;
+    let servers = zone.servers("replay:80");
+    assert_eq!(servers.num_servers(), 1, "the name is not resolved yet");
+    let peers = reached(&servers, 4).await;
     assert_eq!(
         peers,
         ["replay:80 (127.0.0.1)"; 2]
@@ -109,7 +109,7 @@ async fn a_name_with_several_addresses_is_several_servers() {
             .chain(["replay:80 (127.0.0.2)"; 2])
             .collect::<Vec<_>>()
     );
-    assert_eq!(pool.num_servers(), 2);
+    assert_eq!(servers.num_servers(), 2);
     assert_eq!(zone.resolutions(), 1);
 }
 
@@ -117,8 +117,8 @@ async fn a_name_with_several_addresses_is_several_servers() {
 async fn localhost_is_one_server_in_both_families() {
     let zone = Arc::new(Zone::default());
     *zone.addresses.lock() = vec!["[::1]:80".parse().unwrap(), "127.0.0.1:80".parse().unwrap()];
-    let pool = zone.pool("localhost:80");
-    let servers = pool.servers().await.unwrap();
+    let servers = zone.servers("localhost:80");
+    let servers = servers.servers().await.unwrap();
     assert_eq!(servers.len(), 1);
     assert_eq!(servers[0].addresses.len(), 2);
     assert_eq!(servers[0].peer, "localhost:80");
@@ -133,19 +133,19 @@ async fn names_are_resolved_again_when_one_of_several_servers_fails() {
     ];
     let zone = Arc::new(Zone::default());
     zone.set(&[&hosts[0], &hosts[1]]);
-    let pool = zone.pool("replay:80");
-    reached(&pool, 2).await;
+    let servers = zone.servers("replay:80");
+    reached(&servers, 2).await;
     zone.set(&[&hosts[0], &hosts[2]]);
     tokio::time::sleep(Duration::from_secs(5)).await;
-    reached(&pool, 4).await;
+    reached(&servers, 4).await;
     assert_eq!(zone.resolutions(), 1, "nothing failed");
     hosts[1].stop().await;
     // One of the next two calls tries it first, and then goes to the other server.
-    let peers = reached(&pool, 2).await;
+    let peers = reached(&servers, 2).await;
     assert_eq!(peers, ["replay:80 (127.0.0.1)"; 2]);
     tokio::time::sleep(Duration::from_millis(1)).await;
     assert_eq!(zone.resolutions(), 2);
-    let peers = reached(&pool, 2).await;
+    let peers = reached(&servers, 2).await;
     assert_eq!(peers, ["replay:80 (127.0.0.1)", "replay:80 (127.0.0.3)"]);
     assert_eq!(hosts[0].connections(), 1, "a server that stayed keeps its connection");
 }
@@ -155,11 +155,11 @@ async fn names_are_resolved_at_most_once_a_second() {
     let hosts = [Host::start("127.0.0.1").await, Host::start("127.0.0.2").await];
     let zone = Arc::new(Zone::default());
     zone.set(&[&hosts[0], &hosts[1]]);
-    let pool = zone.pool("replay:80");
-    reached(&pool, 2).await;
+    let servers = zone.servers("replay:80");
+    reached(&servers, 2).await;
     hosts[1].stop().await;
     for _ in 0..100 {
-        reached(&pool, 2).await;
+        reached(&servers, 2).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!((5..=11).contains(&zone.resolutions()), "{} in 10 s", zone.resolutions());
@@ -170,18 +170,18 @@ async fn without_a_name_server_the_known_servers_stay() {
     let hosts = [Host::start("127.0.0.1").await, Host::start("127.0.0.2").await];
     let zone = Arc::new(Zone::default());
     zone.set(&[&hosts[0], &hosts[1]]);
-    let pool = zone.pool("replay:80");
-    reached(&pool, 2).await;
+    let servers = zone.servers("replay:80");
+    reached(&servers, 2).await;
     zone.is_down.store(true, Ordering::Relaxed);
     hosts[1].stop().await;
     for _ in 0..10 {
-        assert_eq!(reached(&pool, 2).await, ["replay:80 (127.0.0.1)"; 2]);
+        assert_eq!(reached(&servers, 2).await, ["replay:80 (127.0.0.1)"; 2]);
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
     assert!(zone.resolutions() > 1);
-    assert_eq!(pool.num_servers(), 2);
+    assert_eq!(servers.num_servers(), 2);
     hosts[0].stop().await;
-    let error = pool.connection(PATH, LIMIT).await.err().unwrap();
+    let error = servers.connection(PATH, LIMIT).await.err().unwrap();
     for host in ["replay:80 (127.0.0.1)", "replay:80 (127.0.0.2)"] {
         assert!(error.message().contains(host), "{error}");
     }
@@ -189,13 +189,13 @@ async fn without_a_name_server_the_known_servers_stay() {
     let moved = Host::start("127.0.0.3").await;
     zone.set(&[&moved]);
     zone.is_down.store(false, Ordering::Relaxed);
-    assert_eq!(reached(&pool, 1).await, ["replay:80"]);
-    assert_eq!(pool.num_servers(), 1);
+    assert_eq!(reached(&servers, 1).await, ["replay:80"]);
+    assert_eq!(servers.num_servers(), 1);
 }
 
 #[tokio::test]
 async fn an_unknown_name_is_reported() {
     let zone = Arc::new(Zone::default());
-    let error = zone.pool("replay:80").connection(PATH, LIMIT).await.err().unwrap();
+    let error = zone.servers("replay:80").connection(PATH, LIMIT).await.err().unwrap();
     assert!(error.message().contains("replay:80: the name has no address"), "{error}");
 }

@@ -11,24 +11,23 @@ use reverb_server::local_shard_of_id;
 use reverb_shards::member::{Dial, Line};
 use reverb_wire::shard::Shard;
 
-use crate::connector::{AnyConnector, Options};
+use crate::server_connector::{Options, ServerConnector};
 
-/// A shard that cannot be reached within this time is left out for a while.
+/// Time limit for reaching a shard. A shard that exceeds it is left out for a while.
 const SHARD_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Makes lines to shards.
-pub(crate) struct Dialer(pub(crate) Options);
+pub(crate) struct ShardConnector(pub(crate) Options);
 
-impl Dial for Dialer {
+impl Dial for ShardConnector {
     fn dial(&self, address: &str, server_id: Option<u64>) -> Result<Box<dyn Line>> {
         Target::parse(address)?;
         let connect_timeout = self.0.connect_timeout.min(SHARD_CONNECT_TIMEOUT);
         let options = Options { connect_timeout, ..self.0.clone() };
-        let connector = AnyConnector::new(address, options);
-        Ok(Box::new(ShardLine { connector, server_id }))
+        let connector = ServerConnector::new(address, options);
+        Ok(Box::new(Connection { connector, server_id }))
     }
 
-    /// None with TLS: a socket has none, and a map must not choose less than the client did.
+    /// `None` with TLS: a socket has no TLS, and a map must not weaken the client's choice.
     fn dial_socket(&self, unix_path: &str) -> Option<Box<dyn Line>> {
         if self.0.security.has_tls() || !Path::new(unix_path).exists() {
             return None;
@@ -37,12 +36,12 @@ impl Dial for Dialer {
     }
 }
 
-struct ShardLine {
-    connector: AnyConnector,
+struct Connection {
+    connector: ServerConnector,
     server_id: Option<u64>,
 }
 
-impl Line for ShardLine {
+impl Line for Connection {
     fn shard(&self) -> Result<Arc<dyn Shard>> {
         match self.server_id.and_then(local_shard_of_id) {
             Some(local) => Ok(local),

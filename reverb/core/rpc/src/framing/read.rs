@@ -14,9 +14,9 @@ use reverb_data::error::grouped;
 use reverb_data::{Error, Result};
 use tokio::time::Sleep;
 
-use crate::frames::compression::Inflated;
-use crate::frames::{Compression, stream_error};
-use crate::message::FRAME_HEADER_BYTES;
+use crate::framing::compression::Inflated;
+use crate::framing::{Compression, stream_error};
+use crate::message::PREFIX_BYTES;
 
 /// Reads the messages of one direction of a stream. Each message is one buffer.
 ///
@@ -28,79 +28,77 @@ pub struct MessageReader {
     assembler: Assembler,
     peer: String,
     gate: Option<Arc<dyn Gate>>,
-    /// Bytes that the gate knows of.
     counted: usize,
-    /// When the gate is looked at again.
+    /// Time of the next look at a closed gate.
     retry: Option<Pin<Box<Sleep>>>,
     check: Option<Box<dyn MessageCheck>>,
 }
 
-/// Looks at messages before they are decoded.
+/// Check of messages before they are decoded.
 pub trait MessageCheck: fmt::Debug + Send + Sync {
     /// # Errors
     ///
-    /// The error that ends the call.
+    /// Error that ends the call.
     fn check(&self, message: &[u8]) -> Result<()>;
 }
 
-/// Decides whether a stream is read, so that messages which are not complete do not fill the
-/// memory.
+/// Decides whether a stream is read, so that incomplete messages do not fill the memory.
 pub trait Gate: fmt::Debug + Send + Sync {
-    /// Whether more may be read; `partial_bytes` of a message are there.
+    /// Returns true if more may be read; `partial_bytes` of a message are in memory.
     ///
     /// # Errors
     ///
-    /// The error that ends the call.
+    /// Error that ends the call.
     fn is_open(&self, partial_bytes: usize) -> Result<bool>;
 
-    /// The bytes that this stream takes in incomplete messages have changed by this number.
+    /// Reports that the bytes of this stream's incomplete messages changed by this number.
     fn count(&self, bytes: i64);
 }
 
 /// Smaller frames of a message are copied together.
 const BLOCK_BYTES: usize = 64 * 1024;
 
-/// How often a closed gate is looked at.
+/// Time between two looks at a closed gate.
 const GATE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// The size of the largest message that is accepted, after decompression.
+/// Size limit of messages, after decompression.
 #[derive(Debug, Clone, Copy)]
 pub struct MessageLimit {
     bytes: usize,
-    /// What it belongs to, in error texts.
-    whose: Whose,
+    /// Source of the limit, for error texts.
+    source: LimitSource,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Whose {
-    /// A setting of the server, by its name in `Limits`.
+enum LimitSource {
+    /// A setting of the server: its name in `Limits`.
     Setting(&'static str),
-    /// A method, by its name. It cannot be changed.
+    /// A method, which has a fixed limit: its name.
     Method(&'static str),
-    /// A client, which reads answers.
+    /// A client's limit on answers.
     Client,
 }
 
 impl MessageLimit {
-    /// What the length of a message can say.
-    const LARGEST: Self = Self { bytes: u32::MAX as usize, whose: Whose::Client };
+    /// The longest message that a length field can announce.
+    const LARGEST: Self = Self { bytes: u32::MAX as usize, source: LimitSource::Client };
 
-    /// A limit that is a setting of the server: `Limits.name`.
+    /// Limit from a setting of the server: `Limits.name`.
     pub fn of_setting(name: &'static str, bytes: usize) -> Self {
-        Self { bytes, whose: Whose::Setting(name) }
+        Self { bytes, source: LimitSource::Setting(name) }
     }
 
-    /// A limit that belongs to a method of this name.
+    /// Limit of one method.
     pub fn of_method(name: &'static str, bytes: usize) -> Self {
-        Self { bytes, whose: Whose::Method(name) }
+        Self { bytes, source: LimitSource::Method(name) }
     }
 
-    /// A limit of what a client reads.
+    /// Limit on the answers that a client reads.
     pub fn of_answers(bytes: usize) -> Self {
-        Self { bytes, whose: Whose::Client }
+        Self { bytes, source: LimitSource::Client }
     }
 
-    /// The smaller one of two limits.
+    /// The smaller of two limits.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         if other.bytes < self.bytes { other } else { self }
@@ -130,22 +128,23 @@ impl MessageReader {
     }
 
     /// Refuses longer messages as soon as their length is known, and compressed ones as soon as
-    /// they exceed it while they are inflated. Without this call a message may have up to 4 GiB.
+    /// they exceed it during decompression. Without this call a message may have up to 4 GiB.
     pub fn limit_messages(&mut self, limit: MessageLimit) {
         self.assembler.limit = limit;
     }
 
-    /// Refuses compressed messages, as of callers who are not known: inflating is work.
+    /// Refuses compressed messages, for callers that are not authenticated: decompression costs
+    /// time.
     pub fn refuse_compressed(&mut self) {
         self.assembler.compression = None;
     }
 
-    /// Looks at each message before it is returned.
+    /// Checks each message before it is returned.
     pub fn check_messages(&mut self, check: Box<dyn MessageCheck>) {
         self.check = Some(check);
     }
 
-    /// How much there is of a message that has not arrived completely, in bytes.
+    /// Received bytes of a message that is still incomplete.
     pub fn partial_bytes(&self) -> usize {
         self.assembler.partial_bytes
     }
@@ -179,7 +178,6 @@ impl MessageReader {
         }
     }
 
-    /// Waits while the gate is closed.
     fn poll_gate(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         while let Some(gate) = &self.gate
             && !gate.is_open(self.assembler.partial_bytes)?
@@ -187,7 +185,7 @@ impl MessageReader {
             let retry =
                 self.retry.get_or_insert_with(|| Box::pin(tokio::time::sleep(GATE_INTERVAL)));
             let is_due = retry.as_mut().poll(context);
-            // What has arrived and is not read takes memory too.
+            // Received bytes that are not read yet take memory too.
             let unread = self.frames.0.flow_control().used_capacity();
             self.count(unread);
             ready!(is_due);
@@ -196,7 +194,7 @@ impl MessageReader {
         Poll::Ready(Ok(()))
     }
 
-    /// Tells the gate how much of a message there is, and `unread` bytes of frames.
+    /// Reports the bytes of an incomplete message, and `unread` bytes of frames, to the gate.
     fn count(&mut self, unread: usize) {
         let bytes = self.assembler.partial_bytes + unread;
         if let Some(gate) = &self.gate
@@ -226,19 +224,18 @@ impl Drop for MessageReader {
 /// Cuts messages out of consecutive buffers.
 #[derive(Debug)]
 struct Assembler {
-    /// Absent if compressed messages are refused.
+    /// `None` if compressed messages are refused.
     compression: Option<Compression>,
     /// Received bytes that are not part of a message yet.
     rest: Bytes,
-    header: [u8; FRAME_HEADER_BYTES],
+    header: [u8; PREFIX_BYTES],
     header_filled: usize,
-    /// The received part of an incomplete message. It is put together once, at the end: a buffer
-    /// that grows would leave half as much again behind, in blocks that nothing else needs.
+    /// Received part of an incomplete message. It is assembled once, at the end: a growing buffer
+    /// would leave half as much again behind, in blocks that nothing else needs.
     partial: Vec<Bytes>,
-    /// The end of it, if that came in small frames. Each of them would keep alive the buffer that
+    /// End of that part, if it came in small frames. Each of them would keep alive the buffer that
     /// it was read into.
     block: Vec<u8>,
-    /// Bytes of both.
     partial_bytes: usize,
     limit: MessageLimit,
 }
@@ -248,7 +245,7 @@ impl Assembler {
         Self {
             compression: Some(compression),
             rest: Bytes::new(),
-            header: [0; FRAME_HEADER_BYTES],
+            header: [0; PREFIX_BYTES],
             header_filled: 0,
             partial: Vec::new(),
             block: Vec::new(),
@@ -264,7 +261,7 @@ impl Assembler {
     }
 
     fn take(&mut self) -> Result<Option<Bytes>> {
-        let missing = FRAME_HEADER_BYTES - self.header_filled;
+        let missing = PREFIX_BYTES - self.header_filled;
         if missing > 0 {
             let count = missing.min(self.rest.len());
             let filled = self.header_filled;
@@ -365,17 +362,18 @@ impl MessageLimit {
         }
         let what = format!("A message of {} bytes is larger than", grouped(length));
         let bytes = grouped(self.bytes);
-        Err(match self.whose {
-            Whose::Setting(name) => Error::resource_exhausted(format!(
+        Err(match self.source {
+            LimitSource::Setting(name) => Error::resource_exhausted(format!(
                 "{what} the limit of {bytes} bytes (Limits.{name}). Send less at once, or raise the \
                  limit of the server."
             ))
             .over_limit(name),
-            Whose::Method(name) => Error::resource_exhausted(format!(
-                "{what} a message of {name} may be ({bytes} bytes). Send less at once."
+            LimitSource::Method(name) => Error::resource_exhausted(format!(
+                "{what} the limit of {bytes} bytes for {name}. Send less at once."
             )),
-            Whose::Client => Error::resource_exhausted(format!(
-                "{what} an answer to a client may be ({bytes} bytes): no server of this kind sends one."
+            LimitSource::Client => Error::resource_exhausted(format!(
+                "{what} the limit of {bytes} bytes for an answer: no server of this kind sends \
+                 one."
             )),
         })
     }
@@ -409,7 +407,7 @@ mod tests {
         assembler.put(Bytes::from_static(&[0, 0, 0, 7, 0xd0]));
         assert_eq!(
             assembler.take().unwrap_err().message(),
-            "A message of 2,000 bytes is larger than an answer to a client may be (1,000 bytes): no \
+            "A message of 2,000 bytes is larger than the limit of 1,000 bytes for an answer: no \
              server of this kind sends one."
         );
     }
@@ -500,7 +498,7 @@ mod tests {
         assembler.put(Bytes::from(framed(1, &gzip.finish().unwrap())));
         assert_eq!(
             assembler.take().unwrap_err().message(),
-            "A message of 524,288 bytes is larger than a message of Health may be (307,200 bytes). \
+            "A message of 524,288 bytes is larger than the limit of 307,200 bytes for Health. \
              Send less at once."
         );
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connection whose peer has begun HTTP/2.
+//! The client preface of HTTP/2: read first, and then read once more by h2.
 
 use std::io;
 use std::pin::Pin;
@@ -9,52 +9,52 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
 use super::authority::PlainAuthority;
 
-/// What a client of HTTP/2 says first (RFC 9113, section 3.4).
+/// First bytes of every HTTP/2 client (RFC 9113, section 3.4).
 pub(super) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A socket from which the first words of its peer are read once more.
+/// A socket whose first bytes, which were already read, are read once more.
 #[derive(Debug)]
-pub(super) struct Begun<S> {
+pub(super) struct WithPreface<S> {
     socket: S,
-    first_words: Vec<u8>,
+    preface_bytes: Vec<u8>,
     num_read: usize,
-    /// Absent where no address is a path.
+    /// Present for Unix sockets, whose clients may send a path as `:authority`.
     authority: Option<Box<PlainAuthority>>,
 }
 
-/// Reads the preface of HTTP/2, or as much as there is of it. What is wrong with it is told later.
-/// Cancel safe: what was read is in `words`.
+/// Reads the client preface of HTTP/2, or as much of it as matches; h2 reports anything else.
+/// Cancel safe: bytes that were read are in `bytes`.
 pub(super) async fn read_preface<S: AsyncRead + Unpin>(
     socket: &mut S,
-    words: &mut Vec<u8>,
+    bytes: &mut Vec<u8>,
 ) -> io::Result<()> {
-    while words.len() < PREFACE.len() && PREFACE.starts_with(words) {
-        let missing = (PREFACE.len() - words.len()) as u64;
-        if socket.take(missing).read_buf(words).await? == 0 {
+    while bytes.len() < PREFACE.len() && PREFACE.starts_with(bytes) {
+        let missing = (PREFACE.len() - bytes.len()) as u64;
+        if socket.take(missing).read_buf(bytes).await? == 0 {
             break;
         }
     }
     Ok(())
 }
 
-impl<S> Begun<S> {
-    /// `is_unix` says whether the socket is a Unix socket.
-    pub(super) fn new(socket: S, first_words: Vec<u8>, is_unix: bool) -> Self {
+impl<S> WithPreface<S> {
+    /// `is_unix` is true for a Unix socket.
+    pub(super) fn new(socket: S, preface_bytes: Vec<u8>, is_unix: bool) -> Self {
         let authority = is_unix.then(|| Box::new(PlainAuthority::new()));
-        Self { socket, first_words, num_read: 0, authority }
+        Self { socket, preface_bytes, num_read: 0, authority }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WithPreface<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let Self { socket, first_words, num_read, authority } = self.get_mut();
+        let Self { socket, preface_bytes, num_read, authority } = self.get_mut();
         let before = buffer.filled().len();
-        let read = if *num_read < first_words.len() {
-            let rest = &first_words[*num_read..];
+        let read = if *num_read < preface_bytes.len() {
+            let rest = &preface_bytes[*num_read..];
             let now = rest.len().min(buffer.remaining());
             buffer.put_slice(&rest[..now]);
             *num_read += now;
@@ -69,7 +69,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Begun<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WithPreface<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_first_words_are_read_once_more_and_no_more_than_them() {
+    async fn the_preface_is_read_once_more_and_nothing_else() {
         let said = [PREFACE, b"and so on"].concat();
         for step in [1, 5, 24, 100] {
             let (mut near, mut far) = tokio::io::duplex(step);
@@ -112,22 +112,22 @@ mod tests {
             let say = tokio::spawn(async move {
                 tokio::io::AsyncWriteExt::write_all(&mut near, &theirs).await.unwrap();
             });
-            let mut words = Vec::new();
-            read_preface(&mut far, &mut words).await.unwrap();
-            assert_eq!(words, PREFACE);
+            let mut bytes = Vec::new();
+            read_preface(&mut far, &mut bytes).await.unwrap();
+            assert_eq!(bytes, PREFACE);
             let mut heard = Vec::new();
-            Begun::new(far, words, true).read_to_end(&mut heard).await.unwrap();
+            WithPreface::new(far, bytes, true).read_to_end(&mut heard).await.unwrap();
             assert_eq!(heard, said);
             say.await.unwrap();
         }
     }
 
     #[tokio::test]
-    async fn other_words_are_not_waited_for() {
+    async fn other_bytes_are_not_waited_for() {
         for said in [&b"PRI * HTTP/1.1"[..], b"", b"what is this?", b"PRI * HT"] {
-            let mut words = Vec::new();
-            read_preface(&mut &said[..], &mut words).await.unwrap();
-            assert!(said.starts_with(&words) && (words == said || !PREFACE.starts_with(&words)));
+            let mut bytes = Vec::new();
+            read_preface(&mut &said[..], &mut bytes).await.unwrap();
+            assert!(said.starts_with(&bytes) && (bytes == said || !PREFACE.starts_with(&bytes)));
         }
         let (_near, mut far) = tokio::io::duplex(10);
         let brief = std::time::Duration::from_millis(10);

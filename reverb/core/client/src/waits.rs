@@ -1,0 +1,380 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Calls that wait for a server: the log says so after 10 s and 60 s, then every 5 minutes, with
+//! the reason that the server gives.
+//!
+//! One report for each table and side of a server, however many clients and calls of this process
+//! wait. A side of a table has waited since one of its calls succeeded last, so a loop of calls
+//! with short timeouts is one wait.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use reverb_data::diagnosis::State;
+use reverb_data::figures::plural;
+use reverb_data::{Error, ErrorKind, Result};
+use reverb_wire::Calls as _;
+use reverb_wire::generated::reverb::{TableStatus, WaitReasonRequest};
+
+use crate::session::Session;
+
+/// The second report comes after so many times the time of the first.
+const SECOND_REPORT: u32 = 6;
+/// A call that begins so soon after one that timed out goes on with its wait.
+const GAP: Duration = Duration::from_secs(1);
+/// Limit of the call that asks a server for the reason.
+const REASON_TIMEOUT: Duration = Duration::from_secs(2);
+/// Longest pause between two looks at what waits.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// More than a process has forks of forks.
+const REGISTRIES: usize = 64;
+
+/// When waits are reported.
+#[derive(Debug, Clone, Copy)]
+pub struct ReportWaits {
+    /// Time until the first report; `None`: never.
+    pub after: Option<Duration>,
+    /// Interval of the reports after the second.
+    pub repeat: Duration,
+}
+
+/// Default time until the first report.
+const FIRST_REPORT: Duration = Duration::from_secs(10);
+/// Default interval of later reports.
+const REPEAT: Duration = Duration::from_secs(300);
+/// Seconds until the first report, or "never".
+const VARIABLE: &str = "REVERB_REPORT_WAITS_S";
+
+impl ReportWaits {
+    /// The settings of a program that sets nothing.
+    fn of_environment() -> Self {
+        static SETTINGS: OnceLock<ReportWaits> = OnceLock::new();
+        *SETTINGS.get_or_init(|| {
+            let after = match std::env::var(VARIABLE).as_deref() {
+                Err(_) | Ok("") => Some(FIRST_REPORT),
+                Ok("never") => None,
+                Ok(text) => {
+                    let seconds = text.parse().ok().filter(|it: &f64| *it > 0.0);
+                    let after = seconds.and_then(|it| Duration::try_from_secs_f64(it).ok());
+                    if after.is_none() {
+                        tracing::warn!(
+                            "{VARIABLE} must be a number of seconds over 0, or never, got {text:?}. \
+                             It counts as {}.",
+                            FIRST_REPORT.as_secs()
+                        );
+                    }
+                    Some(after.unwrap_or(FIRST_REPORT))
+                }
+            };
+            Self { after, repeat: REPEAT }
+        })
+    }
+
+    /// The interval before the next report of a side of which so many were made.
+    fn interval(&self, num_reports: u32) -> Option<Duration> {
+        let after = self.after?;
+        Some(match num_reports {
+            0 => after,
+            1 => (after * (SECOND_REPORT - 1)).min(self.repeat),
+            _ => self.repeat,
+        })
+    }
+}
+
+/// The waits of this process. A forked child has a copy of another process's, with locks that
+/// nobody will release, so each process has its own.
+#[derive(Debug)]
+struct Registry {
+    /// The process whose waits these are; 0 before the first.
+    process: u32,
+    sides: Option<HashMap<Key, Side>>,
+    /// The last time that the task looked, which ends when nothing waits.
+    looked_at: Option<Instant>,
+}
+
+static REGISTRY: [Mutex<Registry>; REGISTRIES] =
+    [const { Mutex::new(Registry { process: 0, sides: None, looked_at: None }) }; REGISTRIES];
+
+/// Sets when waits are reported, those that go on included.
+pub fn report_waits(settings: ReportWaits) {
+    let milliseconds = |it: Duration| u64::try_from(it.as_millis()).unwrap_or(NEVER);
+    REPEAT_MS.store(milliseconds(settings.repeat), Ordering::Relaxed);
+    AFTER_MS.store(settings.after.map_or(NEVER, milliseconds), Ordering::Relaxed);
+}
+
+/// Milliseconds until the first report; `NEVER`, or `UNSET`. No lock, because a forked child
+/// inherits them.
+static AFTER_MS: AtomicU64 = AtomicU64::new(UNSET);
+static REPEAT_MS: AtomicU64 = AtomicU64::new(0);
+const NEVER: u64 = u64::MAX;
+const UNSET: u64 = u64::MAX - 1;
+
+fn settings() -> ReportWaits {
+    match AFTER_MS.load(Ordering::Relaxed) {
+        UNSET => ReportWaits::of_environment(),
+        after => ReportWaits {
+            after: (after != NEVER).then(|| Duration::from_millis(after)),
+            repeat: Duration::from_millis(REPEAT_MS.load(Ordering::Relaxed)),
+        },
+    }
+}
+
+fn registry() -> parking_lot::MutexGuard<'static, Registry> {
+    let process = std::process::id();
+    let mut registry = REGISTRY[process as usize % REGISTRIES].lock();
+    if registry.process != process {
+        registry.process = process;
+        registry.sides = None;
+        registry.looked_at = None;
+    }
+    registry
+}
+
+/// What calls wait for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum WaitFor {
+    /// Room for items in a table.
+    Inserts(Arc<str>),
+    /// Items of a table.
+    Samples(Arc<str>),
+    /// The answer to a call, by its name.
+    Answer(String),
+}
+
+impl WaitFor {
+    fn table(&self) -> &str {
+        match self {
+            Self::Inserts(table) | Self::Samples(table) => table,
+            Self::Answer(_) => "",
+        }
+    }
+}
+
+impl fmt::Display for WaitFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Inserts(table) => write!(f, "inserts into table {table}"),
+            Self::Samples(table) => write!(f, "samples of table {table}"),
+            Self::Answer(call) => write!(f, "the answer to {call}"),
+        }
+    }
+}
+
+type Key = (String, WaitFor);
+
+/// A side of a table, or a call without one.
+#[derive(Debug)]
+struct Side {
+    num_calls: usize,
+    /// The last success, or the begin of the first call after it.
+    since: Instant,
+    /// The end of the last call, if it was no success.
+    left_at: Option<Instant>,
+    num_reports: u32,
+    reported_at: Instant,
+    session: Weak<Session>,
+}
+
+/// Makes a call that may wait for a server, and reports its wait if it takes long.
+///
+/// `what` is asked if the call is not ready at once.
+pub(crate) async fn reported<T>(
+    session: &Arc<Session>,
+    what: impl FnOnce() -> WaitFor,
+    call: impl Future<Output = Result<T>>,
+) -> Result<T> {
+    let mut call = pin!(call);
+    let ready = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
+    if let Poll::Ready(result) = ready {
+        return result;
+    }
+    let mut waiting = Waiting::begin(session, what());
+    let result = call.await;
+    waiting.succeeded = result.is_ok();
+    result
+}
+
+/// A call that waits.
+struct Waiting {
+    key: Key,
+    succeeded: bool,
+}
+
+impl Waiting {
+    fn begin(session: &Arc<Session>, what: WaitFor) -> Self {
+        let key = (session.address().to_owned(), what);
+        let now = Instant::now();
+        let mut registry = registry();
+        let side = registry.sides.get_or_insert_default().entry(key.clone());
+        let side = side.or_insert_with(|| Side {
+            num_calls: 0,
+            since: now,
+            left_at: None,
+            num_reports: 0,
+            reported_at: now,
+            session: Weak::new(),
+        });
+        let goes_on = side.left_at.take().is_some_and(|at| now - at <= GAP);
+        if side.num_calls == 0 && !goes_on {
+            (side.since, side.num_reports) = (now, 0);
+        }
+        side.num_calls += 1;
+        side.session = Arc::downgrade(session);
+        let is_running = registry.looked_at.is_some_and(|at| now - at <= 3 * MAX_PAUSE);
+        if !is_running {
+            registry.looked_at = Some(now);
+            session.runtime().spawn(look());
+        }
+        Self { key, succeeded: false }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut registry = registry();
+        let Some(side) = registry.sides.as_mut().and_then(|it| it.get_mut(&self.key)) else {
+            return;
+        };
+        side.num_calls = side.num_calls.saturating_sub(1);
+        let now = Instant::now();
+        if self.succeeded {
+            (side.since, side.num_reports, side.left_at) = (now, 0, None);
+        } else {
+            side.left_at = Some(now);
+        }
+    }
+}
+
+/// The task that looks for long waits. It ends when nothing waits.
+async fn look() {
+    loop {
+        let pause = settings().after.map_or(MAX_PAUSE, |after| after / 4);
+        tokio::time::sleep(pause.clamp(Duration::from_millis(10), MAX_PAUSE)).await;
+        let now = Instant::now();
+        let due = {
+            let mut registry = registry();
+            let sides = registry.sides.get_or_insert_default();
+            sides.retain(|_, it| it.num_calls > 0 || it.left_at.is_some_and(|at| now - at <= GAP));
+            if sides.is_empty() {
+                registry.looked_at = None;
+                return;
+            }
+            let due = due(sides, settings(), now);
+            registry.looked_at = Some(now);
+            due
+        };
+        for report in due {
+            // A server that does not answer does not hold up the reports of others.
+            tokio::spawn(report.tell());
+        }
+    }
+}
+
+/// The reports that are due now, and notes that they are made.
+fn due(sides: &mut HashMap<Key, Side>, settings: ReportWaits, now: Instant) -> Vec<Report> {
+    let mut due = Vec::new();
+    for ((address, what), side) in sides {
+        let from = if side.num_reports == 0 { side.since } else { side.reported_at };
+        let is_due = settings.interval(side.num_reports).is_some_and(|it| now - from >= it);
+        let Some(session) = side.session.upgrade().filter(|_| is_due && side.num_calls > 0) else {
+            continue;
+        };
+        side.num_reports += 1;
+        side.reported_at = now;
+        due.push(Report {
+            session,
+            address: address.clone(),
+            what: what.clone(),
+            num_calls: side.num_calls,
+            waited: now - side.since,
+        });
+    }
+    due
+}
+
+/// A line of the log.
+struct Report {
+    session: Arc<Session>,
+    address: String,
+    what: WaitFor,
+    num_calls: usize,
+    waited: Duration,
+}
+
+impl Report {
+    async fn tell(self) {
+        let reason = tokio::time::timeout(REASON_TIMEOUT, self.reason()).await;
+        let reason = reason.unwrap_or_else(|_| "It does not answer other calls either.".to_owned());
+        let Self { address, what, num_calls, waited, .. } = &self;
+        let calls = plural(*num_calls as i64, "call waits", "calls wait");
+        let waited = waited.as_secs_f64().round();
+        tracing::warn!(
+            table = Some(what.table()).filter(|it| !it.is_empty()),
+            "{calls} for {what} at {address}, for {waited} s by now. {reason}"
+        );
+    }
+
+    /// The reason that the server gives, or what can be said without it.
+    async fn reason(&self) -> String {
+        let table = self.what.table();
+        let request = WaitReasonRequest { table: table.to_owned() };
+        let asked = async { self.session.transport()?.call(request).await };
+        match asked.await {
+            Ok(answer) => self.reason_of(&answer.table.unwrap_or_default()),
+            Err(error) if is_unreachable(&error) => {
+                format!("The server cannot be reached: {}", error.message())
+            }
+            Err(_) if table.is_empty() => "The server works on it, and answers other calls.".into(),
+            Err(error) => format!("The server does not tell why: {}", error.message()),
+        }
+    }
+
+    fn reason_of(&self, table: &TableStatus) -> String {
+        let told = table.diagnosis.clone().unwrap_or_default();
+        // Readers of a group ask no shard that has nothing.
+        match &self.what {
+            WaitFor::Samples(_) if told.state == State::Idle.name() => {
+                let items = plural(table.num_items, "item", "items");
+                format!("The table has {items}, and nobody inserts.")
+            }
+            _ => told.sentence,
+        }
+    }
+}
+
+fn is_unreachable(error: &Error) -> bool {
+    error.is_transient() || error.kind() == ErrorKind::Unavailable
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seconds(after: u64, repeat: u64) -> Vec<u64> {
+        let settings = ReportWaits {
+            after: Some(Duration::from_secs(after)),
+            repeat: Duration::from_secs(repeat),
+        };
+        let intervals = (0..4).map(|it| settings.interval(it).unwrap().as_secs());
+        intervals
+            .scan(0, |at, it| {
+                *at += it;
+                Some(*at)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn reports_become_rarer() {
+        assert_eq!(seconds(10, 300), [10, 60, 360, 660]);
+        assert_eq!(seconds(10, 20), [10, 30, 50, 70]);
+        let never = ReportWaits { after: None, repeat: Duration::from_secs(300) };
+        assert_eq!(never.interval(0), None);
+    }
+}

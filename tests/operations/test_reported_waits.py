@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that wait for a server: the log says so, and why, whatever the call and the way."""
+
+import asyncio
+import contextlib
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb.errors import InvalidArgumentError, ReverbError
+from support.hosts import HOSTS
+from support.programs import Program
+from support.waiting import DEADLINE_S, Background, wait_until
+
+STEP = {"x": np.zeros(3, np.float32)}
+
+
+def tables():
+    """A table of which nothing can be sampled, and one that takes one item."""
+    uniform, fifo = reverb.selectors.Uniform(), reverb.selectors.Fifo()
+    return [
+        reverb.Table("empty", uniform, fifo, 100, reverb.rate_limiters.MinSize(5)),
+        reverb.Table.queue("full", 1),
+    ]
+
+
+@pytest.fixture
+def log(caplog, reported_waits):
+    """Returns a function for the lines about waits."""
+    return lambda: [text for text in caplog.messages if "wait" in text]
+
+
+def trajectory(client):
+    with client.trajectory_writer(1) as writer:
+        for _ in range(2):
+            writer.append(STEP)
+            writer.create_item("full", 1.0, {"x": writer.history["x"][-1:]})
+        writer.end_episode()
+
+
+def batched(client):
+    with client.batched_trajectory_writer(2, 1) as writer:
+        writer.append({"x": np.zeros((2, 3), np.float32)})
+        writer.create_items("full", 1.0, {"x": writer.history["x"][-1:]})
+        writer.flush()
+
+
+def sequence(client):
+    with client.sequence_writer("full", sequence_length=1) as writer:
+        for _ in range(2):
+            writer.append(STEP)
+        writer.flush()
+
+
+def legacy(client):
+    with client.writer(max_sequence_length=1) as writer:
+        for _ in range(2):
+            writer.append(STEP)
+            writer.create_item("full", 1, 1.0)
+
+
+def two_rows(client):
+    client.insert_batch({"x": np.zeros((2, 3), np.float32)}, {"full": 1.0})
+
+
+def insert_twice(client):
+    for _ in range(2):
+        client.insert(STEP, {"full": 1.0})
+
+
+def batches(client, **options):
+    with reverb.batches(client, "empty", 2, **options) as iterator:
+        next(iterator)
+
+
+def awaited(call):
+    """A call of the twin of a client."""
+
+    async def run(address):
+        async with reverb.aio.Client(address, connect_timeout_s=0.5) as client:
+            await call(client)
+
+    return lambda client: asyncio.run(run(client.server_address))
+
+
+INSERTS, SAMPLES = "inserts into table full", "samples of table empty"
+# What calls are told to wait for.
+CALLS = {
+    "sample": (lambda client: next(client.sample("empty")), SAMPLES),
+    "sample_batch": (lambda client: client.sample_batch("empty", 2), SAMPLES),
+    "batches": (batches, SAMPLES),
+    "batches_of_a_thread": (lambda client: batches(client, partial=True), SAMPLES),
+    "insert": (insert_twice, INSERTS),
+    "insert_batch": (two_rows, INSERTS),
+    "trajectory_writer": (trajectory, INSERTS),
+    "batched_trajectory_writer": (batched, INSERTS),
+    "sequence_writer": (sequence, INSERTS),
+    "writer": (legacy, INSERTS),
+    "aio_sample_batch": (awaited(lambda client: client.sample_batch("empty", 2)), SAMPLES),
+    "aio_insert_batch": (
+        awaited(lambda client: client.insert_batch({"x": np.zeros((2, 3))}, {"full": 1.0})),
+        INSERTS,
+    ),
+}
+REASONS = {
+    (SAMPLES, False): "0 of 5 items; then sampling starts (min_size_to_sample).",
+    # No shard is asked for what it does not have.
+    (SAMPLES, True): "The table has 0 items, and nobody inserts.",
+    (INSERTS, False): "1 more sample allows the next insert.",
+    (INSERTS, True): "1 more sample allows the next insert.",
+}
+
+
+@contextlib.contextmanager
+def running(way):
+    """Starts a server, or two shards of a group; returns a client."""
+    servers = [reverb.Server(tables()) for _ in range(2 if way == "group" else 1)]
+    address = f"{HOSTS.get(way)}:{servers[0].port}"
+    if way == "group":
+        address = "shards:///" + ",".join(f"127.1:{server.port}" for server in servers)
+        for server in servers:
+            # Each shard is full, whichever gets the next item.
+            reverb.Client(f"127.0.0.1:{server.port}").insert(STEP, {"full": 1.0})
+    try:
+        yield reverb.Client(address, connect_timeout_s=0.5)
+    finally:
+        for server in servers:
+            server.stop()
+
+
+@pytest.mark.parametrize("way", [*HOSTS, "group"])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_that_waits_is_told_with_its_reason(call, way, log):
+    make, what = CALLS[call]
+    with running(way) as client:
+
+        def work():
+            with contextlib.suppress(ReverbError):
+                make(client)
+
+        waiting = threading.Thread(target=work, daemon=True)
+        waiting.start()
+        start = f"1 call waits for {what} at {client.server_address}, for "
+        reason = REASONS[what, way == "group"]
+        wait_until(lambda: any(reason in line for line in log() if line.startswith(start)))
+    waiting.join(DEADLINE_S)
+    assert not waiting.is_alive()
+
+
+def test_all_calls_of_a_process_are_one_wait(log):
+    with running("remote") as client:
+        others = [reverb.Client(client.server_address, connect_timeout_s=0.5) for _ in range(3)]
+        calls = [Background(it.sample_batch, "empty", 2) for it in others]
+        wait_until(lambda: any(line.startswith(f"3 calls wait for {SAMPLES}") for line in log()))
+    for call in calls:
+        with pytest.raises(ReverbError):
+            call.result()
+
+
+def test_a_loop_of_short_timeouts_is_one_wait(log):
+    with running("remote") as client:
+        stop = time.monotonic() + DEADLINE_S
+        while not log():
+            assert time.monotonic() < stop
+            with pytest.raises(ReverbError):
+                client.sample_batch("empty", 2, timeout_ms=20)
+
+
+def test_nothing_is_told_if_that_is_wished(log):
+    reverb.logging.report_waits(None)
+    with running("remote") as client, pytest.raises(ReverbError):
+        client.sample_batch("empty", 2, timeout_ms=500)
+    assert log() == []
+
+
+def test_calls_that_go_through_are_not_told(log):
+    with running("remote") as client:
+        client.insert_batch({"x": np.zeros((5, 3), np.float32)}, {"empty": 1.0})
+        end = time.monotonic() + 0.4
+        while time.monotonic() < end:
+            client.sample_batch("empty", 2)
+    assert log() == []
+
+
+def test_a_server_that_cannot_be_reached(log):
+    with reverb.Server(tables()) as server:
+        port = server.port
+    waiting = Background(reverb.Client(f"127.1:{port}", connect_timeout_s=2).server_info)
+    start = f"1 call waits for the answer to ServerInfo at 127.1:{port}, for "
+    wait_until(lambda: any(line.startswith(start) for line in log()))
+    assert "The server cannot be reached: " in log()[0]
+    with pytest.raises(ReverbError):
+        waiting.result()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((0,), "after_s must be a number of seconds over 0, got 0"),
+        (("1",), "after_s must be a number of seconds over 0, got '1'"),
+        ((True,), "after_s must be a number of seconds over 0, got True"),
+        ((1.0, None), "repeat_s must be a number of seconds over 0, got None"),
+        ((1.0, float("nan")), "repeat_s must be a number of seconds over 0, got nan"),
+    ],
+)
+def test_arguments_are_checked(arguments, text):
+    with pytest.raises(InvalidArgumentError) as caught:
+        reverb.logging.report_waits(*arguments)
+    assert str(caught.value) == text
+
+
+PROGRAM = """
+import reverb
+with reverb.Server([reverb.Table.queue("t", 5)]) as server:
+    client = reverb.Client(f"127.1:{server.port}")
+    try:
+        client.sample_batch("t", 1, timeout_ms=1500)
+    except reverb.errors.DeadlineExceededError:
+        print("late")
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("0.2", "1 call waits for samples of table t"),
+        ("soon", 'REVERB_REPORT_WAITS_S must be a number of seconds over 0, or never, got "soon"'),
+        ("never", ""),
+    ],
+)
+def test_the_environment_sets_when(value, expected):
+    with Program(PROGRAM, REVERB_REPORT_WAITS_S=value) as program:
+        assert program.line() == "late"
+        assert program.ended() == 0
+    assert expected in program.errors
+    assert expected or "wait" not in program.errors
