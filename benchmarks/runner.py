@@ -37,7 +37,7 @@ class Package:
         label, separator, python = text.partition("=")
         if not separator or not label or not python:
             raise ValueError(f"expected LABEL=PATH_TO_PYTHON, got {text!r}")
-        # The cases run in another directory. A symbolic link is what makes a virtual environment.
+        # The cases run in another directory. A virtual environment needs its symbolic link.
         return cls(label, str(pathlib.Path(python).absolute()))
 
     def version(self) -> str:

@@ -44,9 +44,9 @@ def main() -> None:
         return _serve(*arguments.serve)
     plain = _Servers(1)
     groups = {number: _Servers(number) for number in arguments.shards}
-    everything = {"plain": (plain, reverb.Client(plain.places[0]))}
+    everything = {"plain": (plain, reverb.Client(plain.addresses[0]))}
     for number, servers in groups.items():
-        address = "shards:///" + ",".join(servers.places)
+        address = "shards:///" + ",".join(servers.addresses)
         everything[f"{number} shard(s)"] = (servers, reverb.Client(address))
     cases = {name: _cases(client) for name, (_, client) in everything.items()}
     for name, (_, client) in everything.items():
@@ -101,13 +101,13 @@ class _Servers:
             subprocess.Popen([*command, str(i), str(number)], stdout=subprocess.PIPE, text=True)
             for i in range(number)
         ]
-        self.places = [
+        self.addresses = [
             f"localhost:{int(process.stdout.readline())}"  # type: ignore[union-attr]
             for process in self._processes
         ]
 
     def cpu_s(self) -> float:
-        """Time of processors that they have used together."""
+        """CPU time of all processes together."""
         ticks = 0
         for process in self._processes:
             text = pathlib.Path(f"/proc/{process.pid}/stat").read_text()

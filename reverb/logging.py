@@ -130,9 +130,9 @@ def report_waits(after_s: float | None = 10.0, repeat_s: float = 300.0) -> None:
       >>> reverb.logging.report_waits()
     """
     for name, value in (("after_s", after_s), ("repeat_s", repeat_s)):
-        is_never = name == "after_s" and value is None
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_never and not (is_number and value > 0):
+        if name == "after_s" and value is None:
+            continue
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not value > 0:
             raise InvalidArgumentError(f"{name} must be a number of seconds over 0, got {value!r}")
     native.report_waits(after_s, repeat_s)
 

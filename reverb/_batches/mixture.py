@@ -104,6 +104,6 @@ def shares(weights: Sequence[float], total: int, random: np.random.Generator) ->
     """
     ends = np.cumsum(weights) * (total / sum(weights)) + random.random()
     # The last end is `total` plus the random number, but for rounding.
-    places = np.floor(ends).astype(np.int64)
-    places[-1] = total
-    return np.diff(places, prepend=0).tolist()
+    bounds = np.floor(ends).astype(np.int64)
+    bounds[-1] = total
+    return np.diff(bounds, prepend=0).tolist()

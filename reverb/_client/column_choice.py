@@ -59,7 +59,7 @@ class ColumnChoice:
         if self.signature is None:
             raise InvalidArgumentError(
                 f"table {self.table} has no signature, so its columns have no names; {argument} "
-                f"must be their places, got {column!r}"
+                f"must be their positions, got {column!r}"
             )
         path = column if isinstance(column, tuple) else (column,)
         found = [at for at, known in enumerate(self._paths) if known[: len(path)] == path]
@@ -100,8 +100,8 @@ class ColumnChoice:
             values: dict[int, Any] = {}
             for name, value in pad.items():
                 values.update(dict.fromkeys(self._find("pad", name), value))
-            places = self.indices or range(num_columns)
-            return [values.get(at, 0) for at in places]
+            positions = self.indices or range(num_columns)
+            return [values.get(at, 0) for at in positions]
         if isinstance(pad, list | tuple):
             if len(pad) != num_columns:
                 raise InvalidArgumentError(
@@ -158,14 +158,14 @@ def _as_list(columns: Any) -> list[Any]:
     return list(columns)
 
 
-def _filled(structure: Any, places: Iterator[int], chosen: set[int], left: Iterator[Any]) -> Any:
+def _filled(structure: Any, index: Iterator[int], chosen: set[int], left: Iterator[Any]) -> Any:
     """Returns a nest of the chosen columns, or `_LEFT_OUT` if the structure has none of them."""
     if isinstance(structure, Mapping):
-        items = [(key, _filled(structure[key], places, chosen, left)) for key in sorted(structure)]
+        items = [(key, _filled(structure[key], index, chosen, left)) for key in sorted(structure)]
         fields = {key: value for key, value in items if value is not _LEFT_OUT}
         return fields if fields or not structure else _LEFT_OUT
     if isinstance(structure, list | tuple):
-        values = [_filled(child, places, chosen, left) for child in structure]
+        values = [_filled(child, index, chosen, left) for child in structure]
         if values and all(value is _LEFT_OUT for value in values):
             return _LEFT_OUT
         values = [None if value is _LEFT_OUT else value for value in values]
@@ -173,7 +173,7 @@ def _filled(structure: Any, places: Iterator[int], chosen: set[int], left: Itera
             named_tuple: Any = type(structure)
             return named_tuple(*values)
         return list(values) if isinstance(structure, list) else tuple(values)
-    return next(left) if next(places) in chosen else _LEFT_OUT
+    return next(left) if next(index) in chosen else _LEFT_OUT
 
 
 def _check_fields(name: str, nest: Any, wanted: Any) -> None:

@@ -361,7 +361,7 @@ def _seconds_of(text: str) -> int:
     return calendar.timegm(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
 
 
-# ---- What is there -------------------------------------------------------------------------------
+# ---- Existing checkpoints ------------------------------------------------------------------------
 
 
 def _directories(root: pathlib.Path) -> list[pathlib.Path]:

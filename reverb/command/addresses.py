@@ -35,10 +35,10 @@ def servers_of(address: str) -> list[str]:
         return [address]
     matched = _PREFIX.match(address)
     prefix = matched[0] if matched else ""
-    places = [place.strip() for place in address[len(prefix) :].split(",")]
-    if len(places) > 1:
-        return [prefix + place for place in places]
-    return _behind_name(address, prefix, places[0])
+    parts = [part.strip() for part in address[len(prefix) :].split(",")]
+    if len(parts) > 1:
+        return [prefix + part for part in parts]
+    return _behind_name(address, prefix, parts[0])
 
 
 def one_server(address: str, command: str) -> str:
@@ -74,19 +74,19 @@ def shard_of(client: Client, index: int) -> str:
     if index not in shards:
         known = ", ".join(map(str, sorted(shards)))
         raise InvalidArgumentError(f"{address} has no shard {index}; it has: {known}")
-    place = shards[index]
-    if place.startswith("unix:") or "://" in place:
-        return place
-    if not place:
+    found = shards[index]
+    if found.startswith("unix:") or "://" in found:
+        return found
+    if not found:
         # The map has no addresses, so the group's address has those of all shards, in order.
-        place = address.split(":///", 1)[1].split("?", 1)[0].split(",")[index].strip()
+        found = address.split(":///", 1)[1].split("?", 1)[0].split(",")[index].strip()
     scheme = next(it for prefix, it in _SCHEMES.items() if address.startswith(prefix))
-    return place if place.startswith("unix:") else scheme + place
+    return found if found.startswith("unix:") else scheme + found
 
 
-def _behind_name(address: str, prefix: str, place: str) -> list[str]:
+def _behind_name(address: str, prefix: str, host_port: str) -> list[str]:
     """The addresses of the servers behind one host name; only of IPv4 or only of IPv6."""
-    matched = _HOST_PORT.fullmatch(place)
+    matched = _HOST_PORT.fullmatch(host_port)
     if matched is None or matched["host"] == "localhost" or _NUMBERS.fullmatch(matched["host"]):
         return [address]
     host, port = matched["host"], matched["port"]

@@ -49,8 +49,8 @@ def sources_of(text: str) -> list[str]:
 def _check_address(text: str) -> None:
     if text.startswith(_SCHEMES):
         return
-    for place in text.split(","):
-        matched = _HOST_PORT.fullmatch(place.strip())
+    for part in text.split(","):
+        matched = _HOST_PORT.fullmatch(part.strip())
         if matched is None or pathlib.Path(text).exists():
             raise InvalidArgumentError(
                 f"{text} is neither a directory nor the address of a server; give a checkpoint, a "

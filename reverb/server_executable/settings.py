@@ -143,7 +143,7 @@ def read_settings(given: Given) -> Settings:
 def _choose(option: Option, given: Given, parsed: ParsedConfig) -> tuple[Setting, list[str]]:
     """Returns the setting of an option, and the problems with its flag and its variable."""
     chosen, problems = None, []
-    for texts, origin, place in (
+    for texts, origin, name in (
         (given.flags, f"flag {option.flag}", f"argument {option.flag}"),
         (given.variables, f"environment {option.variable}", option.variable),
     ):
@@ -151,7 +151,7 @@ def _choose(option: Option, given: Given, parsed: ParsedConfig) -> tuple[Setting
             try:
                 setting = Setting(option.parse(texts[option.name]), origin)
             except ValueError as error:
-                problems.append(f"{place}: {error}")
+                problems.append(f"{name}: {error}")
             else:
                 chosen = chosen or setting
     if chosen is not None:

@@ -41,5 +41,5 @@ def run(address):
 
 @pytest.fixture
 def watcher(address):
-    """A blocking client of the same server, which sees who waits there."""
+    """A blocking client of the same server, to see its waiting calls."""
     return reverb.Client(address)

@@ -56,7 +56,7 @@ def test_its_data_is_nested_as_that_of_the_twin(start):
     assert batch.data[0].tolist() == [[2.0], [3.0]]
 
 
-def test_a_cancelled_batch_leaves_no_waiter_and_the_next_one_is_whole(run, watcher):
+def test_a_batch_after_a_cancelled_one_is_whole(run, watcher):
     async def program(client):
         batches = client.batch_sampler("queue", 2, partial=True)
         await client.insert_batch([np.arange(2.0)], {"queue": 1.0})
@@ -74,7 +74,7 @@ def test_a_cancelled_batch_leaves_no_waiter_and_the_next_one_is_whole(run, watch
     run(program)
 
 
-def test_a_batch_that_arrives_after_close_is_returned_and_is_the_last(run, watcher):
+def test_a_batch_that_arrives_after_close_is_the_last_one(run, watcher):
     async def program(client):
         batches = client.batch_sampler("queue", 1)
         task = asyncio.create_task(anext_of(batches))

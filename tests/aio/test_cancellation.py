@@ -119,7 +119,7 @@ def test_a_cancelled_batch_keeps_the_parts_that_had_arrived(run, watcher):
     run(program)
 
 
-def test_a_batch_that_was_complete_when_its_task_was_cancelled_is_not_lost(start):
+def test_a_complete_batch_of_a_cancelled_task_is_not_lost(start):
     server = start(*tables())
     watcher = reverb.Client(f"localhost:{server.port}")
 
@@ -266,7 +266,7 @@ def test_a_block_of_a_writer_that_is_cancelled_does_not_flush(start):
     asyncio.run(program())
 
 
-def test_a_writer_waits_for_its_limit_without_holding_up_the_loop(start):
+def test_a_writer_at_its_limit_does_not_block_the_loop(start):
     server = start(reverb.Table.queue("full", 1))
 
     async def program():

@@ -181,7 +181,7 @@ def test_a_cancelled_block_closes_and_does_not_flush(start, write):
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_writer_waits_for_its_limit_without_holding_up_the_loop(start, name):
+def test_a_writer_at_its_limit_does_not_block_the_loop(start, name):
     server = start(reverb.Table.queue("full", 1))
 
     async def program(client):

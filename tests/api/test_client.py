@@ -389,9 +389,7 @@ def test_checkpoint_tells_where_it_saved(client):
     shutil.rmtree(path.parent)  # A temporary one, since the server was told of none.
 
 
-def test_insert_heeds_the_signatures_of_a_server_that_took_the_place_of_another(
-    start, connect, until
-):
+def test_insert_uses_the_signatures_of_a_replaced_server(start, connect, until):
     first = start()
     client = connect(first)
     client.insert(np.zeros(4, np.float32), {"table": 1.0})

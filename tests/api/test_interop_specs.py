@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signatures made of other libraries' specs, and who compares which items with them."""
+"""Signatures made from other libraries' specs, and the checks of items against them."""
 
 import collections
 
@@ -164,7 +164,7 @@ def test_what_does_not_fit_is_refused_and_not_sent(serve, writer, signature, dat
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_an_older_writers_steps_fit_with_and_without_their_number(serve, steps):
+def test_an_older_writers_steps_fit_without_their_number_too(serve, steps):
     shapes = {"with": [3, 2], "without": [2], "unknown": [None, 2]}
     client = serve(
         *(

@@ -191,7 +191,7 @@ class TestStructuredValue:
         spec = TensorSpec([], np.float32)
         assert [type(value) for value in round_trip([[spec], (spec,)])] == [list, tuple]
 
-    def test_a_named_tuple_comes_back_as_a_new_class_of_its_name_and_fields(self):
+    def test_a_named_tuple_returns_as_a_new_class_of_its_fields(self):
         decoded = round_trip(Point(TensorSpec([], np.int8), y=[TensorSpec([1], np.int16)]))
         assert type(decoded).__name__ == "Point"
         assert type(decoded) is not Point

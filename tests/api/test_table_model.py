@@ -32,7 +32,7 @@ SELECTORS = {
     "prioritized": lambda: reverb.selectors.Prioritized(0.5),
 }
 
-# The model must know whom the table removes, so removers with a choice of their own are left out.
+# The model must predict the removed item, so removers with a random choice are left out.
 REMOVERS = ["fifo", "lifo", "max_heap", "min_heap"]
 
 LIMITERS = {

@@ -244,7 +244,7 @@ AS_SOMEBODY_ELSE = """
 """
 
 
-def test_a_root_that_cannot_be_read_is_an_error_and_not_an_empty_one(root):
+def test_an_unreadable_root_is_an_error(root):
     """A server that starts empty because of wrong rights would look like data loss."""
     on_disk.write(root / "1", on_disk.simple([1]))
     root.parent.chmod(0o755)

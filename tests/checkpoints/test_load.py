@@ -297,7 +297,7 @@ class TestOrder:
 
 
 @pytest.mark.parametrize("writer", ["insert", "insert_batch", "legacy", "trajectory", "sequence"])
-def test_a_table_that_is_full_by_bytes_has_all_its_items_after_a_load(serve, root, writer):
+def test_a_table_full_by_bytes_keeps_its_items_after_a_load(serve, root, writer):
     """Many shapes take turns, so that what a chunk takes must not depend on those before it."""
     client = serve(root, testing.table(max_size=10**6, max_bytes=30_000))
     rng = np.random.default_rng(0)

@@ -214,7 +214,7 @@ def test_a_directory_of_checkpoints_that_is_a_pipe_is_refused(readers, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_odd_files_of_older_checkpoints_do_not_keep_a_server_from_saving(good, tmp_path, kind):
+def test_odd_files_of_older_checkpoints_do_not_prevent_a_save(good, tmp_path, kind):
     """Their checkpoint stays, because it may be another server's."""
     root = tmp_path / "root"
     older = shutil.copytree(good, root / good.name)

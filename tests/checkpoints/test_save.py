@@ -234,7 +234,7 @@ class TestLayout:
         path = serve("relative").checkpoint()
         assert (root.parent / path).resolve().parent == root.parent / "relative"
 
-    def test_a_server_without_a_checkpointer_saves_to_a_new_directory(self, start):
+    def test_without_a_checkpointer_it_saves_to_a_new_directory(self, start):
         server = start()
         path = pathlib.Path(server.localhost_client().checkpoint())
         assert (path / on_disk.DONE).exists()

@@ -151,7 +151,7 @@ def test_a_later_coordinator_takes_over(group):
     client.insert([np.int64(0)], {"t": 1.0})
     with reverb.cluster.Coordinator(address) as second:
         deadline = time.monotonic() + 20
-        # Each of them moves windows for whoever waits, until the first one is refused.
+        # Each of them moves windows for waiting calls, until the first one is refused.
         while first.is_running and time.monotonic() < deadline:
             client.insert_batch([np.arange(3)], {"t": 1.0})
             assert len(list(client.sample("t", 3))) == 3

@@ -58,7 +58,7 @@ def test_a_registration_changes_the_map_only_if_it_is_news(directory):
     assert directory.shard(1).server_id == 102
 
 
-def test_a_new_shard_takes_an_equal_part_and_the_givers_stay_in_the_map(directory):
+def test_a_new_shard_takes_an_equal_part_of_the_slots(directory):
     before = owners(directory)
     assert directory.add(address="10.0.0.4:8000", server_id=104) == 4
     after = owners(directory)
@@ -120,7 +120,7 @@ def test_a_reserved_number_is_added_when_the_shard_runs(directory):
     assert directory.reserve() == 10
 
 
-def test_a_shard_that_is_back_with_its_items_is_asked_for_its_old_slots(directory):
+def test_a_shard_that_returns_with_items_gets_its_old_slots(directory):
     slots = [slot for slot, owner in enumerate(owners(directory)) if owner == 3]
     directory.remove(3)
     directory.add(3, "h:3", former_slots=slots)
@@ -210,7 +210,7 @@ def test_every_shard_may_hold_its_part_of_a_table(directory):
     assert parts["queue"].limits == (1.0, 1, 0.0, 10.0)
 
 
-def test_a_change_of_a_client_is_learned_and_does_not_make_tables_differ(directory):
+def test_a_change_by_a_client_makes_no_tables_differ(directory):
     directory.set_tables(0, infos(prioritized()))
     proto = directory.to_proto()
     assert not directory.learn_tables(proto)

@@ -157,7 +157,7 @@ def test_a_wait_of_a_writer_names_its_shard(start):
 
 
 @pytest.mark.parametrize("window", [1, 3])
-def test_one_writer_fills_the_group_and_a_shard_that_came_back_empty(group, window):
+def test_one_writer_fills_a_group_with_an_empty_shard(group, window):
     made = group(max_size=400)
     steps = itertools.count()
 

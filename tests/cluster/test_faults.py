@@ -172,7 +172,7 @@ def test_samples_that_are_not_alike_are_refused_and_given(start):
         client.sample_batch("t", 140)
 
 
-def test_clients_of_groups_are_pickled_and_closed_with_their_samplers(start):
+def test_clients_of_groups_can_be_pickled_and_closed(start):
     import pickle
 
     servers = [start(table()) for _ in range(2)]

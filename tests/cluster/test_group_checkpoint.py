@@ -77,7 +77,7 @@ def test_a_saved_group_is_read_again_with_all_that_it_has(root, shards, save):
     assert num_items(found) == {0: 3, 1: 5}
 
 
-def test_every_part_is_a_checkpoint_that_a_server_loads_by_itself(shards, save):
+def test_every_part_is_a_checkpoint_for_one_server(shards, save):
     fill(shards, [3, 5])
     part = save().path_of(1)
     shards[1].checkpoint()  # A shard that runs holds its latest checkpoint, and no other.
@@ -159,9 +159,7 @@ def test_a_shard_that_fails_is_named_and_the_group_before_stays(root, shards, sa
     assert groups(root) == [before.path.name]
 
 
-def test_a_checkpoint_that_is_not_visible_here_is_an_error_that_says_what_is_needed(
-    root, shards, save
-):
+def test_a_checkpoint_on_another_machine_is_a_clear_error(root, shards, save):
     before = save()
 
     class Elsewhere:

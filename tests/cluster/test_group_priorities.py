@@ -49,7 +49,7 @@ def test_a_new_item_gets_the_largest_priority_of_all_shards():
         assert client.server_info()["t"].max_priority == 8.0
 
 
-def test_a_client_that_only_writes_knows_the_largest_priority_of_all_shards():
+def test_a_writing_client_knows_the_largest_priority_of_a_group():
     with group_of(lambda: reverb.selectors.Prioritized(1.0)) as (servers, client):
         shards = [server.localhost_client() for server in servers]
         shards[0].insert(0, {"t": 8.0})

@@ -46,7 +46,7 @@ def test_the_place_comes_from_the_environment():
         assert client.server_info()["t"].current_size == 1
 
 
-def test_a_shard_of_a_group_with_an_address_waits_for_the_coordinator():
+def test_a_shard_with_an_address_waits_for_the_coordinator():
     place = ("--shard-index=1", "--num-shards=2", "--group-address=shards:///a:1,b:2")
     with running(*place) as (_, calls):
         assert [shard.address for shard in calls.directory().map.shards] == ["a:1", "b:2"]

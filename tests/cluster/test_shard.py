@@ -146,7 +146,7 @@ def test_with_a_coordinator_it_waits_for_its_window():
         assert limiter.max_diff == 5, "its part, as the settings have it"
 
 
-def test_a_server_without_a_group_takes_a_map_and_keeps_to_its_group():
+def test_a_server_without_a_group_takes_a_map_and_keeps_it():
     with serving(shard=Shard(1, 2, group="a")) as (_, shard), serving() as (_, other):
         map_ = shard.directory().map
         # Its place is that of another server.
@@ -209,7 +209,7 @@ def test_values_of_other_types_are_refused():
         reverb.Server(tables(), shard=0)
 
 
-def test_a_limiter_that_is_too_fine_keeps_the_server_from_starting():
+def test_a_server_with_a_limiter_that_is_too_fine_fails():
     with pytest.raises(InvalidArgumentError, match=r"table queue is too fine for 11 shards: "):
         reverb.Server(tables(), shard=Shard(0, 11))
 

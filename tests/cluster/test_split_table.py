@@ -105,9 +105,7 @@ def test_the_parts_keep_what_the_table_promises(limiter, max_size, max_bytes, nu
     buffer=st.integers(1, 10**6),
     num_shards=st.integers(1, 70),
 )
-def test_whole_numbers_stay_whole_and_free_inserts_within_the_bounds(
-    spi, min_size, buffer, num_shards
-):
+def test_whole_numbers_and_free_inserts_stay_in_the_bounds(spi, min_size, buffer, num_shards):
     offset = spi * min_size
     whole = numbers(
         samples_per_insert=float(spi),
@@ -201,7 +199,7 @@ def test_a_queue_keeps_its_size_because_its_limiter_bounds_it():
     assert {part.rate_limiter_info.min_diff for part in parts} == {0.0}
 
 
-def test_a_limiter_that_is_too_fine_is_refused_with_the_number_that_would_do(caplog):
+def test_a_limiter_that_is_too_fine_is_refused_with_a_number(caplog):
     whole = reverb.Table.queue("q", 3)
     with pytest.raises(InvalidArgumentError) as caught:
         split_table(whole, 0, 4)
@@ -210,7 +208,7 @@ def test_a_limiter_that_is_too_fine_is_refused_with_the_number_that_would_do(cap
         "samples_per_insert - samples move by 3 (max_diff - min_diff), 0.75 in each shard, where "
         "it needs 1; 4 would do"
     )
-    # A coordinator gives room to those who ask.
+    # A coordinator gives room to shards with waiting calls.
     with caplog.at_level(logging.WARNING, "reverb"):
         split_table(whole, 0, 4, is_coordinated=True)
     assert "4 would do" in caplog.text
@@ -233,7 +231,7 @@ def test_a_narrow_limiter_is_warned_of(caplog):
     assert caplog.records == []
 
 
-def test_a_ratio_over_priorities_without_a_coordinator_is_warned_of(caplog):
+def test_a_ratio_without_a_coordinator_logs_a_warning(caplog):
     def limiter():
         return reverb.rate_limiters.SampleToInsertRatio(8.0, 1000, 1000.0)
 

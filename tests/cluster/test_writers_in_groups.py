@@ -40,7 +40,7 @@ def test_other_names_are_an_error_and_insert_nothing(client):
     assert client.server_info()["table"].current_size == 0
 
 
-def test_sequences_with_the_largest_priority_are_put_into_the_order(client):
+def test_sequences_with_the_largest_priority_are_sorted(client):
     step = Swapped(b=np.full(3, 2, np.float32), a=np.full(3, 1, np.float32))
     with client.sequence_writer("table", 2, 3) as writer:
         for _ in range(3):

@@ -86,7 +86,7 @@ def items_that_differ(*others):
 
 
 @pytest.mark.parametrize("text", DIFFERENT)
-def test_items_that_differ_in_more_than_rows_have_files_of_their_own(export_items, text):
+def test_items_of_other_layouts_have_files_of_their_own(export_items, text):
     path = export_items(items_that_differ(DIFFERENT[text]), "npz")
     description = json.loads((path / "_export.json").read_text())
     assert description["num_items"] == 4
@@ -103,7 +103,7 @@ def test_items_that_differ_in_more_than_rows_have_files_of_their_own(export_item
 
 
 @pytest.mark.parametrize("text", DIFFERENT)
-def test_one_file_cannot_hold_items_that_differ_in_more_than_rows(tmp_path, text):
+def test_one_file_cannot_hold_items_of_several_layouts(tmp_path, text):
     source = FakeSource(items_that_differ(DIFFERENT[text]))
     with pytest.raises(InvalidArgumentError) as caught:
         export(source, "table", "npz", tmp_path / "out.npz")
@@ -114,7 +114,7 @@ def test_one_file_cannot_hold_items_that_differ_in_more_than_rows(tmp_path, text
     assert list(tmp_path.iterdir()) == []
 
 
-def test_items_with_another_number_of_columns_have_files_of_their_own(export_items):
+def test_items_with_other_columns_have_files_of_their_own(export_items):
     path = export_items([ints(2), ints(3)], "npz")
     description = json.loads((path / "_export.json").read_text())
     assert [len(layout["columns"]) for layout in description["layouts"]] == [2, 3]

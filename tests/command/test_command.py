@@ -170,7 +170,7 @@ def test_a_damaged_checkpoint_is_an_error_that_names_the_file(run, checkpoint, t
     assert not list(tmp_path.glob(".out*"))
 
 
-def test_a_checkpoint_of_dm_reverb_whose_items_differ_is_exported(run, tmp_path):
+def test_a_dm_reverb_checkpoint_of_several_layouts_is_exported(run, tmp_path):
     out = tmp_path / "out"
     options = ("--table=fifo", "--format=npz", "--output", out)
     assert run("export", SAMPLE, *options)[0] == 0

@@ -197,7 +197,7 @@ def test_infinite_priorities_are_strings_in_json(run):
         assert "priority              min -inf, median 1, mean nan, max inf\n" in out
 
 
-def test_of_a_server_that_cannot_be_scanned_the_counters_are_told(run, client, monkeypatch):
+def test_a_server_that_cannot_be_scanned_has_counters(run, client, monkeypatch):
     def refuse(self, table, **options):
         raise UnimplementedError("it is a server of dm-reverb")
         yield

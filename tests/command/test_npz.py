@@ -44,7 +44,7 @@ def all_strings(file, column):
     return values.reshape(file[f"{column['name']}/offsets"][-1], *column["shape"][1:])
 
 
-def test_all_dtypes_and_a_squeezed_column_come_back_from_a_server(run, everything, tmp_path):
+def test_all_dtypes_and_a_squeezed_column_make_a_round_trip(run, everything, tmp_path):
     out = tmp_path / "out"
     code, _, _ = run(
         "export", everything.address, "--table=replay", "--format=npz", "--output", out
@@ -75,7 +75,7 @@ def test_any_items_come_back(export_items, items):
             assert_same(read[f"column_{i}"], column)
 
 
-def test_rows_stand_behind_one_another_whether_lengths_differ_or_not(export_items):
+def test_rows_are_consecutive_for_equal_and_other_lengths(export_items):
     items = [make_item([np.arange(6).reshape(3, 2) + 10 * i, np.int64(i)]) for i in range(4)]
     items = [make_item([np.asarray(column) for column in item.columns]) for item in items]
     with np.load(export_items(items, "npz") / "part-00000.npz") as file:

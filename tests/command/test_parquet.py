@@ -48,7 +48,7 @@ def leaves(value):
     return [leaf for part in value for leaf in leaves(part)]
 
 
-def test_all_dtypes_and_a_squeezed_column_come_back_from_a_server(run, everything, tmp_path):
+def test_all_dtypes_and_a_squeezed_column_make_a_round_trip(run, everything, tmp_path):
     out = tmp_path / "out"
     options = ("--table=replay", "--format=parquet", "--shard-items=4")
     assert run("export", everything.address, *options, "--output", out)[0] == 0
@@ -110,9 +110,7 @@ def test_an_empty_table_gives_a_table_without_rows(run, everything, tmp_path):
     ]
 
 
-def test_a_missing_pyarrow_is_an_error_that_tells_what_to_install(
-    run, everything, tmp_path, monkeypatch
-):
+def test_a_missing_pyarrow_is_an_error_with_the_remedy(run, everything, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     options = ("--table=replay", "--format=parquet", "--output", tmp_path / "out")
     code, out, err = run("export", everything.address, *options)

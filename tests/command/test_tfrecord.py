@@ -101,7 +101,7 @@ def as_array(feature, column):
     return array.reshape(shape)
 
 
-def test_all_dtypes_and_a_squeezed_column_come_back_from_a_server(
+def test_all_dtypes_and_a_squeezed_column_make_a_round_trip(
     run, everything, tmp_path, example_class
 ):
     out = tmp_path / "out"

@@ -66,7 +66,7 @@ def bare(tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def written() -> list[tuple[str, str]]:
-    """Scenarios, and who writes them."""
+    """Scenarios, and the package that writes them."""
     left_out = {
         # Too large to be tried so often; `one_big_chunk` is large too.
         *((name, writer) for name in ("over_40_mib", "legacy_over_40_mib") for writer in PACKAGES),

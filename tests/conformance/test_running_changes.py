@@ -111,7 +111,7 @@ def test_who_waits_goes_on_after_a_drained_restart(
     assert restarted.values("table") == [1000]
 
 
-def test_new_settings_are_in_the_information_and_nothing_else_changes(
+def test_new_settings_are_the_only_change_in_the_table_info(
     client: str, caller: Worker, serve: Serve
 ) -> None:
     address = serve("ours", {"sampler": "Prioritized 0.8"}, {"name": "other"})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that stop, crash, come back, or never were: what becomes of those who use them."""
+"""Clients of servers that stop, crash, return, or never existed."""
 
 import contextlib
 import pathlib

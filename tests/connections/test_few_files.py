@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A server that runs out of file descriptors says so while it does, and serves who was there."""
+"""A server that runs out of file descriptors logs it, and serves the clients that it has."""
 
 import contextlib
 import socket

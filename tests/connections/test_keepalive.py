@@ -160,7 +160,7 @@ def test_a_server_that_is_frozen_for_four_seconds_loses_nothing(background):
 
 
 @pytest.mark.slow
-def test_what_was_written_to_a_server_that_was_given_up_is_there_once(background):
+def test_items_for_a_server_that_was_given_up_are_there_once(background):
     with Program(SERVER, 0.2, 1) as server:
         address = f"127.0.0.1:{server.line()}"
         client = reverb.Client(address, connect_timeout_s=30, **QUICK)
@@ -223,7 +223,7 @@ def test_a_client_that_was_given_up_loses_and_doubles_nothing(start, until):
         here = server.localhost_client()
         with stopped(frozen):
             until(lambda: waits(full, "sleeping_ms") and waits(empty, "sleeping_ms"))
-            # Nobody is given the item while the one who asked for it is away.
+            # No client gets the item while the client that requested it is away.
             here.insert([7], {"empty": 1.0})
             assert empty.info.current_size == 1
             # The items of the writer that waited for room do not come in either.

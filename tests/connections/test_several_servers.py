@@ -95,9 +95,7 @@ def test_a_call_to_one_server_says_what_to_do_with_several(start):
     client.server_info()
     with pytest.raises(reverb.errors.InvalidArgumentError) as raised:
         client.directory()
-    assert f"{address} has several servers, and directory is a call to one" in str(
-        raised.value
-    )
+    assert f"{address} has several servers, and directory is a call to one" in str(raised.value)
     assert "make a client of that server" in str(raised.value)
     # A group has a map of its own.
     assert len(reverb.Client(f"shards:///{address}").directory().shards) == 2

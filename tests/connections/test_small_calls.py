@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of one request and one answer: the same in the server's process and over the network.
 
-The answers, the errors, the lines of the log, and by whom a change was made.
+The answers, the errors, the lines of the log, and the author of a change.
 """
 
 import re

@@ -233,7 +233,7 @@ def test_who_may_not_enter_is_told_what_is_needed(start, path):
 # --- The file -------------------------------------------------------------------------------------
 
 
-def test_the_directory_is_made_for_its_user_alone_and_the_file_goes_with_the_server(path):
+def test_the_directory_is_private_and_the_socket_is_removed(path):
     server = reverb.Server([testing.table()], unix_path=path)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert path.is_socket()
@@ -273,7 +273,7 @@ def test_a_directory_that_others_may_write_to_is_refused(start, path):
     start(unix_path=path)
 
 
-def test_tables_can_be_used_again_when_the_socket_cannot_be_opened(start, tmp_path):
+def test_tables_are_free_again_if_the_socket_fails_to_open(start, tmp_path):
     path = tmp_path / "x"
     path.write_text("")
     table = testing.table()
@@ -302,10 +302,10 @@ def test_open_connections_outlive_their_path(start, path, over):
     server.stop()
 
 
-# --- What a server does on it ---------------------------------------------------------------------
+# --- A server behind the socket -------------------------------------------------------------------
 
 
-def test_clients_go_on_at_a_server_that_was_killed_and_started_again(path):
+def test_clients_continue_after_a_killed_server_restarts(path):
     with Program(SERVER, path) as program:
         client = reverb.Client(program.line(), connect_timeout_s=DEADLINE_S)
         writer = client.trajectory_writer(1)

@@ -135,7 +135,7 @@ def test_arguments_of_append_are_checked(client, name, error_says):
         assert writer.append(POSITION) == 2
 
 
-def test_arguments_of_a_writer_without_batch_size_are_single_values(client, error_says):
+def test_without_batch_size_arguments_are_single_values(client, error_says):
     with client.sequence_writer("table", 2) as writer:
         error_says(
             lambda: writer.append({"x": 0}, is_last=[True]),
@@ -232,7 +232,7 @@ def test_the_first_step_must_fit_the_signatures(client):
     assert size(client, "any") == size(client, "threes") == 1
 
 
-def test_a_refused_first_step_does_not_decide_what_steps_are_like(client):
+def test_a_refused_first_step_does_not_fix_the_columns(client):
     with client.sequence_writer("any", 1) as writer:
         with pytest.raises(errors.SignatureMismatchError, match="column x must have dtype float"):
             writer.append({"x": np.zeros(2)})

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A server in a process of its own, and clients that do to it what none of ours would.
 
-After every test the server must still answer, and serve those who behave.
+After every test the server must still serve other clients.
 """
 
 import contextlib

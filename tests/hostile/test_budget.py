@@ -66,7 +66,7 @@ def served():
         yield Served(program)
 
 
-def test_streams_that_only_send_chunks_are_ended_and_tables_keep_their_items(served):
+def test_streams_that_only_send_chunks_are_ended(served):
     for _ in range(100):
         served.client.insert(RNG.integers(0, 256, 100_000, dtype=np.uint8), {"table": 1.0})
     with WireClient(served.address) as wire:
@@ -102,7 +102,7 @@ def test_many_calls_with_a_part_of_a_message_each(served, call):
     wait_until(lambda: served.client.status().memory.streams == 0)
 
 
-def test_a_large_message_beside_parts_of_many_others_gets_the_reason(served):
+def test_a_large_message_beside_many_parts_gets_the_reason(served):
     update = protos.MutatePrioritiesRequest(table="table")
     update.updates.extend(protos.KeyWithPriority(key=key, priority=1) for key in range(10**5))
     with Http2(served.port) as attacker:

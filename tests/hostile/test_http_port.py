@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP port and those who mean harm: a good client is answered within a second."""
+"""Attacks on the HTTP port: other clients are answered within a second."""
 
 import contextlib
 import resource

@@ -101,7 +101,7 @@ class TestStreamBytes:
             stream.send(insert([data], [item(key, "table", (key, 0, 1, 0))], keep=[key]))
         stream.confirmed(30)
 
-    def test_small_chunks_count_with_what_they_take_beside_their_bytes(self, limited):
+    def test_small_chunks_count_with_their_overhead(self, limited):
         _, wire = limited(stream_bytes=MEGABYTE)
         stream = wire.insert_stream()
         data = random_chunk(0, 1)
@@ -228,7 +228,7 @@ class TestConnections:
 
 
 class TestStreams:
-    def test_one_more_gets_the_limit_and_comes_in_when_another_leaves(self, limited):
+    def test_one_more_is_refused_until_another_leaves(self, limited):
         client, wire = limited(streams=16)
         with Http2(client_port(client)) as others:
             streams = [others.open("InsertStream") for _ in range(16)]

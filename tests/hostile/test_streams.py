@@ -129,7 +129,7 @@ def test_writers_that_are_killed(server, until):
     until(lambda: open_files(server.program.pid) <= files)
 
 
-def test_items_of_a_dead_writer_in_a_full_queue_do_not_block_others(server, until):
+def test_items_of_a_dead_writer_do_not_block_a_full_queue(server, until):
     writer = reverb.Client(f"127.0.0.1:{server.port}").trajectory_writer(1)
     for i in range(10):
         writer.append([i])

@@ -75,7 +75,7 @@ def server(tmp_path_factory):
         yield server
 
 
-def test_a_good_client_connects_beside_ten_thousand_half_open_handshakes(server, until):
+def test_a_client_connects_beside_ten_thousand_half_handshakes(server, until):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < HALF_OPEN + 1_000:
         pytest.skip(f"this user may open {hard} files")

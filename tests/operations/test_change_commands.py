@@ -377,7 +377,7 @@ def test_a_server_of_dm_reverb(served, monkeypatch):
     assert (code, "it is a server of dm-reverb" in err) == (1, True)
 
 
-def test_a_smaller_queue_asks_before_it_drops_what_nobody_has_read(capsys, monkeypatch):
+def test_a_smaller_queue_asks_before_it_drops_unread_items(capsys, monkeypatch):
     with Served(capsys, max_times_sampled=1, sampler=reverb.selectors.Fifo()) as served:
         served.insert(10)
         code, out, err = served.run("configure", "--max-size", 4, "--dry-run")
@@ -411,7 +411,7 @@ def test_other_tables_are_made_smaller_without_a_question(capsys):
 
 
 class Terminal(io.StringIO):
-    """Somebody who answers."""
+    """A user who answers a question of a command."""
 
     def isatty(self):
         return True

@@ -56,7 +56,7 @@ def ends_with(server, method, code):
     assert streams(server) == {(method, code): 1}
 
 
-def test_a_sample_stream_that_is_cancelled_when_it_has_its_answers_is_ok(server, wire):
+def test_a_sample_stream_cancelled_after_its_answers_is_ok(server, wire):
     stream = wire.sample_stream()
     for _ in range(3):
         stream.send(sample("t", 4))
@@ -154,7 +154,7 @@ def test_a_stream_whose_process_is_killed_counts_once(server, does, method, code
     ends_with(server, method, code)
 
 
-def test_a_stream_about_a_missing_table_tells_it_beside_one_that_is_ok(server, wire):
+def test_a_stream_of_a_missing_table_fails_beside_a_good_one(server, wire):
     # A stream that is cancelled before it has sent anything may never reach the server.
     first = wire.sample_stream()
     first.send(sample("t", 4))

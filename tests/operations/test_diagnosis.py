@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Staged stalls: each is named within 2 s of its condition holding, by all who tell it."""
+"""Staged stalls: status, commands and log name each one within 2 s of its cause."""
 
 import contextlib
 import html

@@ -85,7 +85,7 @@ def stop_with_a_reader_that_hangs(kubelet):
         wait_until(lambda: 503 in kubelet.answers["readiness"][before:])
         assert stop.running
         answers = kubelet.answers["readiness"][before:]
-        # `preStop` changes nothing: until the SIGTERM it is ready, for who was sent there.
+        # `preStop` changes nothing: until the SIGTERM the server accepts new clients.
         assert answers.index(503) == answers.count(200)
         wait_until(lambda: not kubelet.is_ready)
         assert stop.running
@@ -127,7 +127,7 @@ def everybody_goes_round(clients):
     wait_until(all_are_further)
 
 
-def test_the_grace_period_covers_the_sleep_the_drain_and_the_checkpoint(pod):
+def test_the_grace_period_covers_sleep_drain_and_checkpoint(pod):
     sleep, seconds = pod.pre_stop
     assert sleep == "sleep"
     drain_s = float(pod.options["--drain-timeout"])

@@ -103,7 +103,7 @@ def test_labels_and_names_fit(workload):
     assert monitor["spec"]["podMetricsEndpoints"][0]["port"] == "http"
 
 
-def test_every_volume_is_there_and_every_place_that_is_written_is_a_volume(workload, tmp_path):
+def test_every_written_path_is_a_volume_that_exists(workload, tmp_path):
     spec = workload["spec"]
     pod = spec["template"]["spec"]
     volumes = {it["name"] for it in pod["volumes"]}

@@ -80,7 +80,7 @@ def test_the_environment_is_heeded_by_programs_too():
         assert (line.level, line.place, line.fields) == ("INFO", "server", {"table": "second"})
 
 
-def test_a_wrong_environment_is_told_when_the_first_server_starts():
+def test_a_wrong_environment_is_an_error_of_the_first_server():
     source = """
         import reverb
         print("imported")
@@ -162,7 +162,7 @@ def test_what_was_logged_last_arrives_before_the_process_ends():
 
 
 @pytest.mark.parametrize("obstacle", ["threading.Event().wait()", "raise ValueError"])
-def test_a_handler_that_hangs_or_raises_does_not_keep_the_process(obstacle):
+def test_a_handler_that_hangs_or_raises_blocks_no_exit(obstacle):
     source = f"""
         class Bad(logging.Filter):
             def filter(self, record):

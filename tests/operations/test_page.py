@@ -155,7 +155,7 @@ class TestInABrowser:
             explained = [(a, text.split()[0]) for a, _, text in re.findall(keys, chart)]
             assert explained == [("one", "inserts"), ("two", "samples")]
 
-    def test_without_limits_nothing_is_full_and_the_cursor_is_in_the_middle(self, tmp_path):
+    def test_without_limits_the_cursor_is_in_the_middle(self, tmp_path):
         free = testing.table("free", rate_limiter=reverb.rate_limiters.MinSize(1))
         with reverb.Server([free], http_port=0) as server:
             client = server.localhost_client()

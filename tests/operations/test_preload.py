@@ -123,7 +123,7 @@ def fill(table, count, host):
         table.insert(ROWS, host)
 
 
-def test_inserts_wait_after_a_preload_where_they_would_have_waited():
+def test_inserts_after_a_preload_wait_at_the_same_point():
     with Preloaded(100_000) as preloaded, Preloaded(100_000) as other:
         for table in (preloaded, other):
             table.insert(MIN_SIZE)
@@ -207,7 +207,7 @@ def test_a_checkpoint_during_a_preload_has_the_counters_after_it(count, tmp_path
         inserted.result()
 
 
-def test_checkpoints_while_settings_change_have_those_of_one_moment(tmp_path):
+def test_checkpoints_have_the_settings_of_one_moment(tmp_path):
     sizes = (50, 200, 1000)
     with serve_two(tmp_path / "live") as server:
         client = server.localhost_client()

@@ -87,7 +87,7 @@ def awaited(call):
 
 
 INSERTS, SAMPLES = "inserts into table full", "samples of table empty"
-# What calls are told to wait for.
+# The reason that the server reports for waiting calls.
 CALLS = {
     "sample": (lambda client: next(client.sample("empty")), SAMPLES),
     "sample_batch": (lambda client: client.sample_batch("empty", 2), SAMPLES),

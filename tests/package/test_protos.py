@@ -82,7 +82,7 @@ def test_the_default_pool_is_left_to_others():
         pool.FindMessageTypeByName("deepmind.reverb.TableInfo")
 
 
-def test_a_library_may_register_the_same_names_in_the_default_pool():
+def test_a_library_may_use_the_names_in_the_default_pool():
     # TensorFlow registers `tensorflow.TensorProto`, in another file and with other fields.
     program = textwrap.dedent("""
         from google.protobuf import descriptor_pb2, descriptor_pool

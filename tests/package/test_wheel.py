@@ -129,7 +129,7 @@ def test_what_tensorflow_loads_is_small(wheel):
         assert archive.getinfo(SHIM).file_size <= 15_000
 
 
-def test_what_tensorflow_loads_needs_three_old_functions_and_exports_nothing(wheel, tmp_path):
+def test_the_shim_needs_three_old_functions_and_exports_none(wheel, tmp_path):
     if sys.platform != "linux" or shutil.which("nm") is None:
         pytest.skip("nm, which tells what a library needs, is not here or tells it differently")
     with zipfile.ZipFile(wheel) as archive:

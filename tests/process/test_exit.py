@@ -76,7 +76,7 @@ def block(name):
 for name in calls:
     threading.Thread(target=block, args=(name,), daemon=kind == "daemon").start()
 started.wait()
-time.sleep(0.2)  # Most are in their call by now; whoever is not, arrives during the exit.
+time.sleep(0.2)  # Most threads are in their call by now; the rest calls during the exit.
 if then == "stop":
     server.stop()
 print("end", flush=True)

@@ -240,7 +240,7 @@ def test_items_that_make_no_batch_at_the_end_stay_in_the_table(serve, caplog, nu
         assert sizes(iterator) == [rest]
 
 
-def test_samples_that_make_no_batch_at_the_end_are_left_to_others(serve, caplog):
+def test_samples_without_a_whole_batch_are_left_to_others(serve, caplog):
     limiter = reverb.rate_limiters.SampleToInsertRatio(2.0, 1, error_buffer=10.0)
     client = serve(table(rate_limiter=limiter))
     fill(client, 3)

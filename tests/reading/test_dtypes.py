@@ -158,7 +158,7 @@ WRITERS = [
 
 
 def assert_read(client, steps):
-    """The items of the table have these steps, whoever reads them."""
+    """The items of the table have these steps, for every reader."""
     dtype = steps.dtype.newbyteorder("=")
     columns = {sample.info.key: sample.data[0] for sample in client.scan("table")}
     length = len(steps) // len(columns)
@@ -356,6 +356,6 @@ with testing.server() as made:
 
 
 @on_both_hosts
-def test_without_ml_dtypes_they_are_raw_bytes_and_can_be_written_again(host):
+def test_without_ml_dtypes_they_are_raw_bytes(host):
     program = f"HOST = {host!r}\n{PROGRAM}"
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)

@@ -85,9 +85,7 @@ class TestQueues:
         assert kept[:2] == [0, 1]
         assert all(isinstance(sample, reverb.ReplaySample) for sample in caught.value.samples)
 
-    def test_what_was_sampled_when_the_server_stops_comes_with_the_exception(
-        self, start, connect, background, until
-    ):
+    def test_the_exception_has_the_samples_before_the_stop(self, start, connect, background, until):
         table = queue()
         server = start(table)
         client = connect(server, connect_timeout_s=0.2)
@@ -121,7 +119,7 @@ class TestQueues:
         assert [column.tolist() for column in sample.data] == [[1], [2]]
         assert size(client) == 0
 
-    def test_an_item_that_cannot_be_taken_apart_comes_with_the_exception(self, serve):
+    def test_the_exception_has_an_item_that_cannot_be_split(self, serve):
         client = serve(queue())
         with client.trajectory_writer(2) as writer:
             for value in (1, 2):

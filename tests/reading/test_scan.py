@@ -202,7 +202,7 @@ class TestNobodyNotices:
 
 
 class TestChangesInTheMiddle:
-    def test_what_leaves_before_it_is_reached_is_left_out_and_what_comes_later_too(self, serve):
+    def test_items_removed_or_added_during_the_scan_are_left_out(self, serve):
         client = serve(testing.table(max_size=NUM_LARGE))
         insert_large(client, range(NUM_LARGE))
         keys = [sample.info.key for sample in client.scan("table")]

@@ -28,7 +28,7 @@ def test_a_client_does_not_wait_for_a_pipe(secure, pipe, name):
 
 
 @pytest.mark.parametrize("name", ["cert", "key", "client_ca"])
-def test_a_pipe_in_place_of_a_certificate_does_not_hold_up_tokens(
+def test_a_pipe_as_a_certificate_does_not_delay_tokens(
     secure, tokens, certificates, tmp_path, name
 ):
     good = certificates.good()

@@ -409,7 +409,7 @@ def test_every_way_to_insert_is_told_the_right_that_is_missing(secure, tokens, w
     assert tables[1].info.current_size == 0
 
 
-def test_tables_without_rights_look_like_those_that_there_are_not(secure, tokens):
+def test_tables_without_rights_look_like_missing_ones(secure, tokens):
     token = tokens.add("learner", "sample,update", tables="replay")
     tables = [testing.table("replay"), testing.table("secret")]
     client = secure(*tables, tokens=tokens.path).client(token=token)
@@ -430,7 +430,7 @@ def test_tables_without_rights_look_like_those_that_there_are_not(secure, tokens
     assert set(client.status().tables) == {"replay"}
 
 
-def test_a_writer_learns_that_its_token_lost_a_right_when_it_connects_again(secure, tokens):
+def test_a_writer_whose_token_lost_a_right_fails_to_reconnect(secure, tokens):
     token = tokens.add("actor", "insert")
     before = secure(tokens=tokens.path)
     writer = before.client(token=token, connect_timeout_s=60).trajectory_writer(1)

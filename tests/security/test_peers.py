@@ -249,7 +249,7 @@ def test_a_client_without_tls_works_through_stunnel(secure, certificates, tmp_pa
 
 
 @debian_stunnel
-def test_stunnel_shows_a_certificate_for_a_client_without_a_token(
+def test_stunnel_shows_a_certificate_for_clients_without_token(
     secure, certificates, tokens, tmp_path
 ):
     tokens.add_certificate("actors", "insert,sample", "actors.example")

@@ -241,7 +241,7 @@ except Exception as error:
         (None, False, "UnauthenticatedError This server wants a token: give Client(..., token=..."),
     ],
 )
-def test_a_client_in_another_process_takes_the_token_of_its_environment(
+def test_a_client_in_another_process_reads_its_environment(
     secure, tokens, token_path, given, pickle_token, outcome
 ):
     token = tokens.add("learner", "sample")
@@ -254,7 +254,7 @@ def test_a_client_in_another_process_takes_the_token_of_its_environment(
         assert program.ended() == 0
 
 
-def test_a_pickled_client_reads_its_token_file_where_it_is_loaded(secure, tokens, token_path):
+def test_a_pickled_client_reads_its_token_file_when_loaded(secure, tokens, token_path):
     token = tokens.add("learner", "sample")
     client = secure(tokens=tokens.path).client(token_file=token_path(token))
     data = base64.b64encode(pickle.dumps(client)).decode()

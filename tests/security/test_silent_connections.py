@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections on which no call is made: where callers must show who they are, they end."""
+"""Connections without a call end on servers that require tokens or certificates."""
 
 import socket
 import ssl
@@ -50,9 +50,7 @@ def over_tls(port, path, certificates):
     return context.wrap_socket(plain, server_hostname="localhost")
 
 
-def test_silent_connections_are_told_to_go_and_one_with_a_call_stays(
-    start, certificates, tokens, tmp_path
-):
+def test_silent_connections_end_and_one_with_a_call_stays(start, certificates, tokens, tmp_path):
     token = tokens.add("learner", "sample,insert")
     path, pair = tmp_path / "socket", certificates.good()
     options = {"tokens": tokens.path, "host": "127.0.0.1"}
@@ -94,7 +92,7 @@ def test_silent_connections_are_told_to_go_and_one_with_a_call_stays(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_channel_of_grpc_may_be_silent_before_its_calls_and_between_them(start, tokens):
+def test_a_channel_of_grpc_may_be_silent_between_its_calls(start, tokens):
     """Clients of dm-reverb stand on the same library. It connects again by itself."""
     token = tokens.add("learner", "sample,insert")
     server = start(testing.table("replay"), tokens=tokens.path, host="127.0.0.1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens over Unix sockets: who gets one, and who is asked for one."""
+"""Tokens over Unix sockets: servers that get one, and clients that need one."""
 
 import os
 import pathlib

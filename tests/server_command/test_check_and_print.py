@@ -68,7 +68,7 @@ def test_a_check_finds_all_problems_and_starts_nothing(ends, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("action", [["--check"], []])
-def test_a_directory_of_checkpoints_that_cannot_be_made_is_refused_at_once(ends, tmp_path, action):
+def test_an_impossible_checkpoint_directory_is_refused_at_once(ends, tmp_path, action):
     (tmp_path / "file").touch()
     (tmp_path / "nowhere").symlink_to(tmp_path / "nothing")
     # Not even root may make a file there.

@@ -35,7 +35,7 @@ def complete_checkpoints(root):
     return sorted(marker.parent for marker in root.glob("*/DONE"))
 
 
-def test_what_was_there_at_the_stop_is_there_after_the_next_start(root):
+def test_items_at_the_stop_are_there_after_the_next_start(root):
     with running(root, "--checkpoint-on-stop") as (program, client):
         assert client.checkpoint_status().restored_from is None
         client.insert([7], {"t": 3.0})
@@ -62,7 +62,7 @@ def test_it_saves_at_intervals_and_keeps_the_last(root, until):
         assert client.server_info()["t"].current_size == 1
 
 
-def test_it_saves_at_the_stop_although_nobody_reads_its_output_any_more(root):
+def test_it_saves_at_the_stop_although_its_output_is_closed(root):
     arguments = [f"--config={CONFIG}", f"--checkpoint-dir={root}", "--checkpoint-on-stop"]
     command = [sys.executable, "-c", COMMAND, *arguments]
     pipe = subprocess.PIPE
@@ -82,7 +82,7 @@ def saved(root):
         return pathlib.Path(client.checkpoint())
 
 
-def test_the_config_wins_over_stored_settings_unless_told_otherwise(root, saved):
+def test_the_config_wins_over_stored_settings_by_default(root, saved):
     config = CONFIG.replace("20", "30")
     with running(root, config=config) as (program, client):
         assert client.server_info()["t"].max_size == 30

@@ -171,7 +171,8 @@ def test_what_the_environment_says_in_vain_is_told_once():
         "target=level such as server=debug; the default is used"
     )
     assert second == (
-        'WARN log: REVERB_LOG_FORMAT: "xml" is no format, which is text or json; the default is used'
+        'WARN log: REVERB_LOG_FORMAT: "xml" is no format, which is text or json; '
+        "the default is used"
     )
     assert len(others) == 4
 

@@ -145,7 +145,7 @@ def test_every_field_of_the_config_belongs_to_one_option():
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=by_name)
-def test_a_flag_wins_over_the_environment_and_that_over_the_config(option):
+def test_flags_win_over_variables_and_those_over_the_config(option):
     (a, of_flag), (b, of_variable), (_, of_config) = SAMPLES[option.name]
     others = needed_by(option)
     text = f"{in_config(option, of_config)}\n{CONFIG}"
@@ -239,7 +239,7 @@ def test_every_option_that_is_needed_is_named():
     ]
 
 
-def test_a_config_that_cannot_be_read_to_its_end_is_the_only_problem_of_what_needs_it():
+def test_an_unreadable_config_is_the_only_problem_reported():
     found = settings("server { checkpoint { dir: '/d' keep: 2 } ", {"checkpoint_name": "a"})
     (problem,) = found.problems
     assert problem.startswith("--config, line 1: ")
@@ -264,7 +264,7 @@ def test_unknown_variables_are_told_and_empty_ones_are_not_set():
     ]
 
 
-def test_variables_that_kubernetes_sets_for_a_service_of_this_name_do_no_harm():
+def test_variables_of_a_kubernetes_service_are_ignored():
     """A service `reverb-server` sets most of these in every container, `reverb-server-http` one."""
     address = "tcp://10.0.0.11:8000"
     found = read_environment(

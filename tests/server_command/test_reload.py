@@ -177,7 +177,7 @@ def test_the_outcome_of_many_changes_is_one_line(changes, running):
     assert changes.made == [{"a": change, "b": change}]
 
 
-def test_a_change_that_the_server_refuses_leaves_all_tables_alone(changes, running):
+def test_a_refused_change_leaves_all_tables_unchanged(changes, running):
     changes.refused = {"a": "max_size 1 is too small", "b": "no"}
     server = running(A + B)
     assert server.reload((A + B).replace("max_size: 100", "max_size: 1")) == [

@@ -140,7 +140,7 @@ def test_a_reload_changes_the_tables_of_the_server(path):
         assert (info.max_size, info.current_size) == (3, 3)
 
 
-def test_a_refused_file_is_told_with_lines_and_a_later_one_is_loaded(path):
+def test_a_refused_file_is_logged_and_a_later_one_is_loaded(path):
     with running(path) as program:
         client = client_of(program.line())
         write(path, 0)
@@ -156,7 +156,7 @@ def test_a_refused_file_is_told_with_lines_and_a_later_one_is_loaded(path):
         assert program.line() == change(30)
 
 
-def test_a_fault_in_a_reload_ends_neither_the_server_nor_later_reloads(path):
+def test_a_failed_reload_ends_neither_server_nor_later_reloads(path):
     faulty = """
 from reverb.server_executable import reload
 calls = []
@@ -335,7 +335,7 @@ def test_under_nohup_a_hangup_reloads_and_never_stops(path):
             process.kill()
 
 
-def test_a_server_of_a_file_outlives_its_terminal_and_still_saves(path, tmp_path, until):
+def test_a_server_of_a_file_outlives_its_terminal_and_saves(path, tmp_path, until):
     """Nothing can be written any more, and the reload and the stop try to."""
     saved = tmp_path / "saved"
     options = [f"--config-file={path}", f"--checkpoint-dir={saved}", "--checkpoint-on-stop"]

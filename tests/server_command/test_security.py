@@ -47,7 +47,7 @@ def ends(monkeypatch, capsys):
     return ends
 
 
-# --- What is checked and told ---------------------------------------------------------------------
+# --- Checks and lines of the log ------------------------------------------------------------------
 
 
 def test_good_files_pass_the_check(ends, pair, certificates, tokens):
@@ -231,7 +231,7 @@ READ = "read certificates and tokens again"
 REFUSED = "the earlier content of the bad files stays in force"
 
 
-def test_without_a_config_file_a_hangup_reads_tokens_again_and_stops_nothing(run, tokens):
+def test_without_a_config_file_a_hangup_reloads_tokens(run, tokens):
     old = tokens.add("learner", "sample,insert")
     with run() as running:
         client = running.client(token=old)

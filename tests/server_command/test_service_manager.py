@@ -299,7 +299,7 @@ def full(manager):
         yield manager
 
 
-def test_a_manager_that_reads_nothing_delays_it_by_seconds_at_most(full, path):
+def test_a_manager_that_reads_nothing_delays_it_by_seconds(full, path):
     with running(path, full.address) as program:
         client = client_of(program.line())
         client.insert([1], {"t": 1.0})

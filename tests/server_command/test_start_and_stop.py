@@ -176,7 +176,7 @@ def test_nobody_has_to_read_that_it_is_ready():
         assert process.wait(DEADLINE_S) == 0
 
 
-def test_the_config_may_be_a_file_and_the_command_line_has_the_last_word(tmp_path, start):
+def test_flags_win_over_a_config_file(tmp_path, start):
     taken = start().port
     path = tmp_path / "server.textproto"
     path.write_text(f"port: {taken}\n{CONFIG}\n{CONFIG.replace('my_table', 'other')}")
@@ -188,7 +188,7 @@ def test_the_config_may_be_a_file_and_the_command_line_has_the_last_word(tmp_pat
     assert "Another process has it" in errors
 
 
-def test_the_memory_has_a_limit_by_config_and_by_the_command_line():
+def test_config_and_command_line_limit_the_memory():
     config = (
         CONFIG.replace("max_size", "max_bytes: 5000 when_full: WAIT max_size")
         + 'max_bytes: "100MB"'
@@ -293,7 +293,7 @@ def test_a_config_file_that_cannot_be_read_is_named(tmp_path):
     assert f"{path}: 'utf-8' codec can't decode" in errors
 
 
-def test_the_module_can_be_run_and_its_help_tells_exit_codes_and_a_config_that_works():
+def test_the_help_has_exit_codes_and_a_config_that_works():
     command = [sys.executable, "-m", "reverb.server_executable.server_main", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert {"0 ", "1 ", "2 ", "130 "} <= set(re.findall(r"^  (\d+ ) ", shown, re.MULTILINE))

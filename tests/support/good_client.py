@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client that does its work beside those of a test who do something else."""
+"""A client that works normally while a test attacks the server."""
 
 from __future__ import annotations
 

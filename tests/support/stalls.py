@@ -43,7 +43,7 @@ def looping(work):
 
 
 class Stage:
-    """A server with one table, and those who use it.
+    """A server with one table, and its clients.
 
     `limits` are the arguments of `limiter`: a rate limiter belongs to one table for good.
     """

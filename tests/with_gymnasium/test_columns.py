@@ -21,7 +21,7 @@ def environments(mode=AutoresetMode.NEXT_STEP, p_end=0.15):
 
 
 def play(recorder, num_steps, before=lambda step, actions: None):
-    """Steps with actions that say who and when: `100 * step + environment`."""
+    """Steps whose actions name step and environment: `100 * step + environment`."""
     ended = np.zeros(NUM_ENVS, np.bool_)
     recorder.reset(seed=1)
     for step in range(num_steps):

@@ -62,7 +62,7 @@ def test_an_environment_that_does_not_say_how_it_resets(client, error_says, meta
 
 
 @pytest.mark.parametrize("options", [{"autoreset_mode": "Sometimes"}, {"tables": "other"}])
-def test_a_recorder_that_was_not_made_leaves_the_environment_open(client, options):
+def test_a_failed_recorder_leaves_the_environment_open(client, options):
     envs = environments()
 
     class CollectedRecorder(Recorder):

@@ -57,7 +57,7 @@ def test_start_connect_by_name_and_stop(start_group):
         reverb_ray.connect("test")
 
 
-def test_a_shard_that_is_killed_comes_back_with_its_own_checkpoint(start_group, kill, root, until):
+def test_a_killed_shard_returns_with_its_own_checkpoint(start_group, kill, root, until):
     group = start_group(checkpoint_directory=root)
     fill(group, [3, 4, 5])
     group.checkpoint()
@@ -79,9 +79,7 @@ def test_a_shard_that_is_killed_comes_back_with_its_own_checkpoint(start_group, 
     assert np.median(times) < 5, times
 
 
-def test_a_shard_loads_a_checkpoint_of_its_own_that_is_newer_than_that_of_the_group(
-    start_group, kill, root, until
-):
+def test_a_shard_loads_its_own_newer_checkpoint(start_group, kill, root, until):
     group = start_group(checkpoint_directory=root)
     fill(group, [2, 2, 2])
     group.checkpoint()
@@ -107,7 +105,7 @@ def test_the_directory_is_killed_and_learns_everything_again(start_group, until)
     assert group.add_shards(1) == [4]
 
 
-def test_a_shard_that_dies_with_the_directory_is_known_to_have_started_again(start_group, until):
+def test_a_shard_that_dies_with_the_directory_has_restarted(start_group, until):
     group = start_group()
     directory = ray.get_actor("reverb:test", namespace="reverb")
     os.kill(group.status().shards[1].pid, signal.SIGKILL)
@@ -122,9 +120,7 @@ def test_a_shard_that_dies_with_the_directory_is_known_to_have_started_again(sta
     assert group.status().shards[1].num_starts == 3
 
 
-def test_a_directory_that_still_learns_its_shards_does_not_tell_of_an_empty_group(
-    start_group, until
-):
+def test_a_directory_that_still_starts_reports_no_empty_group(start_group, until):
     group = start_group()
     pid = group.status().shards[1].pid
     os.kill(pid, signal.SIGSTOP)  # So that it is asked in vain for seconds.
@@ -170,9 +166,7 @@ def test_stop_may_save_first_and_saves_come_by_themselves(start_group, root, unt
     assert sizes(start_group(checkpoint_directory=root)) == [1, 1, 1]
 
 
-def test_a_shard_that_dies_during_the_save_is_named_and_the_save_before_stays(
-    start_group, root, kill
-):
+def test_a_shard_that_dies_during_a_save_is_named(start_group, root, kill):
     group = start_group(checkpoint_directory=root)
     fill(group, [1, 1, 1])
     before = group.checkpoint()
@@ -255,9 +249,7 @@ def test_a_process_of_the_program_becomes_a_shard(start_group, make_tables, unti
     assert list(group.status().shards) == [0, 1, 2]
 
 
-def test_a_shard_that_was_given_up_is_admitted_again_with_its_items(
-    start_group, make_tables, until
-):
+def test_a_shard_that_was_given_up_returns_with_its_items(start_group, make_tables, until):
     group = start_group(num_shards=2)
     with reverb_ray.serve_here("test", make_tables) as shard:
         for number in range(20):
@@ -271,9 +263,7 @@ def test_a_shard_that_was_given_up_is_admitted_again_with_its_items(
         assert [priority for priority, _ in items(client).values()] == [5.0] * 20
 
 
-def test_a_change_of_a_table_reaches_the_map_and_shards_that_are_started_again(
-    start_group, kill, until
-):
+def test_a_change_of_a_table_reaches_restarted_shards(start_group, kill, until):
     group = start_group()
     client = group.client()
     client.configure_table("table", max_size=90)
@@ -302,7 +292,7 @@ def test_a_process_that_ray_has_replaced_is_told_so(start_group):
     assert group.status().epoch == epoch
 
 
-def test_a_shard_in_a_process_of_the_program_leaves_its_items_behind(start_group, make_tables):
+def test_a_shard_in_the_program_leaves_its_items_to_others(start_group, make_tables):
     group = start_group(num_shards=2)
     shard = reverb_ray.serve_here("test", make_tables)
     for number in range(50):

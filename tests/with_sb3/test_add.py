@@ -121,7 +121,7 @@ def test_an_image_with_its_axes_in_another_order_is_refused():
     buffer.close()
 
 
-def test_infos_of_gymnasium_are_not_looked_at_without_time_limits():
+def test_without_time_limits_infos_of_gymnasium_are_unread():
     envs = gymnasium.make_vec("CartPole-v1", num_envs=2)
     options = {"handle_timeout_termination": False}
     buffer = made(envs.single_observation_space, 2, **options)

@@ -200,7 +200,7 @@ def test_samples_look_like_those_of_the_library(name):
     buffer.close()
 
 
-def test_an_observation_that_does_not_follow_begins_another_episode():
+def test_an_unexpected_observation_begins_another_episode():
     buffer = made(SPACES["vector"])
     zeros, ones, twos = (np.full((1, 3), value, np.float32) for value in range(3))
     action, nothing = np.zeros((1, 2), np.float32), np.zeros(1)
@@ -212,7 +212,7 @@ def test_an_observation_that_does_not_follow_begins_another_episode():
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])
-def test_observations_and_rewards_are_normalized_like_in_the_library(n_steps):
+def test_observations_and_rewards_are_normalized_alike(n_steps):
     envs = VecNormalize(DummyVecEnv([lambda: gymnasium.make("Pendulum-v1")]), clip_reward=0.5)
     envs.reset()
     for _ in range(50):

@@ -176,7 +176,7 @@ def test_batches_of_steps_go_on_in_the_middle_of_an_item(serve, steps, values):
     assert [values([batch]) for batch in dataset.batch(2)] == [[0, 1], [2, 3], [4, 5], [6, 7], [8]]
 
 
-def test_the_last_batch_of_steps_is_given_when_the_limiter_closes(serve, steps, values):
+def test_the_last_batch_of_steps_comes_as_the_limiter_closes(serve, steps, values):
     client = serve(testing.table(max_times_sampled=1))
     dataset = steps(client, [0, 1, 2], [3, 4], rate_limiter_timeout_ms=100)
     assert [values([batch]) for batch in dataset.batch(4)] == [[0, 1, 2, 3], [4]]

@@ -62,7 +62,7 @@ def test_errors_that_are_ignored_end_the_dataset(client):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_items_of_a_table_that_keeps_them_are_dropped_as_in_tf_data(workers):
+def test_items_that_a_table_keeps_are_dropped_as_in_tf_data(workers):
     table = reverb.Table(
         "queue",
         sampler=reverb.selectors.Uniform(),

@@ -109,7 +109,7 @@ def test_a_loader_makes_nested_tensors(client):
 
 
 @pytest.mark.parametrize("prefetch", [1, 3])
-def test_a_loader_of_nested_tensors_keeps_them_while_more_are_taken(client, prefetch):
+def test_nested_tensors_of_a_loader_stay_unchanged(client, prefetch):
     lengths = np.random.default_rng(0).integers(1, 40, 60).tolist()
     with client.trajectory_writer(max(lengths)) as writer:
         for number, length in enumerate(lengths):

@@ -249,7 +249,7 @@ def test_transforms_that_do_not_fit_leave_the_buffer_as_it_was(made):
     assert str(other.transform.state_dict()) == str(saved.transform.state_dict())
 
 
-# ---- What loading changes ------------------------------------------------------------------------
+# ---- Effects of loading --------------------------------------------------------------------------
 
 
 def test_the_exponent_is_that_of_the_state(made, tmp_path):

@@ -101,7 +101,7 @@ def test_other_names_are_refused_with_both_lists(made, serve, names, text, tells
     assert len(buffer) == 3
 
 
-def test_fields_that_the_server_refuses_are_not_those_of_the_items(made, serve):
+def test_fields_that_the_server_refuses_are_not_kept(made, serve):
     address, _ = serve({"a": FLOATS}, *tables("replay")[1:])
     buffer = made(address, batch_size=2)
     with pytest.raises(SignatureMismatchError, match="a "):

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Got conflicting batch_sizes")
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-def test_weights_and_probabilities_are_those_of_the_librarys_sampler(made, alpha):
+def test_weights_are_those_of_the_librarys_sampler(made, alpha):
     ours = made(batch_size=20_000, alpha=alpha, beta=0.7)
     theirs = TensorDictReplayBuffer(
         storage=LazyTensorStorage(8), sampler=PrioritizedSampler(8, alpha, 0.7), batch_size=20_000

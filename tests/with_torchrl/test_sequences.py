@@ -53,7 +53,7 @@ def test_sequences_are_all_consecutive_steps_of_an_episode(lengths, length, cuts
     buffer.close()
 
 
-def test_sequences_of_several_environments_and_of_trajectories_that_change(made):
+def test_sequences_of_environments_and_changing_trajectories(made):
     buffer = made(sequence_length=3, batch_size=6)
     for turn in range(2):
         step = torch.arange(4).expand(2, 4) + 4 * turn

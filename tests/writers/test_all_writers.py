@@ -81,7 +81,7 @@ class TestConfirmation:
             assert values(client, count=3) == [0, 1, 2]
             call.result()
 
-    def test_an_older_writer_holds_back_items_until_their_chunk_is_complete(self, serve, until):
+    def test_an_older_writer_sends_items_after_their_whole_chunk(self, serve, until):
         table = reverb.Table.queue("queue", 10)
         client = serve(table)
         with client.writer(3, chunk_length=3) as writer:
@@ -118,7 +118,7 @@ class TestConfirmation:
         assert values(client, count=2) == [0, 1]
         call.result()
 
-    def test_a_dropped_structured_writer_neither_blocks_nor_loses_what_fits(self, serve, until):
+    def test_a_dropped_structured_writer_neither_blocks_nor_loses(self, serve, until):
         table = reverb.Table.queue("queue", 1)
         client = serve(table)
         writer = client.structured_writer([last_step_config()])

@@ -69,7 +69,7 @@ def test_a_buffer_is_one_column(server, reach, write, kind):
         np.testing.assert_array_equal(column[0], np.asarray(BUFFERS[kind]))
 
 
-def test_a_container_that_only_python_knows_is_flattened_each_time(server, reach):
+def test_a_container_of_python_is_flattened_each_time(server, reach):
     """It has one leaf, as many as a value that is no container."""
     client = reach(server)
     client.reset("table")

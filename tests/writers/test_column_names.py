@@ -181,7 +181,7 @@ def test_the_same_names_and_no_names_keep_their_places(client, write, kind):
 
 
 @pytest.mark.parametrize("write", BY_NAME)
-def test_names_in_another_order_are_put_into_that_of_the_signature(client, write):
+def test_names_are_sorted_as_in_the_signature(client, write):
     for _ in range(2):
         write(client, step_of(Shuffled))
         assert stored(client) == VALUES
@@ -287,7 +287,7 @@ def test_a_column_that_is_wrong_is_the_one_that_is_named(client):
             write(client, wrong)
 
 
-def test_a_structured_item_that_cannot_be_of_the_signature_is_refused(client):
+def test_a_structured_item_unlike_the_signature_is_refused(client):
     step = step_of(dict) | {"beta": np.zeros(2, np.float32)}
     with pytest.raises(errors.SignatureMismatchError, match=r"beta must have .* shape \[\?\]"):
         patterns(client, step)

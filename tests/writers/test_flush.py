@@ -34,7 +34,7 @@ def test_flush_waits_for_an_item_that_is_being_encoded(table: reverb.Table) -> N
             assert table.info.current_size == written
 
 
-def test_flush_with_a_limit_returns_while_the_last_items_are_under_way() -> None:
+def test_flush_with_a_limit_returns_before_the_last_items() -> None:
     queue = reverb.Table.queue("queue", max_size=2)
     with reverb.Server([queue]) as server:
         writer = server.localhost_client().trajectory_writer(num_keep_alive_refs=1)

@@ -214,7 +214,7 @@ def test_columns_of_two_writers_make_one_item(serve, ended):
     assert [column.tolist() for column in sample.data] == [[0, 1], 10.0]
 
 
-def test_programs_find_the_references_where_the_original_has_them(client):
+def test_references_have_the_import_paths_of_the_original(client):
     writer = client.trajectory_writer(2)
     for step in range(3):
         writer.append({"x": np.full(2, step, np.float32), "y": 1 if step == 1 else None})

@@ -80,7 +80,7 @@ def test_items_are_the_windows_of_episodes(client, name):
     assert values(client) == expected
 
 
-def test_the_number_of_items_is_returned_with_the_step_that_completes_them(client):
+def test_a_step_returns_the_number_of_items_that_it_completes(client):
     with client.sequence_writer(["table", "other"], 2, batch_size=3) as writer:
         step = {"x": np.arange(3)}
         assert writer.append(step, is_last=[False, False, True]) == 0
@@ -88,7 +88,7 @@ def test_the_number_of_items_is_returned_with_the_step_that_completes_them(clien
         assert writer.append(step) == 6
 
 
-def test_the_last_window_stays_what_it_was_when_arrays_are_reused(client):
+def test_the_last_steps_stay_unchanged_if_arrays_are_reused(client):
     buffer = np.zeros(2, np.int64)
     with client.sequence_writer("table", 2) as writer:
         for i in range(3):
@@ -136,7 +136,7 @@ def test_a_single_array_is_a_step(client):
     assert values(client) == [[[0, 0], [1, 1]]]
 
 
-def test_priorities_are_those_of_the_step_that_completes_the_item(client):
+def test_the_step_that_completes_an_item_gives_its_priority(client):
     with client.sequence_writer("table", 2, batch_size=2) as writer:
         writer.append({"x": np.arange(2)}, priorities=9.0)
         writer.append({"x": np.arange(2)}, priorities=[1.5, 2.5])
@@ -186,7 +186,7 @@ def test_episodes_of_rows_end_at_different_steps(client):
     assert values(client, "other") == [[100, 101], [0, 1, 2, 3], [102, 103]]
 
 
-def test_a_long_episode_is_an_error_and_the_rest_of_it_is_ignored(client, error_says):
+def test_the_rest_of_an_episode_that_is_too_long_is_ignored(client, error_says):
     with client.sequence_writer("table", None, max_sequence_length=2) as writer:
         write(writer, [[0, 1]])
         writer.append({"x": np.int64(10)})
@@ -346,7 +346,7 @@ def test_threads_may_share_a_writer(client):
     )
 
 
-def test_a_server_that_goes_away_is_an_error_and_what_was_confirmed_stays(start, connect):
+def test_a_lost_server_is_an_error_and_confirmed_items_stay(start, connect):
     server = start()
     client = connect(server, connect_timeout_s=0.2)
     writer = client.sequence_writer("table", 1)

@@ -366,7 +366,7 @@ class TestFlushAndEnd:
         with pytest.raises(ValueError, match="block_until_num_items must be at least 0, got -1"):
             writer.flush(-1)
 
-    def test_end_episode_without_waiting_changes_nothing_if_it_must_wait(self, client, writer):
+    def test_end_episode_that_would_block_changes_nothing(self, client, writer):
         writer.append(1)
         for _ in range(3):
             writer.create_item("queue", 1.0, writer.history[-1])

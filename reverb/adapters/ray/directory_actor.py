@@ -134,7 +134,7 @@ class DirectoryActor:
         self._coordinate()
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
-    # ---- What shards ask -------------------------------------------------------------------------
+    # ---- Calls of shards -------------------------------------------------------------------------
 
     def register(self, facts: ShardFacts) -> Answer:
         """Stores the facts of a shard that serves or has failed; returns its next action."""
@@ -175,7 +175,7 @@ class DirectoryActor:
         return Answer(action="go_on", map=serialized, tables=tables, num_starts=num_starts)
 
     def beat(self, index: int, server_id: int, epoch: int) -> Answer:
-        """Notes that a shard lives; returns its next action, and the map if its own is old."""
+        """Records a sign of life of a shard; returns its next action, and a map newer than its."""
         with self._lock:
             if not self._ready.is_set():
                 return Answer(action="go_on")
@@ -297,7 +297,7 @@ class DirectoryActor:
         if lost:
             self._push()
 
-    # ---- What programs ask -----------------------------------------------------------------------
+    # ---- Calls of programs -----------------------------------------------------------------------
 
     def address(self) -> str:
         """Returns the address for clients."""

@@ -70,13 +70,13 @@ class StoredTransitions(NamedTuple):
         Raises:
           IndexError: If a row has no transition.
         """
-        places = [(step, env) for step, env in zip(steps, envs, strict=True)]
-        wanted = set(places)
-        found = {place: columns for place, columns in self._items() if place in wanted}
-        for step, env in places:
+        chosen = [(step, env) for step, env in zip(steps, envs, strict=True)]
+        wanted = set(chosen)
+        found = {at: columns for at, columns in self._items() if at in wanted}
+        for step, env in chosen:
             if (step, env) not in found:
                 raise IndexError(f"there is no transition in row {step} of environment {env}")
-        rows = [found[place] for place in places]
+        rows = [found[at] for at in chosen]
         return [np.stack(column) for column in zip(*rows, strict=True)]
 
     def _filled(
@@ -84,8 +84,8 @@ class StoredTransitions(NamedTuple):
     ) -> np.ndarray[Any, Any]:
         """Makes an array `[buffer_size, n_envs, ...]` of a value of each transition; else zeros."""
         array = np.zeros((*self.shape, *shape), dtype)
-        for place, columns in self._items():
-            array[place] = value(columns)
+        for at, columns in self._items():
+            array[at] = value(columns)
         # A copy: changes by the program would be lost.
         array.flags.writeable = False
         return array
@@ -113,14 +113,14 @@ class Dones(np.lib.mixins.NDArrayOperatorsMixin):
         self._read = read
         self._end_episodes = end_episodes
 
-    def __setitem__(self, places: Any, value: Any) -> None:
+    def __setitem__(self, chosen: Any, value: Any) -> None:
         """Ends the episodes of all environments, as a time limit does."""
-        del places
+        del chosen
         if value:
             self._end_episodes()
 
-    def __getitem__(self, places: Any) -> Any:
-        return self._read()[places]
+    def __getitem__(self, chosen: Any) -> Any:
+        return self._read()[chosen]
 
     def __len__(self) -> int:
         return len(self._read())

@@ -19,8 +19,8 @@ class CellRows:
     """The rows of the latest steps of `N` environments.
 
     Attributes:
-      regular: Rows of the frames of an observation, counted from the newest row, if a step is one
-        row; int64 `[K]`, those of all leaves.
+      regular: The row of each frame of each leaf, relative to the newest row, while every step is
+        one row; int64 `[K]`.
     """
 
     def __init__(self, num_frames: Sequence[int], num_envs: int, num_steps: int) -> None:

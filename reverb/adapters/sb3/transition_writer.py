@@ -416,8 +416,8 @@ class TransitionWriter:
         """The columns of an observation whose cells are in these rows."""
         columns, cells = [], iter(rows)
         for leaf in self._leaves:
-            places = [next(cells) for _ in range(leaf.num_frames)]
-            columns.append(leaf.column(self._writer.history, places))
+            own = [next(cells) for _ in range(leaf.num_frames)]
+            columns.append(leaf.column(self._writer.history, own))
         return columns
 
     def _flush(self, num_unconfirmed: int) -> None:

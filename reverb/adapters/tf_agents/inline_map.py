@@ -48,7 +48,7 @@ def inline_map(dataset: Any, fn: Callable[[Any], Any]) -> Any:
 
 
 class _Mapped(tf.data.Dataset):
-    """A dataset that keeps the options of the one it was made of."""
+    """A dataset with the options of its source."""
 
     def __init__(self, variant: Any, source: Any, element_spec: Any) -> None:
         self._source = source

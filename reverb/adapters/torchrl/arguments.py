@@ -21,7 +21,7 @@ _OF_SEQUENCES: dict[str, Any] = {
 }
 # Arguments of TorchRL's buffers that this one does not use: harmless values, and the reason for the
 # error about other values.
-_TABLE = "a Reverb table takes its place"
+_TABLE = "a Reverb table replaces it"
 _PARTS: dict[str, tuple[tuple[Any, ...], str]] = {
     "storage": ((None,), f"{_TABLE}, and max_size is its size"),
     "sampler": ((None,), f"{_TABLE}; alpha samples by priority, sequence_length consecutive steps"),
@@ -110,23 +110,23 @@ def check_table(
     Raises:
       InvalidArgumentError: If they differ; the text has both values.
     """
-    place = f"table {access.table} of server {access.address}"
+    table = f"table {access.table} of server {access.address}"
     if alpha is not None and access.alpha is None:
         raise InvalidArgumentError(
-            f"alpha={alpha}, but {place} has the sampler {access.sampler_name}, which does not use "
+            f"alpha={alpha}, but {table} has the sampler {access.sampler_name}, which does not use "
             "priorities; leave alpha out"
         )
     if alpha is not None and not math.isclose(alpha, access.alpha or 0.0, rel_tol=1e-6):
         raise InvalidArgumentError(
-            f"alpha={alpha} must be the exponent of {place}, which is {access.alpha}"
+            f"alpha={alpha} must be the exponent of {table}, which is {access.alpha}"
         )
     if beta is not None and access.alpha is None:
         raise InvalidArgumentError(
-            f"beta={beta} is for tables that sample by priority; {place} does not. Give alpha, or "
+            f"beta={beta} is for tables that sample by priority; {table} does not. Give alpha, or "
             "leave beta out"
         )
     if (consume_after_n_samples or 0) != access.max_times_sampled:
         raise InvalidArgumentError(
-            f"consume_after_n_samples={consume_after_n_samples} must be that of {place}, which is "
+            f"consume_after_n_samples={consume_after_n_samples} must be that of {table}, which is "
             f"{access.max_times_sampled or None}"
         )

@@ -280,7 +280,7 @@ class TableAccess:
     def _check_not_empty(self) -> int:
         size = self.info().current_size
         if size == 0:
-            # The words of TorchRL, which programs match.
+            # TorchRL's text, because programs match it.
             raise RuntimeError(
                 f"Cannot sample from an empty storage. Table {self.table} of server "
                 f"{self.address} has no items."

@@ -70,7 +70,7 @@ def _limiter(table: TableStatus, pictures: Pictures, width: int) -> Block:
     end = high if math.isfinite(high) else max(cursor, start + 1) * 1.25 + 1
     # Without both bounds, the cursor is in the middle.
     has_end = math.isfinite(low) or math.isfinite(high)
-    place = (cursor - start) / (end - start) if has_end and end > start else 0.5
+    position = (cursor - start) / (end - start) if has_end and end > start else 0.5
     left = f"{text.short(low)}: samples wait" if math.isfinite(low) else "samples never wait"
     right = f"{text.short(high)}: inserts wait" if math.isfinite(high) else "inserts never wait"
     room = width - text.cells(left) - text.cells(right)
@@ -86,7 +86,7 @@ def _limiter(table: TableStatus, pictures: Pictures, width: int) -> Block:
     return Block(
         "Rate limiter",
         [
-            pictures.gauge(place, width),
+            pictures.gauge(position, width),
             *(ends if room < 1 else [line((f"{left}{' ' * room}{right}", "soft"))]),
             *wrapped(told, width, "soft"),
         ],

@@ -155,7 +155,7 @@ import reverb
 from reverb import testing
 from reverb.adapters.acme import datasets
 
-# Whoever started the tests may have told its children to ignore it.
+# The parent of the test run may ignore this signal, and its children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 server = reverb.Server([testing.table("priority_table")], host="127.0.0.1")
 client = reverb.Client(f"127.0.0.1:{server.port}", connect_timeout_s=60)

@@ -137,7 +137,7 @@ def test_a_server_that_stops_ends_calls_with_its_address():
 
 @pytest.mark.slow
 @pytest.mark.timeout(150)
-def test_a_server_that_goes_away_ends_an_iteration_after_a_minute():
+def test_a_lost_server_ends_an_iteration_after_a_minute():
     server = reverb.Server([testing.table()])
     address = f"localhost:{server.port}"
     buffer = reverb_replay_buffer.ReverbReplayBuffer(SPEC, "table", 2, address)

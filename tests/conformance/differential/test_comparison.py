@@ -36,7 +36,7 @@ def raised(*classes: str) -> dict[str, Any]:
         (["tensorflow.OpError"], ["tensorflow.NotFoundError", "tensorflow.OpError"], False),
     ],
 )
-def test_a_class_may_be_derived_from_theirs_unless_it_is_tensorflows(theirs, ours, same) -> None:
+def test_their_classes_may_have_subclasses_except_tensorflows(theirs, ours, same) -> None:
     assert same_class(theirs, ours) == same
 
 

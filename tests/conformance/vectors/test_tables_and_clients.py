@@ -157,7 +157,7 @@ def test_vector_4_heap_order() -> None:
         assert seen == [(4, 7.0, 1.0), (1, 5.0, 1.0), (2, 5.0, 1.0)]
 
 
-def test_vector_4_updating_a_heap_item_sends_it_behind_its_equals() -> None:
+def test_vector_4_an_updated_heap_item_goes_behind_its_equals() -> None:
     with serve(fifo_table(sampler=reverb.selectors.MaxHeap())) as client:
         insert(client, 0, 1, 2)
         value, info = sample(client)
@@ -421,7 +421,7 @@ def test_vector_27_item_written_while_the_server_is_down_arrives(unused_port: in
 
 
 @pytest.mark.skipif(PEER, reason="the peer confirms what it did not insert when it stops (D-02)")
-def test_vector_27_item_waiting_at_the_limiter_arrives_after_a_restart(unused_port: int) -> None:
+def test_vector_27_a_blocked_item_arrives_after_a_restart(unused_port: int) -> None:
     server = reverb.Server([reverb.Table.queue("table", 1)], port=unused_port)
     client = reverb.Client(f"localhost:{unused_port}")
     writer = client.trajectory_writer(1)
@@ -445,7 +445,7 @@ sys.stdin.read()
 
 
 @pytest.mark.timeout(120)  # The peer's channel waits up to 30 s before it tries again.
-def test_vector_27_client_sample_resumes_after_the_server_process_died(unused_port: int) -> None:
+def test_vector_27_client_sample_resumes_after_a_crash(unused_port: int) -> None:
     with _server_process(unused_port, 1):
         samples = reverb.Client(f"localhost:{unused_port}").sample("table", 2)
         assert next(samples)[0].data[0] == 1

@@ -55,7 +55,7 @@ def pattern(transform: Any, conditions: Sequence[Any] = ()) -> Any:
     return reverb.structured.create_config(transform(reference), "table", conditions)
 
 
-def test_vector_19_short_pattern_waits_for_the_longest_one_before_it() -> None:
+def test_vector_19_a_short_pattern_waits_for_longer_ones() -> None:
     configs = [pattern(lambda x: x[-3:]), pattern(lambda x: x[-1:])]
     expected = [[0, 1, 2], [2], [1, 2, 3], [3], [4, 5, 6], [6], [5, 6, 7], [7]]
     assert patterns_of(configs) == expected

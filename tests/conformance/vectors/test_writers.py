@@ -104,7 +104,7 @@ def test_vector_9_flush_arithmetic() -> None:
         writer.close()
 
 
-def test_vector_10_an_item_waits_for_its_chunk_and_holds_up_later_items() -> None:
+def test_vector_10_an_item_without_its_chunk_delays_later_items() -> None:
     table = fifo_table()
     with serve(table) as client:
         writer = client.trajectory_writer(4)
@@ -121,7 +121,7 @@ def test_vector_10_an_item_waits_for_its_chunk_and_holds_up_later_items() -> Non
         writer.close()
 
 
-def test_vector_11_a_deleted_trajectory_writer_drops_what_is_pending() -> None:
+def test_vector_11_a_deleted_trajectory_writer_drops_the_rest() -> None:
     table = fifo_table()
     with serve(table) as client:
         writer = _writer_with_one_pending_item(client)
@@ -130,7 +130,7 @@ def test_vector_11_a_deleted_trajectory_writer_drops_what_is_pending() -> None:
         assert table.info.current_size == 0
 
 
-def test_vector_11_leaving_the_context_flushes_and_does_not_close() -> None:
+def test_vector_11_leaving_the_context_flushes_without_close() -> None:
     table = fifo_table()
     with serve(table) as client:
         with _writer_with_one_pending_item(client) as writer:
@@ -142,7 +142,7 @@ def test_vector_11_leaving_the_context_flushes_and_does_not_close() -> None:
         writer.close()
 
 
-def test_vector_11_a_deleted_structured_writer_inserts_what_is_pending() -> None:
+def test_vector_11_a_deleted_structured_writer_inserts_the_rest() -> None:
     table = fifo_table()
     with serve(table) as client:
         writer = client.structured_writer([config([0], lambda step: [step[0][-1:]])])
@@ -153,7 +153,7 @@ def test_vector_11_a_deleted_structured_writer_inserts_what_is_pending() -> None
         assert drain(client, table) == [[[3]]]
 
 
-def test_vector_11_items_of_deleted_structured_writers_are_there_at_once_and_in_order() -> None:
+def test_vector_11_deleted_structured_writers_keep_the_order() -> None:
     table = fifo_table()
     with serve(table) as client:
         for first in range(0, 60, 3):
@@ -188,7 +188,7 @@ def test_vector_12_a_reverb_error_in_the_body_skips_the_flush(error: type[Except
         writer.close()
 
 
-def test_vector_13_a_trajectory_may_span_episodes_when_buffers_are_kept() -> None:
+def test_vector_13_with_kept_buffers_items_span_episodes() -> None:
     table = fifo_table()
     with serve(table) as client:
         writer = client.trajectory_writer(3)
@@ -210,7 +210,7 @@ def test_vector_14_steps_since_applied_counts_across_episodes() -> None:
     assert run_structured(configs, [[0, 1, 2], [10, 11, 12]]) == [[1], [10], [12]]
 
 
-def test_vector_15_patterns_span_episodes_only_when_buffers_are_kept() -> None:
+def test_vector_15_with_kept_buffers_patterns_span_episodes() -> None:
     episodes = [[0, 1], [10, 11]]
     three = [config(0, lambda x: x[-3:])]
     assert run_structured(three, episodes, clear_buffers=False) == [[[0, 1, 10]], [[1, 10, 11]]]
@@ -258,7 +258,7 @@ def test_vector_18_td_error() -> None:
     assert [sample.data[0].tolist() for sample in samples] == [[1.0, -3.0], [-3.0, 2.0]]
 
 
-def test_vector_18_a_pattern_without_the_column_gets_priority_zero() -> None:
+def test_vector_18_without_the_column_the_priority_is_zero() -> None:
     structure = {"a": 0.0, "b": 0.0}
     priority = structured.td_error(0.9, structure, lambda step: step["b"])
     with serve(fifo_table()) as client:

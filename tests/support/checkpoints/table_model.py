@@ -60,7 +60,7 @@ class Model:
                 self.deletes += 1
 
     def sample(self, count: int) -> None:
-        """Samples the oldest item some times; who was sampled often enough goes."""
+        """Samples the oldest item some times; an item that was sampled often enough is removed."""
         for _ in range(count):
             key = next(iter(self.items))
             item = self.items[key]

@@ -17,7 +17,7 @@ class PingCounter:
     Attributes:
       address: Where clients connect.
       connections: How many they made.
-      pings: PING frames by who sent them, `client` or `server`; answers do not count.
+      pings: PING frames by sender, `client` or `server`; answers do not count.
     """
 
     def __init__(self, server: str) -> None:

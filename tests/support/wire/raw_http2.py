@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTTP/2 by hand: as little of it as a client needs who wants to misbehave."""
+"""HTTP/2 by hand: the little that a misbehaving client needs."""
 
 from __future__ import annotations
 
