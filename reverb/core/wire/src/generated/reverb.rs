@@ -691,8 +691,8 @@ pub struct TableStatus {
 /// What a table does or waits for.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Diagnosis {
-    /// "flowing", "idle", "filling", "starved", "ahead", "behind", "full", "slow readers", "stuck",
-    /// "never", "paused", "draining"; of a group also "shard down". More may come.
+    /// Such as "flowing" or "slow readers", as the docs of `reverb.server_status.Diagnosis` list them; of
+    /// a group also "shard down". More may come.
     #[prost(string, tag = "1")]
     pub state: ::prost::alloc::string::String,
     /// For people.
