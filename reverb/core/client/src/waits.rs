@@ -136,7 +136,7 @@ fn registry() -> parking_lot::MutexGuard<'static, Registry> {
     registry
 }
 
-/// What calls wait for.
+/// An inserting or sampling side of a table, or an answer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum WaitFor {
     /// Room for items in a table.

@@ -190,7 +190,7 @@ pub enum GroupSampling {
     Uniform,
     /// By `priority ** exponent`.
     Prioritized {
-        /// Of the priority.
+        /// Exponent of the priority.
         exponent: f64,
     },
     /// In some order. Each shard has its own.

@@ -84,7 +84,7 @@ pub(crate) type RestorePoint = u64;
 
 /// The operations of a selector. Priorities were checked with [`check_priority`].
 trait Select {
-    /// What an item takes in this selector.
+    /// Bytes of an item in this selector.
     const ITEM_BYTES: u64;
 
     /// Whether another choice is likely to be another item.

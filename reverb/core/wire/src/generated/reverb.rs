@@ -706,8 +706,8 @@ pub struct TableStatus {
 /// State of a table.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Diagnosis {
-    /// "flowing", "idle", "filling", "starved", "ahead", "behind", "full", "slow readers", "stuck",
-    /// "never", "paused", "draining"; of a group also "shard down". Later releases may add others.
+    /// Such as "flowing" or "slow readers", as the docs of `reverb.server_status.Diagnosis` list them; of
+    /// a group also "shard down". Later releases may add others.
     #[prost(string, tag = "1")]
     pub state: ::prost::alloc::string::String,
     /// Sentence for people.
