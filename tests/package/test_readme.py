@@ -50,6 +50,13 @@ def test_snippets_run(run_snippets):
     ]
 
 
+def test_a_longer_quick_start_does_not_wait_for_itself(run_snippets, tmp_path):
+    text = README.read_text(encoding="utf-8")
+    assert "in range(20):" in text
+    (tmp_path / "README.md").write_text(text.replace("in range(20):", "in range(2000):"))
+    assert run_snippets("", tmp_path) == ["README.md"]
+
+
 def test_snippets_for_acme_run(run_snippets):
     assert run_snippets(" acme") == ["docs/howto/acme.md"]
 
