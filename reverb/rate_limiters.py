@@ -76,6 +76,20 @@ class RateLimiter:
         return repr(self.internal_limiter)
 
 
+def from_proto(message: Any) -> RateLimiter:
+    """Makes the limiter that a message with its four numbers describes. Counters are ignored.
+
+    Raises:
+      InvalidArgumentError: If a number is out of its range.
+    """
+    return RateLimiter(
+        samples_per_insert=message.samples_per_insert,
+        min_size_to_sample=message.min_size_to_sample,
+        min_diff=message.min_diff,
+        max_diff=message.max_diff,
+    )
+
+
 class MinSize(RateLimiter):
     """Samples wait until the table holds `min_size_to_sample` items; inserts never wait.
 

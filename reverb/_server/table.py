@@ -281,7 +281,6 @@ def arguments_of(settings: Any) -> dict[str, Any]:
       UnimplementedError: If a selector is missing.
       InvalidArgumentError: If a number of a selector or of the rate limiter is out of its range.
     """
-    limiter = settings.rate_limiter
     options = {field.name: _value(field, settings) for field in _OPTIONS}
     return options | {
         "name": settings.table_name,
@@ -289,12 +288,7 @@ def arguments_of(settings: Any) -> dict[str, Any]:
         "remover": item_selectors.from_options(settings.remover),
         "max_size": settings.max_size,
         "max_times_sampled": settings.max_times_sampled,
-        "rate_limiter": rate_limiters.RateLimiter(
-            samples_per_insert=limiter.samples_per_insert,
-            min_size_to_sample=limiter.min_size_to_sample,
-            min_diff=limiter.min_diff,
-            max_diff=limiter.max_diff,
-        ),
+        "rate_limiter": rate_limiters.from_proto(settings.rate_limiter),
     }
 
 

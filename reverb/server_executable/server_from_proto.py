@@ -34,12 +34,7 @@ def rate_limiter_from_proto(proto: Any) -> rate_limiters.RateLimiter:
     Raises:
       InvalidArgumentError: If a number is out of its range.
     """
-    return rate_limiters.RateLimiter(
-        samples_per_insert=proto.samples_per_insert,
-        min_size_to_sample=proto.min_size_to_sample,
-        min_diff=proto.min_diff,
-        max_diff=proto.max_diff,
-    )
+    return rate_limiters.from_proto(proto)
 
 
 def tables_from_proto(configs: Iterable[Any]) -> list[Table]:

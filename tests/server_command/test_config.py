@@ -8,7 +8,7 @@ from reverb import item_selectors, rate_limiters
 from reverb._server.table import arguments_of
 from reverb.core import protos
 from reverb.errors import InvalidArgumentError, UnimplementedError
-from reverb.server_executable import server_from_proto
+from reverb.server_executable import server_config, server_from_proto
 from reverb.server_executable.field_positions import find_field_positions
 from reverb.server_executable.server_config import read_config
 
@@ -303,3 +303,13 @@ def test_the_limiter_of_four_numbers_equals_min_size():
     message = text_format.Parse(text, protos.RateLimiterCheckpoint())
     made = server_from_proto.rate_limiter_from_proto(message)
     assert repr(made) == repr(rate_limiters.MinSize(1))
+
+
+def test_what_only_the_table_refuses_has_its_line(monkeypatch):
+    def refuse(configs):
+        raise InvalidArgumentError("max_foo must be at least 1, got 0.")
+
+    monkeypatch.setattr(server_config.server_from_proto, "tables_from_proto", refuse)
+    assert problems(GOOD) == [
+        "line 2: tables[0] cannot be made: max_foo must be at least 1, got 0."
+    ]
