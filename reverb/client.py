@@ -22,7 +22,7 @@ from reverb._client.connecting import (
 )
 from reverb._client.rows import keys_of, step_of, steps_of, updates_of
 from reverb._client.signatures import Signatures
-from reverb._client.small_calls import answer_of, request_of
+from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._nests.flat import flatten_with_labels
 from reverb._server.credentials import ClientCredentials
 from reverb._server.shard_info import ShardInfo, from_row
@@ -41,7 +41,6 @@ from reverb.errors import (
     InvalidArgumentError,
     ReverbError,
     SignatureMismatchError,
-    TableNotFoundError,
 )
 from reverb.rate_limiters import RateLimiter
 from reverb.replay_sample import ReplayBatch, keep_samples, rows_of_batch
@@ -717,6 +716,36 @@ class Client:
         answer = self._client.call(*request_of("ServerInfo"), limit)
         return self._signatures.remember(answer)
 
+    def tables(self) -> list[str]:
+        """Returns the names of the tables, in the order of the server.
+
+        Blocks until the server answers. Tables on which the client has no right are left out.
+
+        Example:
+          >>> client.tables()
+          ['table']
+
+        Raises:
+          UnavailableError: If no server answers.
+        """
+        return list(self.server_info())
+
+    def size(self, table: str) -> int:
+        """Returns the number of items in a table; of a group, the sum over its shards.
+
+        Blocks until the server answers.
+
+        Example:
+          >>> client.size("table") == client.server_info()["table"].current_size
+          True
+
+        Raises:
+          TableNotFoundError: If there is no such table; the text lists the tables there are.
+          UnavailableError: If no server answers.
+        """
+        tables = self.server_info()
+        return table_among(tables, table).current_size
+
     def checkpoint(self) -> str:
         """Makes the server save its tables; returns the path of the checkpoint on the server.
 
@@ -778,12 +807,7 @@ class Client:
           UnavailableError: If no server answers.
         """
         status = self.status()
-        if table not in status.tables:
-            known = ", ".join(sorted(status.tables))
-            raise TableNotFoundError(
-                f"Priority table {table} was not found. The tables of this server are: {known}."
-            )
-        return status.tables[table].diagnosis
+        return table_among(status.tables, table).diagnosis
 
     def configure_table(
         self,

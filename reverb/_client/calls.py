@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reverb._client.small_calls import answer_of, request_of
+from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
     UNCHANGED,
@@ -21,7 +21,7 @@ from reverb._server.table_change import (
     to_request,
 )
 from reverb.core import native
-from reverb.errors import ReverbError, TableNotFoundError
+from reverb.errors import ReverbError
 from reverb.rate_limiters import RateLimiter
 from reverb.reverb_types import TableInfo
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
@@ -62,6 +62,36 @@ class Calls:
         limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
         answer = self._client.call(*request_of("ServerInfo"), limit)
         return self._signatures.remember(answer)
+
+    def tables(self) -> list[str]:
+        """Returns the names of the tables, in the order of the server.
+
+        Blocks until the server answers. Tables on which the client has no right are left out.
+
+        Example:
+          >>> client.tables()
+          ['table']
+
+        Raises:
+          UnavailableError: If no server answers.
+        """
+        return list(self.server_info())
+
+    def size(self, table: str) -> int:
+        """Returns the number of items in a table; of a group, the sum over its shards.
+
+        Blocks until the server answers.
+
+        Example:
+          >>> client.size("table") == client.server_info()["table"].current_size
+          True
+
+        Raises:
+          TableNotFoundError: If there is no such table; the text lists the tables there are.
+          UnavailableError: If no server answers.
+        """
+        tables = self.server_info()
+        return table_among(tables, table).current_size
 
     def checkpoint(self) -> str:
         """Makes the server save its tables; returns the path of the checkpoint on the server.
@@ -124,12 +154,7 @@ class Calls:
           UnavailableError: If no server answers.
         """
         status = self.status()
-        if table not in status.tables:
-            known = ", ".join(sorted(status.tables))
-            raise TableNotFoundError(
-                f"Priority table {table} was not found. The tables of this server are: {known}."
-            )
-        return status.tables[table].diagnosis
+        return table_among(status.tables, table).diagnosis
 
     def configure_table(
         self,

@@ -22,7 +22,7 @@ from reverb._client.connecting import (
     DEFAULT_KEEPALIVE_TIMEOUT_S,
 )
 from reverb._client.rows import keys_of, step_of, steps_of, updates_of
-from reverb._client.small_calls import answer_of, request_of
+from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
     UNCHANGED,
@@ -41,7 +41,7 @@ from reverb.aio.sample_iterator import SampleIterator
 from reverb.aio.sequence_writer import SequenceWriter
 from reverb.aio.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
 from reverb.core import native
-from reverb.errors import ReverbError, SignatureMismatchError, TableNotFoundError
+from reverb.errors import ReverbError, SignatureMismatchError
 from reverb.rate_limiters import RateLimiter
 from reverb.replay_sample import ReplayBatch, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
@@ -718,6 +718,28 @@ class Client:
         answer = await self._call(_Core.call, *request_of("ServerInfo"), limit)
         return self._signatures.remember(answer)
 
+    async def tables(self) -> list[str]:
+        """Returns the names of the tables, in the order of the server.
+
+        Waits until the server answers. Tables on which the client has no right are left out.
+
+        Raises:
+          UnavailableError: If no server answers.
+        """
+        return list(await self.server_info())
+
+    async def size(self, table: str) -> int:
+        """Returns the number of items in a table; of a group, the sum over its shards.
+
+        Waits until the server answers.
+
+        Raises:
+          TableNotFoundError: If there is no such table; the text lists the tables there are.
+          UnavailableError: If no server answers.
+        """
+        tables = await self.server_info()
+        return table_among(tables, table).current_size
+
     async def checkpoint(self) -> str:
         """Makes the server save its tables; returns the path of the checkpoint on the server.
 
@@ -775,12 +797,7 @@ class Client:
           UnavailableError: If no server answers.
         """
         status = await self.status()
-        if table not in status.tables:
-            known = ", ".join(sorted(status.tables))
-            raise TableNotFoundError(
-                f"Priority table {table} was not found. The tables of this server are: {known}."
-            )
-        return status.tables[table].diagnosis
+        return table_among(status.tables, table).diagnosis
 
     async def configure_table(
         self,

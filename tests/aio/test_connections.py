@@ -20,6 +20,8 @@ CALLS = {
     "mutate_priorities": lambda client: client.mutate_priorities("table", deletes=[1]),
     "update_priorities": lambda client: client.update_priorities("table", [1], [1.0]),
     "checkpoint": lambda client: client.checkpoint(),
+    "tables": lambda client: client.tables(),
+    "size": lambda client: client.size("table"),
     "checkpoint_status": lambda client: client.checkpoint_status(),
     "status": lambda client: client.status(),
     "diagnose": lambda client: client.diagnose("table"),

@@ -52,6 +52,8 @@ def legacy(client):
 
 CALLS = {
     "server_info": lambda client: client.server_info(),
+    "tables": lambda client: client.tables(),
+    "size": lambda client: client.size("table"),
     "reset": lambda client: client.reset("table"),
     "mutate_priorities": lambda client: client.mutate_priorities("table", deletes=[1]),
     "update_priorities": lambda client: client.update_priorities("table", [1], [1.0]),
