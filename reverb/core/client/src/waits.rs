@@ -12,7 +12,6 @@ use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -190,13 +189,22 @@ pub(crate) async fn reported<T>(
     call: impl Future<Output = Result<T>>,
 ) -> Result<T> {
     let mut call = pin!(call);
-    let ready = poll_fn(|context| Poll::Ready(call.as_mut().poll(context))).await;
-    if let Poll::Ready(result) = ready {
-        return result;
+    let mut what = Some(what);
+    let mut waiting = None;
+    // One place polls the call: its code would be there twice else.
+    let result = poll_fn(|context| {
+        let polled = call.as_mut().poll(context);
+        if polled.is_pending()
+            && let Some(what) = what.take()
+        {
+            waiting = Some(Waiting::begin(session, what()));
+        }
+        polled
+    })
+    .await;
+    if let Some(waiting) = &mut waiting {
+        waiting.succeeded = result.is_ok();
     }
-    let mut waiting = Waiting::begin(session, what());
-    let result = call.await;
-    waiting.succeeded = result.is_ok();
     result
 }
 
