@@ -21,7 +21,7 @@ def test_any_right_on_the_table_is_enough(right, secure, tokens):
 
     answer = ask("mine")
     assert answer.table.name == "mine"
-    assert answer.table.diagnosis.sentence == "Nobody asks: no insert yet, no sample yet."
+    assert answer.table.diagnosis.sentence == "No requests: no insert yet, no sample yet."
     # A table of others is told from one that is not there by nothing.
     errors = []
     for table in ("other", "nothing"):
