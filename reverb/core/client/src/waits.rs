@@ -6,7 +6,6 @@
 //! wait. A side of a table has waited since one of its calls succeeded last, so a loop of calls
 //! with short timeouts is one wait.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
@@ -92,13 +91,14 @@ impl ReportWaits {
 struct Registry {
     /// The process whose waits these are; 0 before the first.
     process: u32,
-    sides: Option<HashMap<Key, Side>>,
+    /// Few: those that something waits for now.
+    sides: Vec<(Key, Side)>,
     /// The last time that the task looked, which ends when nothing waits.
     looked_at: Option<Instant>,
 }
 
 static REGISTRY: [Mutex<Registry>; REGISTRIES] =
-    [const { Mutex::new(Registry { process: 0, sides: None, looked_at: None }) }; REGISTRIES];
+    [const { Mutex::new(Registry { process: 0, sides: Vec::new(), looked_at: None }) }; REGISTRIES];
 
 /// Sets when waits are reported, those that go on included.
 pub fn report_waits(settings: ReportWaits) {
@@ -129,14 +129,14 @@ fn registry() -> parking_lot::MutexGuard<'static, Registry> {
     let mut registry = REGISTRY[process as usize % REGISTRIES].lock();
     if registry.process != process {
         registry.process = process;
-        registry.sides = None;
+        registry.sides = Vec::new();
         registry.looked_at = None;
     }
     registry
 }
 
 /// An inserting or sampling side of a table, or an answer.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WaitFor {
     /// Room for items in a table.
     Inserts(Arc<str>),
@@ -215,19 +215,26 @@ struct Waiting {
 }
 
 impl Waiting {
+    #[inline(never)]
     fn begin(session: &Arc<Session>, what: WaitFor) -> Self {
         let key = (session.address().to_owned(), what);
         let now = Instant::now();
         let mut registry = registry();
-        let side = registry.sides.get_or_insert_default().entry(key.clone());
-        let side = side.or_insert_with(|| Side {
-            num_calls: 0,
-            since: now,
-            left_at: None,
-            num_reports: 0,
-            reported_at: now,
-            session: Weak::new(),
+        let known = registry.sides.iter().position(|(known, _)| *known == key);
+        let at = known.unwrap_or_else(|| {
+            let session = Weak::new();
+            let side = Side {
+                num_calls: 0,
+                since: now,
+                left_at: None,
+                num_reports: 0,
+                reported_at: now,
+                session,
+            };
+            registry.sides.push((key.clone(), side));
+            registry.sides.len() - 1
         });
+        let side = &mut registry.sides[at].1;
         let goes_on = side.left_at.take().is_some_and(|at| now - at <= GAP);
         if side.num_calls == 0 && !goes_on {
             (side.since, side.num_reports) = (now, 0);
@@ -244,9 +251,10 @@ impl Waiting {
 }
 
 impl Drop for Waiting {
+    #[inline(never)]
     fn drop(&mut self) {
         let mut registry = registry();
-        let Some(side) = registry.sides.as_mut().and_then(|it| it.get_mut(&self.key)) else {
+        let Some((_, side)) = registry.sides.iter_mut().find(|(key, _)| *key == self.key) else {
             return;
         };
         side.num_calls = side.num_calls.saturating_sub(1);
@@ -267,8 +275,9 @@ async fn look() {
         let now = Instant::now();
         let due = {
             let mut registry = registry();
-            let sides = registry.sides.get_or_insert_default();
-            sides.retain(|_, it| it.num_calls > 0 || it.left_at.is_some_and(|at| now - at <= GAP));
+            let sides = &mut registry.sides;
+            sides
+                .retain(|(_, it)| it.num_calls > 0 || it.left_at.is_some_and(|at| now - at <= GAP));
             if sides.is_empty() {
                 registry.looked_at = None;
                 return;
@@ -285,7 +294,7 @@ async fn look() {
 }
 
 /// The reports that are due now, and notes that they are made.
-fn due(sides: &mut HashMap<Key, Side>, settings: ReportWaits, now: Instant) -> Vec<Report> {
+fn due(sides: &mut [(Key, Side)], settings: ReportWaits, now: Instant) -> Vec<Report> {
     let mut due = Vec::new();
     for ((address, what), side) in sides {
         let from = if side.num_reports == 0 { side.since } else { side.reported_at };
