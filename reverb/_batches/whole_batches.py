@@ -4,6 +4,7 @@
 import logging
 import math
 
+from reverb._client.connecting import is_group
 from reverb.client import Client
 from reverb.errors import ReverbError, UnimplementedError
 from reverb.server_status import TableStatus
@@ -34,7 +35,7 @@ class WholeBatches:
         self._client = client
         self._table = table
         self._are_possible: bool | None = None
-        if client.server_address.startswith("shards:"):
+        if is_group(client.server_address):
             self._are_possible = False
         self._most = 0
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long clients wait for a server, unless a program says otherwise."""
+"""Addresses of groups, and how long clients wait for a server, unless a program says otherwise."""
 
 # A client waits for a server that has not started, because programs start in any order. The wait is
 # bounded, because otherwise a mistyped address would look like a hang.
@@ -16,3 +16,8 @@ DEFAULT_OPTIONS = {
     "keepalive_timeout_s": DEFAULT_KEEPALIVE_TIMEOUT_S,
     "credentials": None,
 }
+
+
+def is_group(address: str) -> bool:
+    """Returns whether an address is that of a group, whose servers are used as one."""
+    return address.startswith(("shards:", "shards+"))

@@ -4,6 +4,7 @@
 import re
 import socket
 
+from reverb._client.connecting import is_group
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
 
@@ -18,11 +19,6 @@ _PREFIX = re.compile(r"(?:grpcs?://)?(?:dns:(?://[^/]*/)?|ipv[46]:)?")
 _HOST_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+):(?P<port>\d+)")
 _NUMBERS = re.compile(r"[0-9.]+")
 _SCHEMES = {"shards:///": "", "shards+grpcs:///": "grpcs://", "shards+grpc:///": "grpc://"}
-
-
-def is_group(address: str) -> bool:
-    """Whether it is the address of a group, whose servers are used as one."""
-    return address.startswith(("shards:", "shards+"))
 
 
 def servers_of(address: str) -> list[str]:

@@ -130,6 +130,17 @@ def client(request):
         server.stop()
 
 
+@pytest.mark.parametrize("scheme", ["shards:///", "shards+grpc:///"])
+def test_whole_batches_of_a_group_lose_nothing(scheme, start):
+    """A group cannot give a batch as a whole or not at all, however its address is written."""
+    servers = [start(queue()) for _ in range(2)]
+    client = reverb.Client(scheme + ",".join(f"127.1:{server.port}" for server in servers))
+    write(client, [2] * 5)
+    found = ahead(client, 4, {"partial": False})
+    found += by_samples(client, 5, {})
+    assert sorted(found) == list(range(5))
+
+
 @settings(max_examples=8, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 3), min_size=NUM_ITEMS, max_size=NUM_ITEMS)
