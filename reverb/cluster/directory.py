@@ -116,7 +116,7 @@ class Directory:
         unix_path: str = "",
         former_slots: Iterable[int] = (),
     ) -> int:
-        """Adds a shard, which takes an equal number of slots from the others for new keys.
+        """Adds a shard with an equal part of the slots for new keys, taken from the largest shards.
 
         The previous owners of these slots stay in the map as former owners: they hold the items
         that were inserted so far.

@@ -37,7 +37,8 @@ _USAGE_ERROR = 2
 def main(unused_argv: Sequence[str] = ()) -> int:
     """Runs a server with the flags of absl; for `absl.app.run(main)`.
 
-    Blocks until a signal stops it. `--config` is the only flag; the command has more options.
+    Blocks until a signal stops it. `--config` is the only flag; other options come from environment
+    variables here, and are arguments of `reverb_server`.
 
     Args:
       unused_argv: Arguments that absl did not read.

@@ -73,7 +73,7 @@ CRATES = {
     "reverb-ops-shim": set(),
     "regenerate-protos": set(),
 }
-# Crates that a crate must not depend on, not even through others.
+# Crates that a crate must not depend on directly.
 _HTTP = {"h2", "http", "hyper", "socket2", "tonic"}
 _PYTHON = {"pyo3", "numpy"}
 FOREIGN_CRATES = {

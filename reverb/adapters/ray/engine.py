@@ -20,7 +20,7 @@ def _import_ray() -> Any:
     )
 
 
-# Type checkers would confuse this package with Ray.
+# `Any`, because type checkers take the package `reverb.adapters.ray` for Ray.
 ray: Any = _import_ray()
 
 

@@ -260,7 +260,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
                 )
             has_priorities = tables[self._table].sampler_options.HasField("prioritized")
             signature = tables[self._table].signature
-        # Without priorities, a table of dm-reverb works as well.
+        # Servers of dm-reverb do not know `MAX_PRIORITY`; it is used only where it has an effect.
         self._priority = reverb.MAX_PRIORITY if has_priorities else 1.0
         self._make_leaves()
         names = [leaf.name for leaf in self._leaves]

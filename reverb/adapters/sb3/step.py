@@ -81,7 +81,7 @@ class Step:
         self.done[...] = np.asarray(done)
 
     def goes_on(self, last: "Step") -> bool:
-        """Whether all observations equal, bit by bit, those after the last step."""
+        """Whether the observations before this step equal, bit by bit, those after `last`."""
         for start, end in zip(self.starts, last.ends, strict=True):
             if start.memory != end.memory:
                 return False

@@ -34,7 +34,7 @@ class TransitionWriter:
     """Makes transitions of `n_steps` steps, or fewer at the end of an episode.
 
     Attributes:
-      num_steps: Number of calls of `add`, for the column `place`, see `arrays`.
+      num_steps: Number of calls of `add` so far. The column `place` follows from it, see `arrays`.
       has_items: Whether a transition was made.
     """
 

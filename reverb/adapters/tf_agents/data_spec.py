@@ -16,7 +16,7 @@ __all__ = ["DataSpec"]
 
 
 class DataSpec:
-    """The spec of one frame, usually a `Trajectory` of specs, without batch and time.
+    """The spec of one frame, usually a `Trajectory` of TF-Agents, without batch and time.
 
     Attributes:
       nest: The spec, without the wrappers that a `tf.Module` puts around its containers.

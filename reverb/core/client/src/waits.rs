@@ -30,7 +30,8 @@ const GAP: Duration = Duration::from_secs(1);
 const REASON_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest pause between two looks at what waits.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// More than a process has forks of forks.
+/// Number of registries. A process uses the one of its id modulo this number, so a forked child
+/// nearly always has another one than its parents, whose locks may be held for ever.
 const REGISTRIES: usize = 64;
 
 /// When waits are reported.

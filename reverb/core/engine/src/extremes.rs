@@ -63,10 +63,11 @@ impl Group {
     }
 }
 
-/// Extremes of the weights of a [`SumTree`].
+/// Smallest weight above 0 and largest weight of a [`SumTree`].
 ///
-/// A change reads other weights only if it removes the last weight equal to an extreme of its
-/// group, and goes up only while an extreme changes. Mostly it compares two numbers.
+/// A change mostly compares the old and the new weight with both extremes of its group. It reads
+/// the other weights of the group only if it removes the last one that equals an extreme, and
+/// changes upper levels only as far as their extremes change.
 #[derive(Debug)]
 pub(crate) struct Extremes {
     groups: Vec<Group>,

@@ -29,7 +29,7 @@ const END_POLL: Duration = Duration::from_millis(5);
 pub struct CheckpointOptions {
     /// The directory of checkpoints. If absent, the first save makes a temporary one.
     pub root: Option<PathBuf>,
-    /// The checkpoint group. There are no groups, so saving fails unless it is empty.
+    /// dm-reverb's argument `group`, which is not supported: saving fails unless it is empty.
     pub group: String,
     /// Number of checkpoints that are kept, at least 1.
     pub keep_latest: usize,

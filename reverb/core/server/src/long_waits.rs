@@ -13,7 +13,8 @@ use crate::status::diagnosis;
 /// Length of a wait that is logged.
 const LONG: Duration = Duration::from_secs(300);
 
-/// Number of registries, more than the depth of nested forks; see `local`.
+/// Number of lists of servers. A process uses the list of its id modulo this number, so a forked
+/// child nearly always has another list than its parents, whose locks may be held for ever.
 const REGISTRIES: usize = 64;
 
 /// Running servers with their process ids. A forked child has a server's memory but none of its

@@ -140,7 +140,7 @@ pub(crate) fn explain_timeout(
     }
     let around = surroundings(service, nanoseconds(SystemTime::now()));
     let mut status = table.status();
-    // The request has already left the queue.
+    // The request that timed out has left the queue, so the status does not count it.
     status.info.waiting_samples += 1;
     status.sampling.oldest_wait = status.sampling.oldest_wait.max(Some(waited));
     let Diagnosis { state, around, .. } = diagnose(&status, &around);

@@ -20,8 +20,8 @@ pub(crate) struct Definition {
     pub(crate) attrs: &'static [&'static str],
 }
 
-/// An op. TensorFlow makes one value per node of a graph, and one per set of attributes in eager
-/// code.
+/// An op. TensorFlow makes one instance per node of a graph, and one per set of attributes in
+/// eager code.
 pub(crate) trait Op: Sized + Send + Sync + 'static {
     /// Interface of the op.
     const DEFINITION: Definition;

@@ -64,7 +64,7 @@ pub(crate) fn start(runtime: &Handle, mut call: Call, limit: Duration) -> Outcom
     Ok(Progress::Pending(handle))
 }
 
-/// Waits again, for about `limit`.
+/// Waits about `limit` longer for the result of a pending call.
 pub(crate) fn resume(handle: i64, limit: Duration) -> Outcome<Progress> {
     let pending = PENDING.get(handle)?;
     match pending.notifier.wait(limit, || pending.reply.lock().take()) {

@@ -13,7 +13,8 @@ const MAX_PLANS: usize = 2;
 /// items, or items without a plan.
 const MAX_ATTEMPTS: usize = 8;
 
-/// Largest number of different layouts of an item's chunks.
+/// Largest number of different layouts among the chunks of one item. An item with more has no
+/// plan.
 const MAX_LAYOUTS: usize = 16;
 
 /// The plans of one batch.

@@ -26,8 +26,9 @@ use super::chunk_template::ChunkTemplate;
 const MAX_ROW_BYTES: usize = 4096;
 /// Size of cells from which they are encoded without a copy, unless they are compressed.
 const LARGE_CELL_BYTES: usize = 16 * 1024;
-/// Largest head of a tensor: tags and lengths, and tag and size of each dimension.
+/// Largest head of an encoded tensor without its dimensions: tags and lengths.
 const MAX_HEAD_BYTES: usize = 64;
+/// Largest part of the head for one dimension: its tag and size.
 const MAX_HEAD_BYTES_OF_DIM: usize = 16;
 /// Number of columns whose state is kept inside a block.
 const FEW_COLUMNS: usize = 8;

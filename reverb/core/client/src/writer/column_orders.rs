@@ -13,7 +13,7 @@ const MAX_PAIRS: usize = 64;
 /// Column `i` of the signature is column `order[i]` of the item.
 pub type ColumnOrder = Arc<[usize]>;
 
-/// Known orders of a writer's columns.
+/// Cache: the order of a writer's columns in the signature of each table.
 #[derive(Debug)]
 pub(crate) struct ColumnOrders {
     matching: Matching,

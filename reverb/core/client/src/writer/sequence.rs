@@ -103,7 +103,7 @@ type FirstStep = (Vec<Column>, Vec<Option<ColumnOrder>>);
 
 #[derive(Debug)]
 struct State {
-    /// Empty before the first step.
+    /// Columns of a step; empty before the first step, which defines them.
     columns: Vec<Column>,
     /// Order of the columns in each table's signature.
     orders: Vec<Option<ColumnOrder>>,

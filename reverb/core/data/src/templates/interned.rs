@@ -19,8 +19,9 @@ impl<T> Interned<T> {
         Self([const { OnceLock::new() }; NUM_ENTRIES])
     }
 
-    /// The entry for which `is_it` is true, or else a new one that `make` returns for its index;
-    /// `None` if the table is full. Equal values have equal `bytes`.
+    /// The entry for which `is_it` is true, or else a new one that `make` returns for its index.
+    /// `bytes` choose where the search begins, so equal values must have equal `bytes`. `None` if
+    /// all entries of the search hold other values.
     pub(crate) fn intern(
         &self,
         bytes: &[u8],

@@ -226,7 +226,7 @@ impl Drop for MessageReader {
 struct Assembler {
     /// `None` if compressed messages are refused.
     compression: Option<Compression>,
-    /// Received bytes that are not part of a message yet.
+    /// Rest of the last buffer, not looked at yet.
     rest: Bytes,
     header: [u8; PREFIX_BYTES],
     header_filled: usize,

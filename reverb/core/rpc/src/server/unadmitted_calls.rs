@@ -21,8 +21,9 @@ const MAX_CALLS_PER_CONNECTION: usize = 16;
 /// Bytes that such a connection may send before they are read. HTTP/2 allows no smaller limit.
 pub(super) const WINDOW_BYTES: u32 = 65_535;
 
-/// Largest frame on such a connection. A frame is in memory before the flow-control window is
-/// checked, and the limit cannot change when a call is admitted. A larger message is copied once.
+/// Largest HTTP/2 frame on a connection that begins without an admission. A frame is read into
+/// memory before the flow-control window is checked, so this bounds that memory. It cannot change
+/// when a call is admitted: a larger message comes in several frames, which one copy joins.
 pub(super) const FRAME_BYTES: u32 = 256 << 10;
 
 #[derive(Debug, Default)]

@@ -185,7 +185,7 @@ mod tests {
         Plain,
         /// One byte longer than needed.
         Padded,
-        /// Twice; the first one is ignored.
+        /// Written twice, a wrong one first; the last one counts.
         Twice,
         Last,
         /// With a tag that is one byte longer than needed.

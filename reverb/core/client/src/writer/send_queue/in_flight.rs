@@ -35,7 +35,7 @@ pub(super) struct InFlight {
     next: usize,
     /// Number of the first slot.
     first: u64,
-    /// Slot numbers of the items, by key.
+    /// Slot numbers of the items by key, while confirmations come out of order; else `None`.
     numbers: Option<HashMap<u64, u64>>,
     /// Consecutive confirmations found without a lookup by key.
     hits: usize,
