@@ -37,6 +37,7 @@ LONGEST = (
     "operations/test_deploy.py",
     "hostile/test_worst_messages.py",
     "operations/test_slurm.py",
+    "operations/test_reported_waits.py",
     "command/test_terminals.py",
     "reading/test_batches_ahead.py",
     "operations/test_top.py",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import reverb
-from reverb.errors import InvalidArgumentError, ReverbError
+from reverb.errors import DeadlineExceededError, InvalidArgumentError, ReverbError
 from support.hosts import HOSTS
 from support.programs import Program
 from support.waiting import DEADLINE_S, Background, wait_until
@@ -80,7 +80,7 @@ def awaited(call):
     """A call of the twin of a client."""
 
     async def run(address):
-        async with reverb.aio.Client(address, connect_timeout_s=0.5) as client:
+        async with reverb.aio.Client(address) as client:
             await call(client)
 
     return lambda client: asyncio.run(run(client.server_address))
@@ -116,52 +116,60 @@ REASONS = {
 
 @contextlib.contextmanager
 def running(way):
-    """Starts a server, or two shards of a group; returns a client."""
+    """Starts a server, or two shards of a group; yields a client, and one of each server."""
     servers = [reverb.Server(tables()) for _ in range(2 if way == "group" else 1)]
     address = f"{HOSTS.get(way)}:{servers[0].port}"
+    own = [server.localhost_client() for server in servers]
     if way == "group":
         address = "shards:///" + ",".join(f"127.1:{server.port}" for server in servers)
-        for server in servers:
+        for client in own:
             # Each shard is full, whichever gets the next item.
-            reverb.Client(f"127.0.0.1:{server.port}").insert(STEP, {"full": 1.0})
+            client.insert(STEP, {"full": 1.0})
     try:
-        yield reverb.Client(address, connect_timeout_s=0.5)
+        yield reverb.Client(address, connect_timeout_s=DEADLINE_S), own
     finally:
         for server in servers:
             server.stop()
+
+
+def let_go_on(own, what, is_waiting):
+    """Does what a call waits for, at each server."""
+    if what == SAMPLES:
+        for client in own:
+            client.insert_batch({"x": np.zeros((5, 3), np.float32)}, {"empty": 1.0})
+    while what == INSERTS and is_waiting():
+        for client in own:
+            with contextlib.suppress(DeadlineExceededError):
+                client.sample_batch("full", 1, timeout_ms=20)
 
 
 @pytest.mark.parametrize("way", [*HOSTS, "group"])
 @pytest.mark.parametrize("call", CALLS)
 def test_a_call_that_waits_is_told_with_its_reason(call, way, log):
     make, what = CALLS[call]
-    with running(way) as client:
-
-        def work():
-            with contextlib.suppress(ReverbError):
-                make(client)
-
-        waiting = threading.Thread(target=work, daemon=True)
+    with running(way) as (client, own):
+        waiting = threading.Thread(target=make, args=(client,), daemon=True)
         waiting.start()
         start = f"1 call waits for {what} at {client.server_address}, for "
         reason = REASONS[what, way == "group"]
         wait_until(lambda: any(reason in line for line in log() if line.startswith(start)))
-    waiting.join(DEADLINE_S)
-    assert not waiting.is_alive()
+        let_go_on(own, what, waiting.is_alive)
+        waiting.join(DEADLINE_S)
+        assert not waiting.is_alive()
 
 
 def test_all_calls_of_a_process_are_one_wait(log):
-    with running("remote") as client:
-        others = [reverb.Client(client.server_address, connect_timeout_s=0.5) for _ in range(3)]
+    with running("remote") as (client, own):
+        others = [reverb.Client(client.server_address) for _ in range(3)]
         calls = [Background(it.sample_batch, "empty", 2) for it in others]
         wait_until(lambda: any(line.startswith(f"3 calls wait for {SAMPLES}") for line in log()))
-    for call in calls:
-        with pytest.raises(ReverbError):
+        let_go_on(own, SAMPLES, None)
+        for call in calls:
             call.result()
 
 
 def test_a_loop_of_short_timeouts_is_one_wait(log):
-    with running("remote") as client:
+    with running("remote") as (client, _):
         stop = time.monotonic() + DEADLINE_S
         while not log():
             assert time.monotonic() < stop
@@ -171,13 +179,13 @@ def test_a_loop_of_short_timeouts_is_one_wait(log):
 
 def test_nothing_is_told_if_that_is_wished(log):
     reverb.logging.report_waits(None)
-    with running("remote") as client, pytest.raises(ReverbError):
+    with running("remote") as (client, _), pytest.raises(ReverbError):
         client.sample_batch("empty", 2, timeout_ms=500)
     assert log() == []
 
 
 def test_calls_that_go_through_are_not_told(log):
-    with running("remote") as client:
+    with running("remote") as (client, _):
         client.insert_batch({"x": np.zeros((5, 3), np.float32)}, {"empty": 1.0})
         end = time.monotonic() + 0.4
         while time.monotonic() < end:
