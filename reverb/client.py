@@ -722,8 +722,8 @@ class Client:
         Blocks until the server answers. Tables on which the client has no right are left out.
 
         Example:
-          >>> client.tables()
-          ['table']
+          >>> "table" in client.tables()
+          True
 
         Raises:
           UnavailableError: If no server answers.

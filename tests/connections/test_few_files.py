@@ -32,7 +32,7 @@ def test_connections_that_take_all_files_are_told_at_once():
             # Those that were ended to make room may not take it.
             with contextlib.suppress(OSError):
                 connection.sendall(PREFACE + frame(4, 0, 0))
-        program.wait_for_error("open files are left of 64 (ulimit -n)")
+        program.wait_for_error("nearly all of the 64 open files are used (ulimit -n)")
         client.insert([2], {"queue": 1.0})
         stack.close()
         fresh = reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)

@@ -100,7 +100,7 @@ def test_keys(server):
         await screen.press("s")
         await screen.shows("Rate limiter")
         await screen.press("question_mark")
-        await screen.shows("who is connected, and waits for what", "slow readers")
+        await screen.shows("the connected clients, and why they wait", "slow readers")
         await screen.press("escape", "d")
         await screen.until(lambda: not screen.app.current_theme.dark)
         await screen.press("q")
@@ -119,7 +119,7 @@ def test_several_servers_are_lines_and_one_of_them_is_shown(server):
             await screen.shows(f"▌{addresses[1]}", f"Reverb {addresses[1]} ", "▌other")
             assert "calm" not in screen.text
             second.stop()
-            await screen.shows(f"{addresses[1]} no answer", "The server does not answer. What you")
+            await screen.shows(f"{addresses[1]} no answer", "The server does not answer. Its last")
             await screen.press("n", "p")
             await screen.shows(f"▌{addresses[0]}", "▌hopeless", "Paused.")
 
@@ -201,7 +201,7 @@ def test_a_server_that_goes_and_comes_back(size):
     async def look(screen):
         await screen.shows("replay")
         servers[0].stop()
-        await screen.shows("The server does not answer. What you see is what it said ")
+        await screen.shows("The server does not answer. Its last answer, ")
         assert "Rate limiter" in screen.text
         await screen.press("j", "s", "s")
         servers.append(reverb.Server([testing.table("replay"), testing.table("new")], port=port))

@@ -164,8 +164,8 @@ def test_warnings_of_the_client_do_not_spoil_the_screen(tmp_path):
     with Terminal(tmp_path, top(port), REVERB_LOG="debug") as terminal:
         terminal.shows("▌replay")
         server.stop()
-        terminal.shows("The server does not answer. What you see is what it said 9")
-        terminal.shows("The server does not answer. What you see is what it said 12 s ago.")
+        terminal.shows("The server does not answer. Its last answer, 9")
+        terminal.shows("The server does not answer. Its last answer, 12 s ago, is shown.")
         assert "reverb warn" not in terminal.text
         assert "reverb debug" not in terminal.text
         with reverb.Server([testing.table("new")], port=port):

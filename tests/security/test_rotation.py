@@ -186,7 +186,7 @@ def test_broken_files_in_between_fail_no_call(rotating, tokens, tmp_path, durati
             good = key.read_bytes()
             key.write_bytes(good[: len(good) // 2])
             tokens.write("half a line")
-            rotating.hang_up("not in force")
+            rotating.hang_up("stays in force")
             rotating.look()
             key.write_bytes(good)
             tokens.write()

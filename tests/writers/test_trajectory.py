@@ -133,9 +133,9 @@ class TestHistory:
         writer = client.trajectory_writer(2)
         for step in range(3):
             writer.append({"a": step, "b": step if step < 2 else None})
-        with pytest.raises(ValueError, match=r"cannot contain any None .* column \('a',\)"):
+        with pytest.raises(ValueError, match=r"Column \('a',\) .* cannot contain any None"):
             _ = writer.history["a"][-3:]
-        with pytest.raises(ValueError, match=r"cannot contain any None .* column \('b',\)"):
+        with pytest.raises(ValueError, match=r"Column \('b',\) .* cannot contain any None"):
             _ = writer.history["b"][-1]
 
     def test_str_names_the_path(self, writer):

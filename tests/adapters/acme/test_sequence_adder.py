@@ -138,7 +138,7 @@ def test_empty_extras_are_none(client, play, episode, values, extras):
 def test_extras_that_some_steps_lack_are_an_error(client, play, episode):
     adder = adders.SequenceAdder(client, 2, 1)
     extras = [{"e": np.float32(1)}, (), ()]
-    with pytest.raises(InvalidArgumentError, match=r"column \('extras', 'e'\) has no value"):
+    with pytest.raises(InvalidArgumentError, match=r"Column \('extras', 'e'\) has no value"):
         play(adder, episode(3, extras=lambda i: extras[i]))
 
 
