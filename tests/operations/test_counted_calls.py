@@ -137,7 +137,8 @@ def test_a_watch_has_no_other_end(server):
     [
         ("client.sample_batch('t', 4)", "SampleStream", "OK"),
         ("list(client.sample('t', 5))", "SampleStream", "OK"),
-        ("next(client.sample('t', 5))", "SampleStream", "OK"),
+        # With more samples the process may be killed while it waits for those after the first.
+        ("samples = client.sample('t', 1); next(samples)", "SampleStream", "OK"),
         ("list(client.scan('t'))", "Scan", "OK"),
         ("client.insert_batch({'x': np.zeros((9, 3))}, {'t': 1.0})", "InsertStream", "OK"),
         ("writer = write('t', 3); writer.flush()", "InsertStream", "OK"),

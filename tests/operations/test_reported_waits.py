@@ -3,9 +3,11 @@
 
 import asyncio
 import contextlib
+import signal
 import threading
 import time
 
+import grpc
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from reverb.errors import DeadlineExceededError, InvalidArgumentError, ReverbErr
 from support.hosts import HOSTS
 from support.programs import Program
 from support.waiting import DEADLINE_S, Background, wait_until
+from support.wire.refusing_server import RefusingServer
 
 STEP = {"x": np.zeros(3, np.float32)}
 
@@ -66,9 +69,13 @@ def two_rows(client):
     client.insert_batch({"x": np.zeros((2, 3), np.float32)}, {"full": 1.0})
 
 
+def insert_once(client):
+    client.insert(STEP, {"full": 1.0})
+
+
 def insert_twice(client):
     for _ in range(2):
-        client.insert(STEP, {"full": 1.0})
+        insert_once(client)
 
 
 def batches(client, **options):
@@ -168,6 +175,24 @@ def test_all_calls_of_a_process_are_one_wait(log):
             call.result()
 
 
+@pytest.mark.parametrize("way", HOSTS)
+def test_a_writer_of_two_tables_names_the_one_that_waits(way, log):
+    """Also where the first item that is not confirmed is one of the other table."""
+    with running(way) as (client, own):
+        own[0].insert(STEP, {"full": 1.0})
+        writer = client.trajectory_writer(1)
+        for table in ["empty"] * 50 + ["full"] + ["empty"] * 5:
+            writer.append(STEP)
+            writer.create_item(table, 1.0, {"x": writer.history["x"][-1:]})
+        waiting = Background(writer.flush)
+        start = f"1 call waits for {INSERTS} at {client.server_address}, for "
+        reason = REASONS[INSERTS, False]
+        wait_until(lambda: any(reason in line for line in log() if line.startswith(start)))
+        own[0].sample_batch("full", 1)
+        waiting.result()
+        writer.close()
+
+
 def test_a_loop_of_short_timeouts_is_one_wait(log):
     with running("remote") as (client, _):
         stop = time.monotonic() + DEADLINE_S
@@ -202,6 +227,73 @@ def test_a_server_that_cannot_be_reached(log):
     assert "The server cannot be reached: " in log()[0]
     with pytest.raises(ReverbError):
         waiting.result()
+
+
+class SlowServer(RefusingServer):
+    """Answers resets and samples late, and knows no other call, as an older release."""
+
+    def __init__(self):
+        super().__init__(grpc.StatusCode.UNIMPLEMENTED, "not known")
+        self.may_answer = threading.Event()
+
+    def service(self, handler_call_details):
+        if handler_call_details.method.endswith(("/Reset", "/SampleStream")):
+            return grpc.stream_stream_rpc_method_handler(self._answer_late)
+        return super().service(handler_call_details)
+
+    def _answer_late(self, _, context):
+        self.may_answer.wait(DEADLINE_S)
+        yield from self._refuse(_, context)
+
+
+@pytest.mark.parametrize(
+    ("call", "what", "reason"),
+    [
+        (
+            lambda client: client.reset("t"),
+            "the answer to Reset",
+            "The server works on it, and answers other calls.",
+        ),
+        (
+            lambda client: next(client.sample("t")),
+            "samples of table t",
+            "does not tell why a table waits: it is a server of dm-reverb, or of an older release",
+        ),
+    ],
+)
+def test_a_server_that_does_not_tell_why(call, what, reason, log):
+    server = SlowServer()
+    with server as address:
+        waiting = Background(call, reverb.Client(address))
+        start = f"1 call waits for {what} at {address}, for "
+        wait_until(lambda: any(line.startswith(start) and reason in line for line in log()))
+        server.may_answer.set()
+        with pytest.raises(ReverbError, match="not known"):
+            waiting.result()
+
+
+FROZEN = """
+import reverb
+with reverb.Server([reverb.Table.queue("full", 1)]) as server:
+    print(server.port, flush=True)
+    input()
+"""
+
+
+def test_a_server_that_is_frozen(log):
+    with Program(FROZEN) as program:
+        client = reverb.Client(f"127.1:{program.line()}", connect_timeout_s=DEADLINE_S)
+        client.insert(STEP, {"full": 1.0})
+        waiting = Background(insert_once, client)
+        wait_until(lambda: client.status().tables["full"].inserting.waiting == 1)
+        program.signal(signal.SIGSTOP)
+        text = "The server does not answer other calls either."
+        wait_until(lambda: any(line.endswith(text) for line in log()))
+        program.signal(signal.SIGCONT)
+        client.sample_batch("full", 1)
+        waiting.result()
+        program.tell()
+        assert program.ended() == 0
 
 
 @pytest.mark.parametrize(

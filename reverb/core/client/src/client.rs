@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A client: one method per call to a server.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +79,15 @@ impl Client {
         self.session.runtime()
     }
 
+    /// Makes a call that waits for nothing but its answer, and reports its wait under this name.
+    async fn answer_to<T>(
+        &self,
+        name: &'static str,
+        call: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        reported(&self.session, || WaitFor::Answer(name), pin!(call)).await
+    }
+
     /// Makes a small call with an encoded request. Retries as the call's row says: with
     /// `Repeat::Never` it fails at once if no server answers, other calls wait for a server, at
     /// most for the connect timeout. All calls take at most `timeout`.
@@ -92,8 +102,7 @@ impl Client {
         request: Bytes,
         timeout: Option<Duration>,
     ) -> Result<Bytes> {
-        let what = || WaitFor::Answer(call.name().to_owned());
-        let asked = reported(&self.session, what, self.session.small_call(call, request));
+        let asked = self.answer_to(call.name(), self.session.small_call(call, request));
         let Some(timeout) = timeout else { return asked.await };
         match tokio::time::timeout(timeout, asked).await {
             Ok(answer) => answer,
@@ -108,14 +117,12 @@ impl Client {
     /// Describes all tables, and refreshes the cached signatures. Waits for a server to answer, at
     /// most for the connect timeout.
     pub async fn server_info(&self) -> Result<ServerInfo> {
-        let what = || WaitFor::Answer("ServerInfo".to_owned());
-        reported(&self.session, what, self.session.server_info()).await
+        self.answer_to("ServerInfo", self.session.server_info()).await
     }
 
     /// Signatures of the server's tables, fetched on first use. Waits like `server_info`.
     pub async fn signatures(&self) -> Result<Arc<Signatures>> {
-        let what = || WaitFor::Answer("ServerInfo".to_owned());
-        reported(&self.session, what, self.session.signatures()).await
+        self.answer_to("ServerInfo", self.session.signatures()).await
     }
 
     /// Starts an insert of single steps, with an idle stream or a new one.
@@ -123,9 +130,7 @@ impl Client {
     /// Waits for the signatures of the server's tables the first time, and again if the server may
     /// have been replaced.
     pub async fn start_insert(&self) -> Result<Insertion> {
-        let what = || WaitFor::Answer("ServerInfo".to_owned());
-        let start = Insertion::start(&self.session, &self.idle_streams);
-        reported(&self.session, what, start).await
+        Insertion::start(&self.session, &self.idle_streams).await
     }
 
     /// Deletes items, then updates priorities. Unknown keys are ignored.
@@ -135,11 +140,10 @@ impl Client {
         updates: &[(u64, f64)],
         deletes: &[u64],
     ) -> Result<()> {
-        let what = || WaitFor::Answer("MutatePriorities".to_owned());
         let mutate = self.session.retrying(|transport| async move {
             transport.mutate_priorities(table, updates, deletes).await
         });
-        reported(&self.session, what, mutate).await
+        self.answer_to("MutatePriorities", mutate).await
     }
 
     /// Turns the rate limiter of a table of one server off for inserts. Waits for a server to
@@ -152,12 +156,11 @@ impl Client {
         &self,
         request: &HoldRateLimiterRequest,
     ) -> Result<Box<dyn RateLimiterHold>> {
-        let what = || WaitFor::Answer("HoldRateLimiter".to_owned());
         let hold = self.session.retrying(|transport| {
             let request = request.clone();
             async move { transport.hold_rate_limiter(request).await }
         });
-        reported(&self.session, what, hold).await
+        self.answer_to("HoldRateLimiter", hold).await
     }
 
     /// Samples items and stacks them. Each wait for the table's rate limiter takes at most

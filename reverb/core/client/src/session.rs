@@ -21,6 +21,7 @@ use reverb_wire::{Calls, Capabilities, Capability};
 use tokio::runtime::Handle;
 
 use crate::retry::Backoff;
+use crate::waits::Waits;
 
 /// Selects the transport to a server on every use: a server may have started in this process
 /// meanwhile.
@@ -50,13 +51,14 @@ pub type Signatures = HashMap<String, Option<Arc<Signature>>>;
 
 /// Access to the servers of one address. Safe to share between threads.
 pub(crate) struct Session {
-    address: String,
+    address: Arc<str>,
     connector: Box<dyn Connector>,
     connect_timeout: Duration,
     /// Time after which a silent server fails status calls and changes; unset: as long as its
     /// connection lives. Groups have limits of their own.
     silence: OnceLock<Duration>,
     runtime: Handle,
+    waits: Waits,
     signatures: Mutex<Option<CachedSignatures>>,
     /// An open sample stream with no outstanding request.
     idle_sample_stream: Mutex<Option<Box<dyn SampleStream>>>,
@@ -94,11 +96,12 @@ impl Session {
         runtime: Handle,
     ) -> Self {
         Self {
-            address: address.to_owned(),
+            address: address.into(),
             connector,
             connect_timeout,
             silence: OnceLock::new(),
             runtime,
+            waits: Waits::of_this_process(),
             signatures: Mutex::new(None),
             idle_sample_stream: Mutex::new(None),
         }
@@ -117,6 +120,16 @@ impl Session {
     /// Sets the time after which calls about a silent server fail. Only the first value counts.
     pub(crate) fn give_up_on_silence(&self, limit: Duration) {
         let _ = self.silence.set(limit);
+    }
+
+    /// The address, shared.
+    pub(crate) fn shared_address(&self) -> Arc<str> {
+        Arc::clone(&self.address)
+    }
+
+    /// The waits of this process, where long ones are reported.
+    pub(crate) fn waits(&self) -> &Waits {
+        &self.waits
     }
 
     /// The runtime of the client's tasks.
@@ -285,12 +298,6 @@ impl Session {
     pub(crate) fn knows_tables(&self, tables_state_id: (u64, u64)) -> bool {
         let cached = self.signatures.lock();
         cached.as_ref().is_some_and(|cached| cached.tables_state_id == tables_state_id)
-    }
-
-    /// True if `signatures` are the cached ones.
-    pub(crate) fn is_current(&self, signatures: &Arc<Signatures>) -> bool {
-        let cached = self.signatures.lock();
-        cached.as_ref().is_some_and(|cached| Arc::ptr_eq(&cached.tables, signatures))
     }
 
     fn remember_signatures(&self, info: &ServerInfo) -> Result<()> {

@@ -8,7 +8,7 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use reverb_data::diagnosis::State;
 use reverb_data::figures::plural;
-use reverb_data::{Error, ErrorKind, Result};
+use reverb_data::{Error, ErrorKind, PerProcess, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::{TableStatus, WaitReasonRequest};
 
@@ -30,9 +30,6 @@ const GAP: Duration = Duration::from_secs(1);
 const REASON_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest pause between two looks at what waits.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// Number of registries. A process uses the one of its id modulo this number, so a forked child
-/// nearly always has another one than its parents, whose locks may be held for ever.
-const REGISTRIES: usize = 64;
 
 /// When waits are reported.
 #[derive(Debug, Clone, Copy)]
@@ -80,26 +77,32 @@ impl ReportWaits {
         let after = self.after?;
         Some(match num_reports {
             0 => after,
-            1 => (after * (SECOND_REPORT - 1)).min(self.repeat),
+            1 => after.saturating_mul(SECOND_REPORT - 1).min(self.repeat),
             _ => self.repeat,
         })
     }
 }
 
-/// The waits of this process. A forked child has a copy of another process's, with locks that
-/// nobody will release, so each process has its own.
-#[derive(Debug)]
+/// The waits of this process. A session gets them when it is made, so that a call need not ask
+/// which process this is.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Waits(Arc<Mutex<Registry>>);
+
+static WAITS: PerProcess<Waits> = PerProcess::new();
+
+impl Waits {
+    pub(crate) fn of_this_process() -> Self {
+        WAITS.with(|waits| waits.clone())
+    }
+}
+
+#[derive(Debug, Default)]
 struct Registry {
-    /// The process whose waits these are; 0 before the first.
-    process: u32,
     /// Few: those that something waits for now.
     sides: Vec<(Key, Side)>,
     /// The last time that the task looked, which ends when nothing waits.
     looked_at: Option<Instant>,
 }
-
-static REGISTRY: [Mutex<Registry>; REGISTRIES] =
-    [const { Mutex::new(Registry { process: 0, sides: Vec::new(), looked_at: None }) }; REGISTRIES];
 
 /// Sets when waits are reported, those that go on included.
 pub fn report_waits(settings: ReportWaits) {
@@ -125,17 +128,6 @@ fn settings() -> ReportWaits {
     }
 }
 
-fn registry() -> parking_lot::MutexGuard<'static, Registry> {
-    let process = std::process::id();
-    let mut registry = REGISTRY[process as usize % REGISTRIES].lock();
-    if registry.process != process {
-        registry.process = process;
-        registry.sides = Vec::new();
-        registry.looked_at = None;
-    }
-    registry
-}
-
 /// An inserting or sampling side of a table, or an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum WaitFor {
@@ -144,7 +136,7 @@ pub(crate) enum WaitFor {
     /// Items of a table.
     Samples(Arc<str>),
     /// The answer to a call, by its name.
-    Answer(String),
+    Answer(&'static str),
 }
 
 impl WaitFor {
@@ -166,7 +158,8 @@ impl fmt::Display for WaitFor {
     }
 }
 
-type Key = (String, WaitFor);
+/// An address, and what is waited for there.
+type Key = (Arc<str>, WaitFor);
 
 /// A side of a table, or a call without one.
 #[derive(Debug)]
@@ -183,22 +176,26 @@ struct Side {
 
 /// Makes a call that may wait for a server, and reports its wait if it takes long.
 ///
-/// `what` is asked if the call is not ready at once.
+/// `what` is asked whenever the call is not ready: a flush waits for one table after another. The
+/// call is pinned by the caller, because some are large to move.
 pub(crate) async fn reported<T>(
     session: &Arc<Session>,
-    what: impl FnOnce() -> WaitFor,
-    call: impl Future<Output = Result<T>>,
+    what: impl Fn() -> WaitFor,
+    mut call: Pin<&mut impl Future<Output = Result<T>>>,
 ) -> Result<T> {
-    let mut call = pin!(call);
-    let mut what = Some(what);
-    let mut waiting = None;
-    // One place polls the call: its code would be there twice else.
+    let mut waiting: Option<Waiting<'_>> = None;
+    // Polled in one place: with two, the machine code of every call would be there twice.
     let result = poll_fn(|context| {
         let polled = call.as_mut().poll(context);
-        if polled.is_pending()
-            && let Some(what) = what.take()
-        {
-            waiting = Some(Waiting::begin(session, what()));
+        if polled.is_pending() {
+            let what = what();
+            if waiting.as_ref().is_none_or(|it| it.key.1 != what) {
+                // The table before has let something through, so its wait was no vain one.
+                if let Some(waiting) = &mut waiting {
+                    waiting.succeeded = true;
+                }
+                waiting = Some(Waiting::begin(session, what));
+            }
         }
         polled
     })
@@ -210,83 +207,107 @@ pub(crate) async fn reported<T>(
 }
 
 /// A call that waits.
-struct Waiting {
+struct Waiting<'a> {
+    waits: &'a Waits,
     key: Key,
     succeeded: bool,
 }
 
-impl Waiting {
+impl<'a> Waiting<'a> {
     #[inline(never)]
-    fn begin(session: &Arc<Session>, what: WaitFor) -> Self {
-        let key = (session.address().to_owned(), what);
+    fn begin(session: &'a Arc<Session>, what: WaitFor) -> Self {
+        let (waits, key) = (session.waits(), (session.shared_address(), what));
+        if waits.0.lock().begin(&key, session) {
+            session.runtime().spawn(look(waits.clone()));
+        }
+        Self { waits, key, succeeded: false }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    #[inline(never)]
+    fn drop(&mut self) {
+        self.waits.0.lock().end(&self.key, self.succeeded);
+    }
+}
+
+impl Registry {
+    /// Counts a call. Returns true if the task that looks has to be started.
+    fn begin(&mut self, key: &Key, session: &Arc<Session>) -> bool {
         let now = Instant::now();
-        let mut registry = registry();
-        let known = registry.sides.iter().position(|(known, _)| *known == key);
+        let known = self.sides.iter().position(|(known, _)| known == key);
         let at = known.unwrap_or_else(|| {
-            let session = Weak::new();
-            let side = Side {
-                num_calls: 0,
-                since: now,
-                left_at: None,
-                num_reports: 0,
-                reported_at: now,
-                session,
-            };
-            registry.sides.push((key.clone(), side));
-            registry.sides.len() - 1
+            self.sides.push((key.clone(), Side::new(now)));
+            self.sides.len() - 1
         });
-        let side = &mut registry.sides[at].1;
+        let side = &mut self.sides[at].1;
         let goes_on = side.left_at.take().is_some_and(|at| now - at <= GAP);
         if side.num_calls == 0 && !goes_on {
             (side.since, side.num_reports) = (now, 0);
         }
         side.num_calls += 1;
         side.session = Arc::downgrade(session);
-        let is_running = registry.looked_at.is_some_and(|at| now - at <= 3 * MAX_PAUSE);
-        if !is_running {
-            registry.looked_at = Some(now);
-            session.runtime().spawn(look());
-        }
-        Self { key, succeeded: false }
+        let is_running = self.looked_at.is_some_and(|at| now - at <= 3 * MAX_PAUSE);
+        self.looked_at = self.looked_at.filter(|_| is_running).or(Some(now));
+        !is_running
     }
-}
 
-impl Drop for Waiting {
-    #[inline(never)]
-    fn drop(&mut self) {
-        let mut registry = registry();
-        let Some((_, side)) = registry.sides.iter_mut().find(|(key, _)| *key == self.key) else {
+    /// Counts a call no longer.
+    fn end(&mut self, key: &Key, succeeded: bool) {
+        let Some((_, side)) = self.sides.iter_mut().find(|(known, _)| known == key) else {
             return;
         };
         side.num_calls = side.num_calls.saturating_sub(1);
         let now = Instant::now();
-        if self.succeeded {
+        if succeeded {
             (side.since, side.num_reports, side.left_at) = (now, 0, None);
         } else {
             side.left_at = Some(now);
         }
     }
+
+    /// The reports that are due; `None` if nothing waits any more, which ends the task.
+    fn look(&mut self, now: Instant) -> Option<Vec<Report>> {
+        let is_gone = |it: &Side| it.num_calls == 0 && it.left_at.is_none_or(|at| now - at > GAP);
+        self.sides.retain(|(_, side)| !is_gone(side));
+        self.looked_at = (!self.sides.is_empty()).then_some(now);
+        self.looked_at?;
+        let settings = settings();
+        let due = self.sides.iter_mut().filter_map(|(key, side)| side.report(key, settings, now));
+        Some(due.collect())
+    }
+}
+
+impl Side {
+    fn new(now: Instant) -> Self {
+        Self {
+            num_calls: 0,
+            since: now,
+            left_at: None,
+            num_reports: 0,
+            reported_at: now,
+            session: Weak::new(),
+        }
+    }
+
+    /// A report if one is due, which counts as made then.
+    fn report(&mut self, key: &Key, settings: ReportWaits, now: Instant) -> Option<Report> {
+        let from = if self.num_reports == 0 { self.since } else { self.reported_at };
+        let is_due = self.num_calls > 0 && now - from >= settings.interval(self.num_reports)?;
+        let session = is_due.then(|| self.session.upgrade())??;
+        self.num_reports += 1;
+        self.reported_at = now;
+        let (address, what) = key.clone();
+        Some(Report { session, address, what, num_calls: self.num_calls, waited: now - self.since })
+    }
 }
 
 /// The task that looks for long waits. It ends when nothing waits.
-async fn look() {
+async fn look(waits: Waits) {
     loop {
         let pause = settings().after.map_or(MAX_PAUSE, |after| after / 4);
         tokio::time::sleep(pause.clamp(Duration::from_millis(10), MAX_PAUSE)).await;
-        let now = Instant::now();
-        let due = {
-            let mut registry = registry();
-            let sides = &mut registry.sides;
-            sides
-                .retain(|(_, it)| it.num_calls > 0 || it.left_at.is_some_and(|at| now - at <= GAP));
-            if sides.is_empty() {
-                registry.looked_at = None;
-                return;
-            }
-            let due = due(sides, settings(), now);
-            registry.looked_at = Some(now);
-            due
-        };
+        let Some(due) = waits.0.lock().look(Instant::now()) else { return };
         for report in due {
             // A server that does not answer does not hold up the reports of others.
             tokio::spawn(report.tell());
@@ -294,32 +315,10 @@ async fn look() {
     }
 }
 
-/// The reports that are due now, and notes that they are made.
-fn due(sides: &mut [(Key, Side)], settings: ReportWaits, now: Instant) -> Vec<Report> {
-    let mut due = Vec::new();
-    for ((address, what), side) in sides {
-        let from = if side.num_reports == 0 { side.since } else { side.reported_at };
-        let is_due = settings.interval(side.num_reports).is_some_and(|it| now - from >= it);
-        let Some(session) = side.session.upgrade().filter(|_| is_due && side.num_calls > 0) else {
-            continue;
-        };
-        side.num_reports += 1;
-        side.reported_at = now;
-        due.push(Report {
-            session,
-            address: address.clone(),
-            what: what.clone(),
-            num_calls: side.num_calls,
-            waited: now - side.since,
-        });
-    }
-    due
-}
-
 /// A line of the log.
 struct Report {
     session: Arc<Session>,
-    address: String,
+    address: Arc<str>,
     what: WaitFor,
     num_calls: usize,
     waited: Duration,
@@ -328,7 +327,8 @@ struct Report {
 impl Report {
     async fn tell(self) {
         let reason = tokio::time::timeout(REASON_TIMEOUT, self.reason()).await;
-        let reason = reason.unwrap_or_else(|_| "It does not answer other calls either.".to_owned());
+        let reason =
+            reason.unwrap_or_else(|_| "The server does not answer other calls either.".to_owned());
         let Self { address, what, num_calls, waited, .. } = &self;
         let calls = plural(*num_calls as i64, "call waits", "calls wait");
         let waited = waited.as_secs_f64().round();
@@ -344,25 +344,23 @@ impl Report {
         let request = WaitReasonRequest { table: table.to_owned() };
         let asked = async { self.session.transport()?.call(request).await };
         match asked.await {
-            Ok(answer) => self.reason_of(&answer.table.unwrap_or_default()),
+            Ok(answer) => self.reason_of(answer.table.unwrap_or_default()),
             Err(error) if is_unreachable(&error) => {
                 format!("The server cannot be reached: {}", error.message())
             }
             Err(_) if table.is_empty() => "The server works on it, and answers other calls.".into(),
-            Err(error) => format!("The server does not tell why: {}", error.message()),
+            Err(error) => error.message().to_owned(),
         }
     }
 
-    fn reason_of(&self, table: &TableStatus) -> String {
-        let told = table.diagnosis.clone().unwrap_or_default();
+    fn reason_of(&self, table: TableStatus) -> String {
+        let told = table.diagnosis.unwrap_or_default();
         // Readers of a group ask no shard that has nothing.
-        match &self.what {
-            WaitFor::Samples(_) if told.state == State::Idle.name() => {
-                let items = plural(table.num_items, "item", "items");
-                format!("The table has {items}, and nobody inserts.")
-            }
-            _ => told.sentence,
+        if matches!(self.what, WaitFor::Samples(_)) && told.state == State::Idle.name() {
+            let items = plural(table.num_items, "item", "items");
+            return format!("The table has {items}, and nobody inserts.");
         }
+        told.sentence
     }
 }
 

@@ -11,8 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use parking_lot::Mutex;
-use reverb_data::{Error, Result, SampleOptions, Sampled};
+use reverb_data::{Error, PerProcess, Result, SampleOptions, Sampled};
 use reverb_engine::{ChangedBy, Confirm, Table};
 use reverb_rpc::client::own_name;
 use reverb_rpc::socket_path::SocketPath;
@@ -38,28 +37,15 @@ use reverb_rpc::server::stopping;
 /// Largest number of samples taken under one lock of a table.
 const MAX_BATCH: usize = 4096;
 
-/// Number of registries. A mutex that another thread holds during a fork stays locked in the child,
-/// so parent and child use different ones.
-const REGISTRIES: usize = 64;
-
-/// Servers of this process, by port and address.
-fn registry() -> &'static Mutex<BTreeMap<(u16, IpAddr), Registered>> {
-    static ALL: [Mutex<BTreeMap<(u16, IpAddr), Registered>>; REGISTRIES] =
-        [const { Mutex::new(BTreeMap::new()) }; REGISTRIES];
-    &ALL[std::process::id() as usize % REGISTRIES]
-}
+/// Servers of this process, by port and address. A forked child has their memory, but none of their
+/// threads.
+static SERVERS: PerProcess<BTreeMap<(u16, IpAddr), Registered>> = PerProcess::new();
 
 /// Servers of this process, by the path of their Unix socket.
-fn socket_registry() -> &'static Mutex<BTreeMap<PathBuf, Registered>> {
-    static ALL: [Mutex<BTreeMap<PathBuf, Registered>>; REGISTRIES] =
-        [const { Mutex::new(BTreeMap::new()) }; REGISTRIES];
-    &ALL[std::process::id() as usize % REGISTRIES]
-}
+static OF_SOCKETS: PerProcess<BTreeMap<PathBuf, Registered>> = PerProcess::new();
 
 struct Registered {
     service: Weak<Service>,
-    /// Id of the server's process: a forked child has a server's memory but none of its threads.
-    process: u32,
     /// Id of the server.
     id: u64,
 }
@@ -67,16 +53,11 @@ struct Registered {
 impl Registered {
     fn new(service: &Arc<Service>) -> Self {
         let id = service.server_id();
-        Self { service: Arc::downgrade(service), process: std::process::id(), id }
+        Self { service: Arc::downgrade(service), id }
     }
 
     fn is(&self, service: &Arc<Service>) -> bool {
         std::ptr::eq(self.service.as_ptr(), &raw const **service)
-    }
-
-    /// The service, if its server belongs to this process.
-    fn get(&self) -> Option<Arc<Service>> {
-        (self.process == std::process::id()).then(|| self.service.upgrade())?
     }
 }
 
@@ -84,30 +65,32 @@ impl Registered {
 pub(crate) fn register(address: SocketAddr, service: &Arc<Service>) {
     let ip = address.ip().to_canonical();
     if ip.is_loopback() || ip.is_unspecified() {
-        registry().lock().insert((address.port(), ip), Registered::new(service));
+        SERVERS.with(|servers| servers.insert((address.port(), ip), Registered::new(service)));
     }
 }
 
 /// Removes a server, unless another one now has its port.
 pub(crate) fn unregister(address: SocketAddr, service: &Arc<Service>) {
     let key = (address.port(), address.ip().to_canonical());
-    let mut registry = registry().lock();
-    if registry.get(&key).is_some_and(|it| it.is(service)) {
-        registry.remove(&key);
-    }
+    SERVERS.with(|servers| {
+        if servers.get(&key).is_some_and(|it| it.is(service)) {
+            servers.remove(&key);
+        }
+    });
 }
 
 /// Registers the Unix socket of a server; its path is absolute.
 pub(crate) fn register_socket(path: &Path, service: &Arc<Service>) {
-    socket_registry().lock().insert(path.to_owned(), Registered::new(service));
+    OF_SOCKETS.with(|servers| servers.insert(path.to_owned(), Registered::new(service)));
 }
 
 /// Removes a Unix socket, unless another server now has it.
 pub(crate) fn unregister_socket(path: &Path, service: &Arc<Service>) {
-    let mut registry = socket_registry().lock();
-    if registry.get(path).is_some_and(|it| it.is(service)) {
-        registry.remove(path);
-    }
+    OF_SOCKETS.with(|servers| {
+        if servers.get(path).is_some_and(|it| it.is(service)) {
+            servers.remove(path);
+        }
+    });
 }
 
 /// Transport to the server of this process at an address, if there is one.
@@ -128,11 +111,10 @@ pub fn local_shard_of_socket(path: &SocketPath) -> Option<Arc<dyn Shard>> {
 
 /// The server of this process with this id, at any address.
 pub fn local_shard_of_id(server_id: u64) -> Option<Arc<dyn Shard>> {
-    let (port, service) = {
-        let registry = registry().lock();
-        let ((port, _), registered) = registry.iter().find(|(_, it)| it.id == server_id)?;
-        (*port, registered.get()?)
-    };
+    let (port, service) = SERVERS.with(|servers| {
+        let ((port, _), registered) = servers.iter().find(|(_, it)| it.id == server_id)?;
+        Some((*port, registered.service.upgrade()?))
+    })?;
     let transport = running(&service, || format!("localhost:{port}"))?;
     Some(Arc::new(transport) as Arc<dyn Shard>)
 }
@@ -140,23 +122,21 @@ pub fn local_shard_of_id(server_id: u64) -> Option<Arc<dyn Shard>> {
 fn find(address: Loopback) -> Option<LocalTransport> {
     const LEAST: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     let port = address.port;
-    let service = {
-        let registry = registry().lock();
-        let mut of_port = registry.range((port, LEAST)..).take_while(|((it, _), _)| *it == port);
+    let service = SERVERS.with(|servers| {
+        let mut of_port = servers.range((port, LEAST)..).take_while(|((it, _), _)| *it == port);
         let (_, registered) = of_port.find(|((_, ip), _)| address.leads_to(*ip))?;
-        registered.get()?
-    };
+        registered.service.upgrade()
+    })?;
     running(&service, || format!("localhost:{port}"))
 }
 
 fn find_socket(path: &SocketPath) -> Option<LocalTransport> {
-    let service = {
-        let registry = socket_registry().lock();
-        if registry.is_empty() {
+    let service = OF_SOCKETS.with(|servers| {
+        if servers.is_empty() {
             return None;
         }
-        registry.get(&path.absolute())?.get()?
-    };
+        servers.get(&path.absolute())?.service.upgrade()
+    })?;
     running(&service, || path.to_string())
 }
 

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use reverb_data::PerProcess;
 
 use crate::service::Service;
 use crate::status::diagnosis;
@@ -13,19 +14,8 @@ use crate::status::diagnosis;
 /// Length of a wait that is logged.
 const LONG: Duration = Duration::from_secs(300);
 
-/// Number of lists of servers. A process uses the list of its id modulo this number, so a forked
-/// child nearly always has another list than its parents, whose locks may be held for ever.
-const REGISTRIES: usize = 64;
-
-/// Running servers with their process ids. A forked child has a server's memory but none of its
-/// threads, and a lock that was held during the fork stays locked there.
-type Servers = Mutex<Vec<(u32, Weak<Service>)>>;
-
-static SERVERS: [Servers; REGISTRIES] = [const { Mutex::new(Vec::new()) }; REGISTRIES];
-
-fn servers() -> &'static Servers {
-    &SERVERS[std::process::id() as usize % REGISTRIES]
-}
+/// Running servers. A forked child has their memory, but none of their threads.
+static SERVERS: PerProcess<Vec<Weak<Service>>> = PerProcess::new();
 
 /// Positions of the tables whose current long wait was logged.
 #[derive(Debug, Default)]
@@ -33,17 +23,17 @@ pub(crate) struct LongWaits(Mutex<BTreeSet<usize>>);
 
 /// Adds a server to those checked by [`warn_of_long_waits`].
 pub(crate) fn register(service: &Arc<Service>) {
-    let mut servers = servers().lock();
-    servers.retain(|(_, service)| service.strong_count() > 0);
-    servers.push((std::process::id(), Arc::downgrade(service)));
+    SERVERS.with(|servers| {
+        servers.retain(|service| service.strong_count() > 0);
+        servers.push(Arc::downgrade(service));
+    });
 }
 
 /// Logs long waits at the servers of this process, once each. The caller runs this periodically, so
 /// servers need no timer.
 pub fn warn_of_long_waits() {
-    let servers: Vec<_> = servers().lock().clone();
-    let here = std::process::id();
-    for (_, service) in servers.iter().filter(|(process, _)| *process == here) {
+    let servers = SERVERS.with(|servers| servers.clone());
+    for service in &servers {
         let Some(service) = service.upgrade().filter(|it| !it.stop.is_stopped()) else { continue };
         for (table, sentence) in untold(&service, LONG) {
             tracing::warn!(table, "somebody has waited for more than 5 minutes. {sentence}");
@@ -92,7 +82,7 @@ mod tests {
         let options = ServerOptions::default();
         let server = Server::start(tables, &options, &Handle::current()).unwrap();
         let of_this = |service: &Arc<Service>| Arc::ptr_eq(&service.tables.all()[0], &empty);
-        let registered: Vec<_> = servers().lock().iter().map(|(_, it)| it.clone()).collect();
+        let registered = SERVERS.with(|servers| servers.clone());
         let service = registered.iter().filter_map(Weak::upgrade).find(of_this).unwrap();
 
         assert_eq!(untold(&service, Duration::ZERO), []);

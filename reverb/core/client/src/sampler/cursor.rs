@@ -7,6 +7,7 @@
 //! request is sent when the last item of a small batch is taken, or half of a large one.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -172,7 +173,8 @@ impl SampleCursor {
 
     async fn fetch(&mut self) -> Result<()> {
         let (session, table) = (Arc::clone(&self.session), Arc::clone(&self.table));
-        reported(&session, || WaitFor::Samples(table), self.fetch_items()).await
+        let what = || WaitFor::Samples(Arc::clone(&table));
+        reported(&session, what, pin!(self.fetch_items())).await
     }
 
     /// Waits for items, and reconnects as often as necessary.

@@ -6,6 +6,7 @@
 //! changed.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 
 use reverb_data::{Result, Sampled};
@@ -60,8 +61,8 @@ impl ScanCursor {
             return Ok(Some(item));
         }
         let session = Arc::clone(&self.session);
-        let what = || WaitFor::Answer("Scan".to_owned());
-        reported(&session, what, self.fetch()).await
+        let what = || WaitFor::Answer("Scan");
+        reported(&session, what, pin!(self.fetch())).await
     }
 
     async fn fetch(&mut self) -> Result<Option<Sampled>> {

@@ -7,6 +7,7 @@
 mod shards;
 
 use std::collections::HashSet;
+use std::pin::pin;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -124,20 +125,21 @@ impl Insertion {
             let id = transport.tables_state_id();
             transport.is_local() && !id.is_some_and(|id| session.knows_tables(id))
         };
-        if may_be_another {
-            session.server_info().await?;
-        }
-        let current = inserter.filter(|inserter| session.is_current(&inserter.signatures));
-        let mut inserter = match current {
-            Some(inserter) => inserter,
-            None => Inserter {
-                stream: None,
-                is_local: false,
-                signatures: session.signatures().await?,
-                keys: KeyGenerator::new(),
-                chunk_maker: ChunkMaker::default(),
-            },
-        };
+        let fetched = pin!(async {
+            if may_be_another {
+                session.server_info().await?;
+            }
+            session.signatures().await
+        });
+        let signatures = reported(session, || WaitFor::Answer("ServerInfo"), fetched).await?;
+        let current = inserter.filter(|it| Arc::ptr_eq(&it.signatures, &signatures));
+        let mut inserter = current.unwrap_or_else(|| Inserter {
+            stream: None,
+            is_local: false,
+            signatures,
+            keys: KeyGenerator::new(),
+            chunk_maker: ChunkMaker::default(),
+        });
         let episode_id = inserter.keys.next_key();
         let (session, idle) = (Arc::clone(session), Arc::clone(idle));
         Ok(Self { inserter, session, idle, episode_id, num_steps: 0, items: Vec::new() })
@@ -258,18 +260,29 @@ impl Insertion {
     ///
     /// No stream is kept with several servers, because the next insert goes to another one, or
     /// after a lost connection, because the server may be a new one with other signatures.
-    pub async fn finish(self) -> Result<()> {
+    pub async fn finish(mut self) -> Result<()> {
         let session = Arc::clone(&self.session);
-        let table = self.items.first().map(|item| Arc::clone(&item.table));
-        let what = || WaitFor::Inserts(table.unwrap_or_default());
-        reported(&session, what, self.send_all()).await
+        let table = self.items.first().map(|item| Arc::clone(&item.table)).unwrap_or_default();
+        let what = || WaitFor::Inserts(Arc::clone(&table));
+        let may_keep_stream = {
+            let sent = pin!(self.send_all());
+            reported(&session, what, sent).await?
+        };
+        let mut idle = self.idle.inserters.lock();
+        if may_keep_stream && idle.len() < MAX_IDLE {
+            idle.push(self.inserter);
+        }
+        Ok(())
     }
 
-    async fn send_all(mut self) -> Result<()> {
+    /// Sends all items. Returns true if the stream may be used again.
+    async fn send_all(&mut self) -> Result<bool> {
         let session = Arc::clone(&self.session);
         session.check_priorities(&self.items).await?;
         if session.leads_to_group() {
-            return self.finish_in_group().await;
+            let items = std::mem::take(&mut self.items);
+            let was_lost = shards::insert(&session, &self.idle.to_shards, items).await?;
+            return Ok(!was_lost);
         }
         let mut backoff = Backoff::new(session.address(), session.connect_timeout());
         let mut was_lost = false;
@@ -282,27 +295,7 @@ impl Insertion {
                 backoff.pause(error).await?;
             }
         }
-        if !was_lost && !session.has_several_servers() {
-            self.keep_inserter();
-        }
-        Ok(())
-    }
-
-    /// Sends equal parts of the items to the shards of a group at the same time.
-    async fn finish_in_group(mut self) -> Result<()> {
-        let items = std::mem::take(&mut self.items);
-        let was_lost = shards::insert(&self.session, &self.idle.to_shards, items).await?;
-        if !was_lost {
-            self.keep_inserter();
-        }
-        Ok(())
-    }
-
-    fn keep_inserter(self) {
-        let mut idle = self.idle.inserters.lock();
-        if idle.len() < MAX_IDLE {
-            idle.push(self.inserter);
-        }
+        Ok(!was_lost && !session.has_several_servers())
     }
 
     /// Sends the items once. Confirmed items are removed even after an error.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Item queue, shared by all writers: checks items and queues them.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -126,11 +127,8 @@ impl ItemQueue {
     }
 
     async fn reported<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let what = || {
-            let tables = self.send_queue.waiting_tables();
-            WaitFor::Inserts(tables.into_iter().next().unwrap_or_default().into())
-        };
-        reported(&self.session, what, call).await
+        let what = || WaitFor::Inserts(self.send_queue.oldest_table().unwrap_or_default());
+        reported(&self.session, what, pin!(call)).await
     }
 
     /// Wakes the send task: waiting items may have become ready.

@@ -392,6 +392,15 @@ impl SendQueue {
         )
     }
 
+    /// The table of the oldest item that is not confirmed yet.
+    pub(crate) fn oldest_table(&self) -> Option<Arc<str>> {
+        let state = self.state.lock();
+        let sent = state.in_flight.iter().map(|sent| &sent.item.table);
+        let resend = state.resend.iter().map(|(item, _)| &item.table);
+        let queued = state.queue.iter().map(|(item, _)| item.table());
+        sent.chain(resend).chain(&state.encoding).chain(queued).next().cloned()
+    }
+
     /// The tables of the items that are not confirmed yet.
     pub(crate) fn waiting_tables(&self) -> Vec<String> {
         let state = self.state.lock();
