@@ -13,6 +13,7 @@ import ray
 
 import reverb
 from reverb.adapters import ray as reverb_ray
+from support.waiting import PATIENCE
 
 BATCH = 32
 
@@ -132,8 +133,8 @@ def test_shards_that_are_killed_under_load(
             f"\n{num_kills} kills: longest wait of the learner {summary(waits)}; shard back "
             f"{summary(backs)}; {sum(written)} items confirmed"
         )
-    assert np.median(waits) < 1.0
-    assert np.median(backs) < 5.0
+    assert np.median(waits) < 1.0 * PATIENCE
+    assert np.median(backs) < 5.0 * PATIENCE
 
 
 # Ray takes 15 s to find that a node is gone.
@@ -168,8 +169,8 @@ def test_a_removed_node_comes_back_elsewhere(start_group, cluster, root, until, 
     assert saved <= keys_in(reverb.Client(now.address))
     with capsys.disabled():
         print(f"\na removed node: the learner waited {wait:.2f} s; shard back after {back:.1f} s")
-    assert wait < 16.0
-    assert back < 40.0
+    assert wait < 16.0 * PATIENCE
+    assert back < 40.0 * PATIENCE
 
 
 def summary(seconds):
