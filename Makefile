@@ -317,10 +317,11 @@ installed-wheels: $(TF:%=.venvs/tf-%/.wheel-done) $(INTEGRATIONS:%=.venvs/%/.whe
 rust-tests:
 	$(PYTHON) tools/rust_tests.py --no-run
 
-$(SETUP_DONE): pyproject.toml tools/requirements.py
+INSTALL := $(PY) tools/install.py
+
+$(SETUP_DONE): pyproject.toml tools/install.py
 	[ -x $(PY) ] || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check \
-		$$($(PY) tools/requirements.py pyproject.toml test lint demo)
+	$(INSTALL) $(VENV) --extras test,lint,demo
 	touch $@
 
 $(BUILD_DONE): $(SETUP_DONE) $(RUST_SOURCES)
@@ -335,10 +336,8 @@ $(WHEEL_DONE): $(SETUP_DONE) $(SHIM) $(RUST_SOURCES) $(PYTHON_SOURCES)
 	$(PY) -m maturin build --release --out dist
 	touch $@
 
-$(TF_SETUPS): .venvs/tf-%/.setup-done: pyproject.toml tools/requirements.py
-	[ -x $(@D)/bin/python ] || $(TF_PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check '$(TF_PACKAGE)==$*.*' \
-		$$($(@D)/bin/python tools/requirements.py pyproject.toml test)
+$(TF_SETUPS): .venvs/tf-%/.setup-done: $(SETUP_DONE)
+	$(INSTALL) $(@D) --python $(TF_PYTHON) --extras test '$(TF_PACKAGE)==$*.*'
 	touch $@
 
 # What the package depends on is there already; only the package itself is exchanged.
@@ -348,49 +347,35 @@ $(TF_WHEELS) $(PYTHON_WHEELS) $(INTEGRATION_WHEELS) $(RAY_ENV)/.wheel-done $(LEA
 	touch $@
 
 $(NOTEBOOK_DONE): $(NOTEBOOK_ENV)/.setup-done
-	$(NOTEBOOK_ENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-		$$($(NOTEBOOK_ENV)/bin/python tools/requirements.py pyproject.toml notebooks)
+	$(INSTALL) $(NOTEBOOK_ENV) --extras notebooks
 	touch $@
 
-$(INTEGRATION_SETUPS): .venvs/%/.setup-done: tests/integrations/requirements/%.txt \
-		tests/integrations/set_up.sh
-	tests/integrations/set_up.sh $(@D) $(TF_PYTHON)
+$(INTEGRATION_SETUPS): .venvs/%/.setup-done: tests/integrations/requirements/%.txt $(SETUP_DONE)
+	$(INSTALL) $(@D) --python $(TF_PYTHON) --pins $(<:.txt=)
 	touch $@
 
-$(RAY_ENV)/.setup-done: pyproject.toml tools/requirements.py
-	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		$$($(@D)/bin/python tools/requirements.py pyproject.toml test ray demo)
+$(RAY_ENV)/.setup-done: $(SETUP_DONE)
+	$(INSTALL) $(@D) --python $(PYTHON) --extras test,ray,demo
 	touch $@
 
-$(LEARNERS_ENV)/.setup-done: pyproject.toml tools/requirements.py
-	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		$$($(@D)/bin/python tools/requirements.py pyproject.toml test gymnasium torch sb3 torchrl learners)
+$(LEARNERS_ENV)/.setup-done: $(SETUP_DONE)
+	$(INSTALL) $(@D) --python $(PYTHON) --extras test,gymnasium,torch,sb3,torchrl,learners
 	touch $@
 
-$(JAX_ENV)/.setup-done: pyproject.toml tools/requirements.py
-	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		$$($(@D)/bin/python tools/requirements.py pyproject.toml test gymnasium jax jax-demo)
+$(JAX_ENV)/.setup-done: $(SETUP_DONE)
+	$(INSTALL) $(@D) --python $(PYTHON) --extras test,gymnasium,jax,jax-demo
 	touch $@
 
-$(PYTHON_SETUPS): .venvs/%/.setup-done: pyproject.toml tools/requirements.py
-	[ -x $(@D)/bin/python ] || $* -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		$$($(@D)/bin/python tools/requirements.py pyproject.toml test)
+$(PYTHON_SETUPS): .venvs/%/.setup-done: $(SETUP_DONE)
+	$(INSTALL) $(@D) --python $* --extras test
 	touch $@
 
-$(RELEASE_SETUP): pyproject.toml tools/requirements.py
-	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		$$($(@D)/bin/python tools/requirements.py pyproject.toml release)
+$(RELEASE_SETUP): $(SETUP_DONE)
+	$(INSTALL) $(@D) --python $(PYTHON) --extras release
 	touch $@
 
-$(DOCS_DONE): pyproject.toml tools/requirements.py
-	[ -x $(@D)/bin/python ] || $(PYTHON) -m venv $(@D)
-	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		$$($(@D)/bin/python tools/requirements.py pyproject.toml docs)
+$(DOCS_DONE): $(SETUP_DONE)
+	$(INSTALL) $(@D) --python $(PYTHON) --extras docs
 	touch $@
 
 $(PEER_DONE): benchmarks/peer/setup.sh benchmarks/peer/requirements.txt
