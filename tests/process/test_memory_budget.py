@@ -10,6 +10,7 @@ import reverb
 from support.programs import FreshProgram as Program
 from support.programs import peak_bytes
 from support.programs import run_fresh as run
+from support.waiting import PATIENCE
 
 MIB = 2**20
 
@@ -27,7 +28,7 @@ _WRITER = """
     sys.stdin.readline()
     end, step = time.monotonic() + seconds, 0
     with client.trajectory_writer(1) as trajectory:
-        while time.monotonic() < end:
+        while time.monotonic() < end or step < int(sys.argv[5]):
             trajectory.append({"data": data, "step": np.int64(step), "writer": np.int64(writer)})
             history = trajectory.history
             columns = {name: history[name][-1] for name in history}
@@ -56,13 +57,16 @@ def flood(budget, writers, seconds, item_bytes):
             {"data": np.uint8([0]), "step": np.int64(0), "writer": np.int64(-1)}, {"table": 1.0}
         )
         idle = peak_bytes(server.pid)
-        programs = [Program(_WRITER, address, n, seconds, item_bytes) for n in range(writers)]
+        # On a slow machine too they write more than the budget.
+        least = int(1.2 * budget / item_bytes / writers)
+        arguments = (seconds, item_bytes, least)
+        programs = [Program(_WRITER, address, n, *arguments) for n in range(writers)]
         try:
             for program in programs:
                 assert program.line() == "ready"
             for program in programs:
                 program.tell()
-            told = [program.line(seconds + 60).split() for program in programs]
+            told = [program.line(seconds + 60 * PATIENCE).split() for program in programs]
             for program in programs:
                 assert (program.ended(), program.errors) == (0, "")
         finally:
