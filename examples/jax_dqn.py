@@ -5,8 +5,8 @@
     python examples/jax_dqn.py --budget quick   # less time, and an easier goal
 
 A recorder writes what the environments do into the table, and `batches` brings arrays of JAX back,
-fetched and put on the device by a thread. All batches have one shape, so the learner's step is
-compiled once. The exit code is 0 only if the greedy policy reaches the goal.
+fetched and put on the device in the background. All batches have one shape, so the learner's step
+is compiled once. The exit code is 0 only if the greedy policy reaches the goal.
 """
 
 from __future__ import annotations

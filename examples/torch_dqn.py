@@ -5,7 +5,7 @@
     python examples/torch_dqn.py --budget quick   # less time, and an easier goal
 
 A recorder writes what the environments do into the table, and a loader brings batches of tensors
-back, fetched ahead by a thread. To act in other processes, start the server by itself
+back, fetched ahead in the background. To act in other processes, start the server by itself
 (`reverb_server`), and give its address to both. The exit code is 0 only if the greedy policy
 reaches the goal.
 """

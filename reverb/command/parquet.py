@@ -126,6 +126,6 @@ def _import_pyarrow() -> tuple[Any, Any]:
     except ImportError as error:
         raise FailedPreconditionError(
             f"--format parquet needs pyarrow, which cannot be imported ({error}); "
-            "pip install pyarrow"
+            "pip install 'pyarrow>=15'"
         ) from None
     return pyarrow, pyarrow.parquet

@@ -9,8 +9,8 @@ try:
 except ImportError as error:
     raise ImportError(
         "The compiled part of reverb (reverb.core._native) cannot be loaded. Install the package "
-        "with `pip install reverb-replay`; in a source tree, build it with `make build`. "
-        f"The cause was: {error}"
+        "anew: `make build` or `pip install --force-reinstall .` in a clone, "
+        f"`pip install --force-reinstall reverb-replay` for a release. The cause was: {error}"
     ) from error
 
 __all__ = ["native"]

@@ -21,8 +21,7 @@ try:
 except ImportError as error:
     raise ImportError(
         "The TensorFlow part of reverb needs TensorFlow 2.12 or later, which cannot be imported. "
-        "Install it with `pip install tensorflow`, or together with this package: "
-        f"`pip install 'reverb-replay[tensorflow]'`. The cause was: {error}"
+        f"Install it with `pip install 'tensorflow>=2.14'`. The cause was: {error}"
     ) from error
 
 __all__ = ["MINIMAL_TENSORFLOW", "ops"]
@@ -53,8 +52,9 @@ def _load(shim: pathlib.Path) -> Any:
         missing = shim.name if address is not None else "the ops in reverb.core._native"
         raise ImportError(
             f"This installation of reverb lacks its TensorFlow part: {missing} is missing in "
-            f"{shim.parents[1]}. Install the package anew with "
-            "`pip install --force-reinstall reverb-replay`; in a source tree, run `make build`."
+            f"{shim.parents[1]}. Install the package anew: "
+            "`make build` or `pip install --force-reinstall .` in a clone, "
+            "`pip install --force-reinstall reverb-replay` for a release."
         )
     os.environ[_REGISTER_VARIABLE] = format(address(), "x")
     try:

@@ -140,7 +140,7 @@ def test_without_textual(server):
     assert (done.returncode, done.stdout) == (1, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("reverb: error: reverb top needs Textual")
-    assert "pip install 'reverb-replay[top]'" in line
+    assert "pip install 'textual>=1.0'" in line
     assert "--once needs nothing" in line
     assert run("--once").returncode == 0
     assert run("--once", "--json").returncode == 0

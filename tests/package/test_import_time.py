@@ -49,8 +49,11 @@ except ImportError as error:
 """
 
 
-@pytest.mark.parametrize(("library", "name"), [("ray", "Ray"), ("gymnasium", "Gymnasium")])
-def test_an_adapter_says_what_to_install(library, name):
+@pytest.mark.parametrize(
+    ("library", "name", "requirement"),
+    [("ray", "Ray", "ray>=2.40"), ("gymnasium", "Gymnasium", "gymnasium>=1.0")],
+)
+def test_an_adapter_says_what_to_install(library, name, requirement):
     result = subprocess.run(
         [sys.executable, "-c", WITHOUT_LIBRARY, library],
         capture_output=True,
@@ -59,5 +62,5 @@ def test_an_adapter_says_what_to_install(library, name):
     )
     assert result.stdout == (
         f"reverb.adapters.{library} needs {name}, which is not installed: "
-        f"pip install 'reverb-replay[{library}]'\n"
+        f"pip install '{requirement}'\n"
     )

@@ -1,10 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adapters without their libraries: what they say, and that nobody needs them."""
 
+import pathlib
 import subprocess
 import sys
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    from pip._vendor import tomli as tomllib
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 # Adapters, and the modules that they need.
 LIBRARIES = {
@@ -27,13 +35,38 @@ except ModuleNotFoundError as error:
 """
 
 
+def extras():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return project["optional-dependencies"]
+
+
 @pytest.mark.parametrize(("name", "module"), LIBRARIES.items())
 def test_an_adapter_says_what_to_install(name, module):
     program = PROGRAM.format(name=name, module=module)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"{module} reverb.adapters.{name} needs ")
-    assert f"pip install 'reverb-replay[{name}]'" in done.stdout
+    # The library itself, which can be installed whatever this package was installed from.
+    (requirement,) = extras()[name]
+    assert f"pip install '{requirement}'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("extra", "source"),
+    [
+        ("top", "reverb/command/top/__init__.py"),
+        ("parquet", "reverb/command/parquet.py"),
+        ("tensorflow", "reverb/tf_ops/__init__.py"),
+    ],
+)
+def test_other_texts_name_the_requirement_of_the_extra(extra, source):
+    (requirement,) = extras()[extra]
+    assert f"pip install '{requirement}'" in (ROOT / source).read_text(encoding="utf-8")
+
+
+def test_no_text_installs_an_extra_of_a_release():
+    texts = [path for path in ROOT.glob("reverb/**/*.py") if "reverb-replay[" in path.read_text()]
+    assert texts == []
 
 
 def test_the_package_imports_none_of_them():

@@ -15,7 +15,7 @@ def _import_gymnasium() -> Any:
             raise
     raise ModuleNotFoundError(
         "reverb.adapters.gymnasium needs Gymnasium, which is not installed: "
-        "pip install 'reverb-replay[gymnasium]'",
+        "pip install 'gymnasium>=1.0'",
         name="gymnasium",
     )
 

@@ -16,7 +16,7 @@ def _import_jax() -> Any:
         if error.name != "jax":
             raise
     raise ModuleNotFoundError(
-        "reverb.adapters.jax needs JAX, which is not installed: pip install 'reverb-replay[jax]'",
+        "reverb.adapters.jax needs JAX, which is not installed: pip install 'jax>=0.4.31'",
         name="jax",
     )
 

@@ -15,7 +15,7 @@ def _import_ray() -> Any:
         if error.name != "ray":
             raise
     raise ModuleNotFoundError(
-        "reverb.adapters.ray needs Ray, which is not installed: pip install 'reverb-replay[ray]'",
+        "reverb.adapters.ray needs Ray, which is not installed: pip install 'ray>=2.40'",
         name="ray",
     )
 

@@ -15,7 +15,7 @@ def _import(module: str) -> Any:
             raise
     raise ModuleNotFoundError(
         "reverb.adapters.sb3 needs Stable-Baselines3, which is not installed: "
-        "pip install 'reverb-replay[sb3]'",
+        "pip install 'stable-baselines3>=2.4'",
         name="stable_baselines3",
     )
 

@@ -20,7 +20,7 @@ def _import(module: str, name: str, requirement: str) -> Any:
 
 
 # Type checkers would confuse this package with PyTorch.
-torch: Any = _import("torch", "PyTorch", "reverb-replay[torch]")
+torch: Any = _import("torch", "PyTorch", "torch>=2.3")
 
 
 def import_tensordict() -> Any:

@@ -19,11 +19,12 @@ __all__ = ["Loader"]
 class Loader:
     """An endless iterator over batches of tensors, which fetches some batches ahead.
 
-    It begins to fetch with the first `next`. Each element is a `ReplayBatch`: `data` is nested like
-    the table's signature with tensors `[B, ...]`, on `device`; `info` is a `BatchInfo` of tensors
-    `[B]` on the CPU, `lengths` too. Its `key` is int64 with the bits of the key. Values that a
-    tensor cannot hold, such as strings, stay NumPy arrays. On the CPU, tensors share the memory
-    that the batch was decoded into.
+    It begins to fetch with the first `next`. Each element is a `ReplayBatch`, a named tuple
+    `(info, data)`: `data` is nested like the table's signature with tensors `[B, ...]`, on
+    `device`; `info` is a `BatchInfo` of tensors `[B]` on the CPU, `lengths` too. With
+    output="tensordict" it is a `TensorDict` instead. The `key` is int64 with the bits of the key.
+    Values that a tensor cannot hold, such as strings, stay NumPy arrays. On the CPU, tensors share
+    the memory that the batch was decoded into.
 
     Batches that are fetched ahead count as sampled, see `reverb.batches`. Close it, or use it in a
     `with` block. Not thread-safe, except for `update_priorities`.

@@ -16,7 +16,7 @@ def _import(module: str) -> Any:
             raise
     raise ModuleNotFoundError(
         "reverb.adapters.torchrl needs TorchRL, which is not installed: "
-        "pip install 'reverb-replay[torchrl]'",
+        "pip install 'torchrl>=0.11'",
         name=missing,
     )
 

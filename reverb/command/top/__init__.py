@@ -36,7 +36,7 @@ def add_parser(commands: Commands) -> None:
         help="watch a running server in the terminal",
         description="Shows the state of a running server and refreshes it: for each table its "
         "state, rates and limits; connected clients; and the use of memory.",
-        epilog="Without --once it needs Textual: pip install 'reverb-replay[top]'.",
+        epilog="Without --once it needs Textual: pip install 'textual>=1.0'.",
     )
     add_address(parser, shows_several=True)
     parser.add_argument("table", nargs="?", help="only this table")
@@ -144,7 +144,7 @@ def run(sources: Sequence[StatusSource], interval_s: float) -> int:
     except ImportError as error:
         raise FailedPreconditionError(
             f"reverb top needs Textual, which cannot be imported ({error}); "
-            "pip install 'reverb-replay[top]'. reverb top --once needs nothing"
+            "pip install 'textual>=1.0'. reverb top --once needs nothing"
         ) from None
     # Textual writes to standard error.
     streams = (sys.stdin, sys.stdout, sys.stderr)
