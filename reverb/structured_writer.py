@@ -6,6 +6,7 @@ from typing import Any
 from reverb._checks.arguments import check_not_negative, clamped_timeout_ms
 from reverb._nests.flat import flatten_with_labels, flatten_with_path
 from reverb._writers.conditions import Condition
+from reverb._writers.leaving import leave
 from reverb._writers.patterns import (
     ConditionProto,
     Config,
@@ -21,7 +22,7 @@ from reverb._writers.patterns import (
     unpack_pattern,
 )
 from reverb.core import native
-from reverb.errors import InvalidArgumentError
+from reverb.errors import InvalidArgumentError, ReverbError
 
 __all__ = [
     "Condition",
@@ -136,3 +137,18 @@ class StructuredWriter:
           ReverbError: If the connection failed for good.
         """
         self._writer.end_episode(clear_buffers, clamped_timeout_ms(timeout_ms))
+
+    def __enter__(self) -> "StructuredWriter":
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
+        """Flushes. The writer stays open, and no episode ends.
+
+        Does not flush after a `ReverbError`. Flushes for at most 2 s after any other `Exception`,
+        and not at all after a `KeyboardInterrupt`, a `SystemExit` and the like; then a line of the
+        log tells how many items are not confirmed.
+        """
+        if exc_type is None:
+            self.flush()
+        elif not issubclass(exc_type, ReverbError):
+            leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))

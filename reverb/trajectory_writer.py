@@ -10,6 +10,7 @@ from reverb import errors
 from reverb._checks.arguments import as_rows, clamped_timeout_ms
 from reverb._nests.flat import flatten_with_labels
 from reverb._nests.nest_writer import NestWriter
+from reverb._writers.leaving import leave, skips_flush_as_dm_reverb
 from reverb.core import native
 
 __all__ = ["BatchedTrajectoryWriter", "TrajectoryColumn", "TrajectoryWriter"]
@@ -17,23 +18,6 @@ __all__ = ["BatchedTrajectoryWriter", "TrajectoryColumn", "TrajectoryWriter"]
 TrajectoryColumn = native.TrajectoryColumn
 # Programs use this name to check whether an object is a column of `history`.
 _ColumnHistory = native.ColumnHistory
-
-# dm-reverb skips the flush at the end of a `with` block after a `ReverbError` or a
-# `DeadlineExceededError`, and flushes after its other errors. Those are builtins in dm-reverb; here
-# they are these subclasses of `ReverbError`.
-_NEW_ERRORS = (
-    errors.CancelledError,
-    errors.DataLossError,
-    errors.FailedPreconditionError,
-    errors.InternalError,
-    errors.InvalidArgumentError,
-    errors.PermissionDeniedError,
-    errors.ResourceExhaustedError,
-    errors.TableNotFoundError,
-    errors.UnauthenticatedError,
-    errors.UnavailableError,
-    errors.UnimplementedError,
-)
 
 
 class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
@@ -120,12 +104,18 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        """Flushes, unless the block raised a `ReverbError`, for example for a deadline.
+        """Flushes. The writer stays open. Does nothing if the block closed it.
 
-        The writer stays open. Does nothing if the block closed it.
+        Does not flush after a `ReverbError` or a `DeadlineExceededError`. Flushes for at most 2 s
+        after any other `Exception`, and not at all after a `KeyboardInterrupt`, a `SystemExit` and
+        the like; then a line of the log tells how many items are not confirmed.
         """
-        if not self._writer.closed and (exc_type is None or not skips_flush(exc_type)):
+        if self._writer.closed:
+            return
+        if exc_type is None:
             self.flush()
+        elif not skips_flush_as_dm_reverb(exc_type):
+            leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))
 
     def __del__(self) -> None:
         writer = self.__dict__.get("_writer")  # Missing if the construction failed.
@@ -285,10 +275,19 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        """Flushes and closes; after an exception in the block, or a `close`, it only closes."""
+        """Flushes and closes.
+
+        Only closes after a `ReverbError`, or if the block has closed the writer. Flushes for at
+        most 2 s after any other `Exception`, and not at all after a `KeyboardInterrupt`, a
+        `SystemExit` and the like; then a line of the log tells how many items are not confirmed.
+        """
         try:
-            if exc_type is None and not self._writer.closed:
+            if self._writer.closed:
+                return
+            if exc_type is None:
                 self.flush()
+            elif not issubclass(exc_type, errors.ReverbError):
+                leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))
         finally:
             self.close()
 
@@ -305,7 +304,3 @@ def _flat_columns(trajectory: Any) -> tuple[list[native.TrajectoryColumn], nativ
                 f"{type(column).__name__}"
             )
     return columns, native.ColumnNames(labels)
-
-
-def skips_flush(exc_type: type[BaseException]) -> bool:
-    return issubclass(exc_type, errors.ReverbError) and not issubclass(exc_type, _NEW_ERRORS)

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from reverb._checks.arguments import check_at_least_one
 from reverb._nests.flat import flatten_with_labels
+from reverb._writers.leaving import leave
 from reverb.core import native
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
 from reverb.shown_text import shown
@@ -144,12 +145,21 @@ class Writer:
             raise InvalidArgumentError("a closed writer cannot be entered again")
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        """Flushes and closes, also after an exception, so that every item is confirmed.
+    def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
+        """Flushes and closes, so that every item is confirmed.
 
+        Flushes for at most 2 s after an `Exception`, and not at all after a `KeyboardInterrupt`, a
+        `SystemExit` and the like; then a line of the log tells how many items are not confirmed.
         Does nothing if the block closed the writer.
         """
         if self._closed:
+            return
+        if exc_type is not None:
+            try:
+                leave(exc_type, self._writer, self._writer.confirm)
+            finally:
+                self._closed = True
+                self._writer.abandon()
             return
         try:
             self.flush()

@@ -10,8 +10,9 @@ import numpy as np
 from reverb._checks.arguments import check_at_least_one, check_not_negative, clamped_timeout_ms
 from reverb._checks.number_arrays import as_numbers
 from reverb._nests.flat import flatten_with_path
+from reverb._writers.leaving import leave
 from reverb.core import native
-from reverb.errors import InvalidArgumentError
+from reverb.errors import InvalidArgumentError, ReverbError
 
 __all__ = ["SequenceWriter"]
 
@@ -162,10 +163,19 @@ class SequenceWriter:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        """Flushes and closes; after an exception in the block, or a `close`, it only closes."""
+        """Flushes and closes.
+
+        Only closes after a `ReverbError`, or if the block has closed the writer. Flushes for at
+        most 2 s after any other `Exception`, and not at all after a `KeyboardInterrupt`, a
+        `SystemExit` and the like; then a line of the log tells how many items are not confirmed.
+        """
         try:
-            if exc_type is None and not self._writer.closed:
+            if self._writer.closed:
+                return
+            if exc_type is None:
                 self.flush()
+            elif not issubclass(exc_type, ReverbError):
+                leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))
         finally:
             self.close()
 

@@ -5,8 +5,10 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
 from reverb._checks.arguments import check_not_negative
+from reverb._writers.leaving import leave_awaited
 from reverb.aio.event_loops import EventLoops
 from reverb.core import native
+from reverb.errors import ReverbError
 
 __all__ = ["AwaitedWriter", "OpeningWriter"]
 
@@ -48,10 +50,17 @@ class AwaitedWriter(Generic[_Native]):
         return self
 
     async def __aexit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        """Flushes and closes; after an exception in the block, or a `close`, it only closes."""
+        """Flushes and closes, as the blocking twin does at the end of a `with` block.
+
+        Does not flush after an `asyncio.CancelledError`.
+        """
         try:
-            if exc_type is None and not self._native.closed:
+            if self._native.closed:
+                return
+            if exc_type is None:
                 await self._flush(0, None)
+            elif not issubclass(exc_type, ReverbError):
+                await leave_awaited(exc_type, self._native, lambda limit: self._flush(0, limit))
         finally:
             self.close()
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from reverb import trajectory_writer
 from reverb._checks.arguments import clamped_timeout_ms
+from reverb._writers.leaving import leave_awaited, skips_flush_as_dm_reverb
 from reverb.aio.awaited_writer import AwaitedWriter
 from reverb.aio.event_loops import EventLoops
 from reverb.core import native
@@ -159,16 +160,16 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
         )
 
     async def __aexit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        """Flushes, unless the block was cancelled or raised a `ReverbError` for a deadline.
+        """Flushes, as `reverb.TrajectoryWriter` does at the end of a `with` block.
 
-        The writer stays open. Does nothing if the block closed it.
+        Does not flush after an `asyncio.CancelledError`.
         """
         if self._native.closed:
             return
-        if exc_type is None or (
-            issubclass(exc_type, Exception) and not trajectory_writer.skips_flush(exc_type)
-        ):
+        if exc_type is None:
             await self.flush()
+        elif not skips_flush_as_dm_reverb(exc_type):
+            await leave_awaited(exc_type, self._native, lambda limit: self._flush(0, limit))
 
 
 class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):

@@ -523,6 +523,8 @@ class Sampler(Iterator[Any]):
 
 @final
 class Writer:
+    def report_unconfirmed(self) -> None:
+        """Logs how many items are not confirmed, if any."""
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
     def append(self, leaves: Sequence[Any], names: ColumnNames) -> None: ...
@@ -531,6 +533,10 @@ class Writer:
         self, table: str, num_timesteps: int, priority: float, removal_priority: float | None
     ) -> None: ...
     def flush(self) -> None: ...
+    def confirm(self, timeout_ms: int) -> None:
+        """Sends waiting items, and waits for all confirmations."""
+    def abandon(self) -> None:
+        """Closes at once, without a wait."""
     def close(self, retry_on_unavailable: bool) -> None: ...
 
 @final
@@ -591,6 +597,8 @@ class ColumnHistory:
 class TrajectoryWriter:
     """Dropping it closes it; unconfirmed items are abandoned."""
 
+    def report_unconfirmed(self) -> None:
+        """Logs how many items are not confirmed, if any."""
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
     @property
@@ -675,6 +683,8 @@ class BatchedColumnHistory:
 class BatchedTrajectoryWriter:
     """`B` trajectory writers, stepped by one call; row `i` of every leaf is environment `i`."""
 
+    def report_unconfirmed(self) -> None:
+        """Logs how many items are not confirmed, if any."""
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
     @property
@@ -729,6 +739,8 @@ class BatchedTrajectoryWriter:
 class SequenceWriter:
     """Dropping it closes it; unconfirmed items are abandoned. Thread-safe."""
 
+    def report_unconfirmed(self) -> None:
+        """Logs how many items are not confirmed, if any."""
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
     @property
@@ -775,6 +787,8 @@ class SequenceWriter:
 class StructuredWriter:
     """Dropping it flushes its items, for a bounded time."""
 
+    def report_unconfirmed(self) -> None:
+        """Logs how many items are not confirmed, if any."""
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
     @property

@@ -26,6 +26,7 @@ import numpy as np
 
 import reverb
 from reverb import testing
+from reverb._writers import leaving
 
 host, nobody, silence = sys.argv[1:]
 server = reverb.Server([reverb.Table.queue("full", 1), testing.table("empty")])
@@ -52,6 +53,10 @@ def sequence_writer():
     writer = alive.sequence_writer("full", 1)
     writer.append([1])
     return writer
+
+def sequence_writer_that_flushes_for_a_minute():
+    leaving.FLUSH_TIMEOUT_MS = 60_000
+    return sequence_writer()
 
 def structured_writer(client):
     writer = client.structured_writer([config])
@@ -129,6 +134,9 @@ CALLS = {
     "trajectory writer exit": "trajectory_writer(alive) | made.__exit__(None, None, None)",
     "batched writer flush": "batched_writer() | made.flush()",
     "sequence writer flush": "sequence_writer() | made.flush()",
+    "sequence writer exit after an exception": (
+        "sequence_writer_that_flushes_for_a_minute() | made.__exit__(KeyError, None, None)"
+    ),
     "structured writer flush": "structured_writer(alive) | made.flush()",
     "structured writer end_episode": "structured_writer(alive) | made.end_episode()",
     "structured writer append, no server": ("dead.structured_writer([config]) | made.append([1])"),

@@ -275,6 +275,13 @@ impl BatchedTrajectoryWriter {
 
 #[pymethods]
 impl BatchedTrajectoryWriter {
+    /// Logs how many items are not confirmed, if any.
+    fn report_unconfirmed(&self) {
+        if self.core.origin().is_here() {
+            self.core.queue().report_unconfirmed();
+        }
+    }
+
     #[pyo3(signature = (max_pending_bytes))]
     fn limit_pending(&self, max_pending_bytes: usize) {
         self.core.queue().limit_pending(max_pending_bytes);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The legacy writer, for Python.
 
+use std::time::Duration;
+
 use pyo3::prelude::*;
 use reverb_client::LegacyWriter;
 use reverb_data::{Error, ItemPriority};
@@ -143,6 +145,27 @@ impl Writer {
             return Ok(());
         }
         closed
+    }
+
+    /// Sends waiting items, and waits for all confirmations.
+    #[pyo3(signature = (timeout_ms))]
+    fn confirm(&self, py: Python<'_>, timeout_ms: u64) -> PyResult<()> {
+        self.check()?;
+        wait(py, self.core.confirm(Duration::from_millis(timeout_ms)))
+    }
+
+    /// Closes at once, without a wait.
+    fn abandon(&self) {
+        if self.core.origin().is_here() {
+            self.core.abandon();
+        }
+    }
+
+    /// Logs how many items are not confirmed, if any.
+    fn report_unconfirmed(&self) {
+        if self.core.origin().is_here() {
+            self.core.queue().report_unconfirmed();
+        }
     }
 
     fn __repr__(&self) -> String {

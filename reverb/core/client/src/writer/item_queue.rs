@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_data::column_names::ColumnNames;
-use reverb_data::figures::Bound;
+use reverb_data::figures::{Bound, plural};
 use reverb_data::{Error, ItemPriority, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
@@ -231,6 +231,22 @@ impl ItemQueue {
                 return Ok(());
             }
         }
+    }
+
+    /// Logs items that are not confirmed at the end of a block that an exception has left.
+    pub fn report_unconfirmed(&self) {
+        let num_items = self.send_queue.num_pending();
+        let tables = self.send_queue.waiting_tables();
+        if num_items == 0 || tables.is_empty() {
+            return;
+        }
+        tracing::warn!(
+            "a writer's block was left by an exception before {} confirmed {} of {} {}",
+            self.session.address(),
+            plural(num_items as i64, "item", "items"),
+            if tables.len() == 1 { "table" } else { "tables" },
+            tables.join(", "),
+        );
     }
 
     /// Text about what a flush is waiting for, with the state of the rate limiters if the server

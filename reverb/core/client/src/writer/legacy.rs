@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_data::column_names::ColumnNames;
@@ -260,6 +261,23 @@ impl LegacyWriter {
         } else {
             self.queue.flush(0, None).await
         }
+    }
+
+    /// Sends waiting items, and waits for all confirmations.
+    ///
+    /// # Errors
+    ///
+    /// `DeadlineExceeded` after `timeout`; errors of the stream.
+    pub async fn confirm(&self, timeout: Duration) -> Result<()> {
+        self.state.lock().check_open()?;
+        self.end_chunk();
+        self.queue.flush(0, Some(timeout)).await
+    }
+
+    /// Closes at once; unconfirmed items are abandoned.
+    pub fn abandon(&self) {
+        self.state.lock().closed = true;
+        self.queue.send_queue().close();
     }
 
     fn end_chunk(&self) {

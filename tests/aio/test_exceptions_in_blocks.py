@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Awaited writers whose block an exception leaves, as those of `tests/writers`."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import aio, errors, testing
+from support.hosts import HOSTS
+from support.waiting import DEADLINE_S, wait_until
+
+
+async def trajectory(client, table):
+    writer = await client.trajectory_writer(1)
+
+    async def add():
+        writer.append([1])
+        await writer.create_item(table, 1.0, [writer.history[0][-1:]])
+
+    return writer, add
+
+
+async def batched(client, table):
+    writer = await client.batched_trajectory_writer(1, 1)
+
+    async def add():
+        writer.append([np.arange(1)])
+        await writer.create_items(table, 1.0, [writer.history[0][-1:]])
+
+    return writer, add
+
+
+async def sequence(client, table):
+    writer = await client.sequence_writer(table, 1)
+    return writer, lambda: writer.append([1])
+
+
+@pytest.fixture(params=[trajectory, batched, sequence], ids=lambda it: it.__name__)
+def make(request):
+    """Makes a writer and what adds an item: `writer, add = await make(client, table)`."""
+    return request.param
+
+
+@pytest.fixture
+def run(start, path):
+    """Runs a coroutine function with a client: `run(program)`."""
+    server = start(testing.table(), reverb.Table.queue("full", 1))
+
+    async def main(program):
+        address = f"{HOSTS[path]}:{server.port}"
+        async with aio.Client(address, connect_timeout_s=DEADLINE_S) as client:
+            return await program(client)
+
+    return lambda program: asyncio.run(main(program))
+
+
+@pytest.fixture
+def log(caplog):
+    """Returns a function for the lines about blocks that were left."""
+    caplog.set_level("WARNING")
+    reverb.logging.to_python()
+    yield lambda: [text for text in caplog.messages if "block was left" in text]
+    reverb.logging.to_stderr()
+
+
+async def leave(make, client, table, error, num_items):
+    """Leaves a block by `error`, and asserts that the block raises it and nothing else."""
+    writer, add = await make(client, table)
+
+    async def block():
+        async with writer:
+            for _ in range(num_items):
+                await add()
+            raise error
+
+    with pytest.raises(type(error)) as caught:
+        await block()
+    assert caught.value is error
+    assert error.__context__ is None
+
+
+def test_items_are_confirmed_after_an_exception(run, make, log):
+    async def program(client):
+        await leave(make, client, "table", KeyError("mine"), 3)
+        return (await client.server_info())["table"].current_size
+
+    assert run(program) == 3
+    assert not log()
+
+
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, GeneratorExit, KeyboardInterrupt])
+def test_nothing_is_flushed_after_what_is_no_exception(run, make, log, kind):
+    async def program(client):
+        await client.insert([1], {"full": 1.0})
+        await leave(make, client, "full", kind("mine"), 3)
+
+    run(program)
+    wait_until(log)
+    (line,) = log()
+    assert line.endswith("confirmed 3 items of table full")
+
+
+def test_a_blocked_table_holds_an_exception_for_2_s(run, make, log):
+    async def program(client):
+        await client.insert([1], {"full": 1.0})
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await leave(make, client, "full", KeyError("mine"), 3)
+        return loop.time() - began
+
+    assert run(program) >= 2
+    wait_until(log)
+    assert log()[0].endswith("confirmed 3 items of table full")
+
+
+def test_items_that_are_confirmed_within_2_s_are_not_told(run, make, log):
+    async def program(client):
+        await client.insert([1], {"full": 1.0})
+        leaving = asyncio.create_task(leave(make, client, "full", KeyError("mine"), 3))
+        batch = await client.sample_batch("full", 4)
+        await leaving
+        return len(batch.info.key)
+
+    assert run(program) == 4
+    assert not log()
+
+
+def test_a_reverb_error_is_raised_without_a_flush(run, make, log):
+    async def program(client):
+        await client.insert([1], {"full": 1.0})
+        await leave(make, client, "full", reverb.DeadlineExceededError("mine"), 3)
+
+    run(program)
+    assert not log()
+
+
+def test_a_cancelled_flush_after_an_exception(run, make, log):
+    async def program(client):
+        await client.insert([1], {"full": 1.0})
+        writer, add = await make(client, "full")
+        in_block = asyncio.Event()
+
+        async def block():
+            async with writer:
+                await add()
+                in_block.set()
+                raise KeyError("mine")
+
+        task = asyncio.create_task(block())
+        # The task runs on until it awaits, which is the flush.
+        await in_block.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        assert isinstance(caught.value.__context__, KeyError)
+
+    run(program)
+    wait_until(log)
+    assert log()[0].endswith("confirmed 1 item of table full")
+
+
+def test_the_end_of_a_block_after_an_exception(run, make):
+    async def program(client):
+        writer, add = await make(client, "table")
+        with pytest.raises(KeyError):
+            async with writer:
+                raise KeyError("mine")
+        if make is trajectory:
+            await add()
+            await writer.flush()
+            return
+        with pytest.raises(errors.FailedPreconditionError, match="closed"):
+            await add()
+
+    run(program)
