@@ -3,6 +3,7 @@
 
 import contextlib
 import functools
+import math
 import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from reverb._checks.arguments import check_at_least_one
+from reverb._checks.arguments import check_at_least_one, check_timeout_ms
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
 from reverb._client.batch_sampler import BatchSampler
@@ -995,7 +996,7 @@ class Client:
         """
         return self._client.updates_missed()
 
-    def drain(self, timeout_s: float = 30.0) -> int:
+    def drain(self, timeout_ms: int | None = 30_000) -> int:
         """Prepares the server to be stopped: it ends all streams and accepts no new ones.
 
         Its probes report that it is not ready. Confirmed items are in the tables, sampled ones are
@@ -1004,7 +1005,8 @@ class Client:
         drain.
 
         Args:
-          timeout_s: How long to wait for the end of the streams, in seconds.
+          timeout_ms: How long to wait for the end of the streams, in milliseconds; `None`: no
+            limit; 0: do not wait.
 
         Returns:
           The number of streams over the network that were still open after that time; 0: none.
@@ -1014,7 +1016,9 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        answer = self._client.call(*request_of("Drain", timeout_s=float(timeout_s)))
+        limit = check_timeout_ms(timeout_ms)
+        limit_s = math.inf if limit is None else limit / 1_000
+        answer = self._client.call(*request_of("Drain", timeout_s=limit_s))
         return answer_of("Drain", answer).open_streams
 
     def _serialized_status(self, with_streams: bool) -> bytes:

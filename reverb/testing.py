@@ -2,11 +2,13 @@
 """Helpers for tests of programs that use this package: a server in a `with` block."""
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from reverb import item_selectors, rate_limiters
+from reverb._checks.arguments import check_timeout_ms
 from reverb.client import Client
 from reverb.errors import DeadlineExceededError
 from reverb.server import Server, Table
@@ -58,17 +60,28 @@ def table(name: str = "table", **options: Any) -> Table:
 
 
 def wait_for_items(
-    client: Client, table: str, num_items: int, *, timeout_s: float = DEFAULT_TIMEOUT_S
+    client: Client,
+    table: str,
+    num_items: int,
+    *,
+    timeout_ms: int | None = int(1_000 * DEFAULT_TIMEOUT_S),
 ) -> None:
     """Blocks until a table has at least `num_items` items; for writers that do not flush.
 
+    Args:
+      client: Client of the server.
+      table: Name of the table.
+      num_items: Number of items.
+      timeout_ms: How long to wait, in milliseconds; `None`: no limit; 0: do not wait.
+
     Raises:
-      DeadlineExceededError: After `timeout_s` seconds.
+      DeadlineExceededError: After `timeout_ms`.
     """
-    deadline = time.monotonic() + timeout_s
+    limit = check_timeout_ms(timeout_ms)
+    deadline = time.monotonic() + (math.inf if limit is None else limit / 1_000)
     while (size := client.server_info()[table].current_size) < num_items:
         if time.monotonic() >= deadline:
             raise DeadlineExceededError(
-                f"table {table} should hold {num_items} items after {timeout_s} s, it holds {size}"
+                f"table {table} should hold {num_items} items after {limit} ms, it holds {size}"
             )
         time.sleep(_POLL_INTERVAL_S)

@@ -11,7 +11,7 @@ from reverb._batches.prefetching import Ahead, Pipe, PrefetchIterator, Source
 from reverb._batches.priority_updates import PriorityUpdates
 from reverb._batches.source import OPTIONS, TableSource
 from reverb._batches.whole_batches import MAX_ITEMS
-from reverb._checks.arguments import check_at_least_one, check_not_negative
+from reverb._checks.arguments import check_at_least_one, check_not_negative, check_timeout_ms
 from reverb._client.batch_request import BatchRequest
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
@@ -41,12 +41,12 @@ class BatchIterator(PrefetchIterator):
         source: Source,
         size: int,
         *,
-        timeout_s: float | None,
+        timeout_ms: int | None,
         updates: PriorityUpdates,
         ahead: Ahead | None = None,
     ) -> None:
         self._updates = updates
-        super().__init__(source, size, timeout_s=timeout_s, ahead=ahead)
+        super().__init__(source, size, timeout_ms=timeout_ms, ahead=ahead)
 
     @staticmethod
     def check_arguments(
@@ -64,8 +64,8 @@ class BatchIterator(PrefetchIterator):
         """Returns the next batch; blocks until there is one.
 
         Raises:
-          StopIteration: After `rate_limiter_timeout_ms`, or if the iterator was closed.
-          DeadlineExceededError: After `timeout_s`; the text says what it waited for. Nothing is
+          StopIteration: After `end_after_ms`, or if the iterator was closed.
+          DeadlineExceededError: After `timeout_ms`; the text says what it waited for. Nothing is
             lost: call again.
           ReverbError: If fetching or an update of priorities failed; the text names table and
             address.
@@ -121,8 +121,8 @@ def batches(
     partial: bool = False,
     mix: Literal["item", "batch"] = "item",
     seed: int | None = None,
-    timeout_s: float | None = None,
-    rate_limiter_timeout_ms: int | None = None,
+    timeout_ms: int | None = None,
+    end_after_ms: int | None = None,
     container_types: Sequence[type] = (),
     out: Callable[[], list[Any] | None] | None = None,
     **options: Any,
@@ -133,7 +133,7 @@ def batches(
     newest data that much later, and a table with `max_times_sampled` is emptied that much earlier.
     At most `prefetch` batches are in flight or queued at any moment; `BatchIterator.stats` returns
     how many are ready, and how old the last one was. The core fetches them without a Python thread,
-    unless there are several tables, a `transform`, `out`, `partial` or `rate_limiter_timeout_ms`;
+    unless there are several tables, a `transform`, `out`, `partial` or `end_after_ms`;
     or `columns` or `pad` with a server in another process.
 
     Example:
@@ -161,11 +161,11 @@ def batches(
         the order of `table`, and all tables need the same columns. "batch": each batch comes from
         one table, drawn by weight.
       seed: Makes the choice between tables reproducible.
-      timeout_s: `next` raises `DeadlineExceededError` after this many seconds without a batch;
-        `None`: no limit; after a minute the reason is logged.
-      rate_limiter_timeout_ms: The iterator ends if the rate limiter allows no sample for this long,
-        in milliseconds; `None`: never. If some rows of a batch were sampled by then, they are the
-        last batch with `partial`, and else `samples` of a `DeadlineExceededError`.
+      timeout_ms: How long `next` waits for a batch until it raises `DeadlineExceededError`, in
+        milliseconds; `None`: no limit; 0: it does not wait. The iterator goes on afterwards.
+      end_after_ms: The iterator ends if the rate limiter allows no sample for this long, in
+        milliseconds; `None`: never. If some rows of a batch were sampled by then, they are the last
+        batch with `partial`, and else `samples` of a `DeadlineExceededError`.
       container_types: Named tuple classes for `data`, matched by name and fields with those of the
         table's signature. Named tuples without a match have the same class in every batch.
       out: Called for every batch in the background thread; returns the flat list of arrays
@@ -191,8 +191,8 @@ def batches(
         partial=partial,
         mix=mix,
         seed=seed,
-        timeout_s=timeout_s,
-        rate_limiter_timeout_ms=rate_limiter_timeout_ms,
+        timeout_ms=timeout_ms,
+        end_after_ms=end_after_ms,
         container_types=container_types,
         out=out,
         **options,
@@ -204,7 +204,7 @@ def batches(
             name,
             batch_size,
             postprocess=postprocess,
-            rate_limiter_timeout_ms=rate_limiter_timeout_ms,
+            end_after_ms=end_after_ms,
             container_types=container_types,
             partial=partial,
             options=options,
@@ -226,7 +226,7 @@ def batches(
     needs_thread = transform is not None or postprocess is not None or out is not None
     if len(sources) == 1 and not needs_thread and (batch_size or 0) <= MAX_ITEMS:
         ahead = sources[0].ahead(prefetch, convert)
-    return BatchIterator(source, prefetch, timeout_s=timeout_s, updates=updates, ahead=ahead)
+    return BatchIterator(source, prefetch, timeout_ms=timeout_ms, updates=updates, ahead=ahead)
 
 
 def _checked(
@@ -240,8 +240,8 @@ def _checked(
     partial: bool = False,
     mix: str = "item",
     seed: int | None = None,
-    timeout_s: float | None = None,
-    rate_limiter_timeout_ms: int | None = None,
+    timeout_ms: int | None = None,
+    end_after_ms: int | None = None,
     container_types: Sequence[type] = (),
     out: Any = None,
     **options: Any,
@@ -262,10 +262,9 @@ def _checked(
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise TypeError(f"{name} must be a function, got {type_name(function)}")
-    if timeout_s is not None:
-        float(timeout_s)
-    if rate_limiter_timeout_ms is not None:
-        check_not_negative("rate_limiter_timeout_ms", rate_limiter_timeout_ms)
+    check_timeout_ms(timeout_ms)
+    if end_after_ms is not None:
+        check_not_negative("end_after_ms", end_after_ms)
     if mix not in ("item", "batch"):
         raise InvalidArgumentError(f"mix must be 'item' or 'batch', got {mix!r}")
     if seed is not None:

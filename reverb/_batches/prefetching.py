@@ -135,7 +135,7 @@ class PrefetchIterator:
         source: Source,
         size: int,
         *,
-        timeout_s: float | None = None,
+        timeout_ms: int | None = None,
         ahead: Ahead | None = None,
     ) -> None:
         """Starts to prefetch.
@@ -143,13 +143,13 @@ class PrefetchIterator:
         Args:
           source: Source of the elements.
           size: Number of elements to prefetch, at least 1.
-          timeout_s: How long `next` waits for an element, in seconds; `None`: no limit.
+          timeout_ms: How long `next` waits for an element, in milliseconds; `None`: no limit.
           ahead: Fetches the elements instead of the source and the thread.
         """
         if size < 1:
             raise errors.InvalidArgumentError(f"size must be at least 1, got {size}")
         self._pipe = Pipe(size)
-        self._timeout_s = timeout_s
+        self._timeout_ms = timeout_ms
         self._ahead = ahead
         self._num_retrieved = 0
         self._wait_s = 0.0
@@ -175,7 +175,7 @@ class PrefetchIterator:
 
         Raises:
           StopIteration: If the source ended, or the iterator was closed.
-          DeadlineExceededError: After `timeout_s`; the text says what it waited for. May be called
+          DeadlineExceededError: After `timeout_ms`; the text says what it waited for. May be called
             again.
           ReverbError: If fetching failed.
         """
@@ -241,11 +241,12 @@ class PrefetchIterator:
     def _next_ahead(self, ahead: Ahead) -> Any:
         """Does what `next` does, for an iterator without the thread."""
         patience = None
+        timeout_s = None if self._timeout_ms is None else self._timeout_ms / 1_000
         start = began = time.monotonic()
         while not self._has_ended():
             waited_s = None
             try:
-                found = ahead.next(self._timeout_s if patience is None else patience.rest_s())
+                found = ahead.next(timeout_s if patience is None else patience.rest_s())
                 if found is not None:
                     element, self._age_s, waited_s = found
                     self._num_retrieved += 1
@@ -257,7 +258,7 @@ class PrefetchIterator:
             finally:
                 self._wait_s += time.monotonic() - began if waited_s is None else waited_s
             if not self._has_ended():
-                patience = patience or _Patience(self._timeout_s, start)
+                patience = patience or _Patience(self._timeout_ms, start)
                 patience.check(ahead.waits_for())
                 began = time.monotonic()
         if self._pipe.error is not None:
@@ -266,7 +267,7 @@ class PrefetchIterator:
 
     def _wait(self) -> None:
         """Waits for an element or the end, with `changed` held."""
-        pipe, patience = self._pipe, _Patience(self._timeout_s, time.monotonic())
+        pipe, patience = self._pipe, _Patience(self._timeout_ms, time.monotonic())
         while not pipe.elements and not self._has_ended():
             patience.check(pipe.waits_for)
             pipe.changed.wait(patience.rest_s())
@@ -275,8 +276,8 @@ class PrefetchIterator:
 class _Patience:
     """How long `next` waits before it raises."""
 
-    def __init__(self, timeout_s: float | None, start: float) -> None:
-        self._timeout_s = timeout_s
+    def __init__(self, timeout_ms: int | None, start: float) -> None:
+        self._timeout_ms = timeout_ms
         self._start = start
 
     def check(self, waits_for: str) -> None:
@@ -284,14 +285,14 @@ class _Patience:
         rest = self.rest_s()
         if rest is not None and rest <= 0:
             raise errors.DeadlineExceededError(
-                f"no element after {self._timeout_s} s, waiting for {waits_for}"
+                f"no element after {self._timeout_ms} ms, waiting for {waits_for}"
             )
 
     def rest_s(self) -> float | None:
         """Seconds until `check` raises; `None`: never."""
-        if self._timeout_s is None:
+        if self._timeout_ms is None:
             return None
-        return max(0.0, self._start + self._timeout_s - time.monotonic())
+        return max(0.0, self._start + self._timeout_ms / 1_000 - time.monotonic())
 
 
 def _fetch(source: Source, pipe: Pipe) -> None:

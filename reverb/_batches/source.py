@@ -49,7 +49,7 @@ class TableSource:
         batch_size: int | None,
         *,
         postprocess: Callable[[ReplaySample], Any] | None = None,
-        rate_limiter_timeout_ms: int | None = None,
+        end_after_ms: int | None = None,
         container_types: Sequence[type] = (),
         partial: bool = False,
         options: Mapping[str, Any] | None = None,
@@ -62,8 +62,8 @@ class TableSource:
           table: Name of the table.
           batch_size: Number of items in an element, `B`; `None`: an element is one item.
           postprocess: Called with every item, before items are stacked.
-          rate_limiter_timeout_ms: The source ends if the rate limiter delays a sample for this
-            long; `None`: never.
+          end_after_ms: The source ends if the rate limiter delays a sample for this long; `None`:
+            never.
           container_types: Classes for the named tuples with the same name and fields in the table's
             signature.
           partial: Whether a batch may be short: at the end, or if the rate limiter allows no more
@@ -77,9 +77,7 @@ class TableSource:
         self._table = table
         self._batch_size = batch_size
         self._postprocess = postprocess
-        self._timeout_s = (
-            None if rate_limiter_timeout_ms is None else rate_limiter_timeout_ms / 1_000
-        )
+        self._end_after_s = None if end_after_ms is None else end_after_ms / 1_000
         self._container_types = {cls.__name__: cls for cls in container_types}
         self._partial = partial
         self._options = OPTIONS | dict(options or {})
@@ -89,7 +87,7 @@ class TableSource:
         if self._has_choice:
             self._out = None
         self._whole: WholeBatches | None = None
-        if self._timeout_s is not None and batch_size is not None and not partial:
+        if self._end_after_s is not None and batch_size is not None and not partial:
             self._whole = WholeBatches(client, table)
         self._structure: Any = None
         self._num_columns = 0
@@ -119,7 +117,7 @@ class TableSource:
           size: Number of batches.
           convert: Makes an element of each batch, in the thread that calls `next`.
         """
-        is_endless = self._timeout_s is None and not self._partial
+        is_endless = self._end_after_s is None and not self._partial
         if self._out is not None or self._batch_size is None or not is_endless:
             return None
         try:
@@ -244,7 +242,9 @@ class TableSource:
         self, last_progress: float, pipe: Pipe, error: errors.DeadlineExceededError
     ) -> bool:
         pipe.check(f"{self._purpose()}: {error}")
-        return self._timeout_s is not None and time.monotonic() - last_progress >= self._timeout_s
+        return (
+            self._end_after_s is not None and time.monotonic() - last_progress >= self._end_after_s
+        )
 
     def _of_answer(self, request: BatchRequest, answer: Any) -> ReplayBatch:
         return self.finished(request.flat_batch(answer), request)

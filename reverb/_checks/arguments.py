@@ -17,6 +17,7 @@ __all__ = [
     "as_rows",
     "check_at_least_one",
     "check_not_negative",
+    "check_timeout_ms",
     "clamped_timeout_ms",
 ]
 
@@ -45,6 +46,22 @@ def _check_at_least(limit: int, argument: str, value: Any) -> int:
     value = operator.index(value)
     if value < limit:
         raise InvalidArgumentError(f"{argument} must be at least {limit}, got {value}")
+    return value
+
+
+def check_timeout_ms(timeout_ms: Any) -> int | None:
+    """Returns how long a call may wait: a number of milliseconds, or `None` for no limit.
+
+    Raises:
+      InvalidArgumentError: If it is below 0.
+      TypeError: If it is neither an integer nor `None`.
+    """
+    value = None if timeout_ms is None else operator.index(timeout_ms)
+    if value is not None and value < 0:
+        raise InvalidArgumentError(
+            "timeout_ms must be a number of milliseconds of at least 0, or None for no limit, got "
+            f"{value}"
+        )
     return value
 
 

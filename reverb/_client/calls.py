@@ -7,10 +7,12 @@ This file is never imported. `tools/generate_clients.py` (`make clients`) copies
 """
 
 import contextlib
+import math
 import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from reverb._checks.arguments import check_timeout_ms
 from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
@@ -342,7 +344,7 @@ class Calls:
         """
         return self._client.updates_missed()
 
-    def drain(self, timeout_s: float = 30.0) -> int:
+    def drain(self, timeout_ms: int | None = 30_000) -> int:
         """Prepares the server to be stopped: it ends all streams and accepts no new ones.
 
         Its probes report that it is not ready. Confirmed items are in the tables, sampled ones are
@@ -351,7 +353,8 @@ class Calls:
         drain.
 
         Args:
-          timeout_s: How long to wait for the end of the streams, in seconds.
+          timeout_ms: How long to wait for the end of the streams, in milliseconds; `None`: no
+            limit; 0: do not wait.
 
         Returns:
           The number of streams over the network that were still open after that time; 0: none.
@@ -361,7 +364,9 @@ class Calls:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        answer = self._client.call(*request_of("Drain", timeout_s=float(timeout_s)))
+        limit = check_timeout_ms(timeout_ms)
+        limit_s = math.inf if limit is None else limit / 1_000
+        answer = self._client.call(*request_of("Drain", timeout_s=limit_s))
         return answer_of("Drain", answer).open_streams
 
     def _serialized_status(self, with_streams: bool) -> bytes:

@@ -4,6 +4,7 @@
 import contextlib
 import copy
 import functools
+import math
 import operator
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from reverb import client as blocking
-from reverb._checks.arguments import check_at_least_one
+from reverb._checks.arguments import check_at_least_one, check_timeout_ms
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
 from reverb._client.column_choice import ColumnChoice
@@ -977,7 +978,7 @@ class Client:
         """
         return self._client.updates_missed()
 
-    async def drain(self, timeout_s: float = 30.0) -> int:
+    async def drain(self, timeout_ms: int | None = 30_000) -> int:
         """Prepares the server to be stopped: it ends all streams and accepts no new ones.
 
         Its probes report that it is not ready. Confirmed items are in the tables, sampled ones are
@@ -986,7 +987,8 @@ class Client:
         drain.
 
         Args:
-          timeout_s: How long to wait for the end of the streams, in seconds.
+          timeout_ms: How long to wait for the end of the streams, in milliseconds; `None`: no
+            limit; 0: do not wait.
 
         Returns:
           The number of streams over the network that were still open after that time; 0: none.
@@ -996,7 +998,9 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        answer = await self._call(_Core.call, *request_of("Drain", timeout_s=float(timeout_s)))
+        limit = check_timeout_ms(timeout_ms)
+        limit_s = math.inf if limit is None else limit / 1_000
+        answer = await self._call(_Core.call, *request_of("Drain", timeout_s=limit_s))
         return answer_of("Drain", answer).open_streams
 
     async def _serialized_status(self, with_streams: bool) -> bytes:

@@ -129,7 +129,8 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
 
         Args:
           block_until_num_items: How many items may still be unconfirmed on return.
-          timeout_ms: How long to wait, in milliseconds; `None`, 0 or less: no limit.
+          timeout_ms: How long to wait, in milliseconds; `None`, 0 or less: no limit, as in
+            dm-reverb.
 
         Raises:
           DeadlineExceededError: After `timeout_ms`; the text says what it waited for. The items
@@ -297,7 +298,8 @@ class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
 
         Args:
           block_until_num_items: How many items may still be unconfirmed on return.
-          timeout_ms: How long to wait, in milliseconds; `None`, 0 or less: no limit.
+          timeout_ms: How long to wait, in milliseconds; `None`, 0 or less: no limit, as in
+            dm-reverb.
 
         Raises:
           ReverbError: As `TrajectoryWriter.flush`.

@@ -64,7 +64,7 @@ def _run(arguments: argparse.Namespace) -> int:
         address = shard_of(client, arguments.shard)
         client = Client(address, connect_timeout_s=DEFAULT_TIMEOUT_S, **credentials)
         told = f"shard {arguments.shard} ({address})"
-    still_open = client.drain(arguments.timeout)
+    still_open = client.drain(round(1_000 * arguments.timeout))
     if not still_open:
         print(f"{told} is drained: all streams have ended")
         return 0

@@ -340,7 +340,7 @@ def test_a_drain_ends_its_streams_and_a_stop_its_connections(start, path, over, 
     client = reverb.Client(over, connect_timeout_s=0.3)
     sampling = background(client.sample_batch, "table", 1)
     until(lambda: peers(client))
-    assert client.drain(10) == 0
+    assert client.drain(10_000) == 0
     with pytest.raises(UnavailableError, match="drain"):
         sampling.result()
     server.stop()

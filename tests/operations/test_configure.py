@@ -337,7 +337,7 @@ class TestDrain:
                 writer.append([1.0])
                 writer.create_item("replay", 1.0, [writer.history[0][-1:]])
                 writer.flush()
-                assert served.client.drain(5.0) == 0
+                assert served.client.drain(5_000) == 0
             status = served.client.status()
             assert status.draining.client
             assert status.tables["replay"].diagnosis.state == "draining"
@@ -350,8 +350,8 @@ class TestDrain:
 
     def test_a_bad_time_is_refused(self, host):
         with Served(host) as served:
-            with pytest.raises(errors.InvalidArgumentError, match="timeout_s must be"):
-                served.client.drain(-1.0)
+            with pytest.raises(errors.InvalidArgumentError, match="timeout_ms must be"):
+                served.client.drain(-1)
             with pytest.raises(errors.InvalidArgumentError, match="drain_s must be at least 0"):
                 served.server.stop(drain_s=-1.0)
             with pytest.raises(errors.InvalidArgumentError, match="at most 86400, got inf"):

@@ -121,7 +121,7 @@ def test_a_stream_that_a_drain_ends_is_ok_and_the_client_is_told(server, wire):
     stream = wire.sample_stream()
     stream.send(sample("t", 4))
     stream.samples(4)
-    reverb.Client(f"127.1:{server.port}").drain(timeout_s=5)
+    reverb.Client(f"127.1:{server.port}").drain(timeout_ms=None)
     assert stream.status()[0] == grpc.StatusCode.UNAVAILABLE
     ends_with(server, "SampleStream", "OK")
 

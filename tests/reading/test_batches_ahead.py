@@ -203,7 +203,7 @@ def test_a_transform_is_called_in_the_background(serve):
 def test_a_full_batch_is_waited_for_and_a_short_one_is_not(serve, background):
     client = serve(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1))
     fill(client, 3)
-    with reverb.batches(client, "t", 5, prefetch=1, timeout_s=0.6) as iterator:
+    with reverb.batches(client, "t", 5, prefetch=1, timeout_ms=600) as iterator:
         with pytest.raises(DeadlineExceededError, match=f"table t at {client.server_address}"):
             next(iterator)
         fill(client, 2, offset=3)
@@ -213,7 +213,7 @@ def test_a_full_batch_is_waited_for_and_a_short_one_is_not(serve, background):
         assert next(iterator).data[1].ravel().tolist() == [0, 1, 2]
 
 
-END = {"rate_limiter_timeout_ms": 300}
+END = {"end_after_ms": 300}
 
 
 def sizes(iterator):
@@ -262,14 +262,14 @@ def test_a_writer_that_is_slow_does_not_end_the_iterator(serve, background):
             time.sleep(0.5)
 
     background(write)
-    with reverb.batches(client, "t", 12, rate_limiter_timeout_ms=4_000) as iterator:
+    with reverb.batches(client, "t", 12, end_after_ms=4_000) as iterator:
         assert next(iterator).data[1].ravel().tolist() == list(range(12))
 
 
 def test_a_table_that_never_has_a_whole_batch_gives_it_in_parts(serve, background):
     client = serve(reverb.Table.queue("t", 3))
     call = background(lambda: fill(client, 12))
-    with reverb.batches(client, "t", 5, rate_limiter_timeout_ms=4_000) as iterator:
+    with reverb.batches(client, "t", 5, end_after_ms=4_000) as iterator:
         for start in (0, 5):
             assert next(iterator).data[1].ravel().tolist() == list(range(start, start + 5))
         with pytest.raises(DeadlineExceededError) as caught:
@@ -329,13 +329,14 @@ def test_errors_come_out_of_next_and_name_table_and_address(start, connect):
         ({"mix": "row"}, "mix must be 'item' or 'batch', got 'row'"),
         ({"table": {"t": 0.0}}, "at least one table with a positive weight"),
         ({"table": {"t": -1.0}}, "weights of tables must be at least 0 and finite"),
-        ({"rate_limiter_timeout_ms": -1}, "rate_limiter_timeout_ms must be at least 0, got -1"),
+        ({"end_after_ms": -1}, "end_after_ms must be at least 0, got -1"),
         ({"ragged": "yes"}, "ragged must be 'error', 'pad' or 'packed', got 'yes'"),
         ({"pad": 1}, "pad is for ragged='pad', got 1 and ragged='error'"),
         ({"pad_to_multiple_of": 4}, "pad_to_multiple_of is for ragged='pad', got 4"),
         ({"max_batch_bytes": "much"}, "max_batch_bytes must be a number of bytes"),
         ({"max_batch": 5}, "unexpected keyword argument 'max_batch'"),
-        ({"timeout_ms": 5}, "unexpected keyword argument 'timeout_ms'"),
+        ({"timeout_ms": -1}, "timeout_ms must be a number of milliseconds of at least 0, or None"),
+        ({"timeout_ms": 0.5}, "'float' object cannot be interpreted as an integer"),
         ({"transform": 5}, "transform must be a function, got int"),
         ({"transform": len, "convert": len}, "only one of transform and convert, got both"),
         ({"batch_size": None, "columns": ["x"]}, "columns is for batches that the client makes"),

@@ -90,9 +90,7 @@ def by_samples(client, size, options):
 def ahead(client, size, options):
     """All batches until the timeout, so that none is lost in the queue of the iterator."""
     found = []
-    with reverb.batches(
-        client, "queue", size, rate_limiter_timeout_ms=TIMEOUT_MS, **options
-    ) as iterator:
+    with reverb.batches(client, "queue", size, end_after_ms=TIMEOUT_MS, **options) as iterator:
         try:
             for batch in iterator:
                 found += numbers_of_items(batch.data[0])

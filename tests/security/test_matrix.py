@@ -298,7 +298,7 @@ NEEDED = {
     "checkpoint": (lambda client: client.checkpoint(), "admin"),
     "configure": (lambda client: client.configure_table("table", max_size=9), "admin"),
     "pause": (lambda client: client.pause_table("table", samples=False), "admin"),
-    "drain": (lambda client: client.drain(0.0), "admin"),
+    "drain": (lambda client: client.drain(0), "admin"),
 }
 EVERY = ("sample", "insert", "update", "admin")
 

@@ -93,7 +93,7 @@ def start_group(cluster, make_tables):
     started = []
 
     def start_group(tables=make_tables, **options):
-        options = {"name": "test", "num_shards": 3, "timeout_s": 60.0} | options
+        options = {"name": "test", "num_shards": 3, "timeout_ms": 60_000} | options
         group = reverb_ray.start(tables, **options)
         started.append(group)
         return group

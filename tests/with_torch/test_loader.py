@@ -263,7 +263,7 @@ def test_updates_after_close_are_refused(client):
 def test_items_that_make_no_batch_at_the_end(start, table, caplog, partial):
     client = start(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1)).localhost_client()
     fill(client, 10)
-    with Loader(client, "t", 4, rate_limiter_timeout_ms=300, partial=partial) as loader:
+    with Loader(client, "t", 4, end_after_ms=300, partial=partial) as loader:
         sizes = [len(batch.info.key) for batch in loader]
     assert sizes == [4, 4, 2] if partial else [4, 4]
     assert client.server_info()["t"].current_size == (0 if partial else 2)

@@ -99,8 +99,8 @@ def make_reverb_dataset(
     using_deprecated_adder: bool = False,
     sequence_length: int | None = None,
     *,
-    rate_limiter_timeout_ms: int | None = None,
-    timeout_s: float | None = None,
+    end_after_ms: int | None = None,
+    timeout_ms: int | None = None,
     container_types: Sequence[type] = (Step, Transition),
     seed: int | None = None,
 ) -> ReplayDataset:
@@ -134,10 +134,10 @@ def make_reverb_dataset(
       convert_zero_size_to_none: Ignored, as in Acme.
       using_deprecated_adder: Ignored, as in Acme.
       sequence_length: Ignored, as in Acme.
-      rate_limiter_timeout_ms: Iterators end if the rate limiter allows no sample for this long, in
+      end_after_ms: Iterators end if the rate limiter allows no sample for this long, in
         milliseconds; `None`: never.
-      timeout_s: `next` raises `DeadlineExceededError` after this many seconds without an element;
-        the text says what it waited for. `None`: no limit; after a minute the reason is logged.
+      timeout_ms: How long `next` waits for an element until it raises `DeadlineExceededError`,
+        which says what it waited for; in milliseconds. `None`: no limit; 0: it does not wait.
       container_types: Named tuple classes for `data`, matched by name and fields. Use
         `[acme.types.Transition]` to get Acme's class.
       seed: Makes the choice between tables reproducible.
@@ -166,8 +166,8 @@ def make_reverb_dataset(
     options: dict[str, Any] = {
         "mix": "batch",
         "postprocess": postprocess,
-        "rate_limiter_timeout_ms": rate_limiter_timeout_ms,
-        "timeout_s": timeout_s,
+        "end_after_ms": end_after_ms,
+        "timeout_ms": timeout_ms,
         "container_types": container_types,
         "seed": seed,
     }

@@ -48,8 +48,8 @@ def batches(
       prefetch: Number of batches to fetch ahead, at least 1.
       transform: Called in the background thread with every batch of NumPy arrays, before it goes to
         the device; returns a `ReplayBatch`.
-      **options: Other arguments of `reverb.batches`: `mix`, `seed`, `timeout_s`,
-        `rate_limiter_timeout_ms`, `container_types`, and those of `Client.sample_batch`.
+      **options: Other arguments of `reverb.batches`: `mix`, `seed`, `timeout_ms`,
+        `end_after_ms`, `container_types`, and those of `Client.sample_batch`.
 
     Returns:
       A `reverb.BatchIterator`. Each element is a `ReplayBatch`: `data` has `jax.Array`s `[B, ...]`;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts groups of replay servers on a Ray cluster, and finds them again."""
 
+import math
 import operator
 import os
 import pathlib
@@ -38,6 +39,8 @@ MAX_PORT = 65_535
 # How long a call waits while Ray restarts the directory.
 _RESTART_S = 60.0
 _RETRY_S = 0.2
+# How long starting shards may take, in milliseconds.
+_START_MS = 300_000
 
 
 class Group:
@@ -86,7 +89,7 @@ class Group:
         """
         return self._ask("checkpoint", timeout_s=None, retry=False)
 
-    def add_shards(self, count: int, *, timeout_s: float = 300.0) -> list[int]:
+    def add_shards(self, count: int, *, timeout_ms: int | None = _START_MS) -> list[int]:
         """Adds shards, which take slots of the others for new items. No items are moved.
 
         Blocks until they serve. The sizes of the tables stay those of the whole group, so every
@@ -94,7 +97,7 @@ class Group:
 
         Args:
           count: Number of shards to add.
-          timeout_s: How long to wait for them, in seconds.
+          timeout_ms: How long to wait for them, in milliseconds; `None`: no limit.
 
         Returns:
           Indices of the new shards.
@@ -108,7 +111,8 @@ class Group:
         count = operator.index(count)
         if count < 1:
             raise InvalidArgumentError(f"count must be at least 1, got {count}")
-        return self._ask("add_shards", count, float(timeout_s), timeout_s=None, retry=False)
+        limit_s = _seconds(timeout_ms)
+        return self._ask("add_shards", count, limit_s, timeout_s=None, retry=False)
 
     def drain(self, shard: int | str, *, wait_s: float = 60.0) -> int:
         """Removes a shard from the group, and moves its items to the others.
@@ -190,7 +194,7 @@ def start(
     base_port: int | None = None,
     server_options: Mapping[str, Any] | None = None,
     runtime_env: Mapping[str, Any] | None = None,
-    timeout_s: float = 300.0,
+    timeout_ms: int | None = _START_MS,
 ) -> Group:
     """Starts a group of replay servers on the Ray cluster that this process is connected to.
 
@@ -221,7 +225,8 @@ def start(
         keeps when it restarts on the same node.
       server_options: More arguments of each `reverb.Server`, such as `tls`, `tokens`, `limits`.
       runtime_env: Ray's runtime environment of the servers, for example with `env_vars`.
-      timeout_s: How long to wait for the shards, which load their checkpoints meanwhile.
+      timeout_ms: How long to wait for the shards, which load their checkpoints meanwhile, in
+        milliseconds; `None`: no limit.
 
     Raises:
       InvalidArgumentError: If an argument is out of its range, or if the tables differ between
@@ -236,6 +241,7 @@ def start(
     check_initialized()
     check_group_name(name)
     check_placement(placement)
+    limit_s = _seconds(timeout_ms)
     nodes = nodes_of(ray.nodes(), {})
     if num_shards is None:
         num_shards = default_num_shards(placement, nodes)
@@ -281,7 +287,8 @@ def start(
     directory = _create_directory(settings, nodes[0].node_id)
     try:
         what = f"the directory of group '{name}'"
-        result_of(directory.begin.remote(float(timeout_s)), timeout_s + _RESTART_S, what)
+        answer_s = None if math.isinf(limit_s) else limit_s + _RESTART_S
+        result_of(directory.begin.remote(limit_s), answer_s, what)
     except BaseException:
         _end(name)
         raise
@@ -369,6 +376,22 @@ def _checkpoint_directory(path: str | os.PathLike[str] | None) -> str:
             f"checkpoint_directory must be an absolute path, the same on all nodes, got {path!r}"
         )
     return os.fspath(path)
+
+
+def _seconds(timeout_ms: int | None) -> float:
+    """Returns a timeout of milliseconds in seconds; infinite for `None`.
+
+    Raises:
+      InvalidArgumentError: If it is below 0.
+    """
+    if timeout_ms is None:
+        return math.inf
+    if (value := operator.index(timeout_ms)) < 0:
+        raise InvalidArgumentError(
+            "timeout_ms must be a number of milliseconds of at least 0, or None for no limit, got "
+            f"{value}"
+        )
+    return value / 1_000
 
 
 def _check_at_least_one(name: str, value: int) -> None:

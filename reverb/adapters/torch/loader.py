@@ -64,8 +64,8 @@ class Loader:
           transform: Called with every batch of tensors in the background thread; its results are
             returned.
           partial: As in `reverb.batches`.
-          **options: Other arguments of `reverb.batches`: `mix`, `seed`, `timeout_s`,
-            `rate_limiter_timeout_ms`, and those of `Client.sample_batch`.
+          **options: Other arguments of `reverb.batches`: `mix`, `seed`, `timeout_ms`,
+            `end_after_ms`, and those of `Client.sample_batch`.
 
         Raises:
           InvalidArgumentError: If an argument is out of its range.
@@ -107,8 +107,8 @@ class Loader:
         """Returns the next batch; blocks until there is one.
 
         Raises:
-          StopIteration: If the loader was closed, or after `rate_limiter_timeout_ms`.
-          DeadlineExceededError: After `timeout_s`; the text says what it waited for. Nothing is
+          StopIteration: If the loader was closed, or after `end_after_ms`.
+          DeadlineExceededError: After `timeout_ms`; the text says what it waited for. Nothing is
             lost: call again.
           ReverbError: If fetching or an update of priorities failed; the text names table and
             address.

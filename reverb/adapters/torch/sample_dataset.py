@@ -55,7 +55,7 @@ class SampleDataset(torch.utils.data.IterableDataset):
         self._loader()
 
     def __iter__(self) -> Iterator[Any]:
-        """Samples without end, or until `rate_limiter_timeout_ms`.
+        """Samples without end, or until `end_after_ms`.
 
         Raises:
           InvalidArgumentError: If a `DataLoader` would convert a `TensorDict`, which it cannot.

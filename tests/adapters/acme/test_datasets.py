@@ -105,18 +105,18 @@ def test_a_client_in_place_of_its_address(client):
 
 
 def test_a_loop_ends_with_the_timeout_of_the_rate_limiter(client):
-    dataset = make(client, batch_size=8, rate_limiter_timeout_ms=1)
+    dataset = make(client, batch_size=8, end_after_ms=1)
     # The four that are no batch are not handed out.
     assert [sample.data.action[0] for sample in dataset] == [0, 8]
 
 
 def test_single_items_end_with_the_timeout_of_the_rate_limiter(client):
-    dataset = make(client, rate_limiter_timeout_ms=1)
+    dataset = make(client, end_after_ms=1)
     assert [int(sample.data.action) for sample in dataset] == list(range(20))
 
 
 def test_a_batch_that_comes_bit_by_bit(client, fill):
-    with make(client, batch_size=30, timeout_s=20).as_numpy_iterator() as iterator:
+    with make(client, batch_size=30, timeout_ms=20_000).as_numpy_iterator() as iterator:
         # The existing items were requested long before the rest is written.
         while client.server_info()[TABLE].current_size:
             pass
@@ -212,7 +212,7 @@ def test_the_ratio_of_samples_to_inserts_is_kept(serve_tables, fill, until):
     table = replay_table(rate_limiter=limiter)
     client = serve_tables(table)
     fill(client, 3)
-    with iter(make(client, batch_size=2, prefetch_size=100, timeout_s=0.3)) as iterator:
+    with iter(make(client, batch_size=2, prefetch_size=100, timeout_ms=300)) as iterator:
         # 3 inserts, 2 samples each, and 2 more that the error buffer allows.
         for _ in range(4):
             next(iterator)
@@ -275,9 +275,11 @@ def test_items_with_other_columns_than_the_first(serve_tables):
             {"max_in_flight_samples_per_worker": 0},
             "max_in_flight_samples_per_worker must be at least 1, got 0",
         ),
+        ({"end_after_ms": -1}, "end_after_ms must be at least 0, got -1"),
         (
-            {"rate_limiter_timeout_ms": -1},
-            "rate_limiter_timeout_ms must be at least 0, got -1",
+            {"timeout_ms": -1},
+            "timeout_ms must be a number of milliseconds of at least 0, or None for no limit, got "
+            "-1",
         ),
         (
             {"table": {"a": 0.0}},

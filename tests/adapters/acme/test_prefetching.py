@@ -72,12 +72,12 @@ def test_next_waits_for_data(client, dataset, background):
 
 
 def test_next_with_a_timeout_says_what_it_waits_for(client, until):
-    dataset = datasets.make_reverb_dataset(client, batch_size=1, timeout_s=0.5)
+    dataset = datasets.make_reverb_dataset(client, batch_size=1, timeout_ms=500)
     with iter(dataset) as iterator:
         with pytest.raises(DeadlineExceededError) as caught:
             next(iterator)
         assert str(caught.value).startswith(
-            "no element after 0.5 s, waiting for a sample of table priority_table"
+            "no element after 500 ms, waiting for a sample of table priority_table"
         )
         insert(client, 1)
         until(iterator.ready)

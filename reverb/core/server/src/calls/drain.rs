@@ -13,11 +13,16 @@ use crate::service::Service;
 impl Answer for DrainRequest {
     async fn answer(self, service: &Arc<Service>, from: &From<'_>) -> Result<DrainResponse> {
         let seconds = self.timeout_s;
-        let timeout = Duration::try_from_secs_f64(seconds).map_err(|_| {
-            Error::invalid_argument(format!(
-                "timeout_s must be a number of seconds of at least 0, got {seconds}."
-            ))
-        })?;
+        let timeout = Duration::try_from_secs_f64(seconds);
+        let timeout = match timeout {
+            Ok(timeout) => timeout,
+            Err(_) if seconds == f64::INFINITY => Duration::MAX,
+            Err(_) => {
+                return Err(Error::invalid_argument(format!(
+                    "timeout_s must be a number of seconds of at least 0, got {seconds}."
+                )));
+            }
+        };
         let client = &from.changed_by.client;
         tracing::info!(%client, "draining: no new streams, and those that are open end");
         let drained = service.drain(timeout, from.changed_by.clone());

@@ -336,7 +336,7 @@ pub struct HoldRateLimiterRequest {
 pub struct HoldRateLimiterResponse {}
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct DrainRequest {
-    /// Time limit for the end of the streams, in seconds.
+    /// Time limit for the end of the streams, in seconds; infinite for none.
     #[prost(double, tag = "1")]
     pub timeout_s: f64,
 }
