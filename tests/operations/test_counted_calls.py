@@ -150,7 +150,8 @@ def test_a_stream_whose_process_is_killed_counts_once(server, does, method, code
     with Program(source, f"localhost:{server.port}") as program:
         assert program.line() == "ready"
         if code != "OK":
-            wait_until(lambda: server.status().tables["queue"].inserting.waiting == 2)
+            # One or two: the server reads no message behind one whose items wait.
+            wait_until(lambda: server.status().tables["queue"].inserting.waiting)
         program.kill()
     ends_with(server, method, code)
 
