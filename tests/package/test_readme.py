@@ -36,6 +36,7 @@ def test_snippets_run(run_snippets):
         "docs/howto/asyncio.md",
         "docs/howto/changing.md",
         "docs/howto/checkpoints.md",
+        "docs/howto/choosing.md",
         "docs/howto/connections.md",
         "docs/howto/export.md",
         "docs/howto/groups.md",
@@ -45,13 +46,16 @@ def test_snippets_run(run_snippets):
         "docs/howto/securing.md",
         "docs/howto/server.md",
         "docs/howto/testing.md",
+        "docs/howto/troubleshooting.md",
         "docs/howto/waiting.md",
         "docs/howto/watching.md",
+        "docs/index.md",
+        "docs/quickstart.md",
     ]
 
 
 def test_a_longer_quick_start_does_not_wait_for_itself(run_snippets, tmp_path):
-    text = README.read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
     assert "in range(20):" in text
     (tmp_path / "README.md").write_text(text.replace("in range(20):", "in range(2000):"))
     assert run_snippets("", tmp_path) == ["README.md"]
