@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+import reverb  # Its `BatchIterator`, whose module needs this one.
 from reverb._checks.arguments import check_at_least_one
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
@@ -73,9 +74,9 @@ _UNLIMITED_IN_FLIGHT_ITEMS = 1_000_000
 class Client:
     """A connection to one server, or to several behind one address.
 
-    Connects on first use. May be shared by threads, and sent to other processes: a pickled client
-    holds its address, its options and the paths of its credentials, but no token (see
-    `pickle_token`).
+    Connects on first use. A `with` block closes it. May be shared by threads, and sent to other
+    processes: a pickled client holds its address, its options and the paths of its credentials, but
+    no token (see `pickle_token`).
 
     Example:
       >>> server = reverb.Server([reverb.Table.queue("queue", max_size=10)])
@@ -448,7 +449,7 @@ class Client:
           InvalidArgumentError: If a number is below 1.
         """
         return BatchSampler(
-            self,
+            self._lasting(),
             table,
             check_at_least_one("batch_size", batch_size),
             num_buffers=2 if num_buffers is None else num_buffers,
@@ -1142,6 +1143,57 @@ class Client:
         max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
         writer = self._client.structured_writer([config.SerializeToString() for config in configs])
         return StructuredWriter(with_pending_limit(writer, max_pending_bytes))
+
+    def batches(
+        self, table: str | Mapping[str, float], batch_size: int | None, **options: Any
+    ) -> "reverb.BatchIterator":
+        """Samples batches without end, and fetches some batches ahead; see `reverb.batches`.
+
+        Example:
+          >>> with client.batches("table", 2) as batches:
+          ...     print(next(batches).data[0].shape)
+          (2, 1, 4)
+
+        Args:
+          table: Name of a table, or weights by name to mix several tables.
+          batch_size: Number of items in a batch, `B`; `None`: elements are single items.
+          **options: Other arguments of `reverb.batches`.
+
+        Returns:
+          An iterator; it begins to fetch at once, and goes on after `close` of the client.
+
+        Raises:
+          InvalidArgumentError: If an argument is out of its range. Errors of the server are raised
+            by `next`.
+        """
+        from reverb._batches.iterator import batches
+
+        return batches(self, table, batch_size, **options)
+
+    def close(self) -> None:
+        """Ends all calls that wait, and the connections that nothing else uses.
+
+        Threads that wait in a call of this client get a `FailedPreconditionError` at once, as do
+        all later calls. Writers and iterators that were made of it go on until they are closed.
+        Copies of the client are clients of their own. May be called more than once.
+        """
+        self._client.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _lasting(self) -> "Client":
+        """Returns this client for an object that may be used after `close`.
+
+        Raises:
+          FailedPreconditionError: If this client is closed.
+        """
+        lasting = object.__new__(type(self))
+        lasting.__dict__.update(self.__dict__, _client=self._client.lasting())
+        return lasting
 
     def _batches_ahead(self, request: BatchRequest, num_ahead: int) -> native.BatchesAhead:
         """Makes the core sample whole batches ahead, as a request describes them."""

@@ -386,7 +386,7 @@ class Calls:
           InvalidArgumentError: If a number is below 1.
         """
         return BatchSampler(
-            self,
+            self._lasting(),
             table,
             check_at_least_one("batch_size", batch_size),
             num_buffers=2 if num_buffers is None else num_buffers,

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from reverb import client as blocking
+from reverb._batches.iterator import batches
 from reverb._checks.arguments import check_at_least_one
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
@@ -35,6 +36,7 @@ from reverb._server.tls import ClientTls
 from reverb._writers.legacy import with_pending_limit
 from reverb._writers.sequence import sequence_options
 from reverb.aio.awaited_writer import AwaitedWriter, OpeningWriter
+from reverb.aio.batch_iterator import BatchIterator
 from reverb.aio.batch_sampler import BatchSampler
 from reverb.aio.event_loops import EventLoops
 from reverb.aio.sample_iterator import SampleIterator
@@ -74,8 +76,8 @@ class Client:
     immediately: a call with hundreds of megabytes blocks the loop for that long. Do not change data
     that is inserted, or use arrays that a batch is written to, before the call has returned.
 
-    `sample` and `scan` are for `async for`. Writers and `batch_sampler` are for `async with`; a
-    writer may be awaited instead.
+    `sample` and `scan` are for `async for`. Writers, `batches` and `batch_sampler` are for
+    `async with`; a writer may be awaited instead.
 
     A client may be used from several event loops, in several threads, one after another or at the
     same time. It has a pair of sockets for each loop; they are closed by `close`, at the end of
@@ -450,7 +452,7 @@ class Client:
           InvalidArgumentError: If a number is below 1.
         """
         return BatchSampler(
-            self,
+            self._lasting(),
             table,
             check_at_least_one("batch_size", batch_size),
             num_buffers=2 if num_buffers is None else num_buffers,
@@ -1041,12 +1043,36 @@ class Client:
     async def _release(self, hold: native.RateLimiterHold) -> None:
         await self._call(_Core.release_rate_limiter, hold)
 
+    def batches(
+        self, table: str | Mapping[str, float], batch_size: int | None, **options: Any
+    ) -> BatchIterator:
+        """Samples batches without end like its twin, for `async for` and `async with`.
+
+        Takes the arguments of `reverb.batches` after the client. Does not wait: it begins to fetch
+        in the background. A `convert` may be called in the thread of the event loop.
+
+        Returns:
+          An iterator to be closed. It goes on after `close` of the client.
+
+        Raises:
+          InvalidArgumentError: If an argument is out of its range.
+        """
+        self._loops.check_open()
+        iterator = batches(self._blocking, table, batch_size, **options)
+        return BatchIterator(iterator, self._client)
+
+    def _lasting(self) -> "Client":
+        """Returns this client, unless it is closed."""
+        self._loops.check_open()
+        return self
+
     async def close(self) -> None:
         """Ends all waiting calls, and closes the sockets that wake event loops.
 
         Tasks that wait for a call of this client are cancelled, in loops of other threads soon
         after. Later calls raise `FailedPreconditionError`. Writers of this client still send their
-        queued items, but cannot be awaited any more. May be called more than once.
+        queued items, but cannot be awaited any more; `batches` go on until they are closed. May be
+        called more than once.
         """
         await self._loops.close()
 

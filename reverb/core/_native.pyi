@@ -247,6 +247,13 @@ class Client:
 
         Values in it that are `None` come from the environment.
         """
+    def close(self) -> None:
+        """Ends calls that wait; later calls raise `FailedPreconditionError`.
+
+        Writers, samplers and batches that were made of it keep its connections.
+        """
+    def lasting(self) -> Client:
+        """Returns the same client for objects that outlive it: `close` does not end its calls."""
     def give_up_on_silence(self, limit_s: float) -> None:
         """Ends small calls when the server is silent for `limit_s` seconds. Not after a fork."""
     def is_local(self) -> bool:
