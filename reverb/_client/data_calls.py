@@ -17,7 +17,7 @@ from reverb._client.connecting import (
     DEFAULT_KEEPALIVE_S,
     DEFAULT_KEEPALIVE_TIMEOUT_S,
 )
-from reverb._client.rows import keys_of, step_of, steps_of, updates_of
+from reverb._client.rows import keys_of, sequence_of, step_of, steps_of, updates_of
 from reverb._server.tls import ClientTls
 from reverb.core import native
 from reverb.errors import SignatureMismatchError
@@ -154,6 +154,37 @@ class Calls:
         """
         steps = steps_of(self._flattener, data, priorities, removal_priorities)
         return keys_of(priorities, self._insert_rows(steps))
+
+    def insert_sequence(
+        self,
+        data: Any,
+        priorities: Mapping[str, float],
+        *,
+        removal_priorities: Mapping[str, float] | None = None,
+    ) -> None:
+        """Inserts a whole sequence, such as an episode, as one item into one or more tables.
+
+        Blocks until the server has confirmed the items. The tables' rate limiters may delay that.
+        Needs no history and no writer. Long columns are sent and stored in chunks of 256 KiB.
+
+        Example:
+          >>> client.insert_sequence([np.zeros((5, 4)), np.arange(5.0)], {"table": 1.0})
+
+        Args:
+          data: Nest of arrays `[T, ...]`, which may differ in `T`. Its columns are matched with
+            those of a table's signature by their names, if both have names.
+          priorities: As in `insert`.
+          removal_priorities: As in `insert`.
+
+        Raises:
+          InvalidArgumentError: If a leaf has no steps; the text names it. Otherwise as `insert`.
+          SignatureMismatchError: If dtypes or shapes do not match a table's signature, or if the
+            signature has no column of a name.
+          TableNotFoundError: If there is no such table.
+          UnavailableError: If no server answers.
+          UnimplementedError: As `insert`.
+        """
+        self._insert_sequence(sequence_of(self._flattener, data, priorities, removal_priorities))
 
     def sample(
         self,

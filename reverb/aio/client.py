@@ -22,7 +22,7 @@ from reverb._client.connecting import (
     DEFAULT_KEEPALIVE_S,
     DEFAULT_KEEPALIVE_TIMEOUT_S,
 )
-from reverb._client.rows import keys_of, step_of, steps_of, updates_of
+from reverb._client.rows import keys_of, sequence_of, step_of, steps_of, updates_of
 from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
@@ -225,6 +225,36 @@ class Client:
         """
         steps = steps_of(self._flattener, data, priorities, removal_priorities)
         return keys_of(priorities, await self._insert_rows(steps))
+
+    async def insert_sequence(
+        self,
+        data: Any,
+        priorities: Mapping[str, float],
+        *,
+        removal_priorities: Mapping[str, float] | None = None,
+    ) -> None:
+        """Inserts a whole sequence, such as an episode, as one item into one or more tables.
+
+        Waits until the server has confirmed the items. The tables' rate limiters may delay that.
+        Needs no history and no writer. Long columns are sent and stored in chunks of 256 KiB.
+
+        Args:
+          data: Nest of arrays `[T, ...]`, which may differ in `T`. Its columns are matched with
+            those of a table's signature by their names, if both have names.
+          priorities: As in `insert`.
+          removal_priorities: As in `insert`.
+
+        Raises:
+          InvalidArgumentError: If a leaf has no steps; the text names it. Otherwise as `insert`.
+          SignatureMismatchError: If dtypes or shapes do not match a table's signature, or if the
+            signature has no column of a name.
+          TableNotFoundError: If there is no such table.
+          UnavailableError: If no server answers.
+          UnimplementedError: As `insert`.
+        """
+        await self._insert_sequence(
+            sequence_of(self._flattener, data, priorities, removal_priorities)
+        )
 
     def sample(
         self,
@@ -1024,6 +1054,9 @@ class Client:
     async def _insert(self, step: tuple[Any, ...]) -> None:
         # The stream first, because the encoding of values depends on its server.
         await self._call(_Core.insert, await self._call(_Core.start_insert), *step)
+
+    async def _insert_sequence(self, sequence: tuple[Any, ...]) -> None:
+        await self._call(_Core.insert_sequence, await self._call(_Core.start_insert), *sequence)
 
     async def _insert_rows(self, steps: tuple[Any, ...]) -> np.ndarray:
         started = await self._call(_Core.start_insert)

@@ -48,6 +48,7 @@ def structured(client):
 CALLS = {
     "insert": lambda client: client.insert([1.0], {"table": 1.0}),
     "insert_batch": lambda client: client.insert_batch([np.ones(2)], {"table": 1.0}),
+    "insert_sequence": lambda client: client.insert_sequence([np.ones(2)], {"table": 1.0}),
     "sample": lambda client: next(client.sample("table")),
     "sample_batch": lambda client: client.sample_batch("table", 1),
     "batch_sampler": lambda client: client.batch_sampler("table", 1),

@@ -78,6 +78,7 @@ CALLS = {
 WRITERS = {
     "insert": lambda client: client.insert([1], {"table": 1.0}),
     "insert_batch": lambda client: client.insert_batch([np.arange(2)], {"table": np.ones(2)}),
+    "insert_sequence": lambda client: client.insert_sequence([np.arange(2)], {"table": 1.0}),
     "trajectory_writer": trajectory,
     "batched_trajectory_writer": batched,
     "sequence_writer": sequence,

@@ -322,6 +322,25 @@ impl Client {
         Ok(PyArray1::from_vec(py, keys))
     }
 
+    /// Columns `[T, ...]`, which may differ in `T`, as one item for each table.
+    #[pyo3(signature = (leaves, names, priorities, removal_priorities))]
+    fn insert_sequence(
+        &self,
+        py: Python<'_>,
+        leaves: Vec<Bound<'_, PyAny>>,
+        names: &Bound<'_, ColumnNames>,
+        priorities: &Bound<'_, PyDict>,
+        removal_priorities: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        let priorities = item_priorities(priorities, removal_priorities)?;
+        let mut insertion = self.wait(py, self.core()?.start_insert())?;
+        let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
+        insertion
+            .add_sequence(&all_values(&mut parsed)?, &names.get().0, &priorities)
+            .or_raise()?;
+        self.wait(py, insertion.finish())
+    }
+
     #[pyo3(signature = (max_sequence_length, chunk_length, delta_encoded, max_in_flight_items))]
     fn writer(
         &self,

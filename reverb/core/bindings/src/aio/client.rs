@@ -306,9 +306,28 @@ impl AsyncClient {
         })
     }
 
+    #[pyo3(signature = (insertion, leaves, names, priorities, removal_priorities))]
+    fn insert_sequence(
+        &self,
+        py: Python<'_>,
+        insertion: &Bound<'_, Insertion>,
+        leaves: Vec<Bound<'_, PyAny>>,
+        names: &Bound<'_, ColumnNames>,
+        priorities: &Bound<'_, PyDict>,
+        removal_priorities: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<PyAny>> {
+        let priorities = item_priorities(priorities, removal_priorities)?;
+        let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
+        let mut insertion = insertion.get().take().or_raise()?;
+        insertion
+            .add_sequence(&all_values(&mut parsed)?, &names.get().0, &priorities)
+            .or_raise()?;
+        self.start(py, insertion.finish(), none)
+    }
+
     #[pyo3(signature = (request))]
     fn sample_batch(&self, py: Python<'_>, request: BatchOptions) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core();
+        let core = self.client.get().core()?;
         let kept = Kept::default();
         let mut taken = Taken::new(&kept);
         let sampling = async move {
