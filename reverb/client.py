@@ -308,6 +308,7 @@ class Client:
         pad_to_multiple_of: int | None = None,
         columns: Any = None,
         distinct: bool = False,
+        squeeze: bool = False,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
         max_batch_bytes: int | str | None = None,
@@ -353,6 +354,8 @@ class Client:
             of the signature (a field with fields of its own stands for all of them), tuples of
             names, or positions in the flat list. `None`: all.
           distinct: Whether no item may be in the batch twice.
+          squeeze: Leaves out the dimension of steps: columns are `[B, ...]`, and every item must
+            have one step. Not with `ragged`.
           unpack_as_table_signature: As in `sample`. Columns that `columns` leaves out are missing
             in dicts, and `None` in lists and tuples.
           timeout_ms: As in `sample`.
@@ -367,7 +370,8 @@ class Client:
 
         Raises:
           InvalidArgumentError: If `batch_size` is below 1, if the items' dtypes or shapes differ,
-            if `out` has another dtype or shape than the batch, or if there is no such column.
+            if `out` has another dtype or shape than the batch, if there is no such column, or if
+            an item has several steps with `squeeze`; the text says how many.
             `error.samples` is a list with a `ReplaySample` for each item that was sampled, whose
             data is a flat list of columns `[T, ...]`; it may be empty.
           DataLossError: If an item is damaged.
@@ -392,6 +396,7 @@ class Client:
             pad_to_multiple_of,
             columns,
             distinct,
+            squeeze,
             timeout_ms,
             max_batch_bytes,
         )
@@ -451,6 +456,7 @@ class Client:
         partial: bool = False,
         columns: Any = None,
         distinct: bool = False,
+        squeeze: bool = False,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
         max_batch_bytes: int | str | None = None,
@@ -472,6 +478,7 @@ class Client:
           partial: As in `sample_batch`, but `False` by default.
           columns: As in `sample_batch`.
           distinct: As in `sample_batch`.
+          squeeze: As in `sample_batch`.
           unpack_as_table_signature: As in `sample_batch`.
           timeout_ms: As in `sample_batch`, for each batch.
           max_batch_bytes: As in `sample_batch`, for each batch.
@@ -487,6 +494,7 @@ class Client:
             partial=partial,
             columns=columns,
             distinct=distinct,
+            squeeze=squeeze,
             unpack_as_table_signature=unpack_as_table_signature,
             timeout_ms=timeout_ms,
             max_batch_bytes=max_batch_bytes,

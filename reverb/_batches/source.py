@@ -35,6 +35,7 @@ OPTIONS: dict[str, Any] = {
     "pad_to_multiple_of": None,
     "columns": None,
     "distinct": False,
+    "squeeze": False,
     "max_batch_bytes": None,
 }
 
