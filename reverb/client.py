@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+import reverb  # Its `BatchIterator`, whose module needs this one.
 from reverb._checks.arguments import check_at_least_one, check_timeout_ms
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
@@ -21,7 +22,7 @@ from reverb._client.connecting import (
     DEFAULT_KEEPALIVE_S,
     DEFAULT_KEEPALIVE_TIMEOUT_S,
 )
-from reverb._client.rows import keys_of, step_of, steps_of, updates_of
+from reverb._client.rows import keys_of, sequence_of, step_of, steps_of, updates_of
 from reverb._client.signatures import Signatures
 from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._nests.flat import flatten_with_labels
@@ -74,9 +75,9 @@ _UNLIMITED_IN_FLIGHT_ITEMS = 1_000_000
 class Client:
     """A connection to one server, or to several behind one address.
 
-    Connects on first use. May be shared by threads, and sent to other processes: a pickled client
-    holds its address, its options and the paths of its credentials, but no token (see
-    `pickle_token`).
+    Connects on first use. A `with` block closes it. May be shared by threads, and sent to other
+    processes: a pickled client holds its address, its options and the paths of its credentials, but
+    no token (see `pickle_token`).
 
     Example:
       >>> server = reverb.Server([reverb.Table.queue("queue", max_size=10)])
@@ -218,6 +219,37 @@ class Client:
         steps = steps_of(self._flattener, data, priorities, removal_priorities)
         return keys_of(priorities, self._insert_rows(steps))
 
+    def insert_sequence(
+        self,
+        data: Any,
+        priorities: Mapping[str, float],
+        *,
+        removal_priorities: Mapping[str, float] | None = None,
+    ) -> None:
+        """Inserts a whole sequence, such as an episode, as one item into one or more tables.
+
+        Blocks until the server has confirmed the items. The tables' rate limiters may delay that.
+        Needs no history and no writer. Long columns are sent and stored in chunks of 256 KiB.
+
+        Example:
+          >>> client.insert_sequence([np.zeros((5, 4)), np.arange(5.0)], {"table": 1.0})
+
+        Args:
+          data: Nest of arrays `[T, ...]`, which may differ in `T`. Its columns are matched with
+            those of a table's signature by their names, if both have names.
+          priorities: As in `insert`.
+          removal_priorities: As in `insert`.
+
+        Raises:
+          InvalidArgumentError: If a leaf has no steps; the text names it. Otherwise as `insert`.
+          SignatureMismatchError: If dtypes or shapes do not match a table's signature, or if the
+            signature has no column of a name.
+          TableNotFoundError: If there is no such table.
+          UnavailableError: If no server answers.
+          UnimplementedError: As `insert`.
+        """
+        self._insert_sequence(sequence_of(self._flattener, data, priorities, removal_priorities))
+
     def sample(
         self,
         table: str,
@@ -277,6 +309,7 @@ class Client:
         pad_to_multiple_of: int | None = None,
         columns: Any = None,
         distinct: bool = False,
+        squeeze: bool = False,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
         max_batch_bytes: int | str | None = None,
@@ -322,6 +355,8 @@ class Client:
             of the signature (a field with fields of its own stands for all of them), tuples of
             names, or positions in the flat list. `None`: all.
           distinct: Whether no item may be in the batch twice.
+          squeeze: Leaves out the dimension of steps: columns are `[B, ...]`, and every item must
+            have one step. Not with `ragged`.
           unpack_as_table_signature: As in `sample`. Columns that `columns` leaves out are missing
             in dicts, and `None` in lists and tuples.
           timeout_ms: As in `sample`.
@@ -336,7 +371,8 @@ class Client:
 
         Raises:
           InvalidArgumentError: If `batch_size` is below 1, if the items' dtypes or shapes differ,
-            if `out` has another dtype or shape than the batch, or if there is no such column.
+            if `out` has another dtype or shape than the batch, if there is no such column, or if
+            an item has several steps with `squeeze`; the text says how many.
             `error.samples` is a list with a `ReplaySample` for each item that was sampled, whose
             data is a flat list of columns `[T, ...]`; it may be empty.
           DataLossError: If an item is damaged.
@@ -361,6 +397,7 @@ class Client:
             pad_to_multiple_of,
             columns,
             distinct,
+            squeeze,
             timeout_ms,
             max_batch_bytes,
         )
@@ -420,6 +457,7 @@ class Client:
         partial: bool = False,
         columns: Any = None,
         distinct: bool = False,
+        squeeze: bool = False,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
         max_batch_bytes: int | str | None = None,
@@ -441,6 +479,7 @@ class Client:
           partial: As in `sample_batch`, but `False` by default.
           columns: As in `sample_batch`.
           distinct: As in `sample_batch`.
+          squeeze: As in `sample_batch`.
           unpack_as_table_signature: As in `sample_batch`.
           timeout_ms: As in `sample_batch`, for each batch.
           max_batch_bytes: As in `sample_batch`, for each batch.
@@ -449,13 +488,14 @@ class Client:
           InvalidArgumentError: If a number is below 1.
         """
         return BatchSampler(
-            self,
+            self._lasting(),
             table,
             check_at_least_one("batch_size", batch_size),
             num_buffers=2 if num_buffers is None else num_buffers,
             partial=partial,
             columns=columns,
             distinct=distinct,
+            squeeze=squeeze,
             unpack_as_table_signature=unpack_as_table_signature,
             timeout_ms=timeout_ms,
             max_batch_bytes=max_batch_bytes,
@@ -1065,6 +1105,9 @@ class Client:
     def _insert(self, step: tuple[Any, ...]) -> None:
         self._client.insert(*step)
 
+    def _insert_sequence(self, sequence: tuple[Any, ...]) -> None:
+        self._client.insert_sequence(*sequence)
+
     def _insert_rows(self, steps: tuple[Any, ...]) -> np.ndarray:
         return self._client.insert_batch(*steps)
 
@@ -1146,6 +1189,57 @@ class Client:
         max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
         writer = self._client.structured_writer([config.SerializeToString() for config in configs])
         return StructuredWriter(with_pending_limit(writer, max_pending_bytes))
+
+    def batches(
+        self, table: str | Mapping[str, float], batch_size: int | None, **options: Any
+    ) -> "reverb.BatchIterator":
+        """Samples batches without end, and fetches some batches ahead; see `reverb.batches`.
+
+        Example:
+          >>> with client.batches("table", 2) as batches:
+          ...     print(next(batches).data[0].shape)
+          (2, 1, 4)
+
+        Args:
+          table: Name of a table, or weights by name to mix several tables.
+          batch_size: Number of items in a batch, `B`; `None`: elements are single items.
+          **options: Other arguments of `reverb.batches`.
+
+        Returns:
+          An iterator; it begins to fetch at once, and goes on after `close` of the client.
+
+        Raises:
+          InvalidArgumentError: If an argument is out of its range. Errors of the server are raised
+            by `next`.
+        """
+        from reverb._batches.iterator import batches
+
+        return batches(self, table, batch_size, **options)
+
+    def close(self) -> None:
+        """Ends all calls that wait, and the connections that nothing else uses.
+
+        Threads that wait in a call of this client get a `FailedPreconditionError` at once, as do
+        all later calls. Writers and iterators that were made of it go on until they are closed.
+        Copies of the client are clients of their own. May be called more than once.
+        """
+        self._client.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _lasting(self) -> "Client":
+        """Returns this client for an object that may be used after `close`.
+
+        Raises:
+          FailedPreconditionError: If this client is closed.
+        """
+        lasting = object.__new__(type(self))
+        lasting.__dict__.update(self.__dict__, _client=self._client.lasting())
+        return lasting
 
     def _batches_ahead(self, request: BatchRequest, num_ahead: int) -> native.BatchesAhead:
         """Makes the core sample whole batches ahead, as a request describes them."""

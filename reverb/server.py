@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server, which serves tables."""
 
+import ipaddress
 import logging
 import operator
 import os
@@ -42,6 +43,17 @@ def _coordinator(address: str) -> Any:
     from reverb.cluster.coordinator import Coordinator
 
     return Coordinator(address)
+
+
+def _reachable(host: str | None) -> str:
+    """Returns a host by which this machine reaches a server that listens on `host`."""
+    try:
+        address = ipaddress.ip_address(host or "::")
+    except ValueError:
+        return str(host)  # A name.
+    if address.is_unspecified:
+        return "localhost"
+    return f"[{address}]" if address.version == 6 else str(address)
 
 
 def _as_shard(shard: Shard, tables: list[Table]) -> tuple[Any, list[Table]]:
@@ -183,6 +195,7 @@ class Server:
         else:
             options = checkpointer.internal_checkpointer()
         self._coordinator: Any = None
+        self._host, self._has_tls = host, tls is not None
         config = StartConfig(
             port=port,
             host=host,
@@ -220,6 +233,26 @@ class Server:
         clients understand.
         """
         return self._server.unix_address()
+
+    @property
+    def address(self) -> str:
+        """The address that a client on this machine passes to `Client`.
+
+        That of the Unix socket, if there is one. Otherwise host and port: `localhost:8000`, or the
+        `host` of the server if it is a single address, with `grpcs://` in front if the server has
+        TLS; its certificate must be valid for that host. A client in the same process uses no
+        socket at any of them but the address of a network.
+
+        Example:
+          >>> server = Server([Table.queue("queue", max_size=10)])
+          >>> with Client(server.address) as client:
+          ...     client.tables()
+          ['queue']
+        """
+        if self.unix_address is not None:
+            return self.unix_address
+        scheme = "grpcs://" if self._has_tls else ""
+        return f"{scheme}{_reachable(self._host)}:{self.port}"
 
     def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Everything that the server counts; like `Client.status`, without a connection."""

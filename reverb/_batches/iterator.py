@@ -197,7 +197,7 @@ def batches(
         out=out,
         **options,
     )
-    client = Client(client) if isinstance(client, str) else client
+    client = Client(client) if isinstance(client, str) else client._lasting()
     sources = [
         TableSource(
             client,

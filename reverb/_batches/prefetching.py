@@ -11,7 +11,16 @@ from typing import Any, Protocol
 
 from reverb import errors
 
-__all__ = ["Ahead", "Failure", "Pipe", "PrefetchIterator", "PrefetchStats", "Source", "Stopped"]
+__all__ = [
+    "Ahead",
+    "Failure",
+    "Patience",
+    "Pipe",
+    "PrefetchIterator",
+    "PrefetchStats",
+    "Source",
+    "Stopped",
+]
 
 # How long `close` waits for the thread, which checks for a stop several times per second.
 _JOIN_TIMEOUT_S = 5.0
@@ -56,13 +65,21 @@ class Pipe:
         self.has_ended = False
         self.error: BaseException | None = None
         self.is_stopped = False
+        # Called in the thread when there is an element or the end, for a coroutine that waits.
+        self.watcher: Callable[[], None] | None = None
         self.waits_for = "the first answer of the server"
 
     def stop(self) -> None:
         """Makes the thread end."""
         with self.changed:
             self.is_stopped = True
-            self.changed.notify_all()
+            self.notify()
+
+    def notify(self) -> None:
+        """Wakes all that wait for a change, with `changed` held."""
+        self.changed.notify_all()
+        if self.watcher is not None:
+            self.watcher()
 
     def check(self, waits_for: str | None = None) -> None:
         """Checks for a stop; sources call it several times per second.
@@ -209,6 +226,14 @@ class PrefetchIterator:
         is_ready = bool(self._pipe.elements) if self._ahead is None else self._ahead.is_ready()
         return is_ready or self._has_ended()
 
+    def patience(self) -> "Patience":
+        """Returns how long `next` may wait from now on."""
+        return Patience(self._timeout_ms, time.monotonic())
+
+    def waits_for(self) -> str:
+        """Reason why `next` waits."""
+        return self._pipe.waits_for if self._ahead is None else self._ahead.waits_for()
+
     def retrieved_elements(self) -> int:
         """Number of elements that `next` has returned."""
         return self._num_retrieved
@@ -258,7 +283,7 @@ class PrefetchIterator:
             finally:
                 self._wait_s += time.monotonic() - began if waited_s is None else waited_s
             if not self._has_ended():
-                patience = patience or _Patience(self._timeout_ms, start)
+                patience = patience or Patience(self._timeout_ms, start)
                 patience.check(ahead.waits_for())
                 began = time.monotonic()
         if self._pipe.error is not None:
@@ -267,13 +292,13 @@ class PrefetchIterator:
 
     def _wait(self) -> None:
         """Waits for an element or the end, with `changed` held."""
-        pipe, patience = self._pipe, _Patience(self._timeout_ms, time.monotonic())
+        pipe, patience = self._pipe, self.patience()
         while not pipe.elements and not self._has_ended():
             patience.check(pipe.waits_for)
             pipe.changed.wait(patience.rest_s())
 
 
-class _Patience:
+class Patience:
     """How long `next` waits before it raises."""
 
     def __init__(self, timeout_ms: int | None, start: float) -> None:
@@ -302,7 +327,7 @@ def _fetch(source: Source, pipe: Pipe) -> None:
                 with pipe.changed:
                     pipe.check()
                     pipe.elements.append((time.monotonic(), element))
-                    pipe.changed.notify_all()
+                    pipe.notify()
                 count -= 1
             if count > 0:
                 return
@@ -313,7 +338,7 @@ def _fetch(source: Source, pipe: Pipe) -> None:
     finally:
         with pipe.changed:
             pipe.has_ended = True
-            pipe.changed.notify_all()
+            pipe.notify()
 
 
 def _reserve(pipe: Pipe) -> int:

@@ -35,6 +35,7 @@ OPTIONS: dict[str, Any] = {
     "pad_to_multiple_of": None,
     "columns": None,
     "distinct": False,
+    "squeeze": False,
     "max_batch_bytes": None,
 }
 
@@ -332,7 +333,11 @@ class TableSource:
 
 
 class CoreBatches:
-    """Batches of a table that the core samples ahead; see `prefetching.Ahead`."""
+    """Batches of a table that the core samples ahead; see `prefetching.Ahead`.
+
+    Attributes:
+      native: The batches of the core.
+    """
 
     def __init__(
         self,
@@ -343,7 +348,7 @@ class CoreBatches:
     ) -> None:
         self._source = source
         self._request = request
-        self._ahead = ahead
+        self.native = ahead
         self._convert = convert
         self.start, self.close = ahead.start, ahead.close
         self.is_ready, self.num_ready = ahead.is_ready, ahead.num_ready
@@ -351,7 +356,7 @@ class CoreBatches:
     def next(self, timeout_s: float | None) -> tuple[Any, float, float] | None:
         """Returns a batch, its age, and the time spent waiting for it, in seconds."""
         try:
-            found = self._ahead.next(timeout_s)
+            found = self.native.next(timeout_s)
         except errors.ReverbError as error:
             keep_flat_samples(error)
             explained = self._source._explained(error, [])
@@ -369,7 +374,7 @@ class CoreBatches:
 
     def waits_for(self) -> str:
         """Reason why `next` waits."""
-        reason = self._ahead.waits_for()
+        reason = self.native.waits_for()
         purpose = self._source._purpose()
         return purpose if reason is None else f"{purpose}: {reason}"
 

@@ -31,7 +31,7 @@ class BatchForm:
     """Options of a batch's form, where they differ from the defaults. The core reads it.
 
     Attributes:
-      ragged: How items of different lengths become a batch.
+      ragged: How items of different lengths become a batch; "squeeze": all have one step.
       multiple_of: Rounds the largest length up to a multiple of this.
       indices: Positions of the columns; empty for all.
       outputs: The arrays to write to; `None`: new memory.
@@ -45,9 +45,10 @@ class BatchForm:
     max_batch_bytes: int | None = None
 
 
-# Shared by many requests, so it must not be changed.
-_PACKED = BatchForm()
+# Shared by many requests, so they must not be changed.
+_PACKED, _SQUEEZED = BatchForm(), BatchForm()
 _PACKED.ragged = "packed"
+_SQUEEZED.ragged = "squeeze"
 
 
 class BatchRequest:
@@ -91,6 +92,7 @@ class BatchRequest:
         pad_to_multiple_of: int | None,
         columns: Any,
         distinct: bool,
+        squeeze: bool,
         timeout_ms: int | None,
         max_batch_bytes: int | str | None,
     ) -> None:
@@ -102,6 +104,13 @@ class BatchRequest:
         self.distinct = bool(distinct)
         self.timeout_ms = timeout_ms
         is_usual = out is columns is pad_to_multiple_of is max_batch_bytes is None and pad == 0
+        if squeeze:
+            if ragged != "error":
+                raise InvalidArgumentError(
+                    "squeeze is for items of one step, and ragged for items of different lengths: "
+                    f"give only one of them, got squeeze={squeeze} and ragged={ragged!r}"
+                )
+            self.form = _SQUEEZED
         if is_usual and ragged == "packed":
             self.form = _PACKED
         elif not is_usual or ragged != "error":
@@ -117,11 +126,12 @@ class BatchRequest:
         max_batch_bytes: int | str | None,
     ) -> None:
         """Checks and stores the options of the batch's form."""
+        is_squeezed = self.form is not None
         self.form = form = BatchForm()
         if max_batch_bytes is not None:
             form.max_batch_bytes = parse_byte_size_or_share("max_batch_bytes", max_batch_bytes)
         form.multiple_of = _check_ragged(ragged, pad, pad_to_multiple_of, out)
-        form.ragged = ragged
+        form.ragged = "squeeze" if is_squeezed else ragged
         self.columns = columns
         self.is_flat = out is None and ragged != "pad"
         self._out = out

@@ -17,7 +17,7 @@ from reverb._client.connecting import (
     DEFAULT_KEEPALIVE_S,
     DEFAULT_KEEPALIVE_TIMEOUT_S,
 )
-from reverb._client.rows import keys_of, step_of, steps_of, updates_of
+from reverb._client.rows import keys_of, sequence_of, step_of, steps_of, updates_of
 from reverb._server.tls import ClientTls
 from reverb.core import native
 from reverb.errors import SignatureMismatchError
@@ -155,6 +155,37 @@ class Calls:
         steps = steps_of(self._flattener, data, priorities, removal_priorities)
         return keys_of(priorities, self._insert_rows(steps))
 
+    def insert_sequence(
+        self,
+        data: Any,
+        priorities: Mapping[str, float],
+        *,
+        removal_priorities: Mapping[str, float] | None = None,
+    ) -> None:
+        """Inserts a whole sequence, such as an episode, as one item into one or more tables.
+
+        Blocks until the server has confirmed the items. The tables' rate limiters may delay that.
+        Needs no history and no writer. Long columns are sent and stored in chunks of 256 KiB.
+
+        Example:
+          >>> client.insert_sequence([np.zeros((5, 4)), np.arange(5.0)], {"table": 1.0})
+
+        Args:
+          data: Nest of arrays `[T, ...]`, which may differ in `T`. Its columns are matched with
+            those of a table's signature by their names, if both have names.
+          priorities: As in `insert`.
+          removal_priorities: As in `insert`.
+
+        Raises:
+          InvalidArgumentError: If a leaf has no steps; the text names it. Otherwise as `insert`.
+          SignatureMismatchError: If dtypes or shapes do not match a table's signature, or if the
+            signature has no column of a name.
+          TableNotFoundError: If there is no such table.
+          UnavailableError: If no server answers.
+          UnimplementedError: As `insert`.
+        """
+        self._insert_sequence(sequence_of(self._flattener, data, priorities, removal_priorities))
+
     def sample(
         self,
         table: str,
@@ -214,6 +245,7 @@ class Calls:
         pad_to_multiple_of: int | None = None,
         columns: Any = None,
         distinct: bool = False,
+        squeeze: bool = False,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
         max_batch_bytes: int | str | None = None,
@@ -259,6 +291,8 @@ class Calls:
             of the signature (a field with fields of its own stands for all of them), tuples of
             names, or positions in the flat list. `None`: all.
           distinct: Whether no item may be in the batch twice.
+          squeeze: Leaves out the dimension of steps: columns are `[B, ...]`, and every item must
+            have one step. Not with `ragged`.
           unpack_as_table_signature: As in `sample`. Columns that `columns` leaves out are missing
             in dicts, and `None` in lists and tuples.
           timeout_ms: As in `sample`.
@@ -273,7 +307,8 @@ class Calls:
 
         Raises:
           InvalidArgumentError: If `batch_size` is below 1, if the items' dtypes or shapes differ,
-            if `out` has another dtype or shape than the batch, or if there is no such column.
+            if `out` has another dtype or shape than the batch, if there is no such column, or if
+            an item has several steps with `squeeze`; the text says how many.
             `error.samples` is a list with a `ReplaySample` for each item that was sampled, whose
             data is a flat list of columns `[T, ...]`; it may be empty.
           DataLossError: If an item is damaged.
@@ -298,6 +333,7 @@ class Calls:
             pad_to_multiple_of,
             columns,
             distinct,
+            squeeze,
             timeout_ms,
             max_batch_bytes,
         )
@@ -357,6 +393,7 @@ class Calls:
         partial: bool = False,
         columns: Any = None,
         distinct: bool = False,
+        squeeze: bool = False,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
         max_batch_bytes: int | str | None = None,
@@ -378,6 +415,7 @@ class Calls:
           partial: As in `sample_batch`, but `False` by default.
           columns: As in `sample_batch`.
           distinct: As in `sample_batch`.
+          squeeze: As in `sample_batch`.
           unpack_as_table_signature: As in `sample_batch`.
           timeout_ms: As in `sample_batch`, for each batch.
           max_batch_bytes: As in `sample_batch`, for each batch.
@@ -386,13 +424,14 @@ class Calls:
           InvalidArgumentError: If a number is below 1.
         """
         return BatchSampler(
-            self,
+            self._lasting(),
             table,
             check_at_least_one("batch_size", batch_size),
             num_buffers=2 if num_buffers is None else num_buffers,
             partial=partial,
             columns=columns,
             distinct=distinct,
+            squeeze=squeeze,
             unpack_as_table_signature=unpack_as_table_signature,
             timeout_ms=timeout_ms,
             max_batch_bytes=max_batch_bytes,

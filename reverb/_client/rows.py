@@ -10,7 +10,7 @@ from reverb._checks.arguments import as_keys, as_rows
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 
-__all__ = ["keys_of", "step_of", "steps_of", "updates_of"]
+__all__ = ["keys_of", "sequence_of", "step_of", "steps_of", "updates_of"]
 
 
 def step_of(
@@ -26,6 +26,20 @@ def step_of(
     removal = None if removal_priorities is None else dict(removal_priorities)
     leaves, names = flattener.flatten(data)
     return leaves, names, dict(priorities), removal
+
+
+def sequence_of(
+    flattener: native.NestFlattener,
+    data: Any,
+    priorities: Mapping[str, float],
+    removal_priorities: Mapping[str, float] | None,
+) -> tuple[list[Any], native.ColumnNames, dict[str, float], dict[str, float] | None]:
+    """Returns the arguments of the native `insert_sequence`."""
+    leaves, names, items, removal = step_of(flattener, data, priorities, removal_priorities)
+    leaves = [native.as_array(leaf, f"column {at}") for at, leaf in enumerate(leaves)]
+    if not leaves:
+        raise InvalidArgumentError("data must have at least one leaf, got none")
+    return leaves, names, items, removal
 
 
 def steps_of(

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from reverb import client as blocking
+from reverb._batches.iterator import batches
 from reverb._checks.arguments import check_at_least_one, check_timeout_ms
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
@@ -22,7 +23,7 @@ from reverb._client.connecting import (
     DEFAULT_KEEPALIVE_S,
     DEFAULT_KEEPALIVE_TIMEOUT_S,
 )
-from reverb._client.rows import keys_of, step_of, steps_of, updates_of
+from reverb._client.rows import keys_of, sequence_of, step_of, steps_of, updates_of
 from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
@@ -36,6 +37,7 @@ from reverb._server.tls import ClientTls
 from reverb._writers.legacy import with_pending_limit
 from reverb._writers.sequence import sequence_options
 from reverb.aio.awaited_writer import AwaitedWriter, OpeningWriter
+from reverb.aio.batch_iterator import BatchIterator
 from reverb.aio.batch_sampler import BatchSampler
 from reverb.aio.event_loops import EventLoops
 from reverb.aio.sample_iterator import SampleIterator
@@ -75,8 +77,8 @@ class Client:
     immediately: a call with hundreds of megabytes blocks the loop for that long. Do not change data
     that is inserted, or use arrays that a batch is written to, before the call has returned.
 
-    `sample` and `scan` are for `async for`. Writers and `batch_sampler` are for `async with`; a
-    writer may be awaited instead.
+    `sample` and `scan` are for `async for`. Writers, `batches` and `batch_sampler` are for
+    `async with`; a writer may be awaited instead.
 
     A client may be used from several event loops, in several threads, one after another or at the
     same time. It has a pair of sockets for each loop; they are closed by `close`, at the end of
@@ -225,6 +227,36 @@ class Client:
         steps = steps_of(self._flattener, data, priorities, removal_priorities)
         return keys_of(priorities, await self._insert_rows(steps))
 
+    async def insert_sequence(
+        self,
+        data: Any,
+        priorities: Mapping[str, float],
+        *,
+        removal_priorities: Mapping[str, float] | None = None,
+    ) -> None:
+        """Inserts a whole sequence, such as an episode, as one item into one or more tables.
+
+        Waits until the server has confirmed the items. The tables' rate limiters may delay that.
+        Needs no history and no writer. Long columns are sent and stored in chunks of 256 KiB.
+
+        Args:
+          data: Nest of arrays `[T, ...]`, which may differ in `T`. Its columns are matched with
+            those of a table's signature by their names, if both have names.
+          priorities: As in `insert`.
+          removal_priorities: As in `insert`.
+
+        Raises:
+          InvalidArgumentError: If a leaf has no steps; the text names it. Otherwise as `insert`.
+          SignatureMismatchError: If dtypes or shapes do not match a table's signature, or if the
+            signature has no column of a name.
+          TableNotFoundError: If there is no such table.
+          UnavailableError: If no server answers.
+          UnimplementedError: As `insert`.
+        """
+        await self._insert_sequence(
+            sequence_of(self._flattener, data, priorities, removal_priorities)
+        )
+
     def sample(
         self,
         table: str,
@@ -284,6 +316,7 @@ class Client:
         pad_to_multiple_of: int | None = None,
         columns: Any = None,
         distinct: bool = False,
+        squeeze: bool = False,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
         max_batch_bytes: int | str | None = None,
@@ -329,6 +362,8 @@ class Client:
             of the signature (a field with fields of its own stands for all of them), tuples of
             names, or positions in the flat list. `None`: all.
           distinct: Whether no item may be in the batch twice.
+          squeeze: Leaves out the dimension of steps: columns are `[B, ...]`, and every item must
+            have one step. Not with `ragged`.
           unpack_as_table_signature: As in `sample`. Columns that `columns` leaves out are missing
             in dicts, and `None` in lists and tuples.
           timeout_ms: As in `sample`.
@@ -343,7 +378,8 @@ class Client:
 
         Raises:
           InvalidArgumentError: If `batch_size` is below 1, if the items' dtypes or shapes differ,
-            if `out` has another dtype or shape than the batch, or if there is no such column.
+            if `out` has another dtype or shape than the batch, if there is no such column, or if
+            an item has several steps with `squeeze`; the text says how many.
             `error.samples` is a list with a `ReplaySample` for each item that was sampled, whose
             data is a flat list of columns `[T, ...]`; it may be empty.
           DataLossError: If an item is damaged.
@@ -368,6 +404,7 @@ class Client:
             pad_to_multiple_of,
             columns,
             distinct,
+            squeeze,
             timeout_ms,
             max_batch_bytes,
         )
@@ -427,6 +464,7 @@ class Client:
         partial: bool = False,
         columns: Any = None,
         distinct: bool = False,
+        squeeze: bool = False,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
         max_batch_bytes: int | str | None = None,
@@ -443,6 +481,7 @@ class Client:
           partial: As in `sample_batch`, but `False` by default.
           columns: As in `sample_batch`.
           distinct: As in `sample_batch`.
+          squeeze: As in `sample_batch`.
           unpack_as_table_signature: As in `sample_batch`.
           timeout_ms: As in `sample_batch`, for each batch.
           max_batch_bytes: As in `sample_batch`, for each batch.
@@ -451,13 +490,14 @@ class Client:
           InvalidArgumentError: If a number is below 1.
         """
         return BatchSampler(
-            self,
+            self._lasting(),
             table,
             check_at_least_one("batch_size", batch_size),
             num_buffers=2 if num_buffers is None else num_buffers,
             partial=partial,
             columns=columns,
             distinct=distinct,
+            squeeze=squeeze,
             unpack_as_table_signature=unpack_as_table_signature,
             timeout_ms=timeout_ms,
             max_batch_bytes=max_batch_bytes,
@@ -1027,6 +1067,9 @@ class Client:
         # The stream first, because the encoding of values depends on its server.
         await self._call(_Core.insert, await self._call(_Core.start_insert), *step)
 
+    async def _insert_sequence(self, sequence: tuple[Any, ...]) -> None:
+        await self._call(_Core.insert_sequence, await self._call(_Core.start_insert), *sequence)
+
     async def _insert_rows(self, steps: tuple[Any, ...]) -> np.ndarray:
         started = await self._call(_Core.start_insert)
         return await self._call(_Core.insert_batch, started, *steps)
@@ -1045,12 +1088,36 @@ class Client:
     async def _release(self, hold: native.RateLimiterHold) -> None:
         await self._call(_Core.release_rate_limiter, hold)
 
+    def batches(
+        self, table: str | Mapping[str, float], batch_size: int | None, **options: Any
+    ) -> BatchIterator:
+        """Samples batches without end like its twin, for `async for` and `async with`.
+
+        Takes the arguments of `reverb.batches` after the client. Does not wait: it begins to fetch
+        in the background. A `convert` may be called in the thread of the event loop.
+
+        Returns:
+          An iterator to be closed. It goes on after `close` of the client.
+
+        Raises:
+          InvalidArgumentError: If an argument is out of its range.
+        """
+        self._loops.check_open()
+        iterator = batches(self._blocking, table, batch_size, **options)
+        return BatchIterator(iterator, self._client)
+
+    def _lasting(self) -> "Client":
+        """Returns this client, unless it is closed."""
+        self._loops.check_open()
+        return self
+
     async def close(self) -> None:
         """Ends all waiting calls, and closes the sockets that wake event loops.
 
         Tasks that wait for a call of this client are cancelled, in loops of other threads soon
         after. Later calls raise `FailedPreconditionError`. Writers of this client still send their
-        queued items, but cannot be awaited any more. May be called more than once.
+        queued items, but cannot be awaited any more; `batches` go on until they are closed. May be
+        called more than once.
         """
         await self._loops.close()
 

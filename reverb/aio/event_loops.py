@@ -62,6 +62,11 @@ class EventLoops:
         if calls is not None:
             calls.cancel(call)
 
+    def check_open(self) -> None:
+        """Raises `FailedPreconditionError` after `close`."""
+        if self._is_closed:
+            raise FailedPreconditionError("This reverb.aio.Client is closed; make a new one")
+
     async def close(self) -> None:
         """Ends all calls, in other threads' loops soon, and closes the sockets."""
         self._is_closed = True
@@ -78,8 +83,7 @@ class EventLoops:
 
     async def _begin(self) -> native.AsyncClient:
         """Prepares the running loop for calls, if this is its first one."""
-        if self._is_closed:
-            raise FailedPreconditionError("This reverb.aio.Client is closed; make a new one")
+        self.check_open()
         for loop, calls in list(self._calls.items()):
             if loop.is_closed():
                 _end(loop, calls, self._calls)

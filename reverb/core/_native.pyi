@@ -247,6 +247,13 @@ class Client:
 
         Values in it that are `None` come from the environment.
         """
+    def close(self) -> None:
+        """Ends calls that wait; later calls raise `FailedPreconditionError`.
+
+        Writers, samplers and batches that were made of it keep its connections.
+        """
+    def lasting(self) -> Client:
+        """Returns the same client for objects that outlive it: `close` does not end its calls."""
     def give_up_on_silence(self, limit_s: float) -> None:
         """Ends small calls when the server is silent for `limit_s` seconds. Not after a fork."""
     def is_local(self) -> bool:
@@ -292,6 +299,17 @@ class Client:
         All arrays must have the same length.
 
         Returns their keys, those of one row side by side; none for a group of servers.
+        """
+    def insert_sequence(
+        self,
+        leaves: Sequence[Any],
+        names: ColumnNames,
+        priorities: dict[str, float],
+        removal_priorities: dict[str, float] | None,
+    ) -> None:
+        """Inserts leaves `[T, ...]` as one item per table; returns when every item is confirmed.
+
+        `T` may differ between leaves.
         """
     def writer(
         self,
@@ -455,7 +473,17 @@ class AsyncClient:
         priorities: Mapping[str, NDArray[np.float64]],
         removal_priorities: dict[str, NDArray[np.float64]] | None,
     ) -> Call | NDArray[np.uint64]: ...
+    def insert_sequence(
+        self,
+        insertion: Insertion,
+        leaves: Sequence[Any],
+        names: ColumnNames,
+        priorities: dict[str, float],
+        removal_priorities: dict[str, float] | None,
+    ) -> Call | None: ...
     def sample_batch(self, request: Any) -> Call | BatchAnswer: ...
+    def batch_arrival(self, ahead: BatchesAhead) -> Call | None:
+        """Waits until `next` of these batches would return or raise at once."""
     def next_sample(self, sampler: Sampler) -> Any:
         """The next item, `None` after the last."""
     def trajectory_writer(

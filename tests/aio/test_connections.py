@@ -41,6 +41,8 @@ CALLS = {
     "batched_trajectory_writer": lambda client: client.batched_trajectory_writer(2, 1).__aenter__(),
     "sequence_writer": lambda client: client.sequence_writer("table", 1).__aenter__(),
     "batch_sampler": lambda client: anext(client.batch_sampler("table", 2)),
+    "batches": lambda client: anext(client.batches("table", 2)),
+    "insert_sequence": lambda client: client.insert_sequence([np.arange(2)], {"table": 1.0}),
 }
 
 

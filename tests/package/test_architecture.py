@@ -115,8 +115,9 @@ LAYERS = [
     },
     {"_client", "_server", "_writers", "trajectory_writer"},
     {"structured_writer"},
-    {"client"},
-    {"aio", "_batches"},
+    # `Client.batches` makes an iterator of `_batches`, which samples with a client.
+    {"client", "_batches"},
+    {"aio"},
     {"tf_ops"},
     {"tf_client", "trajectory_dataset", "timestep_dataset", "pattern_dataset"},
     {"server", "cluster"},

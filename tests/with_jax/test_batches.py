@@ -41,6 +41,13 @@ def test_data_is_on_the_device_and_the_info_is_not(client):
     assert set(info.key.tolist()) <= known
 
 
+def test_items_of_one_step_have_no_dimension_of_steps(client):
+    with reverb_jax.batches(client, "t", 32, squeeze=True) as batches:
+        data = next(batches).data
+    assert data["x"].shape == (32, 3)
+    assert jnp.array_equal(data["x"][:, 0], data["y"].astype(jnp.float32))
+
+
 @pytest.mark.parametrize(
     ("spec", "rows"), [(("x",), 8), ((("x", "y"),), 4), ((), 32), (("y",), 16)], ids=str
 )

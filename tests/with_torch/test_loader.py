@@ -51,6 +51,13 @@ def test_tensors_are_the_memory_of_the_batch(client):
         assert loader.stats().num_returned == 4
 
 
+def test_items_of_one_step_have_no_dimension_of_steps(client):
+    with Loader(client, "t", 32, squeeze=True) as loader:
+        data = next(loader).data
+    assert data["x"].shape == (32, 3)
+    assert torch.equal(data["x"][:, 0], data["y"].float())
+
+
 def test_a_batch_above_its_limit_is_an_error(client):
     with Loader(client, "t", 32, max_batch_bytes=32 * 20) as loader:
         next(loader)

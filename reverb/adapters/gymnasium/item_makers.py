@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make the items that each step completes."""
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from functools import cache
@@ -15,6 +16,8 @@ from reverb.adapters.gymnasium.items import Episodes, Items, Sequences, Transiti
 from reverb.adapters.gymnasium.step_writer import NewItems, Step, StepWriter
 
 __all__ = ["ItemMaker", "make_item_maker", "num_rows"]
+
+_logger = logging.getLogger("reverb")
 
 
 class ItemMaker(Protocol):
@@ -161,13 +164,25 @@ class SequenceMaker:
         self._create(step, where & (steps >= self._num_steps) & ~self._ends_sequence(steps))
         short = where & (steps > 0) & (steps < self._num_steps)
         if not self._keeps_short:
-            self.num_dropped_episodes += int(np.count_nonzero(short))
+            self._drop(steps[short])
             return
         items = [
             NewItems(self._columns().sequence(num_steps), short & (steps == num_steps), step)
             for num_steps in np.unique(steps[short]).tolist()
         ]
         self._writer.create_items(items)
+
+    def _drop(self, lengths: np.ndarray) -> None:
+        """Counts episodes of these lengths, which are in no item, and tells of the first."""
+        if len(lengths) and not self.num_dropped_episodes:
+            _logger.warning(
+                "an episode of %d steps is in no item, because a sequence has burn_in + length = "
+                "%d steps. Such episodes are counted in num_dropped_episodes of the recorder, and "
+                'not told again; short_episodes="keep" makes shorter items of them',
+                lengths[0],
+                self._num_steps,
+            )
+        self.num_dropped_episodes += len(lengths)
 
     def _ends_sequence(self, steps: np.ndarray) -> np.ndarray:
         """Whether a sequence that began at a multiple of the stride ends at this step."""

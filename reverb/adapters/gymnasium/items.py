@@ -58,8 +58,8 @@ class Sequences:
       burn_in: Number of steps before these, to warm up a recurrent state.
       discount: As in `Transitions`.
       short_episodes: Treatment of an episode of fewer than `T` steps. "drop": it is in no item, and
-        `num_dropped_episodes` counts it. "keep": it becomes a shorter item, so that batches are
-        ragged.
+        `num_dropped_episodes` counts it; the log tells of the first. "keep": it becomes a shorter
+        item, so that batches are ragged.
 
     Example:
       >>> from reverb.adapters import gymnasium

@@ -113,6 +113,7 @@ fn ragged_form(name: &str, multiple_of: usize) -> PyResult<RaggedForm> {
         "error" => Ok(RaggedForm::Refuse),
         "pad" => Ok(RaggedForm::Padded(multiple_of)),
         "packed" => Ok(RaggedForm::Packed),
+        "squeeze" => Ok(RaggedForm::Squeezed),
         _ => Err(Error::invalid_argument(format!(
             "ragged must be \"error\", \"pad\" or \"packed\", got {name:?}"
         )))

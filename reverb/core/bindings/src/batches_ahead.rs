@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Batches that are sampled ahead, for Python.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
@@ -25,7 +26,7 @@ const MAX_CLOSING: Duration = Duration::from_secs(5);
 /// Whole batches of one table, which a task of the core samples while the program is busy.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct BatchesAhead {
-    core: Local<Core>,
+    core: Arc<Local<Core>>,
     are_packed: bool,
 }
 
@@ -33,7 +34,7 @@ pub(crate) struct BatchesAhead {
 impl BatchesAhead {
     #[new]
     #[pyo3(signature = (client, request, num_ahead))]
-    fn new(client: &Client, request: BatchOptions, num_ahead: usize) -> Self {
+    fn new(client: &Client, request: BatchOptions, num_ahead: usize) -> PyResult<Self> {
         let ragged = request.form.ragged;
         let options = AheadOptions {
             table: request.table,
@@ -43,10 +44,10 @@ impl BatchesAhead {
             ragged,
             columns: request.form.columns,
             max_bytes: request.form.max_bytes,
-            is_local: client.is_local(),
+            is_local: client.is_local()?,
         };
-        let core = Local::new(Core::new(client.core(), options));
-        Self { core, are_packed: ragged == RaggedForm::Packed }
+        let core = Arc::new(Local::new(Core::new(client.core()?, options)));
+        Ok(Self { core, are_packed: ragged == RaggedForm::Packed })
     }
 
     /// Starts sampling.
@@ -124,6 +125,12 @@ impl BatchesAhead {
 }
 
 impl BatchesAhead {
+    /// The batches, for a call that outlives this one.
+    pub(crate) fn core(&self) -> PyResult<Arc<Local<Core>>> {
+        self.core.origin().check("iterator over batches").or_raise()?;
+        Ok(Arc::clone(&self.core))
+    }
+
     /// Waits for the next batch, for at most `limit`.
     async fn arrival(&self, limit: Option<Duration>) -> Result<()> {
         match limit {

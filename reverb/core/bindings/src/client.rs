@@ -29,6 +29,7 @@ use crate::array::{all_values, parse_leaves};
 use crate::batch::{self, BatchAnswer, Lent};
 use crate::batch_options::BatchOptions;
 use crate::batched_writer::BatchedTrajectoryWriter;
+use crate::closing::{Open, is_closed};
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
 use crate::legacy_writer::Writer;
@@ -50,23 +51,31 @@ pub(crate) struct Client {
     keepalive: Keepalive,
     /// Copied for every core, so that no lock in it can be held by another thread during a fork.
     security: Security,
-    /// Recreated after a fork.
-    core: Mutex<Local<Parts>>,
+    /// Recreated after a fork. `None` after `close`.
+    parts: Mutex<Option<Local<Parts>>>,
 }
 
-#[derive(Clone)]
 struct Parts {
     core: Arc<Core>,
     connector: AddressConnector,
+    open: Open,
 }
 
 impl Client {
-    pub(crate) fn core(&self) -> Arc<Core> {
-        self.parts().core
+    pub(crate) fn core(&self) -> PyResult<Arc<Core>> {
+        self.of_parts(|parts| Arc::clone(&parts.core)).or_raise()
     }
 
-    fn parts(&self) -> Parts {
-        let mut parts = self.core.lock();
+    fn connector(&self) -> Result<AddressConnector> {
+        self.of_parts(|parts| parts.connector.clone())
+    }
+
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if the client is closed.
+    fn of_parts<T>(&self, part: impl FnOnce(&Parts) -> T) -> Result<T> {
+        let mut parts = self.parts.lock();
+        let Some(parts) = &mut *parts else { return Err(is_closed()) };
         if !parts.origin().is_here() {
             let security = self.security.copy();
             // The address was parsed before.
@@ -76,12 +85,22 @@ impl Client {
                 *parts = Local::new(new);
             }
         }
-        parts.clone()
+        Ok(part(parts))
+    }
+
+    /// Waits for a call until it ends or the client is closed.
+    fn wait<T, F>(&self, py: Python<'_>, call: F) -> PyResult<T>
+    where
+        T: Send,
+        F: Future<Output = Result<T>> + Send,
+    {
+        let closed = self.of_parts(|parts| parts.open.closed()).or_raise()?;
+        wait(py, closed.or_ended(call))
     }
 
     /// Group at the address.
     pub(crate) fn group(&self, what: &str) -> Result<Arc<Group>> {
-        match self.parts().connector {
+        match self.connector()? {
             AddressConnector::Group(transport, _) => Ok(Arc::clone(transport.group())),
             AddressConnector::Servers(_) => Err(Error::invalid_argument(format!(
                 "{what} needs the address of a group of shards (shards:///...), got {}.",
@@ -92,7 +111,7 @@ impl Client {
 
     /// The single server at the address.
     fn shard(&self, what: &str) -> Result<Arc<dyn Shard>> {
-        match self.parts().connector {
+        match self.connector()? {
             AddressConnector::Servers(servers) if !servers.has_several_servers() => servers.shard(),
             _ => Err(Error::invalid_argument(format!(
                 "{} has several servers, and {what} is a call to one of them: make a client of \
@@ -112,7 +131,7 @@ impl Client {
         let call = SmallCall::named(name).ok_or_else(|| {
             PyValueError::new_err(format!("{name:?} is not the name of a small call."))
         })?;
-        let core = self.core();
+        let core = self.core()?;
         let limit = timeout_s.and_then(|s| Duration::try_from_secs_f64(s).ok());
         let request = Bytes::copy_from_slice(request);
         Ok((call, async move { core.small_call(call, request, limit).await }))
@@ -140,20 +159,44 @@ impl Client {
         let security = py.detach(|| credentials.open(&target, Environment::now())).or_raise()?;
         let copy = security.copy();
         let parts = new_parts(&server_address, connect_timeout, keepalive, copy).or_raise()?;
-        let core = Mutex::new(Local::new(parts));
-        Ok(Self { address: server_address, connect_timeout, keepalive, security, core })
+        let parts = Mutex::new(Some(Local::new(parts)));
+        Ok(Self { address: server_address, connect_timeout, keepalive, security, parts })
     }
 
     /// Ends questions and changes when the server is silent for this long. Not after a fork.
     #[pyo3(signature = (limit_s))]
     fn give_up_on_silence(&self, limit_s: f64) -> PyResult<()> {
-        self.core().give_up_on_silence(seconds("limit_s", limit_s)?);
+        self.core()?.give_up_on_silence(seconds("limit_s", limit_s)?);
         Ok(())
     }
 
+    /// Ends all calls that wait. Objects that were made of this client keep its connections.
+    fn close(&self, py: Python<'_>) {
+        let parts = self.parts.lock().take();
+        // Connections end, and files are closed.
+        py.detach(|| drop(parts));
+    }
+
+    /// The same client for objects that outlive it: `close` does not end its calls.
+    fn lasting(&self) -> PyResult<Self> {
+        let parts = self.of_parts(|Parts { core, connector, .. }| Parts {
+            core: Arc::clone(core),
+            connector: connector.clone(),
+            open: Open::new(),
+        });
+        Ok(Self {
+            address: self.address.clone(),
+            connect_timeout: self.connect_timeout,
+            keepalive: self.keepalive,
+            security: self.security.copy(),
+            parts: Mutex::new(Some(Local::new(parts.or_raise()?))),
+        })
+    }
+
     /// Returns true if the server is in this process now.
-    pub(crate) fn is_local(&self) -> bool {
-        matches!(self.parts().connector, AddressConnector::Servers(servers) if servers.is_local())
+    pub(crate) fn is_local(&self) -> PyResult<bool> {
+        let connector = self.connector().or_raise()?;
+        Ok(matches!(connector, AddressConnector::Servers(servers) if servers.is_local()))
     }
 
     /// Makes a small call: `Reset`, `Status` and others of `wire/calls.rs`. Takes and returns
@@ -167,7 +210,7 @@ impl Client {
         timeout_s: Option<f64>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let (call, asked) = self.small_call(name, request, timeout_s)?;
-        let answer = wait(py, asked)?;
+        let answer = self.wait(py, asked)?;
         if call.row.path == ResetRequest::PATH {
             // If the server runs in this process, this thread freed the items.
             py.detach(reverb_allocator::purge);
@@ -184,8 +227,8 @@ impl Client {
         deletes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         let (updates, deletes) = parse_mutation(updates, deletes)?;
-        let core = self.core();
-        wait(py, core.mutate_priorities(table, &updates, &deletes))
+        let core = self.core()?;
+        self.wait(py, core.mutate_priorities(table, &updates, &deletes))
     }
 
     #[pyo3(signature = (table, keys, priorities))]
@@ -197,8 +240,8 @@ impl Client {
         priorities: PyReadonlyArray1<'_, f64>,
     ) -> PyResult<()> {
         let updates = parse_row_updates(&keys, &priorities)?;
-        let core = self.core();
-        wait(py, core.mutate_priorities(table, &updates, &[]))
+        let core = self.core()?;
+        self.wait(py, core.mutate_priorities(table, &updates, &[]))
     }
 
     #[pyo3(signature = (table, count))]
@@ -208,14 +251,15 @@ impl Client {
         table: String,
         count: bool,
     ) -> PyResult<RateLimiterHold> {
-        let core = self.core();
-        let hold = wait(py, core.hold_rate_limiter(&HoldRateLimiterRequest { table, count }))?;
+        let core = self.core()?;
+        let hold =
+            self.wait(py, core.hold_rate_limiter(&HoldRateLimiterRequest { table, count }))?;
         Ok(RateLimiterHold::new(hold))
     }
 
     fn shard_info(&self, py: Python<'_>) -> PyResult<Vec<ShardRow>> {
         let group = self.group("shard_info").or_raise()?;
-        let rows = wait(py, async move { group.shard_info().await })?;
+        let rows = self.wait(py, async move { group.shard_info().await })?;
         Ok(rows.into_iter().map(|row| ShardRow::new(py, row)).collect())
     }
 
@@ -237,7 +281,7 @@ impl Client {
     ) -> PyResult<(i64, i64)> {
         let source = self.shard("the items to move").or_raise()?;
         let target = target.shard("the items to add").or_raise()?;
-        let moved = wait(py, async move {
+        let moved = self.wait(py, async move {
             reverb_shards::transfer::transfer(&*source, &*target, &table, &slots).await
         })?;
         Ok((moved.num_added, moved.num_present))
@@ -253,10 +297,10 @@ impl Client {
         removal_priorities: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<()> {
         let priorities = item_priorities(priorities, removal_priorities)?;
-        let mut insertion = wait(py, self.core().start_insert())?;
+        let mut insertion = self.wait(py, self.core()?.start_insert())?;
         let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
         insertion.add(&all_values(&mut parsed)?, &names.get().0, &priorities).or_raise()?;
-        wait(py, insertion.finish())
+        self.wait(py, insertion.finish())
     }
 
     /// All arrays must have the same length.
@@ -270,12 +314,31 @@ impl Client {
         removal_priorities: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let tables = row_priorities(priorities, removal_priorities)?;
-        let mut insertion = wait(py, self.core().start_insert())?;
+        let mut insertion = self.wait(py, self.core()?.start_insert())?;
         let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
         insertion.add_batch(&all_values(&mut parsed)?, &names.get().0, &tables).or_raise()?;
         let keys = insertion.keys();
-        wait(py, insertion.finish())?;
+        self.wait(py, insertion.finish())?;
         Ok(PyArray1::from_vec(py, keys))
+    }
+
+    /// Columns `[T, ...]`, which may differ in `T`, as one item for each table.
+    #[pyo3(signature = (leaves, names, priorities, removal_priorities))]
+    fn insert_sequence(
+        &self,
+        py: Python<'_>,
+        leaves: Vec<Bound<'_, PyAny>>,
+        names: &Bound<'_, ColumnNames>,
+        priorities: &Bound<'_, PyDict>,
+        removal_priorities: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        let priorities = item_priorities(priorities, removal_priorities)?;
+        let mut insertion = self.wait(py, self.core()?.start_insert())?;
+        let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
+        insertion
+            .add_sequence(&all_values(&mut parsed)?, &names.get().0, &priorities)
+            .or_raise()?;
+        self.wait(py, insertion.finish())
     }
 
     #[pyo3(signature = (max_sequence_length, chunk_length, delta_encoded, max_in_flight_items))]
@@ -287,10 +350,10 @@ impl Client {
         delta_encoded: bool,
         max_in_flight_items: usize,
     ) -> PyResult<Writer> {
-        let core = self.core();
+        let core = self.core()?;
         let options =
             LegacyOptions { max_sequence_length, chunk_length, delta_encoded, max_in_flight_items };
-        let signatures = wait(py, core.signatures())?;
+        let signatures = self.wait(py, core.signatures())?;
         Ok(Writer::new(LegacyWriter::new(&core, options, signatures)))
     }
 
@@ -302,8 +365,9 @@ impl Client {
         validate_items: bool,
         match_names: bool,
     ) -> PyResult<TrajectoryWriter> {
-        let core = self.core();
-        let signatures = if validate_items { Some(wait(py, core.signatures())?) } else { None };
+        let core = self.core()?;
+        let signatures =
+            if validate_items { Some(self.wait(py, core.signatures())?) } else { None };
         let writer = reverb_client::TrajectoryWriter::new(
             &core,
             num_keep_alive_refs,
@@ -321,8 +385,9 @@ impl Client {
         num_keep_alive_refs: usize,
         validate_items: bool,
     ) -> PyResult<BatchedTrajectoryWriter> {
-        let core = self.core();
-        let signatures = if validate_items { Some(wait(py, core.signatures())?) } else { None };
+        let core = self.core()?;
+        let signatures =
+            if validate_items { Some(self.wait(py, core.signatures())?) } else { None };
         let writer = BatchedWriter::new(&core, batch_size, num_keep_alive_refs, signatures);
         Ok(BatchedTrajectoryWriter::new(writer))
     }
@@ -333,8 +398,8 @@ impl Client {
         py: Python<'_>,
         options: SequenceArguments,
     ) -> PyResult<SequenceWriter> {
-        let core = self.core();
-        let signatures = wait(py, core.signatures())?;
+        let core = self.core()?;
+        let signatures = self.wait(py, core.signatures())?;
         let writer = reverb_client::SequenceWriter::new(&core, options.into(), signatures);
         Ok(SequenceWriter::new(writer.or_raise()?))
     }
@@ -343,7 +408,8 @@ impl Client {
     #[allow(clippy::needless_pass_by_value, reason = "an argument of Python")]
     fn structured_writer(&self, configs: Vec<Vec<u8>>) -> PyResult<StructuredWriter> {
         let configs = Configs::decode(&configs).or_raise()?;
-        Ok(StructuredWriter::new(reverb_client::StructuredWriter::new(&self.core(), configs)))
+        let core = self.core()?;
+        Ok(StructuredWriter::new(reverb_client::StructuredWriter::new(&core, configs)))
     }
 
     #[pyo3(signature = (table, max_samples, emit_timesteps, timeout_ms, unflatten))]
@@ -356,7 +422,8 @@ impl Client {
         unflatten: Option<Py<PyAny>>,
     ) -> PyResult<Sampler> {
         let timeout = sample_timeout_ms(timeout_ms).or_raise()?;
-        let cursor = SampleCursor::new(&self.core(), table, max_samples, timeout);
+        let core = self.core()?;
+        let cursor = SampleCursor::new(&core, table, max_samples, timeout);
         let cursor = Cursor::Sample(cursor);
         Ok(Sampler::new(cursor, emit_timesteps, unflatten))
     }
@@ -367,18 +434,19 @@ impl Client {
         table: &str,
         with_inserted_at: bool,
         unflatten: Option<Py<PyAny>>,
-    ) -> Sampler {
-        let cursor = Cursor::Scan(ScanCursor::new(&self.core(), table));
-        Sampler::new(cursor, false, unflatten).with_inserted_at(with_inserted_at)
+    ) -> PyResult<Sampler> {
+        let core = self.core()?;
+        let cursor = Cursor::Scan(ScanCursor::new(&core, table));
+        Ok(Sampler::new(cursor, false, unflatten).with_inserted_at(with_inserted_at))
     }
 
     #[pyo3(signature = (request))]
     fn sample_batch(&self, py: Python<'_>, request: BatchOptions) -> PyResult<BatchAnswer> {
-        let core = self.core();
+        let core = self.core()?;
         let lent = request.lend().or_raise()?;
         let given = lent.as_ref().map(Lent::columns);
         let mut taken = Vec::new();
-        let batch = wait(py, core.sample_batch(&request.request(), given, &mut taken));
+        let batch = self.wait(py, core.sample_batch(&request.request(), given, &mut taken));
         let batch = batch.map_err(|error| with_samples(py, error, &taken))?;
         let answer = request.answer(py, &taken, batch);
         keep_samples(taken);
@@ -416,7 +484,7 @@ fn new_parts(
     let options = Options { connect_timeout, keepalive, security, runtime: runtime.clone() };
     let connector = AddressConnector::new(address, options)?;
     let core = Core::new(address, Box::new(connector.clone()), connect_timeout, runtime);
-    Ok(Parts { core: Arc::new(core), connector })
+    Ok(Parts { core: Arc::new(core), connector, open: Open::new() })
 }
 
 /// Attaches the samples taken before a failure to its exception, flat: they exist nowhere else any

@@ -208,7 +208,7 @@ impl Client {
         if !columns.is_empty() {
             selects = !self.session.capabilities().await?.has(Capability::Columns);
         }
-        let stacking = (ragged == RaggedForm::Refuse).then(|| Stacking::new(batch_size));
+        let stacking = ragged.is_stacked().then(|| Stacking::new(batch_size));
         let options = SampleOptions { stacking, all_or_nothing: !partial, distinct };
         let mut cursor = SampleCursor::new(self, table, batch_size as u64, timeout)
             .at_once(options)

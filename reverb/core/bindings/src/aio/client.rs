@@ -25,6 +25,7 @@ use crate::array::{all_values, parse_leaves};
 use crate::batch::Lent;
 use crate::batch_options::BatchOptions;
 use crate::batched_writer::BatchedTrajectoryWriter;
+use crate::batches_ahead::BatchesAhead;
 use crate::client::{
     Client, item_priorities, matching, parse_mutation, parse_row_updates, row_priorities,
     with_samples,
@@ -218,7 +219,7 @@ impl AsyncClient {
         deletes: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         let (updates, deletes) = parse_mutation(updates, deletes)?;
-        let core = self.client.get().core();
+        let core = self.client.get().core()?;
         let call = async move { core.mutate_priorities(&table, &updates, &deletes).await };
         self.start(py, call, none)
     }
@@ -231,13 +232,13 @@ impl AsyncClient {
         priorities: PyReadonlyArray1<'_, f64>,
     ) -> PyResult<Py<PyAny>> {
         let updates = parse_row_updates(&keys, &priorities)?;
-        let core = self.client.get().core();
+        let core = self.client.get().core()?;
         let call = async move { core.mutate_priorities(&table, &updates, &[]).await };
         self.start(py, call, none)
     }
 
     fn hold_rate_limiter(&self, py: Python<'_>, table: String, count: bool) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core();
+        let core = self.client.get().core()?;
         let request = HoldRateLimiterRequest { table, count };
         self.start(py, async move { core.hold_rate_limiter(&request).await }, |py, hold| {
             Ok(Py::new(py, RateLimiterHold::new(hold))?.into_any())
@@ -262,7 +263,7 @@ impl AsyncClient {
     }
 
     fn start_insert(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core();
+        let core = self.client.get().core()?;
         self.start(py, async move { core.start_insert().await }, |py, insertion| {
             Ok(Py::new(py, Insertion::new(insertion))?.into_any())
         })
@@ -305,9 +306,28 @@ impl AsyncClient {
         })
     }
 
+    #[pyo3(signature = (insertion, leaves, names, priorities, removal_priorities))]
+    fn insert_sequence(
+        &self,
+        py: Python<'_>,
+        insertion: &Bound<'_, Insertion>,
+        leaves: Vec<Bound<'_, PyAny>>,
+        names: &Bound<'_, ColumnNames>,
+        priorities: &Bound<'_, PyDict>,
+        removal_priorities: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Py<PyAny>> {
+        let priorities = item_priorities(priorities, removal_priorities)?;
+        let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
+        let mut insertion = insertion.get().take().or_raise()?;
+        insertion
+            .add_sequence(&all_values(&mut parsed)?, &names.get().0, &priorities)
+            .or_raise()?;
+        self.start(py, insertion.finish(), none)
+    }
+
     #[pyo3(signature = (request))]
     fn sample_batch(&self, py: Python<'_>, request: BatchOptions) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core();
+        let core = self.client.get().core()?;
         let kept = Kept::default();
         let mut taken = Taken::new(&kept);
         let sampling = async move {
@@ -325,6 +345,20 @@ impl AsyncClient {
             }) as Answer
         };
         self.start_sampling(py, sampling, kept)
+    }
+
+    /// Waits until `next` of these batches would return or raise at once.
+    fn batch_arrival(
+        &self,
+        py: Python<'_>,
+        ahead: &Bound<'_, BatchesAhead>,
+    ) -> PyResult<Py<PyAny>> {
+        let core = ahead.get().core()?;
+        let arrival = async move {
+            core.arrival().await;
+            Ok(())
+        };
+        self.start(py, arrival, none)
     }
 
     /// Next item of `Client.sampler` or `Client.scanner`, `None` after the last.
@@ -354,7 +388,7 @@ impl AsyncClient {
         validate_items: bool,
         match_names: bool,
     ) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core();
+        let core = self.client.get().core()?;
         let matching = matching(match_names);
         let made = async move {
             let signatures = if validate_items { Some(core.signatures().await?) } else { None };
@@ -375,7 +409,7 @@ impl AsyncClient {
         num_keep_alive_refs: usize,
         validate_items: bool,
     ) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core();
+        let core = self.client.get().core()?;
         let made = async move {
             let signatures = if validate_items { Some(core.signatures().await?) } else { None };
             Ok(BatchedWriter::new(&core, batch_size, num_keep_alive_refs, signatures))
@@ -388,7 +422,7 @@ impl AsyncClient {
 
     /// Like `trajectory_writer`.
     fn sequence_writer(&self, py: Python<'_>, options: SequenceArguments) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core();
+        let core = self.client.get().core()?;
         let made = async move {
             let signatures = core.signatures().await?;
             reverb_client::SequenceWriter::new(&core, options.into(), signatures)

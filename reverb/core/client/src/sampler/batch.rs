@@ -2,7 +2,7 @@
 //! Stacks items into arrays: every column becomes `[B, T, ...]`, decoded in place.
 
 use reverb_data::stacking::different_columns;
-use reverb_data::{Error, Result, Sampled};
+use reverb_data::{Error, ErrorKind, Result, Sampled};
 
 use crate::sampler::batch_column::{BatchColumn, ColumnRows, GivenColumn, check_num_given};
 use crate::sampler::batch_size::{self, BatchBounds, TakenBytes, no_room};
@@ -43,7 +43,7 @@ impl<'m> BatchBuilder<'m> {
     /// Adds the new items of `samples`. Errors are returned by `finish`.
     pub(crate) fn add(&mut self, samples: &[Sampled]) {
         // Items of different lengths need memory that is known only when all are there.
-        if self.ragged == RaggedForm::Refuse && self.failure.is_none() && self.is_small(samples) {
+        if self.ragged.is_stacked() && self.failure.is_none() && self.is_small(samples) {
             self.failure = self.stack(samples, self.bounds.batch_size).err();
         }
     }
@@ -56,13 +56,19 @@ impl<'m> BatchBuilder<'m> {
     /// does not fit; `DataLoss` for damaged chunks; `ResourceExhausted` if the batch exceeds its
     /// limit or the available memory.
     pub(crate) fn finish(mut self, samples: &[Sampled]) -> Result<Vec<BatchColumn>> {
-        if let Some(error) = self.failure {
-            return Err(error);
-        }
-        if self.ragged != RaggedForm::Refuse {
+        if !self.ragged.is_stacked() {
             return ragged::assemble(samples, self.bounds, self.ragged, self.given);
         }
-        self.stack(samples, samples.len())?;
+        let stacked = match self.failure.take() {
+            Some(error) => Err(error),
+            None => self.stack(samples, samples.len()),
+        };
+        stacked.map_err(|error| match self.ragged {
+            RaggedForm::Squeezed if error.kind() == ErrorKind::InvalidArgument => {
+                not_single(samples).unwrap_or(error)
+            }
+            _ => error,
+        })?;
         Ok(self.columns.into_iter().map(|column| column.finish(samples.len())).collect())
     }
 
@@ -132,6 +138,7 @@ impl<'m> BatchBuilder<'m> {
         let Some(first) = samples.first() else { return Ok(()) };
         let trajectory = &first.trajectory;
         let given = self.given.take();
+        let is_squeezed = self.ragged == RaggedForm::Squeezed;
         // The caller's memory fits the whole batch, even if fewer items come.
         let capacity = if given.is_some() { self.bounds.batch_size } else { capacity };
         if let Some(given) = &given {
@@ -139,7 +146,8 @@ impl<'m> BatchBuilder<'m> {
         }
         let mut plans: Vec<ColumnPlan> = Vec::with_capacity(trajectory.num_columns());
         for column in trajectory.columns() {
-            plans.push(ColumnPlan::new(trajectory, &column)?);
+            let plan = ColumnPlan::new(trajectory, &column)?;
+            plans.push(if is_squeezed { plan.squeezed()? } else { plan });
         }
         let of_column = |plan: &ColumnPlan| plan.item_bytes.saturating_mul(capacity);
         if given.is_none() {
@@ -160,6 +168,29 @@ impl<'m> BatchBuilder<'m> {
         self.columns = columns;
         Ok(())
     }
+}
+
+/// The error for items that cannot be squeezed: the first column with another number of steps than
+/// one, and its lengths.
+#[cold]
+fn not_single(samples: &[Sampled]) -> Option<Error> {
+    let num_columns = samples.first()?.trajectory.num_columns();
+    let lengths = |at: usize| {
+        samples.iter().filter_map(move |sampled| {
+            Some((sampled.key, sampled.trajectory.columns().nth(at)?.num_steps()))
+        })
+    };
+    let at = (0..num_columns).find(|&at| lengths(at).any(|(_, length)| length != 1))?;
+    let (key, longest) = lengths(at).max_by_key(|&(_, length)| length)?;
+    let shortest = lengths(at).map(|(_, length)| length).min()?;
+    let range = if shortest == longest {
+        format!("{longest} steps in every item")
+    } else {
+        format!("{shortest} to {longest} steps, {longest} in item {key}")
+    };
+    Some(Error::invalid_argument(format!(
+        "squeeze=True is for items of one step, but column {at} has {range}. Sample without squeeze."
+    )))
 }
 
 #[cfg(test)]

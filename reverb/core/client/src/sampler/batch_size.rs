@@ -59,7 +59,7 @@ fn too_large(bounds: BatchBounds, form: RaggedForm, taken: TakenBytes) -> Error 
     };
     let advice = match form {
         RaggedForm::Padded(_) => "Sample with ragged=\"packed\", which pads nothing, fewer items",
-        RaggedForm::Packed | RaggedForm::Refuse => "Sample fewer items",
+        _ => "Sample fewer items",
     };
     Error::resource_exhausted(format!(
         "A batch of {num_items} items {what}: the longest item, {key}, has {num_steps} steps. \

@@ -14,6 +14,8 @@ pub struct ColumnPlan {
     pub item_shape: Shape,
     /// True if the time dimension, which is 1, is left out.
     pub squeeze: bool,
+    /// True if it is left out of the batch of items that have it, too.
+    pub is_squeezed: bool,
     /// Bytes of one item's column; 0 for strings.
     pub item_bytes: usize,
 }
@@ -29,7 +31,22 @@ impl ColumnPlan {
     /// `DataLoss` or `InvalidArgument` if the chunks of the column contradict their headers.
     pub fn new(trajectory: &Trajectory, column: &Column<'_>) -> Result<Self> {
         let CheckedColumn { dtype, shape, num_bytes, .. } = trajectory.checked_column(column)?;
-        Ok(Self { dtype, item_shape: shape, squeeze: column.squeeze, item_bytes: num_bytes })
+        let squeeze = column.squeeze;
+        let (item_shape, item_bytes) = (shape, num_bytes);
+        Ok(Self { dtype, item_shape, squeeze, is_squeezed: squeeze, item_bytes })
+    }
+
+    /// The same plan for a batch without a time dimension.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the column has several steps.
+    pub fn squeezed(mut self) -> Result<Self> {
+        if self.item_shape.first() != Some(&1) {
+            return Err(Error::invalid_argument("squeeze=True is for items of one step"));
+        }
+        self.is_squeezed = true;
+        Ok(self)
     }
 
     /// Checks an item with the plans of all columns before memory is allocated.
@@ -58,7 +75,7 @@ impl ColumnPlan {
     pub fn batch_shape(&self, batch_size: usize) -> Shape {
         let mut shape = Shape::with_capacity(self.item_shape.len() + 1);
         shape.push(batch_size);
-        shape.extend_from_slice(&self.item_shape[usize::from(self.squeeze)..]);
+        shape.extend_from_slice(&self.item_shape[usize::from(self.is_squeezed)..]);
         shape
     }
 

@@ -119,8 +119,13 @@ fn batch(
     builder.finish(samples)
 }
 
-const FORMS: [RaggedForm; 4] =
-    [RaggedForm::Refuse, RaggedForm::Packed, RaggedForm::Padded(1), RaggedForm::Padded(1 << 40)];
+const FORMS: [RaggedForm; 5] = [
+    RaggedForm::Refuse,
+    RaggedForm::Squeezed,
+    RaggedForm::Packed,
+    RaggedForm::Padded(1),
+    RaggedForm::Padded(1 << 40),
+];
 
 proptest! {
     /// A batch is equal to its items or fails; memory never follows a false number.

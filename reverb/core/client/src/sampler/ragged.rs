@@ -21,11 +21,20 @@ pub enum RaggedForm {
     /// Items of different lengths are an error.
     #[default]
     Refuse,
+    /// `[B, ...]`: every column of every item has one step, and no time dimension.
+    Squeezed,
     /// `[B, T, ...]` with the length `T` of the longest item, rounded up to a multiple of this
     /// number, which is at least 1. Padding is zero.
     Padded(usize),
     /// `[sum of the lengths, ...]`.
     Packed,
+}
+
+impl RaggedForm {
+    /// True if all items must have the same shapes.
+    pub(crate) fn is_stacked(self) -> bool {
+        matches!(self, Self::Refuse | Self::Squeezed)
+    }
 }
 
 /// The columns of a batch.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Inserts of single steps: each step becomes one item in every table.
+//! Inserts without a history: of single steps, each of which becomes one item in every table, and
+//! of sequences, which become one item as a whole.
 //!
 //! The caller encodes the steps and sends them in a few large messages, on a stream that stays open
 //! for the next insert. There is no task and no history, unlike in the writers.
@@ -22,8 +23,8 @@ use reverb_wire::transport::{InsertBatch, InsertStream, NextStream, stream_ended
 use self::shards::ShardStreams;
 use super::cell::CellValue;
 use super::column_orders::{ColumnOrder, ColumnOrders, Matching};
-use super::rows::{RowEncoder, encode_step};
-use super::signatures::{check_steps, unknown_table};
+use super::rows::{RowEncoder, encode_sequence, encode_step};
+use super::signatures::{check_sequences, check_steps, unknown_table};
 use crate::retry::Backoff;
 use crate::session::{Session, Signatures};
 use crate::waits::{WaitFor, reported};
@@ -242,6 +243,59 @@ impl Insertion {
         Ok(())
     }
 
+    /// Adds columns `[T, ...]`, which may differ in `T`, as one item for each table. Columns with
+    /// the names of a table's signature are reordered. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// Errors of `add_batch`; `InvalidArgument` for a column without steps. Then no item was
+    /// created.
+    pub fn add_sequence<P: Into<ItemPriority> + Copy>(
+        &mut self,
+        columns: &[CellValue<'_>],
+        names: &Arc<ColumnNames>,
+        items: &[(String, P)],
+    ) -> Result<()> {
+        for (i, column) in columns.iter().enumerate() {
+            if column.shape().first().is_none_or(|&num_steps| num_steps == 0) {
+                let path = names.0.get(i).map(ToString::to_string).filter(|path| !path.is_empty());
+                return Err(Error::invalid_argument(format!(
+                    "column {} of a sequence must have shape [T, ...] with at least one step, got {}",
+                    path.unwrap_or_else(|| i.to_string()),
+                    shape_text(column.shape())
+                )));
+            }
+        }
+        let specs: Vec<(DType, &[usize])> =
+            columns.iter().map(|column| (column.dtype(), column.shape())).collect();
+        let mut orders = Vec::with_capacity(items.len());
+        for (table, priority) in items {
+            check_priority(table, (*priority).into())?;
+            let signature = self.signature(table);
+            let order = self.idle.by_name.of(table, names, signature)?;
+            match (signature, &order) {
+                (None, _) => self.check_step(table, &[])?,
+                (Some(signature), None) => check_sequences(signature, table, &specs)?,
+                (Some(signature), Some(order)) => {
+                    let specs: Vec<(DType, &[usize])> = order.iter().map(|&at| specs[at]).collect();
+                    check_sequences(signature, table, &specs)?;
+                }
+            }
+            orders.push(order);
+        }
+        let first = self.next_step();
+        let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
+        let trajectory = encode_sequence(columns, || keys.next_key(), first, chunk_maker)?;
+        for ((table, priority), order) in items.iter().zip(orders) {
+            let trajectory = match &order {
+                None => trajectory.clone(),
+                Some(order) => in_order(&trajectory, order)?,
+            };
+            self.push(&Arc::from(table.as_str()), (*priority).into(), trajectory);
+        }
+        Ok(())
+    }
+
     /// Keys of all items in order, those of one step side by side. Empty for a group, where each
     /// shard's keys are drawn when its items are sent.
     #[must_use]
@@ -411,21 +465,39 @@ async fn send_items(
 /// Number of items for the next message.
 fn message_len(items: &[NewItem]) -> usize {
     let mut bytes = 0;
-    let fits = |item: &&NewItem| {
-        let before = bytes;
+    for (at, item) in items.iter().enumerate().take(MESSAGE_ITEMS) {
+        // The items of one sequence go together, because its chunks are sent once a message.
+        if at > 0 && have_same_chunks(&items[at - 1], item) {
+            continue;
+        }
+        if bytes >= MESSAGE_BYTES {
+            return at;
+        }
         bytes += item.trajectory.chunk_bytes();
-        before < MESSAGE_BYTES
-    };
-    items[..items.len().min(MESSAGE_ITEMS)].iter().take_while(fits).count()
+    }
+    items.len().min(MESSAGE_ITEMS)
 }
 
-/// The message of these items. Items of one step follow each other and share their chunk.
+/// True for the items of one step, or of one sequence, in several tables.
+fn have_same_chunks(one: &NewItem, another: &NewItem) -> bool {
+    let (one, another) = (one.trajectory.chunks(), another.trajectory.chunks());
+    let is_same_list = || one.iter().zip(another).all(|(one, another)| one.is_same(another));
+    // A table with its columns in another order may list the chunks in another order.
+    let is_same_set = || {
+        let keys: HashSet<u64> = one.iter().map(reverb_data::Chunk::key).collect();
+        one.len() > 1 && another.iter().all(|chunk| keys.contains(&chunk.key()))
+    };
+    one.len() == another.len() && (is_same_list() || is_same_set())
+}
+
+/// The message of these items. Items of one step or sequence follow each other and share their
+/// chunks.
 fn batch(items: &[NewItem], is_local: bool) -> InsertBatch {
     let mut chunks = Vec::new();
     if !is_local {
-        for chunk in items.iter().flat_map(|item| item.trajectory.chunks()) {
-            if chunks.last().is_none_or(|last: &reverb_data::Chunk| !last.is_same(chunk)) {
-                chunks.push(chunk.clone());
+        for (at, item) in items.iter().enumerate() {
+            if at == 0 || !have_same_chunks(&items[at - 1], item) {
+                chunks.extend(item.trajectory.chunks().iter().cloned());
             }
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Encodes single steps as one chunk each, with their trajectories.
+//! Encodes single steps as one chunk each, and sequences as a few, with their trajectories.
 
 use reverb_data::codec::{is_never_compressed, put_string_tensor, put_tensor};
 use reverb_data::{Chunk, ChunkMaker, Result, SequenceRange, Shape, Trajectory, TrajectoryBuilder};
@@ -92,6 +92,101 @@ pub(super) fn encode_step(
     all_columns(&maker.make_of(key, range, false, payload), step.len())
 }
 
+/// Size up to which the columns of one length share a chunk: each alone would have more overhead
+/// than data.
+const MAX_SHARED_BYTES: usize = 4096;
+/// A chunk of a longer column ends at about this size. A sequence is always read as a whole, so its
+/// chunks are longer than a writer's, but messages and memory are still cut into pieces.
+const MAX_CHUNK_BYTES: usize = 256 * 1024;
+
+/// The trajectory of columns `[T, ...]`, each with at least one step. `range` is the first step.
+///
+/// # Errors
+///
+/// `InvalidArgument` if it has no columns.
+pub(super) fn encode_sequence(
+    columns: &[CellValue<'_>],
+    mut next_key: impl FnMut() -> u64,
+    range: SequenceRange,
+    maker: &mut ChunkMaker,
+) -> Result<Trajectory> {
+    if columns.is_empty() {
+        return Err(no_steps());
+    }
+    let mut make = |first: usize, num_steps: usize, payload: Vec<u8>| {
+        let step = |at: usize| range.start.saturating_add(i32::try_from(at).unwrap_or(i32::MAX));
+        let range = SequenceRange { start: step(first), end: step(first + num_steps - 1), ..range };
+        maker.make_of(next_key(), range, false, payload)
+    };
+    // Short columns of the same length, by their length.
+    let mut shared: Vec<(usize, Vec<usize>)> = Vec::new();
+    for (i, column) in columns.iter().enumerate() {
+        let num_steps = column.shape()[0];
+        if num_bytes(column) > MAX_SHARED_BYTES {
+            continue;
+        }
+        match shared.iter_mut().find(|(length, _)| *length == num_steps) {
+            Some((_, members)) => members.push(i),
+            None => shared.push((num_steps, vec![i])),
+        }
+    }
+    // The chunk of each short column, and its place in it.
+    let mut places: Vec<Option<(Chunk, usize)>> = vec![None; columns.len()];
+    for (num_steps, members) in shared {
+        let mut payload = Vec::new();
+        for &i in &members {
+            put_rows(&mut payload, &columns[i], 0, num_steps);
+        }
+        let chunk = make(0, num_steps, payload);
+        for (tensor, i) in members.into_iter().enumerate() {
+            places[i] = Some((chunk.clone(), tensor));
+        }
+    }
+    let mut builder = TrajectoryBuilder::new();
+    for (column, place) in columns.iter().zip(places) {
+        let num_steps = column.shape()[0];
+        if let Some((chunk, tensor)) = place {
+            builder.slice(&chunk, tensor, 0, num_steps);
+        } else {
+            let steps_per_chunk = (MAX_CHUNK_BYTES / (num_bytes(column) / num_steps).max(1)).max(1);
+            let mut first = 0;
+            while first < num_steps {
+                let count = steps_per_chunk.min(num_steps - first);
+                let mut payload = Vec::new();
+                put_rows(&mut payload, column, first, count);
+                builder.slice(&make(first, count, payload), 0, 0, count);
+                first += count;
+            }
+        }
+        builder.end_column(false);
+    }
+    builder.finish()
+}
+
+fn num_bytes(column: &CellValue<'_>) -> usize {
+    match column {
+        CellValue::Bytes { bytes, .. } => bytes.len(),
+        CellValue::Strings { strings, .. } => strings.iter().map(Vec::len).sum(),
+    }
+}
+
+/// Appends `count` steps of a column `[T, ...]`, from `first` on.
+fn put_rows(payload: &mut Vec<u8>, column: &CellValue<'_>, first: usize, count: usize) {
+    let num_steps = column.shape()[0];
+    let shape: Shape = std::iter::once(count).chain(column.shape()[1..].iter().copied()).collect();
+    match column {
+        CellValue::Bytes { dtype, bytes, .. } => {
+            let size = bytes.len() / num_steps;
+            let bytes = &bytes[first * size..(first + count) * size];
+            put_tensor(payload, *dtype, &shape, bytes, false);
+        }
+        CellValue::Strings { strings, .. } => {
+            let size = strings.len() / num_steps;
+            put_string_tensor(payload, &shape, &strings[first * size..(first + count) * size]);
+        }
+    }
+}
+
 fn put_step(payload: &mut Vec<u8>, cell: &CellValue<'_>) {
     let shape: Shape = std::iter::once(1).chain(cell.shape().iter().copied()).collect();
     match cell {
@@ -161,5 +256,71 @@ mod tests {
                 }
             }
         }
+
+        /// A sequence has its values again, whatever its columns are cut into.
+        #[test]
+        fn a_sequence_has_its_values(
+            columns in prop::collection::vec((1usize..40, 0usize..30_000), 1..5),
+            num_strings in 0usize..3000,
+            seed in any::<u8>(),
+        ) {
+            let data: Vec<Vec<u8>> = columns
+                .iter()
+                .map(|(steps, width)| (0..steps * width).map(|i| (i * 89) as u8 ^ seed).collect())
+                .collect();
+            let shapes: Vec<[usize; 2]> = columns.iter().map(|&(steps, width)| [steps, width]).collect();
+            let mut values: Vec<CellValue<'_>> = shapes
+                .iter()
+                .zip(&data)
+                .map(|(shape, bytes)| CellValue::Bytes { dtype: DType::UInt8, shape, bytes })
+                .collect();
+            let strings: Vec<Vec<u8>> = (0..num_strings).map(|i| vec![b'x'; i % 700]).collect();
+            let shape = [num_strings];
+            if num_strings > 0 {
+                values.push(CellValue::Strings { shape: &shape, strings: strings.clone() });
+            }
+            let (mut keys, mut maker) = (0, ChunkMaker::default());
+            let next_key = || { keys += 1; keys };
+            let range = SequenceRange { episode_id: 3, start: 5, end: 5, sparse: false };
+            let sequence = encode_sequence(&values, next_key, range, &mut maker).unwrap();
+            let decoded = sequence.decode().unwrap();
+            for (i, shape) in shapes.iter().enumerate() {
+                prop_assert_eq!(decoded[i].shape.as_slice(), shape);
+                prop_assert_eq!(&decoded[i].data, &TensorData::Bytes(data[i].clone()));
+            }
+            if num_strings > 0 {
+                let last = decoded.last().unwrap();
+                prop_assert_eq!(&last.data, &TensorData::Strings(strings));
+            }
+            for chunk in sequence.chunks() {
+                let range = chunk.range();
+                prop_assert!(range.start >= 5 && range.end >= range.start && range.end < 5 + 3000);
+            }
+            let longest = columns.iter().map(|(steps, width)| steps * width).max().unwrap_or(0);
+            prop_assert!(longest < 2 * MAX_CHUNK_BYTES || sequence.chunks().len() > 1);
+        }
+    }
+
+    #[test]
+    fn short_columns_of_one_length_share_a_chunk() {
+        let bytes = vec![1; 6000];
+        let column = |shape: &'static [usize; 2]| CellValue::Bytes {
+            dtype: DType::UInt8,
+            shape,
+            bytes: &bytes[..shape[0] * shape[1]],
+        };
+        let columns = [column(&[10, 4]), column(&[10, 9]), column(&[7, 1]), column(&[10, 600])];
+        let mut keys = 0;
+        let next_key = || {
+            keys += 1;
+            keys
+        };
+        let range = SequenceRange::default();
+        let maker = &mut ChunkMaker::default();
+        let sequence = encode_sequence(&columns, next_key, range, maker).unwrap();
+        let tensors: Vec<usize> = sequence.chunks().iter().map(Chunk::num_tensors).collect();
+        assert_eq!(tensors, [2, 1, 1]);
+        let none = encode_sequence(&[], || 1, range, maker).unwrap_err();
+        assert_eq!(none.kind(), reverb_data::ErrorKind::InvalidArgument);
     }
 }

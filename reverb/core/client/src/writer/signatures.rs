@@ -22,6 +22,23 @@ pub(super) fn check_steps(
     })
 }
 
+/// Checks columns `[T, ...]`, whose lengths may differ, with a signature of items or of steps.
+///
+/// # Errors
+///
+/// `SignatureMismatch`.
+pub(super) fn check_sequences(
+    signature: &Signature,
+    table: &str,
+    columns: &[(DType, &[usize])],
+) -> Result<()> {
+    signature.check(table, columns).or_else(|error| {
+        let are_steps =
+            signature.check_by(table, columns, |want, shape| want.shape_matches(&shape[1..]));
+        are_steps.map_err(|_| error)
+    })
+}
+
 /// Handles a table without a known signature.
 ///
 /// # Errors
