@@ -47,6 +47,7 @@ class CheckpointerOptions:
       keep_latest: Number of checkpoints to keep.
       restore_settings: Whether loading replaces the tables' settings by the stored ones.
       name: Name of the server in `path`; `None`: no name.
+      load: The checkpoint to load, and no other; `None`: the latest one in `path`.
     """
 
     path: str | None
@@ -55,6 +56,7 @@ class CheckpointerOptions:
     keep_latest: int = 1
     restore_settings: bool = False
     name: str | None = None
+    load: str | None = None
 
     @shown
     def __repr__(self) -> str:
@@ -80,7 +82,8 @@ class DefaultCheckpointer(CheckpointerBase):
     """Saves checkpoints to a directory, and loads them from it.
 
     At its start a server loads the latest complete checkpoint, that is, the last by name, because
-    names begin with the time. Checkpoints of dm-reverb are loaded too.
+    names begin with the time; or the one that `load` names. Checkpoints of dm-reverb are loaded
+    too.
 
     Several servers may save to one directory if each has a name that it keeps across restarts. Such
     a server loads the latest checkpoint of its name, and deletes only checkpoints of its name. A
@@ -98,6 +101,7 @@ class DefaultCheckpointer(CheckpointerBase):
       keep_latest: Number of checkpoints to keep.
       restore_settings: Whether loading replaces the tables' settings by the stored ones.
       name: Name of the server among those that save to `path`.
+      load: The checkpoint to load, and no other; `None`: the latest one.
     """
 
     def __init__(
@@ -109,6 +113,7 @@ class DefaultCheckpointer(CheckpointerBase):
         keep_latest: int = 1,
         restore_settings: bool = False,
         name: str | None = None,
+        load: str | None = None,
     ) -> None:
         """Makes a checkpointer; accesses no file yet.
 
@@ -128,9 +133,15 @@ class DefaultCheckpointer(CheckpointerBase):
             `_`, `-`, `.`. Only checkpoints saved under this name are loaded, else the fallback; if
             there are others, that is logged. `None`: the latest checkpoint is loaded, whichever
             server saved it.
+          load: A checkpoint: a path that `Client.checkpoint` returned, or where it was moved to. It
+            is loaded, whichever server saved it, and no other; a server does not start if it is
+            gone. Resolved like `path`. It may be in another directory than `path`; nothing is saved
+            there. No save deletes it, and it does not count for `keep_latest`. Each start with
+            this argument loads it again. `None`: the latest checkpoint is loaded.
 
         Raises:
-          InvalidArgumentError: If `path` is empty, `keep_latest` is below 1, or `name` is invalid.
+          InvalidArgumentError: If `path` or `load` is empty, `keep_latest` is below 1, `name` is
+            invalid, or there are both `load` and `fallback_checkpoint_path`.
         """
         if not os.fspath(path):
             raise InvalidArgumentError("path must not be empty")
@@ -138,6 +149,14 @@ class DefaultCheckpointer(CheckpointerBase):
             raise InvalidArgumentError(f"keep_latest must be at least 1, got {keep_latest}")
         if name is not None:
             native.check_server_name(name)
+        if load is not None and not os.fspath(load):
+            raise InvalidArgumentError("load must be the path of a checkpoint, got ''")
+        if load is not None and fallback_checkpoint_path:
+            raise InvalidArgumentError(
+                f"give only one of load and fallback_checkpoint_path, got load={str(load)!r} and "
+                f"fallback_checkpoint_path={str(fallback_checkpoint_path)!r}: with load, no other "
+                "checkpoint is loaded"
+            )
         self.path = absolute_path(path)
         self.group = group
         fallback = fallback_checkpoint_path
@@ -145,6 +164,7 @@ class DefaultCheckpointer(CheckpointerBase):
         self.keep_latest = operator.index(keep_latest)
         self.restore_settings = bool(restore_settings)
         self.name = name
+        self.load = None if load is None else absolute_path(load)
 
     def internal_checkpointer(self) -> CheckpointerOptions:
         """Returns the options for the server."""
@@ -155,6 +175,7 @@ class DefaultCheckpointer(CheckpointerBase):
             self.keep_latest,
             self.restore_settings,
             self.name,
+            self.load,
         )
 
     @shown

@@ -381,6 +381,15 @@ OPTIONS = (
         "name",
     ),
     Option(
+        "load_checkpoint",
+        field="server.checkpoint.load",
+        kind=str,
+        metavar="PATH",
+        check=_check_not_empty,
+        needs=("checkpoint_dir",),
+        help="load this checkpoint and no other, at every start; no save deletes it",
+    ),
+    Option(
         "checkpoint_interval",
         field="server.checkpoint.interval_s",
         kind=float,

@@ -115,6 +115,7 @@ def _start(settings: Settings) -> Server:
             keep_latest=settings["keep_checkpoints"],
             restore_settings=settings["restore_settings"],
             name=settings["checkpoint_name"],
+            load=settings["load_checkpoint"],
         )
     tables = server_from_proto.tables_from_proto(settings.tables)
     print_start(tables, settings["max_bytes"])

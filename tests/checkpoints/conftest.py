@@ -29,7 +29,14 @@ def serve():
     with contextlib.ExitStack() as stack:
 
         def serve(root, *tables, **options):
-            names = ("group", "fallback_checkpoint_path", "keep_latest", "restore_settings", "name")
+            names = (
+                "group",
+                "fallback_checkpoint_path",
+                "keep_latest",
+                "restore_settings",
+                "name",
+                "load",
+            )
             of_checkpointer = {name: options.pop(name) for name in names if name in options}
             checkpointer = reverb.checkpointers.DefaultCheckpointer(str(root), **of_checkpointer)
             server = reverb.Server(

@@ -194,6 +194,7 @@ server: {{
   checkpoint: {{
     # dir is not set  # default
     # name is not set  # default
+    # load is not set  # default
     # interval_s is not set  # default
     on_stop: false  # default
     keep: 1  # default
@@ -268,6 +269,7 @@ VALUES = {
     "log_format": st.sampled_from(["text", "json"]),
     "checkpoint_dir": texts,
     "checkpoint_name": st.just("a-0"),
+    "load_checkpoint": texts,
     "checkpoint_interval": st.floats(1e-300, 1e9),
     "checkpoint_on_stop": st.booleans(),
     "keep_checkpoints": st.integers(1, 2**31 - 1),

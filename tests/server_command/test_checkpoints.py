@@ -134,3 +134,15 @@ def test_a_second_server_on_a_directory_cannot_start(root):
             assert program.ended() == 1
             assert f"ERROR server: cannot start: Checkpoint {path} " in program.errors
             assert f"process {first.pid} on " in program.errors
+
+
+def test_a_chosen_checkpoint_is_loaded(root):
+    with running(root, "--checkpoint-on-stop", "--keep-checkpoints=3") as (program, client):
+        client.insert([1.0], {"t": 1.0})
+        older = client.checkpoint()
+        client.insert([2.0], {"t": 1.0})
+        stop(program)
+    for options, size in [((), 2), (("--load-checkpoint", older), 1)]:
+        with running(root, *options) as (program, client):
+            assert client.size("t") == size
+            stop(program)

@@ -54,6 +54,7 @@ impl Config {
         let (host, tls) = (self.http_host, security.is_some_and(|it| it.http_tls));
         let interval = self.checkpoint_interval_s.map(Duration::from_secs_f64);
         Ok(reverb_server::Config {
+            load: self.checkpoints.load.clone(),
             fallback: self.checkpoints.fallback.clone(),
             restore_settings: self.checkpoints.restore_settings,
             http: self.http_port.map(|port| HttpOptions { host, port, tls }),
@@ -89,6 +90,7 @@ pub(crate) struct Checkpoints {
     keep_latest: usize,
     restore_settings: bool,
     name: Option<String>,
+    load: Option<PathBuf>,
 }
 
 impl Checkpoints {

@@ -81,6 +81,13 @@ fn names(root: &Path) -> Result<Vec<OsString>> {
     Ok(names)
 }
 
+/// Names of the complete checkpoints in a directory, sorted. Empty if it cannot be read.
+pub(crate) fn complete(root: &Path) -> Vec<String> {
+    let names = names(root).unwrap_or_default();
+    let complete = names.iter().filter(|name| is_complete(&root.join(name)).is_ok_and(|it| it));
+    complete.map(|name| name.to_string_lossy().into_owned()).collect()
+}
+
 fn is_partial(name: &std::ffi::OsStr) -> bool {
     name.as_encoded_bytes().starts_with(PARTIAL.as_bytes())
 }
@@ -204,7 +211,8 @@ fn to_name(time: &DateTime<FixedOffset>) -> String {
 
 /// Deletes old checkpoints: all complete ones of this package that have the given server name (or
 /// none, if `server` is `None`), except for the newest `keep`. The last of `held` is one of these.
-/// Also deletes unfinished checkpoints of processes that have ended. Never deletes files that this
+/// The one that the user chose to load does not count and stays. Also deletes unfinished
+/// checkpoints of processes that have ended. Never deletes files that this
 /// package did not write, nor checkpoints of other running servers. Warns of running servers whose
 /// checkpoints could be mistaken for this server's.
 pub(crate) fn prune(root: &Path, keep: usize, server: Option<&ServerName>, held: &mut Held) {
@@ -217,6 +225,9 @@ pub(crate) fn prune(root: &Path, keep: usize, server: Option<&ServerName>, held:
         let Some(manifest) = own_manifest(&path) else { continue };
         let is_of_name = manifest.name.as_ref() == server;
         let is_mine = held.checkpoints.iter().any(|held| held.path == path);
+        if held.chosen.as_ref() == Some(&path) {
+            continue;
+        }
         let is_new = held.checkpoints.last().is_some_and(|held| held.path == path);
         if !is_mine
             && (is_of_name || server.is_none())

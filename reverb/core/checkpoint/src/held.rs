@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use reverb_data::{Error, Result, Unreadable, open_file, read_file};
 
-use crate::directory::{TABLES, latest};
+use crate::directory::{DONE, TABLES, complete, is_complete, latest};
 use crate::lock::{FileLock, lock_directory, open_to_lock};
 use crate::manifest::Manifest;
 use crate::name::ServerName;
@@ -32,12 +32,17 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 
 const POLL: Duration = Duration::from_millis(20);
 
+/// Number of checkpoints that an error names.
+const MAX_LISTED: usize = 10;
+
 /// The name and the checkpoints that a server holds. Dropping it releases them.
 #[derive(Debug, Default)]
 pub struct Held {
     name: Option<FileLock>,
     /// Checkpoints in the order in which they were written. A loaded one comes first.
     pub(crate) checkpoints: Vec<HeldCheckpoint>,
+    /// The checkpoint that the user chose to load, which no save deletes.
+    pub(crate) chosen: Option<PathBuf>,
     /// Servers for which a warning was logged.
     known_servers: BTreeSet<String>,
 }
@@ -101,22 +106,49 @@ impl Held {
             // Locked so that it is not deleted before it is taken.
             let _directory = lock_directory(root);
             let Some(path) = latest(root, name)? else { return Ok(Ok(None)) };
-            let tables = path.join(TABLES);
-            let lock = match open_to_lock(&tables).map(|file| FileLock::try_new(&file)) {
-                Ok(Ok(lock)) => Some(lock),
-                Ok(Err(TryLockError::WouldBlock)) => {
-                    return Ok(Err(checkpoint_is_taken(root, &path)));
-                }
-                Ok(Err(TryLockError::Error(error))) => {
-                    tracing::info!("{} cannot be locked: {error}", tables.display());
-                    None
-                }
-                // Reading it will fail with the reason.
-                Err(_) => None,
-            };
-            self.checkpoints.push(HeldCheckpoint { path: path.clone(), _lock: lock });
-            Ok(Ok(Some(path)))
+            Ok(self.lock(root, &path).map(|()| Some(path)))
         })
+    }
+
+    /// Takes the checkpoint that the user chose, to load it. One in another directory than `root`
+    /// is only read: other servers may have it, and no save of this server deletes it.
+    ///
+    /// # Errors
+    ///
+    /// `FailedPrecondition` if there is no complete checkpoint at `path`, with what is there, or if
+    /// it is in `root` and another running server has it.
+    pub(crate) fn take_chosen(
+        &mut self,
+        root: &Path,
+        path: &Path,
+        progress: &Progress,
+    ) -> Result<PathBuf> {
+        retry(progress, || {
+            let _directory = lock_directory(root);
+            if !is_complete(path)? {
+                return Err(is_gone(path));
+            }
+            let Some(path_in_root) = in_root(root, path) else { return Ok(Ok(path.to_owned())) };
+            let locked = self.lock(root, &path_in_root);
+            Ok(locked.map(|()| self.chosen.insert(path_in_root).clone()))
+        })
+    }
+
+    /// Locks a checkpoint; an error if another server has it.
+    fn lock(&mut self, root: &Path, path: &Path) -> std::result::Result<(), Error> {
+        let tables = path.join(TABLES);
+        let lock = match open_to_lock(&tables).map(|file| FileLock::try_new(&file)) {
+            Ok(Ok(lock)) => Some(lock),
+            Ok(Err(TryLockError::WouldBlock)) => return Err(checkpoint_is_taken(root, path)),
+            Ok(Err(TryLockError::Error(error))) => {
+                tracing::info!("{} cannot be locked: {error}", tables.display());
+                None
+            }
+            // Reading it will fail with the reason.
+            Err(_) => None,
+        };
+        self.checkpoints.push(HeldCheckpoint { path: path.to_owned(), _lock: lock });
+        Ok(())
     }
 
     /// Releases the checkpoint that was taken last.
@@ -159,6 +191,14 @@ fn retry<T>(
             }
         }
     }
+}
+
+/// The path of a checkpoint in `root` as saves see it; `None` if it is in another directory.
+/// Different paths may lead to one directory.
+fn in_root(root: &Path, path: &Path) -> Option<PathBuf> {
+    let path = fs::canonicalize(path).ok()?;
+    let is_there = path.parent() == Some(fs::canonicalize(root).ok()?.as_path());
+    path.file_name().filter(|_| is_there).map(|name| root.join(name))
 }
 
 /// Opens the file of a name, and creates it if needed.
@@ -206,6 +246,34 @@ fn name_is_taken(root: &Path, file: &Path, name: &ServerName) -> Error {
          it, or give this server another name or another directory.",
         in_parentheses(owner.as_ref()),
         root.display()
+    ))
+}
+
+/// Says that a checkpoint that was chosen does not exist, and which there are beside or in it.
+fn is_gone(path: &Path) -> Error {
+    let is_there = path.exists();
+    let inside = complete(path);
+    let (place, mut names) = match path.parent() {
+        Some(parent) if inside.is_empty() => (parent, complete(parent)),
+        _ => (path, inside),
+    };
+    let num_more = names.len().saturating_sub(MAX_LISTED);
+    let names = names.split_off(num_more);
+    let more = if num_more > 0 { format!(", and {num_more} before these") } else { String::new() };
+    let what = if is_there { format!("it has no file {DONE}") } else { "it is gone".to_owned() };
+    let found = match names.as_slice() {
+        [] if place.is_dir() => format!("The directory {} has no checkpoint", place.display()),
+        [] => format!("There is no directory {}", place.display()),
+        _ => format!(
+            "The directory {} has the checkpoints {}{more}",
+            place.display(),
+            names.join(", ")
+        ),
+    };
+    Error::failed_precondition(format!(
+        "There is no checkpoint {} to load: {what}. {found}. Choose another one to load, or none to \
+         load the latest.",
+        path.display()
     ))
 }
 

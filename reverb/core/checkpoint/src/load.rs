@@ -24,6 +24,8 @@ use crate::stored::{ATTEMPTS, Stored, StoredTable, is_gone};
 pub struct LoadOptions {
     /// Directory of checkpoints.
     pub root: PathBuf,
+    /// The checkpoint to load, and no other.
+    pub load: Option<PathBuf>,
     /// Checkpoint to load if `root` has none.
     pub fallback: Option<PathBuf>,
     /// Name of the server: only checkpoints of that name are loaded. `None` loads the last one.
@@ -44,10 +46,10 @@ pub struct Loaded {
     pub tables: Vec<Arc<Table>>,
 }
 
-/// Loads the latest complete checkpoint into `tables`; `None` if there is none.
+/// Loads the chosen checkpoint into `tables`, else the latest complete one; `None` if there is none.
 ///
 /// Reads and checks everything before it changes any table. Afterwards `held` has the name of the
-/// server and the checkpoint, except for a fallback checkpoint.
+/// server and the checkpoint, unless that is in another directory than `root`.
 ///
 /// # Errors
 ///
@@ -110,6 +112,10 @@ pub fn load(
 }
 
 fn find(options: &LoadOptions, progress: &Progress, held: &mut Held) -> Result<Option<Stored>> {
+    if let Some(path) = &options.load {
+        let found = held.take_chosen(&options.root, path, progress)?;
+        return Stored::read(found).map(Some);
+    }
     for attempt in 1.. {
         let found = held.take_latest(&options.root, options.name.as_ref(), progress)?;
         let Some(found) = found else { break };

@@ -99,7 +99,8 @@ fn save_options(root: &Path) -> SaveOptions {
 
 fn load_from(root: &Path, tables: &[Arc<Table>]) -> Result<Option<Loaded>> {
     let root = root.to_owned();
-    let options = LoadOptions { root, fallback: None, name: None, restore_settings: false };
+    let options =
+        LoadOptions { root, load: None, fallback: None, name: None, restore_settings: false };
     load(tables, &options, &Arc::default(), &mut Held::default())
 }
 

@@ -19,6 +19,8 @@ pub struct Config {
     /// Options of the server itself. [`Server::open`] sets `http_port`, `checkpoints.held` and
     /// `checkpoints.restored_from`.
     pub server: ServerOptions,
+    /// The checkpoint to load, and no other; for a server with a directory of checkpoints.
+    pub load: Option<PathBuf>,
     /// The checkpoint to load if the directory of checkpoints has none.
     pub fallback: Option<PathBuf>,
     /// True if tables take the settings of the checkpoint instead of their own.
@@ -49,8 +51,8 @@ pub struct Opened {
 }
 
 impl Server {
-    /// Opens the HTTP port, which reports "loading", and loads the latest checkpoint if there is
-    /// one. Blocks meanwhile; `progress` can cancel it.
+    /// Opens the HTTP port, which reports "loading", and loads the chosen or latest checkpoint if
+    /// there is one. Blocks meanwhile; `progress` can cancel it.
     ///
     /// # Errors
     ///
@@ -63,7 +65,7 @@ impl Server {
         runtime: &Handle,
         progress: &Arc<Progress>,
     ) -> Result<Opened> {
-        let Config { server: mut options, fallback, restore_settings, http } = config;
+        let Config { server: mut options, load: chosen, fallback, restore_settings, http } = config;
         // Invalid options fail before the load, which may take long.
         options.limits.validate()?;
         if let Some(path) = &options.unix_path {
@@ -74,7 +76,11 @@ impl Server {
             |it: HttpOptions| HttpPort::open(&it.host, it.port, tls.filter(|_| it.tls), runtime);
         let http = http.map(open).transpose()?;
         options.http_port = http.as_ref().map(HttpPort::port);
-        match load(tables, &mut options, fallback, restore_settings, progress) {
+        let root = options.checkpoints.root.clone();
+        let name = options.checkpoints.name.clone();
+        let which =
+            root.map(|root| LoadOptions { root, load: chosen, fallback, name, restore_settings });
+        match load(tables, &mut options, which, progress) {
             Ok(tables) => Ok(Opened { tables, options, http, runtime: runtime.clone() }),
             Err(error) => {
                 if let Some(http) = http {
@@ -106,17 +112,13 @@ impl Opened {
 fn load(
     tables: Vec<Arc<Table>>,
     options: &mut ServerOptions,
-    fallback: Option<PathBuf>,
-    restore_settings: bool,
+    which: Option<LoadOptions>,
     progress: &Arc<Progress>,
 ) -> Result<GivenBack> {
     let checkpoints = &mut options.checkpoints;
-    let Some(root) = checkpoints.root.clone() else {
-        return Ok(GivenBack { all: tables, is_loaded: false });
-    };
-    let load = LoadOptions { root, fallback, name: checkpoints.name.clone(), restore_settings };
+    let Some(which) = which else { return Ok(GivenBack { all: tables, is_loaded: false }) };
     let mut held = Held::default();
-    let loaded = reverb_checkpoint::load(&tables, &load, progress, &mut held)?;
+    let loaded = reverb_checkpoint::load(&tables, &which, progress, &mut held)?;
     checkpoints.held = Arc::new(held.into());
     let Some(loaded) = loaded else { return Ok(GivenBack { all: tables, is_loaded: false }) };
     checkpoints.restored_from = Some(loaded.path);

@@ -740,6 +740,9 @@ pub mod reverb_server_config {
         pub keep: ::core::option::Option<i32>,
         #[prost(bool, optional, tag = "6")]
         pub restore_settings: ::core::option::Option<bool>,
+        /// Path of the checkpoint to load, and no other.
+        #[prost(string, optional, tag = "7")]
+        pub load: ::core::option::Option<::prost::alloc::string::String>,
     }
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Log {
