@@ -576,6 +576,7 @@ class Client:
         ragged: str = "error",
         pad: Any = 0,
         pad_to_multiple_of: int | None = None,
+        squeeze: bool = False,
         unpack_as_table_signature: bool = False,
         max_batch_bytes: int | str | None = None,
     ) -> ReplayBatch:
@@ -602,6 +603,7 @@ class Client:
           ragged: As in `sample_batch`.
           pad: As in `sample_batch`.
           pad_to_multiple_of: As in `sample_batch`.
+          squeeze: As in `sample_batch`.
           unpack_as_table_signature: As in `sample_batch`.
           max_batch_bytes: As in `sample_batch`.
 
@@ -635,6 +637,7 @@ class Client:
             pad_to_multiple_of,
             columns,
             False,
+            squeeze,
             None,
             max_batch_bytes,
         )

@@ -202,6 +202,8 @@ class BatchRequest:
             column.reshape(0, *column.shape[2:]) if it else column
             for column, it in zip(data, have_steps, strict=True)
         ]
+        if ragged == "squeeze":
+            return ReplayBatch(info, steps)
         offsets = [np.zeros(1, np.int32) if it else None for it in have_steps]
         return ReplayBatch(info, packed_columns(steps, offsets))
 

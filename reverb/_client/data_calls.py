@@ -513,6 +513,7 @@ class Calls:
         ragged: str = "error",
         pad: Any = 0,
         pad_to_multiple_of: int | None = None,
+        squeeze: bool = False,
         unpack_as_table_signature: bool = False,
         max_batch_bytes: int | str | None = None,
     ) -> ReplayBatch:
@@ -539,6 +540,7 @@ class Calls:
           ragged: As in `sample_batch`.
           pad: As in `sample_batch`.
           pad_to_multiple_of: As in `sample_batch`.
+          squeeze: As in `sample_batch`.
           unpack_as_table_signature: As in `sample_batch`.
           max_batch_bytes: As in `sample_batch`.
 
@@ -572,6 +574,7 @@ class Calls:
             pad_to_multiple_of,
             columns,
             False,
+            squeeze,
             None,
             max_batch_bytes,
         )

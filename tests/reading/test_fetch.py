@@ -149,6 +149,12 @@ class TestForms:
         packed = client.fetch("table", keys, ragged="packed", columns=["obs", "text"])
         assert [len(row) for row in packed.data[0].to_list()] == [2, 4, 1]
 
+    def test_items_of_one_step_are_squeezed(self, client):
+        squeezed = client.fetch("table", client.keys[:4], squeeze=True)
+        assert squeezed.data[0].tolist() == [0, 1, 2, 3]
+        with pytest.raises(InvalidArgumentError, match="give only one of them"):
+            client.fetch("table", client.keys[:4], squeeze=True, ragged="pad")
+
     def test_a_batch_may_be_too_large(self, client):
         with pytest.raises(ResourceExhaustedError, match="max_batch_bytes"):
             client.fetch("table", client.keys, max_batch_bytes=100)
@@ -175,6 +181,8 @@ class TestNoItems:
         assert packed.data[0].to_list() == []
         assert packed.data[0].values.shape == (0, 3)
         assert packed.data[1].shape == (0,)
+        squeezed = client.fetch("table", [1], squeeze=True, columns=["obs", "reward"])
+        assert [column.shape for column in squeezed.data] == [(0, 3), (0,)]
 
     def test_without_a_signature_there_are_no_columns(self, serve):
         client = serve(testing.table())
