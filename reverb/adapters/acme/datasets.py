@@ -137,7 +137,7 @@ def make_reverb_dataset(
       rate_limiter_timeout_ms: Iterators end if the rate limiter allows no sample for this long, in
         milliseconds; `None`: never.
       timeout_s: `next` raises `DeadlineExceededError` after this many seconds without an element;
-        the text says what it waited for. `None`: no limit; after a minute the reason is logged.
+        the text says what it waited for. `None`: no limit; after 10 s the log says why.
       container_types: Named tuple classes for `data`, matched by name and fields. Use
         `[acme.types.Transition]` to get Acme's class.
       seed: Makes the choice between tables reproducible.
