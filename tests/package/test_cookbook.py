@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from support.cookbook import PROGRAMS, needs
+from support.waiting import PATIENCE
 
 ROOT = pathlib.Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cookbook.md"
@@ -24,7 +25,11 @@ def ids(path):
 @pytest.mark.parametrize("program", [it for it in PROGRAMS if not needs(it)], ids=ids)
 def test_a_program_that_needs_no_library_runs(program, tmp_path):
     done = subprocess.run(
-        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=55
+        [sys.executable, program],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=55 * PATIENCE * PATIENCE,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(tmp_path.iterdir()) == []

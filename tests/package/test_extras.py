@@ -32,6 +32,25 @@ def test_extras_have_the_versions_of_the_tests(extra):
         assert re.fullmatch(version.replace(".*", r"\..*"), tested[name]), name
 
 
+# For people who work on the package.
+OURS = {"test", "lint", "learners", "jax-demo", "demo", "docs", "release", "notebooks"}
+
+
+def test_the_page_about_installing_names_every_extra():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `([\w-]+)` \|", page, re.MULTILINE)
+    assert sorted(named) == sorted(set(project["optional-dependencies"]) - OURS)
+
+
+def test_pages_install_extras_that_there_are():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
+        lines = re.findall(r"pip install.*", page.read_text(encoding="utf-8"))
+        for extra in re.findall(r"(?:\.|reverb-replay)\[([\w-]+)\]", "\n".join(lines)):
+            assert extra in project["optional-dependencies"] or extra == "extra", page
+
+
 ADAPTERS = sorted(path.parent.name for path in ROOT.glob("reverb/adapters/*/__init__.py"))
 
 
@@ -41,7 +60,9 @@ def test_an_adapter_has_all_its_places(adapter):
     name = adapter.replace("_", "-")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert name in project["optional-dependencies"]
-    assert list((ROOT / "docs" / "howto").glob(f"*{name}.md"))
+    (page,) = (ROOT / "docs" / "howto").glob(f"*{name}.md")
+    for start in ("README.md", "docs/index.md"):
+        assert f"howto/{page.name})" in (ROOT / start).read_text(encoding="utf-8")
     assert (ROOT / "docs" / "reference" / f"{adapter}.rst").is_file()
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     if (ROOT / "tests" / "adapters" / adapter).is_dir():

@@ -137,7 +137,8 @@ def make_reverb_dataset(
       end_after_ms: Iterators end if the rate limiter allows no sample for this long, in
         milliseconds; `None`: never.
       timeout_ms: How long `next` waits for an element until it raises `DeadlineExceededError`,
-        which says what it waited for; in milliseconds. `None`: no limit; 0: it does not wait.
+        which says what it waited for; in milliseconds. `None`: no limit; after 10 s the log says
+        why; 0: it does not wait.
       container_types: Named tuple classes for `data`, matched by name and fields. Use
         `[acme.types.Transition]` to get Acme's class.
       seed: Makes the choice between tables reproducible.

@@ -86,7 +86,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
           extras: Names of the values that `extras` gives with each step; `None`: the names that it
             gives with the first step.
           max_unconfirmed_items: `step` blocks while more items are unconfirmed, for example because
-            of a rate limiter, and logs the reason every 10 s. `None`: 64 for each environment.
+            of a rate limiter; after 10 s the log says why. `None`: 64 for each environment.
 
         Raises:
           InvalidArgumentError: If the environment does not declare how it resets, if a space has no
