@@ -13,6 +13,7 @@ from reverb._batches.source import OPTIONS, TableSource
 from reverb._batches.whole_batches import MAX_ITEMS
 from reverb._checks.arguments import check_at_least_one, check_not_negative, check_timeout_ms
 from reverb._client.batch_request import BatchRequest
+from reverb._client.epochs import check_epochs
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import ReplaySample
@@ -64,7 +65,8 @@ class BatchIterator(PrefetchIterator):
         """Returns the next batch; blocks until there is one.
 
         Raises:
-          StopIteration: After `end_after_ms`, or if the iterator was closed.
+          StopIteration: After `end_after_ms`, after the last of `epochs`, or if the iterator was
+            closed.
           DeadlineExceededError: After `timeout_ms`; the text says what it waited for. Nothing is
             lost: call again.
           ReverbError: If fetching or an update of priorities failed; the text names table and
@@ -123,18 +125,20 @@ def batches(
     seed: int | None = None,
     timeout_ms: int | None = None,
     end_after_ms: int | None = None,
+    epochs: int | None = None,
+    drop_last: bool = False,
     container_types: Sequence[type] = (),
     out: Callable[[], list[Any] | None] | None = None,
     **options: Any,
 ) -> BatchIterator:
-    """Samples batches without end, and fetches some batches ahead.
+    """Samples batches, without end or for some epochs, and fetches some batches ahead.
 
     Batches that are fetched ahead count as sampled: with `SampleToInsertRatio` the learner sees the
     newest data that much later, and a table with `max_times_sampled` is emptied that much earlier.
     At most `prefetch` batches are in flight or queued at any moment; `BatchIterator.stats` returns
     how many are ready, and how old the last one was. The core fetches them without a Python thread,
-    unless there are several tables, a `transform`, `out`, `partial` or `end_after_ms`;
-    or `columns` or `pad` with a server in another process.
+    unless there are several tables, a `transform`, `out`, `partial`, `end_after_ms` or
+    `epochs`; or `columns` or `pad` with a server in another process.
 
     Example:
       >>> with reverb.batches(client, "table", 2) as iterator:
@@ -166,6 +170,14 @@ def batches(
       end_after_ms: The iterator ends if the rate limiter allows no sample for this long, in
         milliseconds; `None`: never. If some rows of a batch were sampled by then, they are the last
         batch with `partial`, and else `samples` of a `DeadlineExceededError`.
+      epochs: The iterator ends after so many epochs of a table whose sampler is `Shuffle`; `None`:
+        it has no end. The first one is new, even if another reader is within one. No batch spans
+        two epochs, so that the last one of each may be shorter; no item comes twice in an epoch.
+        Items that are inserted before the end of an epoch is reached join it, deleted ones leave
+        it. For one reader of one table of one server. An epoch during which the server is started
+        again begins anew.
+      drop_last: Whether the last batch of an epoch is dropped if it is shorter; its items count as
+        sampled.
       container_types: Named tuple classes for `data`, matched by name and fields with those of the
         table's signature. Named tuples without a match have the same class in every batch.
       out: Called for every batch in the background thread; returns the flat list of arrays
@@ -193,6 +205,8 @@ def batches(
         seed=seed,
         timeout_ms=timeout_ms,
         end_after_ms=end_after_ms,
+        epochs=epochs,
+        drop_last=drop_last,
         container_types=container_types,
         out=out,
         **options,
@@ -205,6 +219,8 @@ def batches(
             batch_size,
             postprocess=postprocess,
             end_after_ms=end_after_ms,
+            epochs=epochs,
+            drop_last=drop_last,
             container_types=container_types,
             partial=partial,
             options=options,
@@ -242,6 +258,8 @@ def _checked(
     seed: int | None = None,
     timeout_ms: int | None = None,
     end_after_ms: int | None = None,
+    epochs: int | None = None,
+    drop_last: bool = False,
     container_types: Sequence[type] = (),
     out: Any = None,
     **options: Any,
@@ -275,8 +293,12 @@ def _checked(
     if transform is not None and convert is not None:
         raise InvalidArgumentError("give only one of transform and convert, got both")
     weights = positive_weights(table)
+    if check_epochs(epochs, drop_last, partial) is not None and len(weights) > 1:
+        raise InvalidArgumentError(
+            f"epochs is for one table, got {list(weights)}: each table has epochs of its own"
+        )
     if batch_size is None or postprocess is not None:
-        whole = {**options, "out": out, "partial": partial or None}
+        whole = {**options, "out": out, "partial": partial or None, "epochs": epochs}
         given = [name for name, value in whole.items() if value is not None]
         if given:
             raise InvalidArgumentError(

@@ -16,6 +16,7 @@ from reverb._batches.prefetching import Failure, Pipe
 from reverb._batches.whole_batches import WholeBatches
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
+from reverb._client.epochs import Epochs
 from reverb._client.joined_batches import joined, rows_of_parts
 from reverb.client import Client
 from reverb.core import native
@@ -51,6 +52,8 @@ class TableSource:
         *,
         postprocess: Callable[[ReplaySample], Any] | None = None,
         end_after_ms: int | None = None,
+        epochs: int | None = None,
+        drop_last: bool = False,
         container_types: Sequence[type] = (),
         partial: bool = False,
         options: Mapping[str, Any] | None = None,
@@ -65,6 +68,8 @@ class TableSource:
           postprocess: Called with every item, before items are stacked.
           end_after_ms: The source ends if the rate limiter delays a sample for this long; `None`:
             never.
+          epochs: The source ends after so many epochs; `None`: never.
+          drop_last: Whether the last batch of an epoch is dropped if it is shorter.
           container_types: Classes for the named tuples with the same name and fields in the table's
             signature.
           partial: Whether a batch may be short: at the end, or if the rate limiter allows no more
@@ -88,7 +93,10 @@ class TableSource:
         if self._has_choice:
             self._out = None
         self._whole: WholeBatches | None = None
-        if self._end_after_s is not None and batch_size is not None and not partial:
+        self._epochs = None if epochs is None else Epochs(epochs)
+        self._drop_last = drop_last
+        is_ended_by_limiter = self._end_after_s is not None and epochs is None
+        if is_ended_by_limiter and batch_size is not None and not partial:
             self._whole = WholeBatches(client, table)
         self._structure: Any = None
         self._num_columns = 0
@@ -101,7 +109,8 @@ class TableSource:
             return
         for _ in range(count):
             if self._postprocess is None:
-                rows = self.rows(self._batch_size, pipe)
+                read = self.rows if self._epochs is None else self._rows_of_epochs
+                rows = read(self._batch_size, pipe)
                 batch = None if rows is None else self.finished(rows)
             else:
                 batch = self._batch_of_items(self._batch_size, pipe)
@@ -118,7 +127,7 @@ class TableSource:
           size: Number of batches.
           convert: Makes an element of each batch, in the thread that calls `next`.
         """
-        is_endless = self._end_after_s is None and not self._partial
+        is_endless = self._end_after_s is None and self._epochs is None and not self._partial
         if self._out is not None or self._batch_size is None or not is_endless:
             return None
         try:
@@ -166,6 +175,47 @@ class TableSource:
             missing -= len(part.info.key)
             last_progress = time.monotonic()
         return parts[0] if len(parts) == 1 else self._joined(parts, out)
+
+    def _rows_of_epochs(self, count: int, pipe: Pipe) -> ReplayBatch | None:
+        """Like `rows`; a batch ends with its epoch, and `None` comes after the last epoch."""
+        epochs = self._epochs
+        pipe.check(self._purpose())
+        while epochs is not None and not epochs.are_over:
+            parts: list[ReplayBatch] = []
+            out = self._out() if self._out is not None else None
+            missing = count
+            last_progress = time.monotonic()
+            while missing:
+                pipe.check()
+                rest = None if out is None else [column[count - missing :] for column in out]
+                try:
+                    request = self._request(missing, out=rest)
+                    self._choose(request)
+                    request.limit_to_epoch(epochs.present)
+                    part = self._client._flat_batch(request)
+                except errors.DeadlineExceededError as error:
+                    if self._partial and parts:
+                        break
+                    if not self._waits_too_long(last_progress, pipe, error):
+                        continue
+                    if parts:
+                        raise self._explained(error, parts) from error
+                    return None
+                except errors.ReverbError as error:
+                    raise self._explained(error, parts) from error
+                if epochs.note(part):
+                    break
+                if parts and parts[-1].info.epoch[-1] != part.info.epoch[0]:
+                    # The server was started again: what came before the start comes again.
+                    part = _moved(part, out)
+                    parts, missing = [], count
+                parts.append(part)
+                missing -= len(part.info.key)
+                last_progress = time.monotonic()
+            is_dropped = missing and self._drop_last
+            if parts and not is_dropped:
+                return parts[0] if len(parts) == 1 else self._joined(parts, out)
+        return None
 
     def mixed(self, parts: list[ReplayBatch]) -> ReplayBatch:
         """Joins batches of several tables into one; each row has the numbers of its table.
@@ -377,6 +427,16 @@ class CoreBatches:
         reason = self.native.waits_for()
         purpose = self._source._purpose()
         return purpose if reason is None else f"{purpose}: {reason}"
+
+
+def _moved(part: ReplayBatch, out: list[Any] | None) -> ReplayBatch:
+    """Moves the rows of a flat batch to the beginning of the columns that they were read into."""
+    if out is None:
+        return part
+    columns = [column[: len(part.info.key)] for column in out]
+    for column, rows in zip(columns, part.data, strict=True):
+        column[...] = rows.copy()
+    return ReplayBatch(part.info, columns)
 
 
 def _is_flat(structure: Any) -> bool:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests for batches: the arguments for the core, and the conversion of its answer."""
 
+import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -36,6 +37,7 @@ class BatchForm:
       indices: Positions of the columns; empty for all.
       outputs: The arrays to write to; `None`: new memory.
       max_batch_bytes: Limit of new memory in bytes; `None`: the default.
+      epoch: The last epoch that the items may be of; -1: they are of a new one; `None`: of any.
     """
 
     ragged = "error"
@@ -43,6 +45,7 @@ class BatchForm:
     indices: Sequence[int] = ()
     outputs: native.Outputs | None = None
     max_batch_bytes: int | None = None
+    epoch: int | None = None
 
 
 # Shared by many requests, so they must not be changed.
@@ -144,6 +147,17 @@ class BatchRequest:
             self.needs_choice = True
         elif not self.needs_choice:
             form.outputs = _outputs("out", out, self.batch_size, None)
+
+    def limit_to_epoch(self, epoch: int) -> None:
+        """Makes the batch end with an epoch, perhaps without items; they are distinct in it.
+
+        Args:
+          epoch: See `BatchForm`.
+        """
+        form = copy.copy(self.form) if self.form is _PACKED else self.form
+        self.form = form = form or BatchForm()
+        form.epoch = epoch
+        self.distinct = False
 
     @property
     def has_out(self) -> bool:

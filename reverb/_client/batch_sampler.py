@@ -6,13 +6,15 @@ from typing import Any
 import tree
 
 from reverb._checks.arguments import check_at_least_one
+from reverb._client.batch_request import BatchRequest
+from reverb._client.epochs import Epochs
 from reverb.replay_sample import ReplayBatch
 
 __all__ = ["BatchMemory", "BatchSampler"]
 
 
 class BatchSampler:
-    """An endless iterator of batches that owns their memory; see `Client.batch_sampler`.
+    """An iterator of batches that owns their memory; see `Client.batch_sampler`.
 
     The arrays of a batch are valid until `num_buffers` more batches were taken; then they hold
     another batch. Copy what you need for longer. A batch that is smaller than requested, and one
@@ -22,7 +24,15 @@ class BatchSampler:
     """
 
     def __init__(
-        self, client: Any, table: str, batch_size: int, *, num_buffers: int, **options: Any
+        self,
+        client: Any,
+        table: str,
+        batch_size: int,
+        *,
+        num_buffers: int,
+        epochs: int | None,
+        drop_last: bool,
+        **options: Any,
     ) -> None:
         """Takes the arguments of `Client.batch_sampler`."""
         self._client = client
@@ -30,6 +40,8 @@ class BatchSampler:
         self._batch_size = batch_size
         self._memory = BatchMemory(batch_size, num_buffers)
         self._options = options
+        self._epochs = None if epochs is None else Epochs(epochs)
+        self._drop_last = drop_last
 
     def __iter__(self) -> "BatchSampler":
         return self
@@ -38,14 +50,34 @@ class BatchSampler:
         """Samples a batch.
 
         Raises:
-          StopIteration: If the sampler is closed.
+          StopIteration: If the sampler is closed, and after the last epoch.
           ReverbError: As `Client.sample_batch`.
         """
         memory = self._memory
         if memory.is_closed:
             raise StopIteration
+        if self._epochs is not None:
+            return self._next_of_epochs(self._epochs)
         options = self._options | memory.options()
         return memory.kept(self._client.sample_batch(self._table, self._batch_size, **options))
+
+    def _next_of_epochs(self, epochs: Epochs) -> ReplayBatch:
+        """Samples the next batch of the epochs.
+
+        Raises:
+          StopIteration: After the last epoch.
+          ReverbError: As `Client.sample_batch`.
+        """
+        memory = self._memory
+        while not memory.is_closed and not epochs.are_over:
+            request, unpacks = memory.request(self._table, self._options)
+            request.limit_to_epoch(epochs.present)
+            batch = self._client._batch_of_epoch(request, unpacks)
+            epochs.note(batch)
+            is_short = batch is not None and len(batch.info.key) < self._batch_size
+            if batch is not None and not (is_short and self._drop_last):
+                return memory.kept(batch)
+        raise StopIteration
 
     def close(self) -> None:
         """Ends the iterator and releases its memory; batches that were taken stay valid."""
@@ -75,6 +107,13 @@ class BatchMemory:
         """Returns the memory for the next batch, as an option of `sample_batch`."""
         memory = self._memories[self._next]
         return {} if memory is None else {"out": memory}
+
+    def request(self, table: str, options: dict[str, Any]) -> tuple[BatchRequest, bool]:
+        """Returns a request for the next batch, and whether it is nested like the signature."""
+        others = {"ragged": "error", "pad": 0, "pad_to_multiple_of": None, "out": None}
+        others |= options | self.options()
+        unpacks = others.pop("unpack_as_table_signature")
+        return BatchRequest(table, self._batch_size, **others), unpacks
 
     def kept(self, batch: ReplayBatch) -> ReplayBatch:
         """Returns the batch, and keeps its memory if it can be reused."""

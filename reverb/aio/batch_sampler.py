@@ -4,13 +4,14 @@
 from typing import Any
 
 from reverb._client.batch_sampler import BatchMemory
+from reverb._client.epochs import Epochs
 from reverb.replay_sample import ReplayBatch
 
 __all__ = ["BatchSampler"]
 
 
 class BatchSampler:
-    """An endless iterator of batches that owns their memory; see `Client.batch_sampler`.
+    """An iterator of batches that owns their memory; see `Client.batch_sampler`.
 
     For `async for`. The twin of `reverb.client.BatchSampler`: the arrays of a batch are valid until
     `num_buffers` more batches were taken. If a task is cancelled while it awaits a batch, the items
@@ -29,7 +30,15 @@ class BatchSampler:
     """
 
     def __init__(
-        self, client: Any, table: str, batch_size: int, *, num_buffers: int, **options: Any
+        self,
+        client: Any,
+        table: str,
+        batch_size: int,
+        *,
+        num_buffers: int,
+        epochs: int | None,
+        drop_last: bool,
+        **options: Any,
     ) -> None:
         """Takes the arguments of `Client.batch_sampler`."""
         self._client = client
@@ -37,6 +46,8 @@ class BatchSampler:
         self._batch_size = batch_size
         self._memory = BatchMemory(batch_size, num_buffers)
         self._options = options
+        self._epochs = None if epochs is None else Epochs(epochs)
+        self._drop_last = drop_last
 
     def __aiter__(self) -> "BatchSampler":
         return self
@@ -45,15 +56,35 @@ class BatchSampler:
         """Samples a batch.
 
         Raises:
-          StopAsyncIteration: If the sampler is closed.
+          StopAsyncIteration: If the sampler is closed, and after the last epoch.
           ReverbError: As `Client.sample_batch`.
         """
         memory = self._memory
         if memory.is_closed:
             raise StopAsyncIteration
+        if self._epochs is not None:
+            return await self._next_of_epochs(self._epochs)
         options = self._options | memory.options()
         batch = await self._client.sample_batch(self._table, self._batch_size, **options)
         return memory.kept(batch)
+
+    async def _next_of_epochs(self, epochs: Epochs) -> ReplayBatch:
+        """Samples the next batch of the epochs.
+
+        Raises:
+          StopAsyncIteration: After the last epoch.
+          ReverbError: As `Client.sample_batch`.
+        """
+        memory = self._memory
+        while not memory.is_closed and not epochs.are_over:
+            request, unpacks = memory.request(self._table, self._options)
+            request.limit_to_epoch(epochs.present)
+            batch = await self._client._batch_of_epoch(request, unpacks)
+            epochs.note(batch)
+            is_short = batch is not None and len(batch.info.key) < self._batch_size
+            if batch is not None and not (is_short and self._drop_last):
+                return memory.kept(batch)
+        raise StopAsyncIteration
 
     def close(self) -> None:
         """Ends the iterator and releases its memory; batches that were taken stay valid."""

@@ -24,6 +24,7 @@ from reverb._client.connecting import (
     DEFAULT_KEEPALIVE_S,
     DEFAULT_KEEPALIVE_TIMEOUT_S,
 )
+from reverb._client.epochs import check_epochs
 from reverb._client.rows import keys_of, sequence_of, step_of, steps_of, updates_of
 from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._client.where import Where, condition_of
@@ -415,8 +416,25 @@ class Client:
         batch = await self._flat_batch(request)
         if request.is_flat and not unpack_as_table_signature:
             return batch
+        return await self._finished_sample(request, batch, unpack_as_table_signature)
+
+    async def _batch_of_epoch(
+        self, request: BatchRequest, unpack_as_table_signature: bool
+    ) -> ReplayBatch | None:
+        """Samples a batch like `sample_batch`; `None` if its epoch is over."""
+        if request.needs_choice:
+            request.choose(await self._choice(request.table, request.columns))
+        batch = await self._flat_batch(request)
+        if not len(batch.info.key):
+            return None
+        return await self._finished_sample(request, batch, unpack_as_table_signature)
+
+    async def _finished_sample(
+        self, request: BatchRequest, batch: ReplayBatch, unpack: bool
+    ) -> ReplayBatch:
+        """Brings a sampled batch into the form of its request; an error has the samples."""
         try:
-            return await self._finished(request, batch, unpack_as_table_signature)
+            return await self._finished(request, batch, unpack)
         except BaseException as error:
             keep_samples(error, rows_of_batch(batch))
             raise
@@ -477,8 +495,10 @@ class Client:
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
         max_batch_bytes: int | str | None = None,
+        epochs: int | None = None,
+        drop_last: bool = False,
     ) -> BatchSampler:
-        """Makes an endless iterator of batches that owns their memory and reuses it.
+        """Makes an iterator of batches that owns their memory and reuses it.
 
         Does not contact the server; a batch is sampled when it is taken, as by `sample_batch`. The
         arrays of a batch are overwritten `num_buffers` batches later.
@@ -494,9 +514,13 @@ class Client:
           unpack_as_table_signature: As in `sample_batch`.
           timeout_ms: As in `sample_batch`, for each batch.
           max_batch_bytes: As in `sample_batch`, for each batch.
+          epochs: The iterator ends after so many epochs; `None`: it has no end. As in
+            `reverb.batches`.
+          drop_last: Whether the last batch of an epoch is dropped if it is shorter.
 
         Raises:
-          InvalidArgumentError: If a number is below 1.
+          InvalidArgumentError: If a number is below 1, or if `drop_last` is given without `epochs`,
+            or with `partial`.
         """
         return BatchSampler(
             self._lasting(),
@@ -510,6 +534,8 @@ class Client:
             unpack_as_table_signature=unpack_as_table_signature,
             timeout_ms=timeout_ms,
             max_batch_bytes=max_batch_bytes,
+            epochs=check_epochs(epochs, drop_last, partial),
+            drop_last=bool(drop_last),
         )
 
     def scan(

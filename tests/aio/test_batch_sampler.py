@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import reverb
-from reverb import aio, errors
+from reverb import aio, errors, testing
 from support.aio_tables import tables
 from support.hosts import HOSTS
 from support.programs import Program
@@ -37,6 +37,33 @@ def test_batches_come_in_turn_in_the_same_memory(run):
             await anext(batches)
 
     run(program)
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_epochs_end_it(start, drop_last):
+    server = start(testing.table("t", sampler=reverb.selectors.Shuffle()))
+
+    async def main(address):
+        found = []
+        async with aio.Client(address) as client:
+            await client.insert_batch([np.arange(5)], {"t": 1.0})
+            options = {"epochs": 2, "drop_last": drop_last}
+            async with client.batch_sampler("t", 2, **options) as batches:
+                async for batch in batches:
+                    found.append((set(batch.epoch.tolist()), batch.data[0].ravel().tolist()))
+            with pytest.raises(StopAsyncIteration):
+                await anext(batches)
+        return found
+
+    for host in HOSTS.values():
+        server.localhost_client().reset("t")
+        found = asyncio.run(main(f"{host}:{server.port}"))
+        sizes = [len(values) for _, values in found]
+        assert sizes == 2 * ([2, 2] if drop_last else [2, 2, 1])
+        epochs = [epochs for epochs, _ in found]
+        assert epochs == [{0}] * (len(sizes) // 2) + [{1}] * (len(sizes) // 2)
+        if not drop_last:
+            assert sorted(value for _, values in found[:3] for value in values) == list(range(5))
 
 
 def test_its_data_is_nested_as_that_of_the_twin(start):

@@ -2,6 +2,7 @@
 """Batches as arrays of JAX: shardings, compilations, and memory that nobody changes."""
 
 import logging
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -276,3 +277,21 @@ def test_packed_items_cannot_be_divided(ragged, mesh):
     sharding = NamedSharding(mesh, PartitionSpec("x"))
     with pytest.raises(InvalidArgumentError, match="no first axis that a sharding could divide"):
         reverb_jax.batches(ragged, "t", 8, sharding=sharding, ragged="packed")
+
+
+def test_epochs_end_the_batches(serve, table):
+    client = serve(table(sampler=reverb.selectors.Shuffle()))
+    client.insert_batch([np.arange(10, dtype=np.int32)], {"t": 1.0})
+    with reverb_jax.batches(client, "t", 4, epochs=2, drop_last=True) as batches:
+        found = [(batch.epoch.tolist(), batch.data[0].ravel().tolist()) for batch in batches]
+    assert [set(epochs) for epochs, _ in found] == [{0}, {0}, {1}, {1}]
+    assert len(set(found[0][1] + found[1][1])) == 8
+    with pytest.raises(InvalidArgumentError, match="drop_last must be True with epochs"):
+        reverb_jax.batches(client, "t", 4, epochs=2)
+
+
+def test_epochs_are_not_for_several_processes(client, monkeypatch):
+    module = sys.modules["reverb.adapters.jax.batches"]
+    monkeypatch.setattr(module, "_rows_of_process", lambda *_: 2)
+    with pytest.raises(InvalidArgumentError, match="each samples 2 of 4 rows"):
+        reverb_jax.batches(client, "t", 4, epochs=2, drop_last=True)

@@ -277,6 +277,29 @@ def test_items_that_make_no_batch_at_the_end(start, table, caplog, partial):
     assert ("2 items are left, and stay in the table" in caplog.text) != partial
 
 
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_epochs_end_the_loader(start, table, drop_last):
+    client = start(table(sampler=reverb.selectors.Shuffle())).localhost_client()
+    fill(client, 10)
+    with Loader(client, "t", 4, epochs=2, drop_last=drop_last) as loader:
+        found = [(len(batch.info.key), set(batch.info.epoch.tolist())) for batch in loader]
+    assert [size for size, _ in found] == 2 * ([4, 4] if drop_last else [4, 4, 2])
+    assert [epochs for _, epochs in found] == [{0}] * (len(found) // 2) + [{1}] * (len(found) // 2)
+
+
+def test_epochs_are_not_for_several_workers(start, table):
+    client = start(table(sampler=reverb.selectors.Shuffle())).localhost_client()
+    fill(client, 10)
+    dataset = SampleDataset(client, "t", 4, epochs=1)
+    one = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=0)
+    assert sum(len(batch.info.key) for batch in one) == 10
+    several = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=2)
+    with pytest.raises(
+        InvalidArgumentError, match="num_workers of the DataLoader must be at most 1"
+    ):
+        list(several)
+
+
 def test_a_learner_that_is_killed_leaves_the_server_clean(start, table, until):
     server = start(table())
     client = server.localhost_client()

@@ -49,7 +49,8 @@ def batches(
       transform: Called in the background thread with every batch of NumPy arrays, before it goes to
         the device; returns a `ReplayBatch`.
       **options: Other arguments of `reverb.batches`: `mix`, `seed`, `timeout_ms`,
-        `end_after_ms`, `container_types`, and those of `Client.sample_batch`.
+        `end_after_ms`, `epochs` (with `drop_last=True`), `container_types`, and those of
+        `Client.sample_batch`.
 
     Returns:
       A `reverb.BatchIterator`. Each element is a `ReplayBatch`: `data` has `jax.Array`s `[B, ...]`;
@@ -65,8 +66,17 @@ def batches(
         raise InvalidArgumentError(
             "partial must be False: a batch of another size would cause a recompilation"
         )
+    if options.get("epochs") is not None and not options.get("drop_last"):
+        raise InvalidArgumentError(
+            "drop_last must be True with epochs: a shorter last batch would cause a recompilation"
+        )
     BatchIterator.check_arguments(table, batch_size)
     rows = _rows_of_process(batch_size, sharding)
+    if options.get("epochs") is not None and rows != batch_size:
+        raise InvalidArgumentError(
+            "epochs are for one reader of a table, and several processes read this one: each "
+            f"samples {rows} of {batch_size} rows"
+        )
     is_divided = isinstance(sharding, jax.sharding.Sharding)
     if is_divided and options.get("ragged") == "packed":
         raise InvalidArgumentError(

@@ -65,7 +65,7 @@ class Loader:
             returned.
           partial: As in `reverb.batches`.
           **options: Other arguments of `reverb.batches`: `mix`, `seed`, `timeout_ms`,
-            `end_after_ms`, and those of `Client.sample_batch`.
+            `end_after_ms`, `epochs`, `drop_last`, and those of `Client.sample_batch`.
 
         Raises:
           InvalidArgumentError: If an argument is out of its range.
@@ -107,7 +107,8 @@ class Loader:
         """Returns the next batch; blocks until there is one.
 
         Raises:
-          StopIteration: If the loader was closed, or after `end_after_ms`.
+          StopIteration: If the loader was closed, or after `end_after_ms` or the last of
+            `epochs`.
           DeadlineExceededError: After `timeout_ms`; the text says what it waited for. Nothing is
             lost: call again.
           ReverbError: If fetching or an update of priorities failed; the text names table and

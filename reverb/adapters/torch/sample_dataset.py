@@ -55,10 +55,11 @@ class SampleDataset(torch.utils.data.IterableDataset):
         self._loader()
 
     def __iter__(self) -> Iterator[Any]:
-        """Samples without end, or until `end_after_ms`.
+        """Samples without end, or until `end_after_ms` or the last of `epochs`.
 
         Raises:
-          InvalidArgumentError: If a `DataLoader` would convert a `TensorDict`, which it cannot.
+          InvalidArgumentError: If a `DataLoader` would convert a `TensorDict`, which it cannot, or
+            if several workers would read the epochs of a table.
         """
         if self._options.get("output") == "tensordict":
             _check_collate(sys._getframe(1))
@@ -66,7 +67,13 @@ class SampleDataset(torch.utils.data.IterableDataset):
 
     def _batches(self) -> Iterator[Any]:
         worker = torch.utils.data.get_worker_info()
-        if worker is not None and worker.num_workers > 1 and worker.id == 0:
+        num_workers = 0 if worker is None else worker.num_workers
+        if num_workers > 1 and self._options.get("epochs") is not None:
+            raise InvalidArgumentError(
+                "num_workers of the DataLoader must be at most 1 with epochs, which are for one "
+                f"reader of a table, got {num_workers}"
+            )
+        if worker is not None and num_workers > 1 and worker.id == 0:
             _logger.info(
                 "%d workers sample independently; the core already fetches in threads, "
                 "num_workers=0 is usually faster",

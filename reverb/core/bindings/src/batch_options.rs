@@ -7,7 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use reverb_client::{BatchColumn, BatchRequest, RaggedForm};
-use reverb_data::{Error, Result};
+use reverb_data::{Error, Result, WithinEpoch};
 
 use crate::batch::{self, BatchAnswer, Lent, Numbers, Outputs};
 use crate::error::OrRaise;
@@ -28,6 +28,8 @@ pub(crate) struct BatchForm {
     /// Indices of the chosen columns; empty for all.
     pub(crate) columns: Vec<u32>,
     pub(crate) max_bytes: usize,
+    /// The epoch of the items.
+    epoch: Option<WithinEpoch>,
     /// Arrays of the program that the batch is written to.
     outputs: Option<Py<Outputs>>,
 }
@@ -59,7 +61,9 @@ impl<'py> FromPyObject<'_, 'py> for BatchForm {
         let ragged = form.getattr(intern!(py, "ragged"))?;
         let multiple_of = form.getattr(intern!(py, "multiple_of"))?.extract()?;
         let max_batch_bytes = form.getattr(intern!(py, "max_batch_bytes"))?.extract()?;
+        let epoch: Option<i64> = form.getattr(intern!(py, "epoch"))?.extract()?;
         Ok(Self {
+            epoch: epoch.map(|it| if it < 0 { WithinEpoch::New } else { WithinEpoch::UpTo(it) }),
             ragged: ragged_form(ragged.cast::<PyString>()?.to_str()?, multiple_of)?,
             columns: form.getattr(intern!(py, "indices"))?.extract()?,
             max_bytes: batch::max_batch_bytes(max_batch_bytes),
@@ -72,7 +76,8 @@ impl BatchForm {
     /// All columns, in new memory.
     fn usual() -> Self {
         let max_bytes = batch::max_batch_bytes(None);
-        Self { ragged: RaggedForm::Refuse, columns: Vec::new(), max_bytes, outputs: None }
+        let (ragged, columns) = (RaggedForm::Refuse, Vec::new());
+        Self { ragged, columns, max_bytes, epoch: None, outputs: None }
     }
 }
 
@@ -84,6 +89,7 @@ impl BatchOptions {
             timeout: self.timeout,
             partial: self.partial,
             distinct: self.distinct,
+            epoch: self.form.epoch,
             ragged: self.form.ragged,
             columns: &self.form.columns,
             max_bytes: self.form.max_bytes,

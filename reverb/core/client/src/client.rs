@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reverb_data::{
-    Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, TrajectoryBuilder, keep_samples,
-    spare_samples,
+    Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, TrajectoryBuilder, WithinEpoch,
+    keep_samples, spare_samples,
 };
 use reverb_wire::Capability;
 use reverb_wire::calls::SmallCall;
@@ -199,17 +199,29 @@ impl Client {
         ends: impl Fn(&Error) -> bool + Send + Sync,
     ) -> Result<Vec<BatchColumn>> {
         let &BatchRequest {
-            table, batch_size, timeout, partial, distinct, ragged, columns, ..
+            table,
+            batch_size,
+            timeout,
+            partial,
+            distinct,
+            epoch,
+            ragged,
+            columns,
+            ..
         } = request;
         let mut selects = false;
         if distinct {
             self.session.require(&[Capability::Distinct]).await?;
         }
+        if epoch.is_some() {
+            self.session.require(&[Capability::Epochs]).await?;
+        }
         if !columns.is_empty() {
             selects = !self.session.capabilities().await?.has(Capability::Columns);
         }
         let stacking = ragged.is_stacked().then(|| Stacking::new(batch_size));
-        let options = SampleOptions { stacking, all_or_nothing: !partial, distinct };
+        let all_or_nothing = !partial && epoch.is_none();
+        let options = SampleOptions { stacking, all_or_nothing, distinct, epoch };
         let mut cursor = SampleCursor::new(self, table, batch_size as u64, timeout)
             .at_once(options)
             .with_columns(columns);
@@ -219,6 +231,9 @@ impl Client {
             match cursor.next_many().await {
                 Ok(more) if more.is_empty() => break,
                 Ok(more) => {
+                    if epoch.is_some() && has_epoch_begun_anew(taken, &more) {
+                        taken.clear();
+                    }
                     let first = taken.len();
                     add_samples(taken, more, batch_size);
                     if selects {
@@ -237,7 +252,7 @@ impl Client {
                 Err(error) => return Err(error),
             }
             // After the last part there is nothing to wait for.
-            if taken.len() < batch_size {
+            if taken.len() < batch_size && epoch.is_none() {
                 builder.add(taken);
             }
         }
@@ -259,12 +274,20 @@ pub struct BatchRequest<'a> {
     pub partial: bool,
     /// True if no item may be in the batch twice.
     pub distinct: bool,
+    /// The epoch of the items. The batch ends with it, perhaps without any item.
+    pub epoch: Option<WithinEpoch>,
     /// Treatment of items of different lengths.
     pub ragged: RaggedForm,
     /// Requested columns, in increasing order; empty: all.
     pub columns: &'a [u32],
     /// Largest number of bytes of the columns, except in memory of the caller.
     pub max_bytes: usize,
+}
+
+/// Returns true if the next items are of an earlier epoch: the server was started again, so the
+/// items taken come again.
+fn has_epoch_begun_anew(taken: &[Sampled], more: &[Sampled]) -> bool {
+    matches!((taken.last(), more.first()), (Some(last), Some(next)) if next.epoch != last.epoch)
 }
 
 /// Adds a part of a batch. Its memory is used again by this thread.

@@ -153,6 +153,7 @@ fn blocks_of_batches(batch_size: usize, ragged: RaggedForm) -> u64 {
         timeout: None,
         partial: true,
         distinct: false,
+        epoch: None,
         ragged,
         columns: &[],
         max_bytes: usize::MAX,

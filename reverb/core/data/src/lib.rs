@@ -55,7 +55,7 @@ pub use key::{KeyGenerator, KeySlots, NUM_SLOTS, slot_of};
 pub use max_priority::{ItemPriority, MAX_PRIORITY, MaxPriority, is_max_priority, is_priority};
 pub use per_process::PerProcess;
 pub use right::Right;
-pub use sample_options::SampleOptions;
+pub use sample_options::{SampleOptions, WithinEpoch};
 pub use selector_config::{Draw, GroupSampling, SelectorConfig};
 pub use signature::{Signature, TensorSpec};
 pub use spare_lists::{SpareLists, keep_samples, spare_samples};

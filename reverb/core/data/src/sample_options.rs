@@ -1,7 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Options of a sample request.
 
+use crate::item::Sampled;
 use crate::stacking::Stacking;
+
+/// The epoch that a request samples from, where the sampler makes passes over the whole table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WithinEpoch {
+    /// A new one, unless no item of the present one was sampled yet.
+    New,
+    /// The present one if its number is at most this, or the next one if that is. Otherwise the
+    /// request ends.
+    UpTo(i64),
+}
 
 /// Options of a sample request. The default requires nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -12,6 +23,9 @@ pub struct SampleOptions {
     pub all_or_nothing: bool,
     /// True if no item may come twice in the request. Implies `all_or_nothing`.
     pub distinct: bool,
+    /// If set, the request ends with the epoch, perhaps without any item. Its items must not be
+    /// required to be complete or distinct: they are distinct within an epoch.
+    pub epoch: Option<WithinEpoch>,
 }
 
 impl SampleOptions {
@@ -30,6 +44,21 @@ impl SampleOptions {
     #[must_use]
     pub fn after(self, count: usize) -> Self {
         Self { stacking: self.stacking.map(|stacking| stacking.after(count)), ..self }
+    }
+
+    /// Options for the rest of a request after these items: the rest is of the same epoch.
+    #[must_use]
+    pub fn after_items(self, samples: &[Sampled]) -> Self {
+        let mut options = self.after(samples.len());
+        options.note_epoch(samples);
+        options
+    }
+
+    /// Restricts the rest of a request to the epoch of its last items.
+    pub fn note_epoch(&mut self, samples: &[Sampled]) {
+        if let (Some(within), Some(last)) = (&mut self.epoch, samples.last()) {
+            *within = WithinEpoch::UpTo(last.epoch);
+        }
     }
 
     /// Options for the rest of a request, if its last `count` items are asked for again.

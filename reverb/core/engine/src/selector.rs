@@ -22,7 +22,7 @@ use lifo::Lifo;
 pub(crate) use prioritized::NewWeights;
 use prioritized::Prioritized;
 use recent::Recent;
-use shuffle::Shuffle;
+pub(crate) use shuffle::Shuffle;
 use uniform::Uniform;
 
 /// The address of an item in its table. Handles of removed items are reused.
@@ -201,6 +201,14 @@ impl Selector {
 
     pub(crate) fn update_many(&mut self, updates: &[(Handle, f64)]) {
         dispatch!(self, selector => selector.update_many(updates));
+    }
+
+    /// The selector that makes passes over all items, if it is one.
+    pub(crate) fn as_shuffle(&mut self) -> Option<&mut Shuffle> {
+        match self {
+            Self::Shuffle(selector) => Some(selector),
+            _ => None,
+        }
     }
 
     /// Sum of the weights of all items, if the selector has weights.

@@ -366,8 +366,8 @@ impl LocalSampleStream {
         match sampled {
             Ok(samples) => {
                 request.remaining = request.remaining.saturating_sub(samples.len());
-                request.options = request.options.after(samples.len());
-                if request.remaining == 0 {
+                request.options = request.options.after_items(&samples);
+                if request.remaining == 0 || samples.is_empty() {
                     self.requests.pop_front();
                 }
                 Ok(samples)

@@ -8,9 +8,10 @@ use reverb_auth::Right;
 use reverb_data::{Error, Result, Sampled, keep_samples};
 use reverb_engine::MAX_SAMPLE_ITEMS;
 use reverb_rpc::framing::MessageReader;
+use reverb_rpc::message::Message;
 use reverb_rpc::server::{CallType, PASS_BYTES, Responder, decode};
 use reverb_wire::codec::sample::{self, MAX_MESSAGE_CHUNK_BYTES, SampleEncoder};
-use reverb_wire::generated::SampleStreamRequest;
+use reverb_wire::generated::{SampleStreamRequest, SampleStreamResponse};
 
 use crate::caller::Caller;
 use crate::reader_room::wait_for_room;
@@ -108,10 +109,13 @@ async fn serve_request(
             let samples = stream.waiting(WaitsFor::Table, samples).await;
             samples.map_err(|error| explain_timeout(service, table, timeout, error))?
         };
+        if samples.is_empty() {
+            return send_epoch_end(service, stream, responder).await;
+        }
         list.use_for(samples.len() * listed_bytes);
         stream.count_items(samples.len());
         remaining = remaining.saturating_sub(samples.len());
-        options = options.after(samples.len());
+        options = options.after_items(&samples);
         let is_full = samples.len() == wanted;
         batch = if is_full { batch.saturating_mul(2).min(MAX_BATCH) } else { FIRST_BATCH };
         selection.apply(&mut samples)?;
@@ -163,6 +167,20 @@ pub(crate) async fn send_samples(
         }
     }
     Ok(())
+}
+
+/// Tells the reader that the epoch is over, and with it the request.
+async fn send_epoch_end(
+    service: &Service,
+    stream: &Stream,
+    responder: &mut Responder,
+) -> Result<()> {
+    let message = SampleStreamResponse { entries: Vec::new(), epoch_is_over: true };
+    let outbox = responder.outbox();
+    let room = outbox.room_or_pass(CallType::Stream, ITEM_BYTES);
+    let room = wait_for_room(service, stream, responder, room).await?;
+    let sent = service.stop.or(responder.send(Message::encode(&message).with_room(room)));
+    stream.waiting(WaitsFor::Peer, sent).await?
 }
 
 /// Estimated size of the next message of these samples.

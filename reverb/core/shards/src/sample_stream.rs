@@ -460,6 +460,13 @@ impl GroupSampleStream {
 impl SampleStream for GroupSampleStream {
     fn request(&mut self, request: &SampleRequest<'_>) -> Result<()> {
         let SampleRequest { table, num_samples, timeout, options, columns } = *request;
+        if options.epoch.is_some() {
+            self.failure = Some(Error::invalid_argument(
+                "Epochs are of one server: the shards of a group do not end theirs together. Use the \
+                 address of one shard, or sample without epochs.",
+            ));
+            return Ok(());
+        }
         if table != self.table || self.shards.is_empty() {
             let view = Arc::clone(&self.view);
             if let Err(error) = self.begin(table, view) {

@@ -11,6 +11,8 @@ pub enum Capability {
     AllOrNothing,
     /// `SampleStreamRequest.distinct`.
     Distinct,
+    /// `SampleStreamRequest.epoch`.
+    Epochs,
     /// `SampleStreamRequest.columns`.
     Columns,
     /// `PrioritizedItem.has_max_priority`.
@@ -28,6 +30,7 @@ impl Capability {
     pub const ALL: &[Self] = &[
         Self::AllOrNothing,
         Self::Distinct,
+        Self::Epochs,
         Self::Columns,
         Self::MaxPriority,
         Self::RemovalPriority,
@@ -40,6 +43,7 @@ impl Capability {
         match self {
             Self::AllOrNothing => "all_or_nothing",
             Self::Distinct => "distinct",
+            Self::Epochs => "epochs",
             Self::Columns => "columns",
             Self::MaxPriority => "max_priority",
             Self::RemovalPriority => "removal_priority",
@@ -53,6 +57,7 @@ impl Capability {
         match self {
             Self::AllOrNothing => "batches of all items or none",
             Self::Distinct => "batches without repetition (distinct)",
+            Self::Epochs => "epochs",
             Self::Columns => "a choice of columns",
             Self::MaxPriority => "MAX_PRIORITY",
             Self::RemovalPriority => "removal priorities",

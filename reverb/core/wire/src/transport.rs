@@ -116,7 +116,8 @@ pub trait SampleStream: Send {
     /// in order.
     fn request(&mut self, request: &SampleRequest<'_>) -> Result<()>;
 
-    /// The next items, at least one. `RateLimiterTimeout` if the timeout passed first.
+    /// The next items, at least one. None at the end of the epoch, with which a request for items
+    /// of an epoch ends. `RateLimiterTimeout` if the timeout passed first.
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>>;
 }
 

@@ -256,6 +256,7 @@ impl Shared {
             timeout: Some(POLL),
             partial: true,
             distinct: *distinct,
+            epoch: None,
             ragged: *ragged,
             columns,
             max_bytes: *max_bytes,

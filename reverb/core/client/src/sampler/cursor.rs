@@ -182,7 +182,14 @@ impl SampleCursor {
         self.backoff.begin();
         while self.ready.is_empty() {
             match self.fetch_once().await {
+                Ok(samples) if samples.is_empty() => {
+                    // The epoch is over, and with it the request.
+                    self.backoff.answered();
+                    (self.unrequested, self.outstanding) = (0, 0);
+                    return Ok(());
+                }
                 Ok(samples) => {
+                    self.options.note_epoch(&samples);
                     self.may_be_stale = false;
                     self.backoff.answered();
                     self.outstanding = self.outstanding.saturating_sub(samples.len());

@@ -14,6 +14,8 @@ pub(crate) struct Shuffle {
     /// Number of items that were not selected in this epoch.
     num_left: usize,
     epoch: i64,
+    /// Number of selections in this epoch, also of items that were removed afterwards.
+    num_picked: usize,
     /// Own random numbers; if absent, the table's are used.
     rng: Option<SmallRng>,
     /// Position of each handle in the list. Entries of absent handles are meaningless.
@@ -26,6 +28,7 @@ impl Shuffle {
             dense: Vec::new(),
             num_left: 0,
             epoch: 0,
+            num_picked: 0,
             rng: seed.map(SmallRng::seed_from_u64),
             positions: Vec::new(),
         }
@@ -47,6 +50,28 @@ impl Shuffle {
         ensure(&mut self.positions, handle, 0);
         self.dense.push(handle);
         self.place_at(self.dense.len() - 1, handle);
+    }
+
+    /// Number of the epoch.
+    pub(crate) fn epoch(&self) -> i64 {
+        self.epoch
+    }
+
+    /// Number of items that were not selected in this epoch, and of all.
+    pub(crate) fn num_left_of(&self) -> (usize, usize) {
+        (self.num_left, self.dense.len())
+    }
+
+    /// Returns true if an item was selected in this epoch.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.num_picked > 0
+    }
+
+    /// Begins a new epoch: no item was selected in it.
+    pub(crate) fn begin_epoch(&mut self) {
+        self.num_left = self.dense.len();
+        self.num_picked = 0;
+        self.epoch += 1;
     }
 
     /// Moves an item to those that were not selected.
@@ -100,11 +125,11 @@ impl Select for Shuffle {
         }
         for _ in 0..count {
             if self.num_left == 0 {
-                self.num_left = self.dense.len();
-                self.epoch += 1;
+                self.begin_epoch();
             }
             let at = self.rng.as_mut().unwrap_or(rng).random_range(0..self.num_left as u32);
             self.num_left -= 1;
+            self.num_picked += 1;
             self.swap(at as usize, self.num_left);
             picks.push(Pick {
                 handle: self.dense[self.num_left],
@@ -119,7 +144,9 @@ impl Select for Shuffle {
         if self.epoch > pick.epoch {
             // All items were selected in the epoch before.
             (self.epoch, self.num_left) = (pick.epoch, 0);
+            self.num_picked = self.dense.len();
         }
+        self.num_picked = self.num_picked.saturating_sub(1);
         if (self.positions[pick.handle as usize] as usize) >= self.num_left {
             self.move_to_left(pick.handle);
         }

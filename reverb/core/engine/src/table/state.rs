@@ -11,6 +11,7 @@
 mod batch;
 mod contents;
 mod distinct;
+mod epochs;
 mod limits;
 mod sampling;
 mod stacked;

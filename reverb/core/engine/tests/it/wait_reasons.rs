@@ -16,7 +16,7 @@ use reverb_engine::{
 };
 
 const WHOLE: SampleOptions =
-    SampleOptions { stacking: None, all_or_nothing: true, distinct: false };
+    SampleOptions { stacking: None, all_or_nothing: true, distinct: false, epoch: None };
 
 fn options(is_whole: bool) -> SampleOptions {
     if is_whole { WHOLE } else { SampleOptions::default() }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::*;
 use prost::Message as _;
 use reverb_data::error::RATE_LIMITER_TIMEOUT;
+use reverb_data::{SelectorConfig, TableConfig};
 use reverb_rpc::status::Code;
 use reverb_wire::generated as proto;
 use reverb_wire::transport::{SampleRequest, Transport};
@@ -71,6 +72,31 @@ async fn batches_that_cannot_be_are_refused() {
                  {batch_size} and {position}."
             )
         );
+    }
+}
+
+#[tokio::test]
+async fn an_epoch_ends_a_request_and_not_its_stream() {
+    let shuffle = SelectorConfig::Shuffle { seed: None };
+    let server = start(vec![table(TableConfig { sampler: shuffle, ..config("t") })]);
+    fill(&server, "t", 1, 3).await;
+    let raw = RawClient::connect(&server).await;
+    let mut stream = raw.open("SampleStream").await;
+    let epoch = |begin, up_to| Some(proto::sample_stream_request::Epoch { begin, up_to });
+    let all = |epoch| proto::SampleStreamRequest { epoch, ..ask("t", 9, None) };
+    for (within, count) in [(epoch(true, 0), 3), (epoch(false, 0), 0), (epoch(false, 1), 3)] {
+        stream.send(&all(within)).await;
+        assert_eq!(keys(&mut stream, count).await.len(), count);
+        let last = proto::SampleStreamResponse::decode(stream.next().await.unwrap()).unwrap();
+        assert_eq!((last.entries.len(), last.epoch_is_over), (0, true));
+    }
+    for (all_or_nothing, distinct) in [(true, false), (false, true)] {
+        let mut stream = raw.open("SampleStream").await;
+        let request = all(epoch(true, 0));
+        stream.send(&proto::SampleStreamRequest { all_or_nothing, distinct, ..request }).await;
+        let status = stream.status().await;
+        assert_eq!(status.code, Code::InvalidArgument);
+        assert!(status.message.starts_with("`epoch` may not be set together with"));
     }
 }
 

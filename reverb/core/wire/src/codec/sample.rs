@@ -8,7 +8,7 @@ use reverb_data::proto_bytes::{
     Field, Reader, put_bytes_field, put_double_field, put_int_field, put_nested,
     put_nested_of_width, put_tag, put_varint, put_varint_field, varint_len,
 };
-use reverb_data::{Chunk, Error, Result, SampleOptions, Sampled, Stacking};
+use reverb_data::{Chunk, Error, Result, SampleOptions, Sampled, Stacking, WithinEpoch};
 use smallvec::SmallVec;
 
 use crate::codec::chunk::{ChunkMeasure, RawChunk, put_chunk, put_small_chunk};
@@ -22,13 +22,16 @@ use reverb_rpc::message::{Message, MessageBuilder};
 /// Bytes of chunks after which a message is closed.
 pub const MAX_MESSAGE_CHUNK_BYTES: usize = 2 << 20;
 
+/// Number of the field of `SampleStreamResponse` that ends a request.
+const EPOCH_IS_OVER: u32 = 1000;
+
 /// Creates the message of a request.
 ///
 /// dm-reverb's servers take a timeout of zero as "no timeout", so their shortest timeout is sent
 /// instead.
 pub fn request(request: &SampleRequest<'_>) -> SampleStreamRequest {
     let SampleRequest { table, num_samples, timeout, options, columns } = *request;
-    let SampleOptions { stacking, all_or_nothing, distinct } = options;
+    let SampleOptions { stacking, all_or_nothing, distinct, epoch } = options;
     let milliseconds = timeout.map_or(-1, |timeout| {
         i64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX).max(1)
     });
@@ -43,6 +46,10 @@ pub fn request(request: &SampleRequest<'_>) -> SampleStreamRequest {
         all_or_nothing,
         distinct,
         columns: columns.to_vec(),
+        epoch: epoch.map(|it| match it {
+            WithinEpoch::New => sample_stream_request::Epoch { begin: true, up_to: 0 },
+            WithinEpoch::UpTo(up_to) => sample_stream_request::Epoch { begin: false, up_to },
+        }),
     }
 }
 
@@ -53,7 +60,16 @@ pub fn request(request: &SampleRequest<'_>) -> SampleStreamRequest {
 /// `InvalidArgument` for invalid numbers.
 pub fn options(request: &SampleStreamRequest) -> Result<SampleOptions> {
     let SampleStreamRequest { all_or_nothing, distinct, .. } = *request;
-    Ok(SampleOptions { stacking: stacking(request)?, all_or_nothing, distinct })
+    let epoch = request
+        .epoch
+        .map(|it| if it.begin { WithinEpoch::New } else { WithinEpoch::UpTo(it.up_to) });
+    if epoch.is_some() && (all_or_nothing || distinct) {
+        return Err(Error::invalid_argument(
+            "`epoch` may not be set together with `all_or_nothing` or `distinct`: a request that \
+             ends with an epoch may be short, and has no item twice.",
+        ));
+    }
+    Ok(SampleOptions { stacking: stacking(request)?, all_or_nothing, distinct, epoch })
 }
 
 fn stacking(request: &SampleStreamRequest) -> Result<Option<Stacking>> {
@@ -264,6 +280,7 @@ pub struct SampleDecoder {
     /// Used instead of `chunks` in a scan, where chunks outlive their sample.
     kept: Option<KeptChunks>,
     templates: TrajectoryTemplates,
+    epoch_is_over: bool,
 }
 
 impl SampleDecoder {
@@ -284,12 +301,19 @@ impl SampleDecoder {
         self.info.is_some() || !self.chunks.is_empty()
     }
 
+    /// Returns true once for each message that says that the epoch is over.
+    pub fn take_epoch_end(&mut self) -> bool {
+        std::mem::take(&mut self.epoch_is_over)
+    }
+
     /// Reads a message and appends the samples that it completes.
     pub fn push(&mut self, message: &Bytes, samples: &mut Vec<Sampled>) -> Result<()> {
         let mut reader = Reader::new(message);
         while let Some((field, value)) = reader.field()? {
-            if let (1, Field::Bytes(entry)) = (field, value) {
-                self.push_entry(message, entry, samples)?;
+            match (field, value) {
+                (1, Field::Bytes(entry)) => self.push_entry(message, entry, samples)?,
+                (EPOCH_IS_OVER, Field::Varint(flag)) => self.epoch_is_over = flag != 0,
+                _ => {}
             }
         }
         Ok(())

@@ -405,6 +405,9 @@ pub struct SampleStreamRequest {
     /// The sent items have no others.
     #[prost(uint32, repeated, tag = "1003")]
     pub columns: ::prost::alloc::vec::Vec<u32>,
+    /// The request ends with the epoch; not with `all_or_nothing` and `distinct`.
+    #[prost(message, optional, tag = "1004")]
+    pub epoch: ::core::option::Option<sample_stream_request::Epoch>,
 }
 /// Nested message and enum types in `SampleStreamRequest`.
 pub mod sample_stream_request {
@@ -418,12 +421,25 @@ pub mod sample_stream_request {
         #[prost(uint64, tag = "2")]
         pub position: u64,
     }
+    /// Not in dm-reverb. The samples are of one epoch of the table's sampler.
+    #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+    pub struct Epoch {
+        /// Of a new one, unless nothing of the present one was sampled yet.
+        #[prost(bool, tag = "1")]
+        pub begin: bool,
+        /// Else of the present one, if its number is at most this, or of the next one, if that is.
+        #[prost(int64, tag = "2")]
+        pub up_to: i64,
+    }
 }
 /// Several samples, or a part of one: a sample may be cut between chunks.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SampleStreamResponse {
     #[prost(message, repeated, tag = "1")]
     pub entries: ::prost::alloc::vec::Vec<sample_stream_response::SampleEntry>,
+    /// No more samples come for the request, because its epoch is over. Not in dm-reverb.
+    #[prost(bool, tag = "1000")]
+    pub epoch_is_over: bool,
 }
 /// Nested message and enum types in `SampleStreamResponse`.
 pub mod sample_stream_response {

@@ -80,6 +80,11 @@ impl GrpcSampleStream {
         let mut samples = spare_samples();
         samples.reserve(self.outstanding.min(MAX_CAPACITY));
         while samples.is_empty() {
+            // The last of a request's messages, without samples.
+            if self.decoder.take_epoch_end() {
+                self.outstanding = 0;
+                return Ok(samples);
+            }
             let Some(message) = self.next_message().await? else {
                 return Err(stream_ended(self.call.reply.peer()));
             };

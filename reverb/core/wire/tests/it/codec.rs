@@ -9,7 +9,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use reverb_data::{
     Chunk, ChunkMaker, DType, Draw, ErrorKind, MAX_PRIORITY, NewItem, SampleOptions, Sampled,
-    SelectorConfig, SequenceRange, Stacking, TrajectoryBuilder,
+    SelectorConfig, SequenceRange, Stacking, TrajectoryBuilder, WithinEpoch,
 };
 use reverb_rpc::message::{Message, body_bytes};
 use reverb_wire::codec::chunk::{RawChunk, put_chunk_data};
@@ -157,6 +157,14 @@ fn our_extensions_have_field_numbers_that_dm_reverb_skips() {
     assert_eq!(written, expected);
     let expected = SampleOptions::stacked(Stacking { batch_size: 5, position: 2 });
     assert_eq!(options(&stacked), Ok(expected));
+    for within in [WithinEpoch::New, WithinEpoch::UpTo(0), WithinEpoch::UpTo(7)] {
+        let expected = SampleOptions { epoch: Some(within), ..SampleOptions::default() };
+        let limited =
+            request(&SampleRequest { options: expected, ..SampleRequest::new("lifo", 1, None) });
+        let written = body_bytes(Message::encode(&limited));
+        assert!(written.starts_with(&plain) && written.len() > plain.len());
+        assert_eq!(options(&limited), Ok(expected));
+    }
 }
 
 #[test]
@@ -365,7 +373,7 @@ fn entry(info: Option<&Sampled>, data: &[&Chunk], end: bool) -> proto::SampleStr
         data: data.collect(),
         end_of_sequence: end,
     };
-    proto::SampleStreamResponse { entries: vec![entry] }
+    proto::SampleStreamResponse { entries: vec![entry], epoch_is_over: false }
 }
 
 fn decode(messages: &[proto::SampleStreamResponse]) -> reverb_data::Result<Vec<Sampled>> {

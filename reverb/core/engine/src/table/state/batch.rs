@@ -19,6 +19,8 @@ pub(in crate::table) struct Batch {
     pub(super) options: SampleOptions,
     /// Reason why the next batch cannot be sampled: its items cannot be stacked.
     pub(super) refusal: Option<Error>,
+    /// True if the epoch that the request is about is over.
+    pub(super) has_ended: bool,
     /// True if the request had to wait. Reported with its first item.
     pub(in crate::table) has_waited: bool,
 }
@@ -34,6 +36,7 @@ impl Batch {
             items: spare_samples(),
             options,
             refusal: None,
+            has_ended: false,
             has_waited: false,
         }
     }
@@ -49,9 +52,10 @@ impl Batch {
         self.options.stacking.is_none_or(|stacking| stacking.after(self.items.len()).position == 0)
     }
 
-    /// True if the request is complete: it is full, or its next batch was refused.
+    /// True if the request is complete: it is full, its epoch is over, or its next batch was
+    /// refused.
     pub(in crate::table) fn is_over(&self) -> bool {
-        self.is_full() || self.refusal.is_some()
+        self.is_full() || self.has_ended || self.refusal.is_some()
     }
 
     pub(in crate::table) fn len(&self) -> usize {
@@ -68,7 +72,7 @@ impl Batch {
         self.items.get(first..).unwrap_or_default()
     }
 
-    /// The sampled items, or the refusal if there are none.
+    /// The sampled items, or the refusal if there are none. No items: the epoch is over.
     pub(in crate::table) fn into_answer(mut self) -> Result<Vec<Sampled>> {
         match self.refusal.take() {
             Some(error) if self.items.is_empty() => Err(error),

@@ -29,10 +29,17 @@ impl TableState {
             false => BLOCK,
         };
         while !batch.is_full() {
-            let wanted = block.min(batch.wanted - batch.len());
+            let room = self.room_in_epoch(batch);
+            let wanted = block.min(batch.wanted - batch.len()).min(room);
+            if batch.has_ended || batch.refusal.is_some() {
+                break;
+            }
             let allowed = self.limiter.samples_allowed(wanted);
             let mut picks = std::mem::take(&mut self.picks);
             picks.clear();
+            if allowed > 0 {
+                self.begin_epoch_for(batch);
+            }
             let min_probability = self.contents.sampler.min_probability();
             self.contents.sampler.pick_many(&mut self.rng, allowed, &mut picks);
             if picks.len() > 1 {
@@ -50,6 +57,7 @@ impl TableState {
             for &pick in picks[num_taken..].iter().rev() {
                 self.contents.sampler.unpick(pick);
             }
+            batch.options.note_epoch(&batch.items);
             let progress = !picks.is_empty();
             self.picks = picks;
             if !progress {

@@ -47,7 +47,12 @@ impl TableState {
                 .last()
                 .and_then(|last| ItemSpec::from_trajectory(&last.trajectory).ok());
         }
-        while !batch.is_full() && self.limiter.can_sample(1) {
+        while !batch.is_full() {
+            let room = self.room_in_epoch(batch);
+            if room == 0 || !self.limiter.can_sample(1) {
+                break;
+            }
+            self.begin_epoch_for(batch);
             let min_probability = self.contents.sampler.min_probability();
             let Some(pick) = self.pick_one() else { break };
             if begins(batch.len()) {
@@ -74,6 +79,7 @@ impl TableState {
                 ),
             });
             self.take(pick, min_probability, batch);
+            batch.options.note_epoch(&batch.items);
         }
         if all_or_nothing && !batch.is_full() {
             self.undo(undo, batch);
@@ -210,7 +216,7 @@ mod tests {
     /// Sampled keys of a batch of all items or none.
     fn sample_whole(state: &mut TableState, num: usize, stacks: bool) -> Vec<u64> {
         let stacking = stacks.then(|| Stacking::new(num));
-        let options = SampleOptions { stacking, all_or_nothing: true, distinct: false };
+        let options = SampleOptions { stacking, all_or_nothing: true, ..SampleOptions::default() };
         let mut batch = Batch::new(num, options);
         state.sample(&mut batch);
         assert!(batch.len() == 0 || batch.is_over());

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A reader's place in the epochs of a table whose sampler is `Shuffle`."""
+
+from reverb._checks.arguments import check_at_least_one
+from reverb.errors import InvalidArgumentError
+from reverb.replay_sample import ReplayBatch
+
+__all__ = ["Epochs", "check_epochs"]
+
+
+def check_epochs(epochs: int | None, drop_last: bool, partial: bool) -> int | None:
+    """Returns the number of epochs that a reader wants; `None`: it does not count them.
+
+    Raises:
+      InvalidArgumentError: If the number is below 1, or if `drop_last` has no meaning.
+      TypeError: If it is not an integer.
+    """
+    if drop_last and epochs is None:
+        raise InvalidArgumentError("drop_last is for readers of epochs, got epochs=None")
+    if drop_last and partial:
+        raise InvalidArgumentError(
+            "partial must be False with drop_last: a partial batch may be any of an epoch"
+        )
+    return None if epochs is None else check_at_least_one("epochs", epochs)
+
+
+class Epochs:
+    """Counts the epochs of one reader, and says of which epoch its next request is.
+
+    An answer without items means that the epoch is over.
+    """
+
+    # A request for a new epoch.
+    NEW = -1
+
+    def __init__(self, number: int) -> None:
+        """Makes the place before the first epoch.
+
+        Args:
+          number: How many epochs to read, at least 1.
+        """
+        self._num_left = number
+        self._present = self.NEW
+
+    @property
+    def are_over(self) -> bool:
+        """Whether all epochs were read."""
+        return self._num_left == 0
+
+    @property
+    def present(self) -> int:
+        """The last epoch that the next request may sample from; -1: a new one."""
+        return self._present
+
+    def note(self, batch: ReplayBatch | None) -> bool:
+        """Notes the answer to a request, without items or `None` if the epoch is over.
+
+        Returns whether it is over.
+        """
+        if batch is None or not len(batch.info.key):
+            self._num_left -= 1
+            self._present += 1
+            return True
+        # A server that was started again counts its epochs from 0.
+        self._present = int(batch.info.epoch[-1])
+        return False
