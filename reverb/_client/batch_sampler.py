@@ -7,6 +7,7 @@ import tree
 
 from reverb._checks.arguments import check_at_least_one
 from reverb.replay_sample import ReplayBatch
+from reverb.shown_text import shown
 
 __all__ = ["BatchMemory", "BatchSampler"]
 
@@ -46,6 +47,13 @@ class BatchSampler:
             raise StopIteration
         options = self._options | memory.options()
         return memory.kept(self._client.sample_batch(self._table, self._batch_size, **options))
+
+    @shown
+    def __repr__(self) -> str:
+        if "_memory" not in self.__dict__:
+            return "BatchSampler(not made)"
+        arguments = f"table={self._table!r}, batch_size={self._batch_size}"
+        return f"BatchSampler({arguments}, closed={self._memory.is_closed})"
 
     def close(self) -> None:
         """Ends the iterator and releases its memory; batches that were taken stay valid."""

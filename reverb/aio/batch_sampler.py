@@ -5,6 +5,7 @@ from typing import Any
 
 from reverb._client.batch_sampler import BatchMemory
 from reverb.replay_sample import ReplayBatch
+from reverb.shown_text import shown
 
 __all__ = ["BatchSampler"]
 
@@ -54,6 +55,13 @@ class BatchSampler:
         options = self._options | memory.options()
         batch = await self._client.sample_batch(self._table, self._batch_size, **options)
         return memory.kept(batch)
+
+    @shown
+    def __repr__(self) -> str:
+        if "_memory" not in self.__dict__:
+            return "aio.BatchSampler(not made)"
+        arguments = f"table={self._table!r}, batch_size={self._batch_size}"
+        return f"aio.BatchSampler({arguments}, closed={self._memory.is_closed})"
 
     def close(self) -> None:
         """Ends the iterator and releases its memory; batches that were taken stay valid."""
