@@ -103,6 +103,15 @@ _TENSORFLOW_MODULES = frozenset({*_TENSORFLOW_NAMES.values(), "tf_ops"})
 _LAZY_MODULES = _TENSORFLOW_MODULES | {"aio"}
 
 
+# Modules that are attributes of the package, but not for programs.
+_PRIVATE_MODULES = {"core", "shown_text"}
+
+
+def __dir__() -> list[str]:
+    names = {name for name in globals() if not name.startswith("_") or name == "__version__"}
+    return sorted(names - _PRIVATE_MODULES | {"aio"})
+
+
 def __getattr__(name: str) -> _Any:
     if name in _LAZY_MODULES:
         return _importlib.import_module(f"reverb.{name}")

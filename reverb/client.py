@@ -1448,3 +1448,7 @@ class Client:
         # Missing if the constructor failed.
         address = self.__dict__.get("_server_address", "none yet")
         return f"Client, server_address={address}"
+
+    @shown
+    def __str__(self) -> str:
+        return f"Client of {self.__dict__.get('_server_address', 'no server')}"

@@ -75,6 +75,19 @@ class RateLimiter:
     def __repr__(self) -> str:
         return repr(self.internal_limiter)
 
+    @shown
+    def __str__(self) -> str:
+        numbers = {
+            "samples_per_insert": self._samples_per_insert,
+            "min_size_to_sample": self._min_size_to_sample,
+            "min_diff": self._min_diff,
+            "max_diff": self._max_diff,
+        }
+        largest = sys.float_info.max
+        bounded = {name: it for name, it in numbers.items() if abs(it) < largest}
+        arguments = ", ".join(f"{name}={it:g}" for name, it in bounded.items())
+        return f"{type(self).__name__} with {arguments}"
+
 
 def from_proto(message: Any) -> RateLimiter:
     """Makes the limiter that a message with its four numbers describes. Counters are ignored.

@@ -16,6 +16,22 @@ __all__ = [
 ]
 
 
+def _shapes_of(value: Any) -> str:
+    """Returns a nest in one line, with dtypes and shapes in place of arrays."""
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        fields = zip(value._fields, value, strict=True)
+        return f"{type(value).__name__}({', '.join(f'{k}={_shapes_of(it)}' for k, it in fields)})"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key!r}: {_shapes_of(it)}' for key, it in value.items())}}}"
+    if type(value) in (list, tuple):
+        text = ", ".join(map(_shapes_of, value))
+        return f"[{text}]" if isinstance(value, list) else f"({text})"
+    dtype, shape = getattr(value, "dtype", None), getattr(value, "shape", ())
+    if dtype is not None and len(shape):
+        return f"{dtype} {list(shape)}"
+    return " ".join(repr(value).split())
+
+
 class SampleInfo(NamedTuple):
     """State of an item and its table at the moment the item was sampled.
 
@@ -98,6 +114,9 @@ class BatchInfo(NamedTuple):
     epoch: Any
     lengths: Any = ()
 
+    def __repr__(self) -> str:
+        return _shapes_of(self)
+
     def with_lengths(self, lengths: Any) -> "BatchInfo":
         """Returns the info with other lengths."""
         # Not `_replace`, which takes several times as long.
@@ -133,6 +152,9 @@ class ReplayBatch(ReplaySample):
     """
 
     __slots__ = ()
+
+    def __repr__(self) -> str:
+        return _shapes_of(self)
 
     if TYPE_CHECKING:
 

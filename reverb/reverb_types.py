@@ -67,6 +67,13 @@ class TableInfo:
     table_worker_time: Any
     max_priority: float | None = None
 
+    def __str__(self) -> str:
+        sampled = self.max_times_sampled or "any number of"
+        return (
+            f"table {self.name} with {self.current_size} of at most {self.max_size} items, each "
+            f"sampled {sampled} times"
+        )
+
     @classmethod
     def from_serialized_proto(cls, proto_string: bytes) -> "TableInfo":
         """Parses a serialized `deepmind.reverb.TableInfo` message."""

@@ -358,3 +358,9 @@ class Server:
     @shown
     def __repr__(self) -> str:
         return repr(self._server)
+
+    @shown
+    def __str__(self) -> str:
+        if "_server" not in self.__dict__:
+            return "Server that was not started"
+        return f"Server at {self.address} with {', '.join(map(str, self._tables))}"

@@ -67,6 +67,11 @@ class StructuredWriter:
         self._flattener = native.NestFlattener(flatten_with_labels)
         self._num_leaves: int | None = None
 
+    def __repr__(self) -> str:
+        if "_writer" not in self.__dict__:
+            return "StructuredWriter(not made)"
+        return f"StructuredWriter(step_is_open={self._writer.step_is_open})"
+
     @property
     def step_is_open(self) -> bool:
         """Whether the last `append` left its step open."""

@@ -45,6 +45,12 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
         super().__init__(internal_writer)
         self._create_item = internal_writer.create_item
 
+    def __repr__(self) -> str:
+        if "_writer" not in self.__dict__:
+            return "TrajectoryWriter(not made)"
+        writer = self._writer
+        return f"TrajectoryWriter(episode_steps={writer.episode_steps}, closed={writer.closed})"
+
     @property
     def episode_steps(self) -> int:
         """Number of closed steps since the last `end_episode`."""
@@ -155,6 +161,12 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         super().__init__(internal_writer)
         self._batch_size = batch_size
         self._trajectories = native.NestFlattener(flatten_with_labels)
+
+    def __repr__(self) -> str:
+        if "_batch_size" not in self.__dict__:
+            return "BatchedTrajectoryWriter(not made)"
+        is_closed = self._writer.closed
+        return f"BatchedTrajectoryWriter(batch_size={self._batch_size}, closed={is_closed})"
 
     @property
     def batch_size(self) -> int:

@@ -49,6 +49,12 @@ class BatchIterator(PrefetchIterator):
         self._updates = updates
         super().__init__(source, size, timeout_ms=timeout_ms, ahead=ahead)
 
+    def __repr__(self) -> str:
+        if "_pipe" not in self.__dict__:
+            return "BatchIterator(not made)"
+        stats = self.stats()
+        return f"BatchIterator(queued={stats.queued}, num_returned={stats.num_returned})"
+
     @staticmethod
     def check_arguments(
         table: str | Mapping[str, float], batch_size: int | None, **arguments: Any

@@ -9,6 +9,7 @@ from reverb._checks.arguments import check_at_least_one
 from reverb._client.batch_request import BatchRequest
 from reverb._client.epochs import Epochs
 from reverb.replay_sample import ReplayBatch
+from reverb.shown_text import shown
 
 __all__ = ["BatchMemory", "BatchSampler"]
 
@@ -78,6 +79,13 @@ class BatchSampler:
             if batch is not None and not (is_short and self._drop_last):
                 return memory.kept(batch)
         raise StopIteration
+
+    @shown
+    def __repr__(self) -> str:
+        if "_memory" not in self.__dict__:
+            return "BatchSampler(not made)"
+        arguments = f"table={self._table!r}, batch_size={self._batch_size}"
+        return f"BatchSampler({arguments}, closed={self._memory.is_closed})"
 
     def close(self) -> None:
         """Ends the iterator and releases its memory; batches that were taken stay valid."""

@@ -133,7 +133,8 @@ class Ragged:
 
     @shown
     def __repr__(self) -> str:
-        return f"Ragged(values={self.values!r}, offsets={self.offsets!r})"
+        values = f"{self.values.dtype} {list(self.values.shape)}"
+        return f"Ragged(values={values}, offsets={self.offsets.tolist()})"
 
 
 def packed_columns(arrays: list[Any], offsets: list[Any]) -> list[Any]:

@@ -263,6 +263,10 @@ class Table:
     def __repr__(self) -> str:
         return repr(self.internal_table)
 
+    @shown
+    def __str__(self) -> str:
+        return str(self.info)
+
 
 # Options that dm-reverb's tables do not have. The largest priority so far is no option.
 _OPTIONS = [

@@ -179,6 +179,9 @@ class Writer:
     def __repr__(self) -> str:
         return f"{self._writer!r}, closed: {self._closed}"
 
+    def __str__(self) -> str:
+        return f"{'closed' if self._closed else 'open'} Writer"
+
     def _check_open(self, method: str) -> None:
         if self._closed:
             raise FailedPreconditionError(f"{method} was called on a closed writer")

@@ -45,6 +45,12 @@ class SequenceWriter:
         self._append = internal_writer.append
         self._batch_size = batch_size
 
+    def __repr__(self) -> str:
+        if "_batch_size" not in self.__dict__:
+            return "SequenceWriter(not made)"
+        is_closed = self._writer.closed
+        return f"SequenceWriter(batch_size={self._batch_size}, closed={is_closed})"
+
     @property
     def batch_size(self) -> int | None:
         """Number of environments, `B`; `None`: one, whose steps have no batch dimension."""

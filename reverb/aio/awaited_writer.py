@@ -26,6 +26,11 @@ class AwaitedWriter(Generic[_Native]):
         self._event_loops = event_loops
         self._native = internal_writer
 
+    def __repr__(self) -> str:
+        if "_native" not in self.__dict__:
+            return f"aio.{type(self).__name__}(not made)"
+        return f"aio.{type(self).__name__}(closed={self._native.closed})"
+
     def close(self) -> None:
         """Closes at once, without a flush; unconfirmed items are abandoned.
 
@@ -74,6 +79,9 @@ class OpeningWriter(Generic[_Writer]):
     def __init__(self, make: Callable[[], Awaitable[_Writer]]) -> None:
         self._make = make
         self._writer: _Writer | None = None
+
+    def __repr__(self) -> str:
+        return "a writer that is made when it is awaited, or entered by `async with`"
 
     def __await__(self) -> Generator[Any, Any, _Writer]:
         return self._make().__await__()

@@ -41,6 +41,9 @@ class BatchIterator:
         self._is_closed = False
         self._is_awaited = False
 
+    def __repr__(self) -> str:
+        return f"aio.{self.__dict__.get('_iterator', 'BatchIterator(not made)')}"
+
     def __aiter__(self) -> "BatchIterator":
         return self
 

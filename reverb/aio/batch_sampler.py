@@ -6,6 +6,7 @@ from typing import Any
 from reverb._client.batch_sampler import BatchMemory
 from reverb._client.epochs import Epochs
 from reverb.replay_sample import ReplayBatch
+from reverb.shown_text import shown
 
 __all__ = ["BatchSampler"]
 
@@ -85,6 +86,13 @@ class BatchSampler:
             if batch is not None and not (is_short and self._drop_last):
                 return memory.kept(batch)
         raise StopAsyncIteration
+
+    @shown
+    def __repr__(self) -> str:
+        if "_memory" not in self.__dict__:
+            return "aio.BatchSampler(not made)"
+        arguments = f"table={self._table!r}, batch_size={self._batch_size}"
+        return f"aio.BatchSampler({arguments}, closed={self._memory.is_closed})"
 
     def close(self) -> None:
         """Ends the iterator and releases its memory; batches that were taken stay valid."""

@@ -1305,6 +1305,10 @@ class Client:
         address = self.__dict__.get("_server_address", "none yet")
         return f"aio.Client, server_address={address}"
 
+    @shown
+    def __str__(self) -> str:
+        return f"aio.Client of {self.__dict__.get('_server_address', 'no server')}"
+
 
 def _of(kind: type[Client], client: blocking.Client) -> Client:
     """Makes a client with the address and options of another one."""

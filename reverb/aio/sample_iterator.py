@@ -38,6 +38,12 @@ class SampleIterator:
         # An item that arrived when its task was cancelled.
         self._arrived: list[Any] = []
 
+    def __repr__(self) -> str:
+        if "_arrived" not in self.__dict__:
+            return "aio.SampleIterator(not made)"
+        has_begun = self._sampler is not None
+        return f"aio.SampleIterator(has_begun={has_begun}, closed={self._is_closed})"
+
     def __aiter__(self) -> "SampleIterator":
         return self
 

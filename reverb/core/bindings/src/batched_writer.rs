@@ -33,6 +33,11 @@ pub(crate) struct BatchedTrajectoryColumn {
 
 #[pymethods]
 impl BatchedTrajectoryColumn {
+    fn __repr__(&self) -> String {
+        let is_squeezed = if self.is_squeezed() { "True" } else { "False" };
+        format!("BatchedTrajectoryColumn(is_squeezed={is_squeezed})")
+    }
+
     #[getter]
     fn is_squeezed(&self) -> bool {
         matches!(self.core.index, StepIndex::At(_))
@@ -103,6 +108,10 @@ pub(crate) struct BatchedColumnHistory {
 
 #[pymethods]
 impl BatchedColumnHistory {
+    fn __repr__(&self) -> String {
+        format!("BatchedColumnHistory(steps={})", self.__len__())
+    }
+
     fn __len__(&self) -> usize {
         self.writer.history_len().into_iter().max().unwrap_or(0) as usize
     }

@@ -7,6 +7,7 @@ use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PySlice, PyTuple};
 use reverb_client::{CellRef as Cell, Lane, TrajectoryWriter};
+use reverb_data::tensor::shape_text;
 use reverb_data::{DType, Error, Shape, Tensor, TensorData};
 use smallvec::SmallVec;
 
@@ -41,6 +42,14 @@ impl CellRef {
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         check_alive(std::slice::from_ref(&self.0)).or_raise()?;
         tensor_to_array(py, self.0.read().or_raise()?)
+    }
+
+    fn __repr__(&self) -> String {
+        if self.0.is_expired() {
+            return "CellRef(expired)".to_owned();
+        }
+        let spec = self.0.spec();
+        format!("CellRef(shape={}, dtype={})", shape_text(&spec.shape), spec.dtype.numpy_name())
     }
 }
 
@@ -144,6 +153,22 @@ impl TrajectoryColumn {
 
     fn __len__(&self) -> usize {
         self.cells.len()
+    }
+
+    fn __repr__(&self) -> String {
+        let steps = self.cells.len();
+        match self.cells.first() {
+            Some(first) if check_alive(&self.cells).is_ok() => {
+                let mut shape = first.spec().shape.clone();
+                if !self.squeeze {
+                    shape.insert(0, steps);
+                }
+                let dtype = first.spec().dtype.numpy_name();
+                format!("TrajectoryColumn(shape={}, dtype={dtype})", shape_text(&shape))
+            }
+            Some(_) => format!("TrajectoryColumn(steps={steps}, expired)"),
+            None => "TrajectoryColumn(steps=0)".to_owned(),
+        }
     }
 
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<Self> {
