@@ -71,7 +71,13 @@ class DeadlineExceededError(ReverbError, RuntimeError):
       ... except DeadlineExceededError:
       ...     print("the table is empty")
       the table is empty
+
+    Attributes:
+      result: In the error of a recorder's `step_timeout_s`: what the environment returned.
+        Otherwise `None`.
     """
+
+    result: Any = None
 
 
 class InvalidArgumentError(ReverbError, ValueError):

@@ -295,8 +295,13 @@ class Server:
         """
         return Client(f"localhost:{self.port}")
 
-    def stop(self, drain_s: float = 0.0) -> None:
+    def stop(self, drain_s: float = 0.0, *, final: bool = False) -> None:
         """Stops the server; waiting calls end with an error.
+
+        Clients wait for a stopped server to come back, for `connect_timeout_s`. With `final` they
+        learn that it does not: calls that wait, and those of writers and readers with an open
+        stream, raise one short `UnavailableError` at once. In a group the other shards go on; the
+        error comes once none answers any more. Clients of dm-reverb take it for a restart.
 
         With `drain_s` it drains first, like `Client.drain`: no confirmed or sampled item is lost
         in transit, and clients retry, at another server if their address has several.
@@ -306,6 +311,7 @@ class Server:
 
         Args:
           drain_s: How long to wait for the end of all streams, in seconds.
+          final: Whether the server is not going to be started again, as at the end of a run.
 
         Raises:
           InvalidArgumentError: If `drain_s` is negative or above 86400; the server is not stopped
@@ -320,13 +326,13 @@ class Server:
         save, self._checkpoint_on_stop = self._checkpoint_on_stop, False
         try:
             if drain_s:
-                self._server.drain(float(drain_s))
+                self._server.drain(float(drain_s), bool(final))
             if save:
                 self._server.checkpoint()
         finally:
             if self._coordinator is not None:
                 self._coordinator.stop()
-            self._server.stop()
+            self._server.stop(bool(final))
 
     def wait(self) -> None:
         """Blocks until the server is stopped.
@@ -353,7 +359,7 @@ class Server:
                     "the server on port %d is dropped without stop(): it does not save its tables",
                     server.port(),
                 )
-            server.stop()
+            server.stop(False)
 
     @shown
     def __repr__(self) -> str:

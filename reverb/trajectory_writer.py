@@ -262,6 +262,14 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         """
         return self._writer.create_all_items(table, items, names)
 
+    def _is_confirmed_within(self, max_pending: int, timeout_ms: int) -> bool:
+        """Whether at most so many items are unconfirmed after this time; blocks until then."""
+        return self._writer.is_confirmed_within(max_pending, timeout_ms)
+
+    def _report_unconfirmed(self) -> None:
+        """Logs how many items are not confirmed, if any."""
+        self._writer.report_unconfirmed()
+
     def _column_names(self, labels: Sequence[str]) -> native.ColumnNames:
         """The names of columns for `_create_all_items`: their paths, joined with `/`."""
         return native.ColumnNames(labels)

@@ -40,6 +40,9 @@ OPTIONS: dict[str, Any] = {
     "max_batch_bytes": None,
 }
 
+# Errors of the core show so many characters of an address at least.
+_SHOWN_ADDRESS = 80
+
 
 class TableSource:
     """A source that samples one table."""
@@ -302,7 +305,11 @@ class TableSource:
 
     def _explained(self, error: Any, parts: list[ReplayBatch]) -> errors.ReverbError:
         """Returns the error with table and address in its text, and the sampled rows attached."""
-        explained = type(error)(f"{self._purpose()}: {error}")
+        text = str(error)
+        # Errors of connections name the address, or its beginning, themselves.
+        is_told = self._client.server_address[:_SHOWN_ADDRESS] in text
+        purpose = f"a sample of table {self._table}" if is_told else self._purpose()
+        explained = type(error)(f"{purpose}: {text}")
         keep_samples(explained, [*rows_of_parts(parts), *getattr(error, "samples", ())])
         return explained
 

@@ -38,7 +38,7 @@ def leave(exc_type: type[BaseException], writer: _Writer, flush: Callable[[int],
     """Flushes if the exception is an `Exception`, and logs what is not confirmed then.
 
     Args:
-      exc_type: What the block raised; no error of the flush takes its place.
+      exc_type: The class of what the block raised. No error of the flush takes its place.
       writer: The native writer.
       flush: Waits for so many milliseconds at most. Ctrl-C ends it and is raised.
     """

@@ -118,9 +118,10 @@ class Server:
         """Saves all tables; returns the path."""
     def configure_tables(self, request: bytes) -> bytes:
         """Takes a `ConfigureTablesRequest`, returns a `ConfigureTablesResponse`, serialized."""
-    def drain(self, timeout_s: float) -> int:
+    def drain(self, timeout_s: float, is_final: bool) -> int:
         """Ends all streams; returns how many were still open after `timeout_s`."""
-    def stop(self) -> None: ...
+    def stop(self, is_final: bool) -> None:
+        """With `is_final` clients learn that the server does not come back."""
     def wait(self) -> None:
         """Blocks until the server is stopped; Ctrl-C raises `KeyboardInterrupt`."""
 
@@ -764,6 +765,8 @@ class BatchedTrajectoryWriter:
         mask; without a mask, all environments with enough steps. Returns the number of items.
         """
     def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
+    def is_confirmed_within(self, block_until_num_items: int, timeout_ms: int) -> bool:
+        """Like `flush`, but returns false after the timeout."""
     def end_episode(self, where: NDArray[np.bool_] | None, clear_buffers: bool) -> None:
         """Ends the episodes of the environments in `where` (None: all). Never blocks."""
     def configure(

@@ -16,6 +16,7 @@ from reverb.adapters.gymnasium.library import gymnasium
 from reverb.adapters.gymnasium.nests import check_space, map_nest
 from reverb.adapters.gymnasium.step_recorder import StepRecorder
 from reverb.adapters.gymnasium.step_writer import Priority
+from reverb.adapters.gymnasium.waiting import Stop, Waiting
 
 __all__ = ["EnvRecorder"]
 
@@ -54,6 +55,8 @@ class EnvRecorder(gymnasium.Wrapper):
         extras: Iterable[str] | None = None,
         *,
         max_unconfirmed_items: int | None = None,
+        stop: Stop | None = None,
+        step_timeout_s: float | None = None,
     ) -> None:
         """Wraps an environment.
 
@@ -71,6 +74,8 @@ class EnvRecorder(gymnasium.Wrapper):
           keep_infos: As in `Recorder`, without a dimension for environments.
           extras: As in `Recorder`.
           max_unconfirmed_items: As in `Recorder`, for one environment.
+          stop: As in `Recorder`.
+          step_timeout_s: As in `Recorder`.
 
         Raises:
           InvalidArgumentError: As in `Recorder`.
@@ -99,6 +104,7 @@ class EnvRecorder(gymnasium.Wrapper):
             keep_infos,
             extras,
             max_unconfirmed_items,
+            Waiting(stop, step_timeout_s),
         )
         self._ended = False
 
@@ -143,7 +149,8 @@ class EnvRecorder(gymnasium.Wrapper):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Makes a step and records it.
 
-        Blocks while more than `max_unconfirmed_items` items are unconfirmed.
+        Blocks while more than `max_unconfirmed_items` items are unconfirmed, `stop` is not set and
+        `step_timeout_s` has not passed.
 
         Args:
           action: The action.
@@ -152,6 +159,7 @@ class EnvRecorder(gymnasium.Wrapper):
           The result of the environment's own `step`.
 
         Raises:
+          DeadlineExceededError: As in `Recorder`.
           FailedPreconditionError: If the episode has ended and the environment does not reset
             itself. Nothing was done.
           InvalidArgumentError: As in `Recorder`; the reward and the flags are numbers, or arrays
@@ -159,16 +167,25 @@ class EnvRecorder(gymnasium.Wrapper):
           SignatureMismatchError: As in `Recorder`.
           ReverbError: If the connection failed for good.
         """
+        if self._steps.is_over:
+            return self.env.step(action)
         self._steps.check_next_step()
         if self._ended and self._mode == autoreset.DISABLED:
             raise errors.FailedPreconditionError(
                 "the episode has ended; call reset() before step()"
             )
         try:
-            return self._step(action)
+            result = self.env.step(action)
+            try:
+                self._record(action, *result)
+            except errors.UnavailableError as error:
+                self._steps.end_without_server(error)
+                return result
         except BaseException:
             self._steps.lose_step()
             raise
+        self._steps.settle(result)
+        return result
 
     def flush(self) -> None:
         """Blocks until the server has confirmed all items."""
@@ -176,6 +193,9 @@ class EnvRecorder(gymnasium.Wrapper):
 
     def close(self) -> None:
         """Interrupts the episode, waits for at most 10 s until the items are confirmed, closes.
+
+        Once `stop` is set it waits for at most 2 s, and the log counts the items that are not
+        confirmed.
 
         Raises:
           DeadlineExceededError: If some items were not confirmed; the environment is closed.
@@ -185,8 +205,29 @@ class EnvRecorder(gymnasium.Wrapper):
         finally:
             super().close()
 
-    def _step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        observation, reward, terminated, truncated, info = self.env.step(action)
+    def __exit__(self, exc_type: type[BaseException] | None = None, *exc: object) -> bool:
+        """Closes. After an exception in the block it flushes as a writer does.
+
+        That is for 2 s at most, and not after a `ReverbError`, a `KeyboardInterrupt` and the like.
+        """
+        if exc_type is None:
+            self.close()
+            return False
+        try:
+            self._steps.leave(exc_type)
+        finally:
+            super().close()
+        return False
+
+    def _record(
+        self,
+        action: Any,
+        observation: Any,
+        reward: Any,
+        terminated: Any,
+        truncated: Any,
+        info: dict[str, Any],
+    ) -> None:
         had_ended = np.array([self._ended])
         flags = as_row("terminated", terminated, 1), as_row("truncated", truncated, 1)
         is_terminated, is_truncated = (flag.astype(np.bool_, copy=False) for flag in flags)
@@ -201,7 +242,6 @@ class EnvRecorder(gymnasium.Wrapper):
             {key: _as_row(info[key]) for key in self._keep_infos if key in info},
             begins=autoreset.rows_that_begin(self._mode, had_ended),
         )
-        return observation, reward, terminated, truncated, info
 
 
 def _as_row(value: Any) -> np.ndarray:

@@ -16,6 +16,7 @@ from reverb.adapters.gymnasium.library import gymnasium
 from reverb.adapters.gymnasium.nests import check_space
 from reverb.adapters.gymnasium.step_recorder import StepRecorder
 from reverb.adapters.gymnasium.step_writer import Priority
+from reverb.adapters.gymnasium.waiting import Stop, Waiting
 
 __all__ = ["Recorder"]
 
@@ -58,6 +59,8 @@ class Recorder(gymnasium.vector.VectorWrapper):
         extras: Iterable[str] | None = None,
         *,
         max_unconfirmed_items: int | None = None,
+        stop: Stop | None = None,
+        step_timeout_s: float | None = None,
     ) -> None:
         """Wraps an environment.
 
@@ -87,6 +90,11 @@ class Recorder(gymnasium.vector.VectorWrapper):
             gives with the first step.
           max_unconfirmed_items: `step` blocks while more items are unconfirmed, for example because
             of a rate limiter; after 10 s the log says why. `None`: 64 for each environment.
+          stop: The end of the run: anything with `is_set()`, such as an event of `threading` or
+            `multiprocessing`. Once it is set, `step` does not wait any more and returns what the
+            environment returned, `close` waits for at most 2 s, and neither fails for the lack of a
+            server. Items go on in the background until then. `None`: the run has no end.
+          step_timeout_s: How long `step` waits, in seconds; `None`: no limit.
 
         Raises:
           InvalidArgumentError: If the environment does not declare how it resets, if a space has no
@@ -112,6 +120,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
             keep_infos,
             extras,
             max_unconfirmed_items,
+            Waiting(stop, step_timeout_s),
         )
         # Environments whose episode has ended, and whose next episode has not begun.
         self._ended = np.zeros(env.num_envs, np.bool_)
@@ -167,7 +176,8 @@ class Recorder(gymnasium.vector.VectorWrapper):
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Makes a step of all environments and records it.
 
-        Blocks while more than `max_unconfirmed_items` items are unconfirmed.
+        Blocks while more than `max_unconfirmed_items` items are unconfirmed, `stop` is not set and
+        `step_timeout_s` has not passed.
 
         Args:
           actions: The actions, `[B, ...]`.
@@ -176,6 +186,8 @@ class Recorder(gymnasium.vector.VectorWrapper):
           The result of the environment's own `step`.
 
         Raises:
+          DeadlineExceededError: After `step_timeout_s`. The step is recorded, and `result` of the
+            error is what the environment returned; go on with it, or call `reset`.
           FailedPreconditionError: If the mode is DISABLED and an environment has ended and was not
             reset; the text names it. Nothing was done.
           InvalidArgumentError: If extras are missing; nothing was done. If infos are missing, if a
@@ -185,12 +197,21 @@ class Recorder(gymnasium.vector.VectorWrapper):
             made its step, and must be reset.
           ReverbError: If the connection failed for good.
         """
+        if self._steps.is_over:
+            return self.env.step(actions)
         self._check_next_step()
         try:
-            return self._step(actions)
+            result = self.env.step(actions)
+            try:
+                self._record(actions, *result)
+            except errors.UnavailableError as error:
+                self._steps.end_without_server(error)
+                return result
         except BaseException:
             self._steps.lose_step()
             raise
+        self._steps.settle(result)
+        return result
 
     def flush(self) -> None:
         """Blocks until the server has confirmed all items."""
@@ -198,6 +219,9 @@ class Recorder(gymnasium.vector.VectorWrapper):
 
     def close(self, **kwargs: Any) -> None:
         """Interrupts the episodes, waits for at most 10 s until the items are confirmed, closes.
+
+        Once `stop` is set it waits for at most 2 s, and the log counts the items that are not
+        confirmed.
 
         Args:
           **kwargs: As in the environment.
@@ -214,8 +238,15 @@ class Recorder(gymnasium.vector.VectorWrapper):
         finally:
             super().close(**kwargs)
 
-    def _step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        observation, rewards, terminations, truncations, infos = self.env.step(actions)
+    def _record(
+        self,
+        actions: Any,
+        observation: Any,
+        rewards: Any,
+        terminations: Any,
+        truncations: Any,
+        infos: dict[str, Any],
+    ) -> None:
         reward = as_row("rewards", rewards, self.num_envs)
         terminated = as_row("terminations", terminations, self.num_envs).astype(
             np.bool_, copy=False
@@ -241,7 +272,6 @@ class Recorder(gymnasium.vector.VectorWrapper):
             self._steps.begin(observation, ended)
         else:
             self._ended = ended
-        return observation, rewards, terminations, truncations, infos
 
     def _check_next_step(self) -> None:
         self._steps.check_next_step()

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The common part of both recorders: the steps of `B` environments, and their items."""
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from reverb.adapters.gymnasium.infos import KeptInfos
 from reverb.adapters.gymnasium.item_columns import COLUMNS, ItemColumns
 from reverb.adapters.gymnasium.items import Items
 from reverb.adapters.gymnasium.step_writer import Priority, StepWriter
+from reverb.adapters.gymnasium.waiting import Waiting
 
 __all__ = ["StepRecorder"]
 
@@ -35,7 +37,8 @@ class StepRecorder:
       keep_infos: The infos that become columns.
       extras: Names of the values that the program gives with every step; `None`: the names that it
         gives with the first step.
-      max_unconfirmed_items: Calls wait while more items are unconfirmed.
+      max_unconfirmed_items: `settle` waits while more items are unconfirmed.
+      waiting: How long it waits.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class StepRecorder:
         keep_infos: Iterable[str] | Mapping[str, Any],
         extras: Iterable[str] | None,
         max_unconfirmed_items: int | None,
+        waiting: Waiting,
     ) -> None:
         self._num_envs = num_envs
         self._infos = KeptInfos(keep_infos, num_envs)
@@ -60,7 +64,7 @@ class StepRecorder:
         self._frame_stack = frame_stack
         num_rows = item_makers.num_rows(items, frame_stack)
         self._writer = StepWriter(
-            client, tables, priority, num_envs, num_rows, max_unconfirmed_items
+            client, tables, priority, num_envs, num_rows, max_unconfirmed_items, waiting
         )
         self._maker = item_makers.make_item_maker(items, self._writer, self._columns)
         self._given: dict[str, Any] = {}
@@ -80,6 +84,8 @@ class StepRecorder:
         # Number of steps in each episode; -1: no episode has begun.
         self._steps = np.full(num_envs, -1)
         self._all_begun = False
+        # True once the run has ended and no server takes steps.
+        self.is_over = False
 
     @property
     def num_dropped_episodes(self) -> int:
@@ -115,19 +121,12 @@ class StepRecorder:
           InvalidArgumentError: If an observation does not match the space. No episode has begun
             then.
         """
-        interrupted = where & (self._steps > 0)
-        if interrupted.any():
-            self._end(interrupted, interrupted=True)
-        rest = where & ~interrupted
-        if rest.any():
-            self._writer.end_episode(rest)
-        self._steps[where], self._all_begun = -1, False
-        observation = space_values.of_dtypes(
-            self._observation_dtypes, observation, "observation", where
-        )
-        first_row = {"observation": observation} | self._first_row | self._infos.of_reset()
-        self._writer.append(first_row, where)
-        self._steps[where] = 0
+        if self.is_over:
+            return
+        try:
+            self._begin(observation, where)
+        except errors.UnavailableError as error:
+            self.end_without_server(error)
 
     def check_next_step(self) -> None:
         """Checks that the environments may make a step.
@@ -207,6 +206,34 @@ class StepRecorder:
         if np.count_nonzero(ended):  # Faster than `any()`.
             self._end(ended, interrupted=False)
 
+    def settle(self, result: Any) -> None:
+        """Blocks while too many items are unconfirmed.
+
+        Args:
+          result: The result of the environment, for the error of a timeout.
+
+        Raises:
+          DeadlineExceededError: After the time of `Waiting`; its `result` is `result`.
+          ReverbError: If the connection failed for good; a step is lost.
+        """
+        try:
+            self._writer.settle()
+        except errors.DeadlineExceededError as error:
+            error.result = result
+            raise
+        except BaseException:
+            self.lose_step()
+            raise
+
+    def end_without_server(self, error: errors.UnavailableError) -> None:
+        """Ends the record, if the run has ended; otherwise raises the error.
+
+        From then on `is_over` is true, and the environment goes on unrecorded.
+        """
+        if not self._writer.is_stopped:
+            raise error
+        self.is_over = True
+
     def lose_step(self) -> None:
         """Marks that a step is missing. No item may span it, so the next call must be `reset`."""
         self._steps[:] = -1
@@ -222,10 +249,38 @@ class StepRecorder:
             return
         try:
             going = self._steps > 0
-            if going.any():
+            if going.any() and not self.is_over:
                 self._end(going, interrupted=True)
+        except errors.UnavailableError as error:
+            self.end_without_server(error)
         finally:
             self._writer.close()
+
+    def leave(self, exc_type: type[BaseException]) -> None:
+        """Closes at the end of a block that an exception has left."""
+        try:
+            going = self._steps > 0
+            if not self._writer.closed and going.any() and issubclass(exc_type, Exception):
+                # The program sees the exception that it raised, not one of here.
+                with contextlib.suppress(Exception):
+                    self._end(going, interrupted=True)
+        finally:
+            self._writer.leave(exc_type)
+
+    def _begin(self, observation: Any, where: np.ndarray) -> None:
+        interrupted = where & (self._steps > 0)
+        if interrupted.any():
+            self._end(interrupted, interrupted=True)
+        rest = where & ~interrupted
+        if rest.any():
+            self._writer.end_episode(rest)
+        self._steps[where], self._all_begun = -1, False
+        observation = space_values.of_dtypes(
+            self._observation_dtypes, observation, "observation", where
+        )
+        first_row = {"observation": observation} | self._first_row | self._infos.of_reset()
+        self._writer.append(first_row, where)
+        self._steps[where] = 0
 
     def _end(self, where: np.ndarray, interrupted: bool) -> None:
         """Ends episodes; the next rows of these environments begin new ones."""

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The writer of a recorder: tables, priorities, and the limit of unconfirmed items."""
 
+import contextlib
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,6 +12,12 @@ import numpy as np
 import reverb
 from reverb import errors, specs
 from reverb.adapters.gymnasium.nests import map_nest
+from reverb.adapters.gymnasium.waiting import (
+    CLOSE_TIMEOUT_MS,
+    STOP_POLL_MS,
+    STOPPED_CLOSE_TIMEOUT_MS,
+    Waiting,
+)
 
 __all__ = ["NewItems", "Priority", "Step", "StepWriter"]
 
@@ -19,9 +28,6 @@ Step = dict[str, Any]
 # A number, the text "max", or a function that computes numbers `[B]` from the step that completes
 # the items.
 Priority = float | str | Callable[[dict[str, Any]], Any]
-
-# Limit of the wait of `close`.
-CLOSE_TIMEOUT_MS = 10_000
 
 
 class NewItems(NamedTuple):
@@ -45,8 +51,9 @@ class StepWriter:
       priority: Priority for tables without their own.
       num_envs: Number of environments, `B`.
       num_rows: Number of rows of a history that items refer to.
-      max_unconfirmed_items: Calls wait while more items are unconfirmed; `None`: 64 for each
+      max_unconfirmed_items: `settle` waits while more items are unconfirmed; `None`: 64 for each
         environment.
+      waiting: How long it waits.
 
     Raises:
       InvalidArgumentError: If there is no table, or a priority is neither a number nor a function.
@@ -61,7 +68,9 @@ class StepWriter:
         num_envs: int,
         num_rows: int,
         max_unconfirmed_items: int | None,
+        waiting: Waiting,
     ) -> None:
+        self._waiting = waiting.checked()
         given = {tables: None} if isinstance(tables, str) else dict(tables)
         if not given:
             raise errors.InvalidArgumentError("tables must name at least one table, got none")
@@ -108,7 +117,7 @@ class StepWriter:
     def create_items(self, items: Sequence[NewItems]) -> None:
         """Makes items in every table, with the columns in the order of its signature.
 
-        Blocks while too many items are unconfirmed.
+        Never waits for confirmations; see `settle`.
 
         Raises:
           SignatureMismatchError: If a table has other columns.
@@ -126,8 +135,24 @@ class StepWriter:
                 ],
                 self._names,
             )
-        if self._unconfirmed_items > self._max_unconfirmed_items:
-            self._wait(self._max_unconfirmed_items // 2)
+
+    def settle(self) -> None:
+        """Blocks while too many items are unconfirmed, and the run goes on.
+
+        Raises:
+          DeadlineExceededError: After the time of `Waiting`; the items go on in the background.
+          ReverbError: If the connection failed for good.
+        """
+        if self._unconfirmed_items <= self._max_unconfirmed_items:
+            return
+        num_items = self._max_unconfirmed_items // 2
+        if self._waiting.until_confirmed(self._writer, num_items):
+            self._unconfirmed_items = num_items
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the run has ended."""
+        return self._waiting.is_stopped
 
     def end_episode(self, where: np.ndarray) -> None:
         """Starts a new history in each selected environment."""
@@ -135,10 +160,14 @@ class StepWriter:
 
     def flush(self) -> None:
         """Blocks until all items are confirmed."""
-        self._wait(0)
+        self._writer.flush()
+        self._unconfirmed_items = 0
 
     def close(self) -> None:
         """Waits for at most 10 s until all items are confirmed, and closes.
+
+        After the end of the run it waits for at most 2 s and raises nothing; the log counts the
+        items that are not confirmed.
 
         Raises:
           DeadlineExceededError: If some were not; the text has the reason.
@@ -147,14 +176,28 @@ class StepWriter:
             return
         self._closed = True
         try:
-            self._writer.flush(timeout_ms=CLOSE_TIMEOUT_MS)
+            self._flush_at_the_end()
         finally:
             self._writer.close()
 
-    def _wait(self, num_items: int) -> None:
-        """Blocks until at most so many items are unconfirmed."""
-        self._writer.flush(num_items)
-        self._unconfirmed_items = num_items
+    def _flush_at_the_end(self) -> None:
+        deadline = time.monotonic() + CLOSE_TIMEOUT_MS / 1000
+        while not self.is_stopped:
+            left_ms = (deadline - time.monotonic()) * 1000
+            if left_ms <= 0:
+                self._writer.flush(timeout_ms=1)  # Its error has the reason.
+                return
+            if self._writer._is_confirmed_within(0, math.ceil(min(left_ms, STOP_POLL_MS))):
+                return
+        with contextlib.suppress(errors.ReverbError):
+            self._writer._is_confirmed_within(0, STOPPED_CLOSE_TIMEOUT_MS)
+        self._writer._report_unconfirmed()
+
+    def leave(self, exc_type: type[BaseException]) -> None:
+        """Closes at the end of a block that an exception has left, as a writer does."""
+        if not self._closed:
+            self._closed = True
+            self._writer.__exit__(exc_type)
 
 
 def _checked_priority(

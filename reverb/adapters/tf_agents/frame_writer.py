@@ -87,6 +87,12 @@ class FrameWriter:
         if self._writer is not None:
             self._writer.close()
 
+    def leave(self, exc_type: type[BaseException]) -> None:
+        """Closes at the end of a block that an exception has left, as a sequence writer does."""
+        self._closed = True
+        if self._writer is not None:
+            self._writer.__exit__(exc_type)
+
     def _open(self, found: int | None) -> None:
         with self._lock:
             if self._closed:

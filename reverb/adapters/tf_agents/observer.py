@@ -114,10 +114,17 @@ class Observer(abc.ABC):
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        """Closes; after an exception in the block it does not wait for confirmations."""
+        """Closes. After an exception in the block it flushes as a writer does.
+
+        That is for 2 s at most, and not after a `ReverbError`, a `KeyboardInterrupt` and the like.
+        """
         if exc_type is None:
             self.close()
-        else:
+            return
+        try:
+            if self._writer is not None:
+                self._writer.__exit__(exc_type, *exc)
+        finally:
             self._abandon()
 
     def _check_tables(self) -> list[Any]:

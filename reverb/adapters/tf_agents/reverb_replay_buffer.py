@@ -240,11 +240,14 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
-        """Closes; after an exception in the block it does not wait for confirmations."""
+        """Closes. After an exception in the block it flushes as a writer does.
+
+        That is for 2 s at most, and not after a `ReverbError`, a `KeyboardInterrupt` and the like.
+        """
         if exc_type is None:
             self.close()
         else:
-            self._writer.close()
+            self._writer.leave(exc_type)
 
     def _num_frames(self) -> Any:
         """Number of items (sequences, not frames), as in TF-Agents' own buffer.

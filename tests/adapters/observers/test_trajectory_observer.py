@@ -257,7 +257,14 @@ class TestOpenAndClose:
         with pytest.raises(reverb_utils.ObserverClosedError):
             observer(frame(3))
 
-    def test_a_block_that_fails_does_not_wait(self, client, frame):
+    def test_a_block_that_fails_confirms_its_items(self, client, frame, items):
+        observer = reverb_utils.ReverbTrajectorySequenceObserver(client, "table", 1)
+        with pytest.raises(KeyError, match="mistake"), observer:
+            show(observer, map(frame, range(3)))
+            raise KeyError("mistake")
+        assert items(client) == [[0], [1], [2]]
+
+    def test_a_block_that_fails_does_not_wait_for_long(self, client, frame):
         observer = reverb_utils.ReverbTrajectorySequenceObserver(client, "queue", 1)
         show(observer, map(frame, range(3)))  # The queue takes only one.
         with pytest.raises(KeyError, match="mistake"), observer:

@@ -301,7 +301,9 @@ def test_closing_sends_what_was_added(client, make):
         buffer.add_batch(make_frames(1))
     assert buffer.num_frames() == 2
     with pytest.raises(RuntimeError, match="of the body"), make(1) as buffer:
+        buffer.add_batch(make_frames(2))
         raise RuntimeError("of the body")
+    assert client.server_info()["ours"].current_size == 4
 
 
 def test_a_held_up_insert_does_not_hold_up_reading(policy):

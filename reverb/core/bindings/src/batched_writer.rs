@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use numpy::{
     PyArray1, PyArrayDescrMethods, PyReadonlyArray1, PyUntypedArray, PyUntypedArrayMethods,
@@ -422,6 +423,19 @@ impl BatchedTrajectoryWriter {
     ) -> PyResult<()> {
         self.check()?;
         wait(py, self.core.flush(block_until_num_items, timeout(timeout_ms)))
+    }
+
+    /// Like `flush`, but returns false after the timeout.
+    #[pyo3(signature = (block_until_num_items, timeout_ms))]
+    fn is_confirmed_within(
+        &self,
+        py: Python<'_>,
+        block_until_num_items: usize,
+        timeout_ms: u64,
+    ) -> PyResult<bool> {
+        self.check()?;
+        let timeout = Duration::from_millis(timeout_ms);
+        wait(py, self.core.queue().is_confirmed_within(block_until_num_items, timeout))
     }
 
     #[pyo3(signature = (r#where, clear_buffers))]

@@ -233,11 +233,17 @@ impl Server {
     }
 
     /// Ends all streams; returns the number that was still open after `timeout_s`.
-    #[pyo3(signature = (timeout_s))]
-    fn drain(&self, py: Python<'_>, timeout_s: f64) -> PyResult<usize> {
+    #[pyo3(signature = (timeout_s, is_final))]
+    fn drain(&self, py: Python<'_>, timeout_s: f64, is_final: bool) -> PyResult<usize> {
         self.core.origin().check("Server").or_raise()?;
         let timeout = seconds("drain_s", timeout_s)?;
-        wait(py, async { Ok(self.core.drain(timeout).await) })
+        wait(py, async {
+            Ok(if is_final {
+                self.core.drain_for_good(timeout).await
+            } else {
+                self.core.drain(timeout).await
+            })
+        })
     }
 
     /// Reads certificates and tokens again; returns a line for each part that has changed.
@@ -260,9 +266,10 @@ impl Server {
         self.core.http_port()
     }
 
-    fn stop(&self, py: Python<'_>) {
+    #[pyo3(signature = (is_final))]
+    fn stop(&self, py: Python<'_>, is_final: bool) {
         if self.core.origin().is_here() {
-            py.detach(|| self.core.stop());
+            py.detach(|| if is_final { self.core.stop_for_good() } else { self.core.stop() });
         }
     }
 

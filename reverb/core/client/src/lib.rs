@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod absence;
 mod client;
 mod retry;
 mod sampler;

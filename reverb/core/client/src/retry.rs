@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Retries with backoff and a time limit.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use reverb_data::Error;
+
+use crate::absence::Absence;
+use crate::session::Session;
 
 /// First pause before a new attempt.
 const MIN_PAUSE: Duration = Duration::from_millis(1);
@@ -17,7 +21,8 @@ const STABLE_AFTER: Duration = Duration::from_secs(2);
 /// without an answer, there are no more attempts.
 #[derive(Debug)]
 pub(crate) struct Backoff {
-    address: String,
+    address: Arc<str>,
+    absence: Arc<Absence>,
     give_up_after: Duration,
     pause: Duration,
     /// Start of the first failed attempt; `None` while the server answers.
@@ -28,12 +33,13 @@ pub(crate) struct Backoff {
 }
 
 impl Backoff {
-    /// A fresh series of attempts to reach `address`.
-    pub(crate) fn new(address: &str, give_up_after: Duration) -> Self {
+    /// A fresh series of attempts to reach the server of a session.
+    pub(crate) fn new(session: &Session) -> Self {
         let now = Instant::now();
         Self {
-            address: address.to_owned(),
-            give_up_after,
+            address: session.shared_address(),
+            absence: Arc::clone(session.absence()),
+            give_up_after: session.connect_timeout(),
             pause: MIN_PAUSE,
             unreachable_since: None,
             attempt_began: now,
@@ -54,6 +60,7 @@ impl Backoff {
     /// The server answered: resets the backoff.
     pub(crate) fn answered(&mut self) {
         self.unreachable_since = None;
+        self.absence.answered();
         self.pause = MIN_PAUSE;
         self.begin();
     }
@@ -63,18 +70,32 @@ impl Backoff {
     /// # Errors
     ///
     /// `error` itself if it is not transient; `Unavailable` that names the address if no server
-    /// answered for too long.
-    pub(crate) async fn pause(&mut self, error: Error) -> Result<(), Error> {
-        if !error.is_transient() {
+    /// answered for too long, or if the server has stopped for good.
+    pub(crate) async fn pause(&mut self, session: &Session, error: Error) -> Result<(), Error> {
+        if !error.is_gone() {
             return Err(error);
         }
         if self.connected_at.take().is_some_and(|at| at.elapsed() >= STABLE_AFTER) {
             self.answered();
         }
+        if self.absence.has_ended() || session.has_ended(&error) {
+            self.absence.end();
+            return Err(Error::stopped_for_good(format!(
+                "The server at {} has stopped for good.",
+                short(&self.address),
+            )));
+        }
         let now = Instant::now();
         let unreachable_for =
             now.duration_since(*self.unreachable_since.get_or_insert(self.attempt_began));
         if unreachable_for >= self.give_up_after {
+            if self.absence.give_up() {
+                tracing::warn!(
+                    "no server answered at {} for {:.0} s (connect_timeout_s): the call gives up",
+                    short(&self.address),
+                    unreachable_for.as_secs_f64(),
+                );
+            }
             return Err(Error::unavailable(format!(
                 "No server answered at {} for {} s. Check the address and that the server runs, or raise \
                  connect_timeout_s. Last error: {error}",
@@ -88,5 +109,16 @@ impl Backoff {
         self.pause = (self.pause * 2).min(MAX_PAUSE);
         self.begin();
         Ok(())
+    }
+}
+
+/// Longest part of an address in a line about it, in characters.
+const SHOWN_ADDRESS: usize = 80;
+
+/// The beginning of an address, which may list many servers.
+pub(crate) fn short(address: &str) -> String {
+    match address.char_indices().nth(SHOWN_ADDRESS) {
+        Some((end, _)) => format!("{}...", &address[..end]),
+        None => address.to_owned(),
     }
 }

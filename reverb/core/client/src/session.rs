@@ -20,6 +20,7 @@ use reverb_wire::transport::{
 use reverb_wire::{Calls, Capabilities, Capability};
 use tokio::runtime::Handle;
 
+use crate::absence::Absence;
 use crate::retry::Backoff;
 use crate::waits::Waits;
 
@@ -59,6 +60,7 @@ pub(crate) struct Session {
     silence: OnceLock<Duration>,
     runtime: Handle,
     waits: Waits,
+    absence: Arc<Absence>,
     signatures: Mutex<Option<CachedSignatures>>,
     /// An open sample stream with no outstanding request.
     idle_sample_stream: Mutex<Option<Box<dyn SampleStream>>>,
@@ -102,6 +104,7 @@ impl Session {
             silence: OnceLock::new(),
             runtime,
             waits: Waits::of_this_process(),
+            absence: Arc::default(),
             signatures: Mutex::new(None),
             idle_sample_stream: Mutex::new(None),
         }
@@ -229,6 +232,16 @@ impl Session {
     /// rotation.
     pub(crate) fn has_several_servers(&self) -> bool {
         self.connector.has_several_servers()
+    }
+
+    /// The absence of a server that does not answer.
+    pub(crate) fn absence(&self) -> &Arc<Absence> {
+        &self.absence
+    }
+
+    /// True if, after this error, no server of the address is going to answer any more.
+    pub(crate) fn has_ended(&self, error: &Error) -> bool {
+        self.transport().is_ok_and(|transport| transport.has_ended(error))
     }
 
     /// True if the address leads to a group of shards.
@@ -399,15 +412,18 @@ impl Session {
     where
         F: Future<Output = Result<T>>,
     {
-        let mut backoff = Backoff::new(&self.address, self.connect_timeout);
+        let mut backoff = Backoff::new(self);
         loop {
             let result = match self.transport() {
                 Ok(transport) => call(transport).await,
                 Err(error) => Err(error),
             };
             match result {
-                Ok(value) => return Ok(value),
-                Err(error) => backoff.pause(error).await?,
+                Ok(value) => {
+                    self.absence.answered();
+                    return Ok(value);
+                }
+                Err(error) => backoff.pause(self, error).await?,
             }
         }
     }

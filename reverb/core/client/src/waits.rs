@@ -20,6 +20,7 @@ use reverb_data::{Error, ErrorKind, PerProcess, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::{TableStatus, WaitReasonRequest};
 
+use crate::retry::short;
 use crate::session::Session;
 
 /// The second report comes after so many times the time of the first.
@@ -327,29 +328,43 @@ struct Report {
 impl Report {
     async fn tell(self) {
         let reason = tokio::time::timeout(REASON_TIMEOUT, self.reason()).await;
-        let reason =
-            reason.unwrap_or_else(|_| "The server does not answer other calls either.".to_owned());
-        let Self { address, what, num_calls, waited, .. } = &self;
+        let (reason, is_away) = reason.unwrap_or_else(|_| {
+            ("The server does not answer other calls either.".to_owned(), false)
+        });
+        let Self { session, address, what, num_calls, waited } = &self;
         let calls = plural(*num_calls as i64, "call waits", "calls wait");
         let waited = waited.as_secs_f64().round();
-        tracing::warn!(
-            table = Some(what.table()).filter(|it| !it.is_empty()),
-            "{calls} for {what} at {address}, for {waited} s by now. {reason}"
-        );
+        let table = Some(what.table()).filter(|it| !it.is_empty());
+        if !is_away {
+            tracing::warn!(
+                table,
+                "{calls} for {what} at {address}, for {waited} s by now. {reason}"
+            );
+            return;
+        }
+        // The wait goes on for `connect_timeout_s`. Its end is told where it ends.
+        if session.absence().tell() {
+            let address = short(address);
+            let line = format!("{calls} for {what} at {address}, for {waited} s by now. {reason}");
+            tracing::warn!(table, "{}", at_most(MAX_AWAY_CHARS, line));
+        }
     }
 
-    /// The reason that the server gives, or what can be said without it.
-    async fn reason(&self) -> String {
+    /// The reason that the server gives, or what can be said without it; and whether nobody answers
+    /// at all.
+    async fn reason(&self) -> (String, bool) {
         let table = self.what.table();
         let request = WaitReasonRequest { table: table.to_owned() };
         let asked = async { self.session.transport()?.call(request).await };
         match asked.await {
-            Ok(answer) => self.reason_of(answer.table.unwrap_or_default()),
+            Ok(answer) => (self.reason_of(answer.table.unwrap_or_default()), false),
             Err(error) if is_unreachable(&error) => {
-                format!("The server cannot be reached: {}", error.message())
+                (format!("The server cannot be reached: {}", error.message()), true)
             }
-            Err(_) if table.is_empty() => "The server works on it, and answers other calls.".into(),
-            Err(error) => error.message().to_owned(),
+            Err(_) if table.is_empty() => {
+                ("The server works on it, and answers other calls.".into(), false)
+            }
+            Err(error) => (error.message().to_owned(), false),
         }
     }
 
@@ -361,6 +376,16 @@ impl Report {
             return format!("The table has {items}, and nobody inserts.");
         }
         told.sentence
+    }
+}
+
+/// Longest line about a server that cannot be reached, in characters.
+const MAX_AWAY_CHARS: usize = 200;
+
+fn at_most(limit: usize, text: String) -> String {
+    match text.char_indices().nth(limit) {
+        Some(_) => text.chars().take(limit - 3).chain("...".chars()).collect(),
+        None => text,
     }
 }
 

@@ -74,6 +74,7 @@ struct Inner {
     message: String,
     limit: Option<&'static str>,
     is_lasting: bool,
+    is_final: bool,
 }
 
 /// The message by which dm-reverb's clients recognise a rate limiter timeout.
@@ -87,7 +88,7 @@ impl Error {
     /// message, given by mistake as a path or an address, is not shown in full.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = without_tokens(message.into());
-        Self(Box::new(Inner { kind, message, limit: None, is_lasting: false }))
+        Self(Box::new(Inner { kind, message, limit: None, is_lasting: false, is_final: false }))
     }
 
     /// A value that is invalid in every state.
@@ -152,6 +153,13 @@ impl Error {
         Self::new(ErrorKind::Unavailable, message)
     }
 
+    /// The server has stopped for good: nobody should wait for it.
+    pub fn stopped_for_good(message: impl Into<String>) -> Self {
+        let mut error = Self::unavailable(message).lasting();
+        error.0.is_final = true;
+        error
+    }
+
     /// The call was cancelled.
     pub fn cancelled(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Cancelled, message)
@@ -209,6 +217,16 @@ impl Error {
     /// Limit of the server that was exceeded. Only the server knows it; it is not sent.
     pub fn limit(&self) -> Option<&'static str> {
         self.0.limit
+    }
+
+    /// Returns true if the server has said that it does not come back.
+    pub fn is_final(&self) -> bool {
+        self.0.is_final
+    }
+
+    /// Returns true if the server is gone, for now or for good. Another one may have an answer.
+    pub fn is_gone(&self) -> bool {
+        self.is_transient() || self.is_final()
     }
 
     /// Returns true if a client retries by itself: the server is gone or shutting down.

@@ -36,7 +36,7 @@ pub use listening::{SocketIdentity, listening};
 pub use outgoing::{CallType, Outbox, Outgoing, PASS_BYTES, Room};
 pub use peer::{Encryption, Peer};
 pub use responder::Responder;
-pub use stop::{Stop, StopSender, stop_signal, stopping};
+pub use stop::{Stop, StopSender, stop_signal, stopped_for_good, stopping};
 pub use traffic::{LIMITS, Traffic};
 pub use unary::{decode, read_single_encoded, read_single_message};
 #[cfg(unix)]

@@ -12,6 +12,9 @@ pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 /// Header or trailer that holds the percent-encoded message.
 pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 
+/// Header or trailer of a status `UNAVAILABLE` that tells that the server does not come back.
+const STOPPED_FOR_GOOD: HeaderName = HeaderName::from_static("reverb-stopped-for-good");
+
 /// dm-reverb's clients refuse header lists of more than 8 KiB, so a longer message is cut.
 const MAX_MESSAGE_BYTES: usize = 4096;
 
@@ -99,12 +102,19 @@ pub struct Status {
     pub code: Code,
     /// The message for people; empty on success.
     pub message: String,
+    /// True if the server has stopped for good. Clients that do not know it read the code alone.
+    pub is_final: bool,
 }
 
 impl Status {
+    /// The status of a call, with a message for people.
+    pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), is_final: false }
+    }
+
     /// Success.
     pub fn ok() -> Self {
-        Self { code: Code::Ok, message: String::new() }
+        Self::new(Code::Ok, "")
     }
 
     /// Status of a call that failed with `error`.
@@ -123,7 +133,7 @@ impl Status {
             ErrorKind::DataLoss => Code::DataLoss,
             ErrorKind::Internal => Code::Internal,
         };
-        Self { code, message: error.message().to_owned() }
+        Self { is_final: error.is_final(), ..Self::new(code, error.message()) }
     }
 
     /// The status as an error, or `None` if the call succeeded.
@@ -149,6 +159,9 @@ impl Status {
             Code::ResourceExhausted => ErrorKind::ResourceExhausted,
             Code::Unimplemented => ErrorKind::Unimplemented,
             Code::Unknown | Code::Internal => ErrorKind::Internal,
+            Code::Unavailable if self.is_final => {
+                return Some(Error::stopped_for_good(self.message));
+            }
             Code::Unavailable => ErrorKind::Unavailable,
             Code::DataLoss => ErrorKind::DataLoss,
         };
@@ -163,6 +176,9 @@ impl Status {
         {
             headers.insert(GRPC_MESSAGE, message);
         }
+        if self.is_final {
+            headers.insert(STOPPED_FOR_GOOD, HeaderValue::from_static("1"));
+        }
     }
 
     /// Reads the status from headers or trailers, if they have one.
@@ -170,7 +186,8 @@ impl Status {
         let number = headers.get(GRPC_STATUS)?.to_str().ok().and_then(|text| text.parse().ok());
         let code = number.and_then(|at: usize| CODES.get(at).copied()).unwrap_or(Code::Unknown);
         let message = headers.get(GRPC_MESSAGE).map(|text| percent_decode(text.as_bytes()));
-        Some(Self { code, message: message.unwrap_or_default() })
+        let is_final = headers.contains_key(&STOPPED_FOR_GOOD);
+        Some(Self { is_final, ..Self::new(code, message.unwrap_or_default()) })
     }
 
     /// The status for a bare HTTP status: the peer does not speak gRPC.
@@ -182,7 +199,7 @@ impl Status {
             403 => Code::PermissionDenied,
             _ => Code::Internal,
         };
-        Self { code, message: format!("The answer is not gRPC: HTTP status {status}.") }
+        Self::new(code, format!("The answer is not gRPC: HTTP status {status}."))
     }
 }
 
@@ -249,18 +266,28 @@ mod tests {
     }
 
     #[test]
+    fn a_stop_for_good_is_told_beside_a_code_that_old_clients_know() {
+        let error = Error::stopped_for_good("It is over.");
+        let status = round_trip(&Status::from_error(&error));
+        assert_eq!(status.code, Code::Unavailable);
+        let read = status.into_error().unwrap();
+        assert_eq!(read, error);
+        assert!(read.is_final() && read.is_gone() && !read.is_transient());
+    }
+
+    #[test]
     fn a_rate_limiter_timeout_is_recognised_by_its_message() {
         let error = Error::rate_limiter_timeout("Table t holds 0 items.");
         let status = round_trip(&Status::from_error(&error));
         assert_eq!(status.code, Code::DeadlineExceeded);
         assert_eq!(status.into_error(), Some(error));
-        let other = Status { code: Code::DeadlineExceeded, message: "Deadline Exceeded".into() };
+        let other = Status::new(Code::DeadlineExceeded, "Deadline Exceeded");
         assert_eq!(other.into_error().unwrap().kind(), ErrorKind::DeadlineExceeded);
     }
 
     #[test]
     fn a_removed_stream_is_an_unavailable_server() {
-        let status = Status { code: Code::Unknown, message: STREAM_REMOVED.into() };
+        let status = Status::new(Code::Unknown, STREAM_REMOVED);
         assert_eq!(status.into_error().unwrap().kind(), ErrorKind::Unavailable);
     }
 
@@ -268,7 +295,7 @@ mod tests {
     fn long_messages_are_cut_to_the_limit_of_old_clients() {
         let message = "ü".repeat(100_000);
         let mut headers = HeaderMap::new();
-        Status { code: Code::Internal, message: message.clone() }.put_headers(&mut headers);
+        Status::new(Code::Internal, message.clone()).put_headers(&mut headers);
         assert!(headers[GRPC_MESSAGE].len() <= MAX_MESSAGE_BYTES + 3);
         let cut = Status::from_headers(&headers).unwrap().message;
         assert!(message.starts_with(cut.trim_end_matches("...")));

@@ -5,11 +5,12 @@
 //! Confirmed items are in the tables, and samples that were taken are sent. All other items are
 //! still held by the clients, which retry until this server or another one answers.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use reverb_data::{Error, Result};
 use reverb_engine::ChangedBy;
-use reverb_rpc::server::stopping;
+use reverb_rpc::server::stopped_for_good;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -20,12 +21,16 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// State of the drain: its author, once it has begun.
 #[derive(Debug, Default)]
-pub(crate) struct Drain(watch::Sender<Option<ChangedBy>>);
+pub(crate) struct Drain {
+    by: watch::Sender<Option<ChangedBy>>,
+    /// Set before `by` if the server does not come back.
+    is_final: AtomicBool,
+}
 
 impl Drain {
     /// Author of the drain, if the server drains.
     pub(crate) fn by(&self) -> Option<ChangedBy> {
-        self.0.borrow().clone()
+        self.by.borrow().clone()
     }
 
     /// Refuses a new stream while the server drains.
@@ -34,15 +39,19 @@ impl Drain {
     ///
     /// `Unavailable` with the author of the drain.
     pub(crate) fn check(&self) -> Result<()> {
-        self.by().map_or(Ok(()), |by| Err(draining(&by)))
+        self.by().map_or(Ok(()), |by| Err(self.error(&by)))
     }
 
     /// Waits until the server starts to drain.
     pub(crate) async fn begun(&self) -> Error {
-        let mut by = self.0.subscribe();
+        let mut by = self.by.subscribe();
         // The sender lives as long as `self`.
         let by = by.wait_for(Option::is_some).await.ok().and_then(|by| by.clone());
-        draining(&by.unwrap_or_else(|| ChangedBy::now("the server")))
+        self.error(&by.unwrap_or_else(|| ChangedBy::now("the server")))
+    }
+
+    fn error(&self, by: &ChangedBy) -> Error {
+        if self.is_final.load(Ordering::Relaxed) { stopped_for_good() } else { draining(by) }
     }
 }
 
@@ -51,16 +60,22 @@ impl Service {
     pub(crate) async fn interrupted(&self) -> Error {
         tokio::select! {
             biased;
-            () = self.stop.stopped() => stopping(),
+            () = self.stop.stopped() => self.stop.error(),
             error = self.drain.begun() => error,
         }
+    }
+
+    /// Like `drain`, of a server that does not come back afterwards.
+    pub(crate) async fn drain_for_good(&self, timeout: Duration, by: ChangedBy) -> usize {
+        self.drain.is_final.store(true, Ordering::Relaxed);
+        self.drain(timeout, by).await
     }
 
     /// Ends all streams. Returns the number of network streams that are still open after `timeout`;
     /// streams of clients in this process end on their next use.
     pub(crate) async fn drain(&self, timeout: Duration, by: ChangedBy) -> usize {
         let deadline = Instant::now().checked_add(timeout);
-        if self.drain.0.send_if_modified(|known| {
+        if self.drain.by.send_if_modified(|known| {
             let is_first = known.is_none();
             known.get_or_insert(by);
             is_first

@@ -8,7 +8,7 @@ use reverb_data::error::cut;
 use reverb_data::{Error, Result};
 use reverb_rpc::Message;
 use reverb_rpc::framing::MessageReader;
-use reverb_rpc::server::{Responder, read_single_message, stopping};
+use reverb_rpc::server::{Responder, read_single_message};
 use reverb_rpc::status::{Code, Status};
 use reverb_wire::generated::grpc::health::health_check_response::ServingStatus;
 use reverb_wire::generated::grpc::health::{HealthCheckRequest, HealthCheckResponse};
@@ -50,7 +50,7 @@ pub(crate) async fn watch(
         }
     }
     tokio::select! {
-        () = service.stop.stopped() => Err(stopping()),
+        () = service.stop.stopped() => Err(service.stop.error()),
         () = responder.closed() => Err(Error::cancelled("The caller cancelled the stream.")),
     }
 }
@@ -72,7 +72,7 @@ fn unknown(service: &str) -> Status {
         cut(service),
         known.join(", ")
     );
-    Status { code: Code::NotFound, message }
+    Status::new(Code::NotFound, message)
 }
 
 fn message(status: ServingStatus) -> Message {

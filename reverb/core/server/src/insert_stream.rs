@@ -13,7 +13,7 @@ use reverb_data::proto_bytes::MAX_VARINT_BYTES;
 use reverb_data::{ChunkMaker, Error, ErrorKind, ItemValidator, NewItem, Result};
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::framing::MessageReader;
-use reverb_rpc::server::{CallType, PASS_BYTES, Responder, stopping};
+use reverb_rpc::server::{CallType, PASS_BYTES, Responder};
 use reverb_wire::codec::insert::{InsertRequest, encode_confirmation};
 use reverb_wire::codec::item::RawItem;
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
@@ -227,7 +227,7 @@ impl<'a> InsertStream<'a> {
         };
         tokio::select! {
             biased;
-            () = self.service.stop.stopped() => Err(stopping()),
+            () = self.service.stop.stopped() => Err(self.service.stop.error()),
             () = self.inbox.news.notified() => Ok(Event::Confirmed),
             () = self.open.ended() => Ok(Event::Ended),
             event = next => event,

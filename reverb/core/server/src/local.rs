@@ -32,7 +32,7 @@ use crate::selection::Selection;
 use crate::service::Service;
 use crate::status::explain_timeout;
 use crate::streams::{OpenStream, Stream, StreamKind, THIS_PROCESS, WaitsFor};
-use reverb_rpc::server::stopping;
+use reverb_rpc::server::Stop;
 
 /// Largest number of samples taken under one lock of a table.
 const MAX_BATCH: usize = 4096;
@@ -146,13 +146,16 @@ fn running(service: &Arc<Service>, address: impl FnOnce() -> String) -> Option<L
 
 /// Weak reference to a server: clients may outlive it, and its tables can be large.
 #[derive(Clone)]
-struct LocalService(Weak<Service>);
+struct LocalService {
+    service: Weak<Service>,
+    stop: Stop,
+}
 
 impl LocalService {
     /// The service, if the server is still running.
     fn get(&self) -> Result<Arc<Service>> {
-        let service = self.0.upgrade().filter(|service| !service.stop.is_stopped());
-        service.ok_or_else(stopping)
+        let service = self.service.upgrade().filter(|service| !service.stop.is_stopped());
+        service.ok_or_else(|| self.stop.error())
     }
 
     /// The service, if it accepts streams of items.
@@ -170,7 +173,8 @@ struct LocalTransport {
 
 impl LocalTransport {
     fn new(service: &Arc<Service>, address: &str) -> Self {
-        let service = LocalService(Arc::downgrade(service));
+        let stop = service.stop.clone();
+        let service = LocalService { service: Arc::downgrade(service), stop };
         Self { service, address: format!("{address} (in this process)") }
     }
 }
@@ -187,7 +191,8 @@ impl Transport for LocalTransport {
         Box::pin(async {
             let open = self.service.get_for_stream()?.open_local(StreamKind::Insert);
             let (sender, confirmations) = mpsc::unbounded_channel();
-            let confirm: Arc<dyn Confirm> = Arc::new(Confirmer { sender });
+            let confirm: Arc<dyn Confirm> =
+                Arc::new(Confirmer { sender, stop: self.service.stop.clone() });
             let service = self.service.clone();
             let sink = LocalInsertSink { service, confirm, last_table: None, open };
             Ok(InsertStream { sink: Box::new(sink), confirmations, shard: None, server: None })
@@ -276,6 +281,7 @@ impl RateLimiterHold for LocalLimiterHold {
 /// Forwards confirmations of tables. The channel closes with the sink and all queued items.
 struct Confirmer {
     sender: mpsc::UnboundedSender<Result<Vec<u64>>>,
+    stop: Stop,
 }
 
 impl Confirm for Confirmer {
@@ -285,7 +291,7 @@ impl Confirm for Confirmer {
     }
 
     fn failed(&self, error: Error) {
-        let _ = self.sender.send(Err(error));
+        let _ = self.sender.send(Err(self.stop.explain(error)));
     }
 }
 

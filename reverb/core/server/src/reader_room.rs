@@ -5,7 +5,7 @@ use std::pin::pin;
 
 use futures_util::FutureExt;
 use reverb_data::{Error, Result};
-use reverb_rpc::server::{CallType, PASS_BYTES, Responder, Room, stopping};
+use reverb_rpc::server::{CallType, PASS_BYTES, Responder, Room};
 
 use crate::service::Service;
 use crate::streams::{Stream, WaitsFor};
@@ -35,7 +35,7 @@ pub(crate) async fn wait_for_answer_room(
     tokio::select! {
         biased;
         room = room => Ok(room),
-        () = service.stop.stopped() => Err(stopping()),
+        () = service.stop.stopped() => Err(service.stop.error()),
         () = responder.closed() => Err(Error::cancelled("The reader cancelled the call.")),
     }
 }

@@ -273,6 +273,11 @@ impl Server {
         self.service.drain(timeout, ChangedBy::now(own_name())).await
     }
 
+    /// Like `drain`. Clients learn that the server does not come back.
+    pub async fn drain_for_good(&self, timeout: Duration) -> usize {
+        self.service.drain_for_good(timeout, ChangedBy::now(own_name())).await
+    }
+
     /// Stops the server: wakes all blocked callers, ends all streams with `UNAVAILABLE`, closes its
     /// ports, and removes its Unix socket. Confirmed items stay in the tables. A running checkpoint
     /// is cancelled.
@@ -280,12 +285,21 @@ impl Server {
     /// Blocks until that is done, except on a thread of a runtime; use `wait` there. Stopping twice
     /// has no effect.
     pub fn stop(&self) {
+        self.end(false);
+    }
+
+    /// Like `stop`. Clients that wait, or hold a stream, learn that the server does not come back.
+    pub fn stop_for_good(&self) {
+        self.end(true);
+    }
+
+    fn end(&self, is_final: bool) {
         local::unregister(self.address, &self.service);
         if let Some(path) = &self.unix_path {
             local::unregister_socket(path, &self.service);
         }
         // Stopped first, so that callers that a closed table wakes see a stopping server.
-        self.stop.stop();
+        self.stop.stop(is_final);
         self.service.tables.close();
         self.service.checkpoints.cancel();
         let http = self.http.lock().take();

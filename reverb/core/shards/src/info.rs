@@ -85,7 +85,7 @@ async fn row(view: &View, member: &Member) -> ShardRow {
     let mut tables = WatchResponse::default();
     match answer {
         Ok(answer) => tables = answer,
-        Err(error) if error.is_transient() => member.went_down(&error),
+        Err(error) if error.is_gone() => member.went_down(&error),
         // The server runs dm-reverb, or this client has no right to watch it.
         Err(_) => {}
     }

@@ -159,6 +159,11 @@ impl Member {
         matches!(*self.state.lock(), State::Down(_))
     }
 
+    /// True if the server has stopped for good, and nothing has come back at its address.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(&*self.state.lock(), State::Down(error) if error.is_final())
+    }
+
     pub(crate) fn state(&self) -> State {
         self.state.lock().clone()
     }
@@ -200,9 +205,16 @@ impl Member {
 
     /// Records a failed call.
     pub(crate) fn went_down(&self, error: &Error) {
-        let before = std::mem::replace(&mut *self.state.lock(), State::Down(error.clone()));
+        let mut state = self.state.lock();
+        let was_down = matches!(*state, State::Down(_));
+        // That nobody listens any more is no news of a server that has stopped for good.
+        let is_known = matches!(&*state, State::Down(known) if known.is_final());
+        if !is_known || error.is_final() {
+            *state = State::Down(error.clone());
+        }
+        drop(state);
         self.tables.read().values().for_each(|stats| stats.doubt_keys());
-        if !matches!(before, State::Down(_)) {
+        if !was_down {
             tracing::warn!(
                 peer = self.address, shard = self.index, %error,
                 "a shard does not answer; the others go on without it"

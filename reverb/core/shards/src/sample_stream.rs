@@ -249,7 +249,7 @@ impl GroupSampleStream {
         for (i, opened) in opened {
             match opened {
                 Ok(stream) => self.shards[i].stream = Some(stream),
-                Err(error) if error.is_transient() => {
+                Err(error) if error.is_gone() => {
                     self.shards[i].member.went_down(&error);
                     self.plan = None;
                 }
@@ -267,7 +267,7 @@ impl GroupSampleStream {
         self.plan = None;
         let shard = &mut self.shards[i];
         shard.stream = None;
-        if error.is_transient() {
+        if error.is_gone() {
             shard.member.went_down(error);
         }
         for part in std::mem::take(&mut shard.parts) {
@@ -392,7 +392,7 @@ impl GroupSampleStream {
                 }
                 Vec::new()
             }
-            Err(error) if error.is_transient() => {
+            Err(error) if error.is_gone() => {
                 drop(stream);
                 self.lost(i, &error);
                 Vec::new()

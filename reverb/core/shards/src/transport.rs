@@ -160,6 +160,17 @@ impl Transport for GroupTransport {
         self.group.found()?.only()?.shard().ok()?.tables_state_id()
     }
 
+    fn has_ended(&self, error: &Error) -> bool {
+        self.group.found().is_some_and(|view| match view.only() {
+            Some(only) => error.is_final() || only.has_ended(),
+            // A client has streams to some shards only, so it does not hear all of them.
+            None => {
+                view.members.iter().all(|member| member.is_down())
+                    && view.members.iter().any(|member| member.has_ended())
+            }
+        })
+    }
+
     fn insert_group(&self) -> Option<&dyn InsertGroup> {
         let is_one = self.group.found().is_some_and(|view| view.only().is_some());
         (!is_one).then_some(self as &dyn InsertGroup)

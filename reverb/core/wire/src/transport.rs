@@ -81,6 +81,8 @@ pub struct LostStream<'a> {
     pub shard: &'a ShardRoute,
     /// Time of the loss.
     pub since: Instant,
+    /// True if the shard has said that it does not come back.
+    pub is_final: bool,
 }
 
 /// A request for items of a table.
@@ -257,6 +259,12 @@ pub trait Transport: Send + Sync {
     /// Returns true if calls and streams are distributed over several servers, as far as is known.
     fn has_several_servers(&self) -> bool {
         false
+    }
+
+    /// Returns true if, after this error, none of the servers is going to answer any more: it has
+    /// said that it has stopped for good, and there is no other.
+    fn has_ended(&self, error: &Error) -> bool {
+        error.is_final() && !self.has_several_servers()
     }
 }
 

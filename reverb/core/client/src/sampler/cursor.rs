@@ -57,7 +57,7 @@ impl SampleCursor {
     /// A cursor over `num_samples` items; nothing is requested yet. `timeout` bounds every wait for
     /// the rate limiter.
     pub fn new(client: &Client, table: &str, num_samples: u64, timeout: Option<Duration>) -> Self {
-        let backoff = Backoff::new(client.address(), client.session().connect_timeout());
+        let backoff = Backoff::new(client.session());
         Self {
             session: Arc::clone(client.session()),
             table: table.into(),
@@ -209,7 +209,7 @@ impl SampleCursor {
                     if std::mem::take(&mut self.may_be_stale) && error.is_transient() {
                         continue;
                     }
-                    self.backoff.pause(error).await?;
+                    self.backoff.pause(&self.session, error).await?;
                 }
             }
         }

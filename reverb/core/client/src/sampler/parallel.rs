@@ -397,7 +397,7 @@ async fn supervise(shared: Arc<Shared>, before: impl Future<Output = Result<bool
 
 /// The worker: fetches until nothing is left to request.
 async fn work(shared: Arc<Shared>) -> Result<()> {
-    let mut backoff = Backoff::new(shared.session.address(), shared.session.connect_timeout());
+    let mut backoff = Backoff::new(&shared.session);
     let mut stream: Option<OpenStream> = None;
     let timeout = shared.options.rate_limiter_timeout.unwrap_or(Duration::MAX);
     loop {
@@ -425,7 +425,7 @@ async fn work(shared: Arc<Shared>) -> Result<()> {
                 tokio::time::sleep(SHORTEST_TIMEOUT.saturating_sub(timeout)).await;
                 continue;
             }
-            if let Err(error) = backoff.pause(error).await {
+            if let Err(error) = backoff.pause(&shared.session, error).await {
                 shared.lost(missing);
                 return Err(error);
             }

@@ -36,7 +36,7 @@ pub struct ScanCursor {
 impl ScanCursor {
     /// A cursor over `table`; it connects on first use.
     pub fn new(client: &Client, table: &str) -> Self {
-        let backoff = Backoff::new(client.address(), client.session().connect_timeout());
+        let backoff = Backoff::new(client.session());
         Self {
             session: Arc::clone(client.session()),
             table: table.to_owned(),
@@ -101,7 +101,7 @@ impl ScanCursor {
                 }
                 Err(error) if self.received == 0 => {
                     self.stream = None;
-                    if let Err(error) = self.backoff.pause(error).await {
+                    if let Err(error) = self.backoff.pause(&self.session, error).await {
                         self.end(Err(error));
                     }
                 }

@@ -338,7 +338,7 @@ impl Insertion {
             let was_lost = shards::insert(&session, &self.idle.to_shards, items).await?;
             return Ok(!was_lost);
         }
-        let mut backoff = Backoff::new(session.address(), session.connect_timeout());
+        let mut backoff = Backoff::new(&session);
         let mut was_lost = false;
         while !self.items.is_empty() {
             backoff.begin();
@@ -346,7 +346,7 @@ impl Insertion {
                 was_lost = true;
                 self.inserter.stream = None;
                 tracing::debug!(peer = session.address(), %error, "an insert stream was lost");
-                backoff.pause(error).await?;
+                backoff.pause(&session, error).await?;
             }
         }
         Ok(!was_lost && !session.has_several_servers())

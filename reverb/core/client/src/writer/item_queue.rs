@@ -20,6 +20,7 @@ use super::item::{ColumnRefs, PendingItem};
 use super::item_kind::{ItemKind, KnownItemKinds};
 use super::send_queue::{Gathering, SendQueue};
 use super::signatures::unknown_table;
+use crate::retry::short;
 use crate::session::{Session, Signatures};
 use crate::waits::{WaitFor, reported};
 
@@ -233,7 +234,18 @@ impl ItemQueue {
         }
     }
 
-    /// Logs items that are not confirmed at the end of a block that an exception has left.
+    /// Like `flush`, but returns false after the timeout, and asks no server for the reason.
+    pub async fn is_confirmed_within(&self, max_pending: usize, timeout: Duration) -> Result<bool> {
+        self.send_queue.check()?;
+        self.send_queue.freeze_blocks(max_pending);
+        let done = self.reported(self.send_queue.wait_until_pending(max_pending));
+        match tokio::time::timeout(timeout, done).await {
+            Ok(result) => result.map(|()| true),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Logs items that are not confirmed when a program leaves the writer.
     pub fn report_unconfirmed(&self) {
         let num_items = self.send_queue.num_pending();
         let tables = self.send_queue.waiting_tables();
@@ -241,11 +253,11 @@ impl ItemQueue {
             return;
         }
         tracing::warn!(
-            "a writer's block was left by an exception before {} confirmed {} of {} {}",
-            self.session.address(),
+            "a writer was left with {} of {} {} that {} has not confirmed",
             plural(num_items as i64, "item", "items"),
             if tables.len() == 1 { "table" } else { "tables" },
             tables.join(", "),
+            short(self.session.address()),
         );
     }
 

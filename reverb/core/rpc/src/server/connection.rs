@@ -258,13 +258,13 @@ async fn send_last<T>(sending: BoxFuture<'_, io::Result<()>>) -> Option<T> {
 
 /// Answer to every call of a peer without TLS at a port that requires it.
 fn wants_tls() -> Status {
-    Status {
-        code: Code::FailedPrecondition,
-        message: format!(
+    Status::new(
+        Code::FailedPrecondition,
+        format!(
             "{WANTS_TLS}: write the address as grpcs://host:port. A client of dm-reverb has no TLS \
              and needs a tunnel, such as stunnel."
         ),
-    }
+    )
 }
 
 async fn serve_streams<H: Handler>(

@@ -4,55 +4,76 @@
 use reverb_data::{Error, Result};
 use tokio::sync::watch;
 
-/// Sends the signal. It is sent once and stays set.
+/// Sends the signal. It stays set.
 #[derive(Debug)]
-pub struct StopSender(watch::Sender<bool>);
+pub struct StopSender(watch::Sender<Phase>);
 
 /// Receives the signal.
 #[derive(Debug, Clone)]
-pub struct Stop(watch::Receiver<bool>);
+pub struct Stop(watch::Receiver<Phase>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Serves,
+    Stopped,
+    StoppedForGood,
+}
 
 /// Makes a signal: its sender and its receiver.
 pub fn stop_signal() -> (StopSender, Stop) {
-    let (sender, receiver) = watch::channel(false);
+    let (sender, receiver) = watch::channel(Phase::Serves);
     (StopSender(sender), Stop(receiver))
 }
 
 impl StopSender {
-    /// Sends the signal.
-    pub fn stop(&self) {
-        self.0.send_replace(true);
+    /// Sends the signal. With `is_final` clients learn that the server does not come back.
+    pub fn stop(&self, is_final: bool) {
+        let phase = if is_final { Phase::StoppedForGood } else { Phase::Stopped };
+        self.0.send_modify(|known| *known = phase.max(*known));
     }
 }
 
 impl Stop {
     /// Returns true if the signal was sent.
     pub fn is_stopped(&self) -> bool {
-        *self.0.borrow()
+        *self.0.borrow() != Phase::Serves
     }
 
     /// Resolves when the server shuts down.
     pub async fn stopped(&self) {
         // An error means that the sender is gone, which counts as the signal.
-        let _ = self.0.clone().wait_for(|&stopped| stopped).await;
+        let _ = self.0.clone().wait_for(|&phase| phase != Phase::Serves).await;
     }
 
     /// Result of `work`, or `Unavailable` if the server shuts down first.
     pub async fn or<T>(&self, work: impl Future<Output = T>) -> Result<T> {
         tokio::select! {
             biased;
-            () = self.stopped() => Err(stopping()),
+            () = self.stopped() => Err(self.error()),
             result = work => Ok(result),
         }
     }
 
     /// Replaces an error that the shutdown caused.
     pub fn explain(&self, error: Error) -> Error {
-        if self.is_stopped() && error.is_transient() { stopping() } else { error }
+        if self.is_stopped() && error.is_transient() { self.error() } else { error }
+    }
+
+    /// Error of every call to a server that is shutting down or has shut down.
+    pub fn error(&self) -> Error {
+        match *self.0.borrow() {
+            Phase::StoppedForGood => stopped_for_good(),
+            Phase::Serves | Phase::Stopped => stopping(),
+        }
     }
 }
 
-/// Error of every call to a server that is shutting down or has shut down.
+/// Error of calls to a server that stops, and may come back.
 pub fn stopping() -> Error {
     Error::unavailable("The server is stopping.")
+}
+
+/// Error of calls to a server that does not come back.
+pub fn stopped_for_good() -> Error {
+    Error::stopped_for_good("The server has stopped for good.")
 }

@@ -44,7 +44,7 @@ impl Group {
         let seeds = join_all(asked).await;
         if let Some(error) = seeds.iter().find_map(|it| match &it.answer {
             // A wrong certificate or a missing right is reported: going on would hide the shard.
-            Err(error) if !error.is_transient() && error.kind() != ErrorKind::DeadlineExceeded => {
+            Err(error) if !error.is_gone() && error.kind() != ErrorKind::DeadlineExceeded => {
                 Some(error.clone().context(&format!("Shard {}", it.host_port)))
             }
             _ => None,

@@ -55,7 +55,7 @@ pub(super) async fn roll_call(view: &View) -> Result<Vec<Present<'_>>> {
         let status = async { member.shard()?.call(StatusRequest { with_streams: false }).await };
         match answer_of(member, ROLL_CALL, status).await {
             Ok(status) => Ok(Present { member, clock: Some(ServerClock::told(status.now_ns)) }),
-            Err(error) if error.is_transient() => {
+            Err(error) if error.is_gone() => {
                 member.went_down(&error);
                 let why = error.message().trim_end_matches('.');
                 let text =

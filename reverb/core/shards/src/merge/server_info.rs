@@ -21,7 +21,7 @@ impl Merge for ServerInfoRequest {
             let info = answer_of(member, PATIENCE, info).await;
             match &info {
                 Ok(_) => member.came_up(None),
-                Err(error) if error.is_transient() => member.went_down(error),
+                Err(error) if error.is_gone() => member.went_down(error),
                 Err(_) => {}
             }
             info.map_err(|error| of_shard(error, &member.name()))
@@ -41,7 +41,7 @@ impl Merge for ServerInfoRequest {
                         Some(others) => info.capabilities.and(&others),
                     });
                 }
-                Err(error) if error.is_transient() => failure = Some(error),
+                Err(error) if error.is_gone() => failure = Some(error),
                 Err(error) => return Err(error),
             }
         }

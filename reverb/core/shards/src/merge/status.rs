@@ -41,7 +41,7 @@ pub(super) async fn together<C: Call + Clone>(
                 member.came_up(None);
                 (Some(status_of(answer)), None)
             }
-            Err(error) if error.is_transient() => {
+            Err(error) if error.is_gone() => {
                 member.went_down(&error);
                 (None, Some(error))
             }

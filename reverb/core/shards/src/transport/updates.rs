@@ -129,7 +129,7 @@ async fn send(view: &View, table: &str, parts: BTreeMap<i32, Part>) -> Result<Ve
         match send_one(member, table, &part).await {
             Ok(missing) => Ok(missing),
             // The shard is down: its items are lost, or will return with their old priorities.
-            Err(error) if error.is_transient() => {
+            Err(error) if error.is_gone() => {
                 member.went_down(&error);
                 Ok(part.keys().collect())
             }

@@ -30,7 +30,7 @@ pub(super) async fn open_any(group: &Arc<Group>, tables: &[String]) -> Result<In
         let Some(member) = even::next(group, &view, tables).await? else { break };
         match open(group, &view, &member).await {
             Ok(stream) => return Ok(stream),
-            Err(error) if error.is_transient() => failure = Some(error),
+            Err(error) if error.is_gone() => failure = Some(error),
             Err(error) => return Err(error.context(&member.name())),
         }
     }
@@ -44,8 +44,13 @@ pub(super) async fn open_next(group: &Arc<Group>, next: NextStream<'_>) -> Resul
     let view = group.view().await?;
     let is_patient = lost.since.elapsed() < group.address.failover_after;
     let same = view.member(lost.shard.index).filter(|it| !it.is_draining && it.route.is_some());
+    if let Some(member) = same.filter(|_| lost.is_final && view.only().is_none()) {
+        member.went_down(&Error::stopped_for_good("it has stopped for good"));
+    }
     match same {
-        Some(member) if is_patient || view.only().is_some() => open(group, &view, member).await,
+        Some(member) if is_patient && !member.has_ended() || view.only().is_some() => {
+            open(group, &view, member).await
+        }
         _ => open_any(group, tables).await,
     }
 }
@@ -77,7 +82,7 @@ pub(super) async fn open_at(group: &Arc<Group>, route: &ShardRoute) -> Result<In
     let view = group.view().await?;
     if let Some(member) = view.member(route.index).filter(|it| !it.is_down()) {
         match open(group, &view, member).await {
-            Err(error) if error.is_transient() && view.only().is_none() => {}
+            Err(error) if error.is_gone() && view.only().is_none() => {}
             result => return result,
         }
     }
@@ -88,7 +93,7 @@ async fn open(group: &Arc<Group>, view: &View, member: &Arc<Member>) -> Result<I
     let mut stream = match within(async { member.shard()?.open_insert().await }).await {
         Ok(stream) => stream,
         Err(error) => {
-            if error.is_transient() && view.only().is_none() {
+            if error.is_gone() && view.only().is_none() {
                 member.went_down(&error);
             }
             return Err(error);

@@ -68,14 +68,14 @@ pub(super) async fn insert(
 
 /// Shards for the items.
 async fn routes(session: &Session, items: &[NewItem]) -> Result<Vec<ShardRoute>> {
-    let mut backoff = Backoff::new(session.address(), session.connect_timeout());
+    let mut backoff = Backoff::new(session);
     loop {
         backoff.begin();
         let transport = session.transport()?;
         let Some(group) = transport.insert_group() else { return Ok(Vec::new()) };
         match group.routes(items).await {
             Ok(routes) => return Ok(routes),
-            Err(error) => backoff.pause(error).await?,
+            Err(error) => backoff.pause(session, error).await?,
         }
     }
 }
@@ -107,11 +107,12 @@ async fn insert_part(
     mut items: Vec<NewItem>,
 ) -> Result<bool> {
     let mut keys = KeyGenerator::new();
-    let mut backoff = Backoff::new(session.address(), session.connect_timeout());
+    let mut backoff = Backoff::new(session);
     let mut stream = route.as_ref().and_then(|route| idle.take(route.index));
     // Shard that the keys were drawn for.
     let mut drawn: Option<ShardRoute> = None;
-    let mut lost: Option<Instant> = None;
+    // The time of the first loss, and whether the last one was final.
+    let mut lost: Option<(Instant, bool)> = None;
     while !items.is_empty() {
         backoff.begin();
         let sent = async {
@@ -130,10 +131,11 @@ async fn insert_part(
             send_items(session, open, false, &mut items, &mut backoff).await
         };
         if let Err(error) = sent.await {
-            lost.get_or_insert_with(Instant::now);
+            let since = lost.map_or_else(Instant::now, |(since, _)| since);
+            lost = Some((since, error.is_final()));
             stream = None;
             tracing::debug!(peer = session.address(), %error, "an insert stream was lost");
-            backoff.pause(error).await?;
+            backoff.pause(session, error).await?;
         }
     }
     if let Some(stream) = stream {
@@ -146,12 +148,12 @@ async fn open(
     session: &Session,
     route: Option<&ShardRoute>,
     drawn: Option<&ShardRoute>,
-    lost: Option<Instant>,
+    lost: Option<(Instant, bool)>,
 ) -> Result<InsertStream> {
     let transport = session.transport()?;
     match (transport.insert_group(), route, drawn.zip(lost)) {
-        (_, _, Some((shard, since))) => {
-            let lost = Some(LostStream { shard, since });
+        (_, _, Some((shard, (since, is_final)))) => {
+            let lost = Some(LostStream { shard, since, is_final });
             transport.open_next_insert(NextStream { tables: &[], lost }).await
         }
         (Some(group), Some(route), None) => group.open_insert_at(route).await,

@@ -32,7 +32,7 @@ const TAKEN_TOGETHER: usize = 32;
 /// The task: connects when there is something to send, and reconnects when the stream is lost.
 pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
     let mut keys = KeyGenerator::new();
-    let mut backoff = Backoff::new(session.address(), session.connect_timeout());
+    let mut backoff = Backoff::new(&session);
     // Shard of the last stream, in a group.
     let mut shard: Option<ShardRoute> = None;
     while queue.wait_for_work().await {
@@ -44,9 +44,9 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
             }
         }
         backoff.begin();
-        let lost_since = queue.state.lock().lost.as_ref().map(|lost| lost.since);
-        let lost = shard.as_ref().zip(lost_since);
-        let lost = lost.map(|(shard, since)| LostStream { shard, since });
+        let lost = queue.state.lock().lost.as_ref().map(|lost| (lost.since, lost.error.is_final()));
+        let lost = shard.as_ref().zip(lost);
+        let lost = lost.map(|(shard, (since, is_final))| LostStream { shard, since, is_final });
         let tables = queue.waiting_tables();
         let error = match session.open_insert(NextStream { tables: &tables, lost }).await {
             Ok((mut stream, is_local)) => {
@@ -91,7 +91,7 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
         };
         queue.lose_stream(&error);
         tracing::debug!(peer = session.address(), %error, "an insert stream was lost");
-        if let Err(error) = backoff.pause(error).await {
+        if let Err(error) = backoff.pause(&session, error).await {
             queue.fail(error);
             return;
         }

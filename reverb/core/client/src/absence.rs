@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The absence of a server: what a session knows and has told of it until the server answers.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+/// Absence of the server of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Absence {
+    /// True if `known` is not the default. Every answer looks at it.
+    is_known: AtomicBool,
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// The server has stopped for good.
+    has_ended: bool,
+    /// The log has a line about the wait.
+    is_told: bool,
+    /// The log has a line about its end.
+    is_given_up: bool,
+}
+
+impl Absence {
+    /// Forgets everything: a server has answered.
+    pub(crate) fn answered(&self) {
+        if self.is_known.load(Ordering::Relaxed) {
+            let mut known = self.known.lock();
+            *known = Known::default();
+            self.is_known.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that the server does not come back.
+    pub(crate) fn end(&self) {
+        self.change(|known| known.has_ended = true);
+    }
+
+    /// True if the server does not come back.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed) && self.known.lock().has_ended
+    }
+
+    /// Returns true for the first line about the wait.
+    pub(crate) fn tell(&self) -> bool {
+        self.change(|known| !std::mem::replace(&mut known.is_told, true))
+    }
+
+    /// Returns true for the first line about the end of a wait that the log has told.
+    pub(crate) fn give_up(&self) -> bool {
+        self.is_known.load(Ordering::Relaxed)
+            && self
+                .change(|known| known.is_told && !std::mem::replace(&mut known.is_given_up, true))
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Known) -> T) -> T {
+        let mut known = self.known.lock();
+        self.is_known.store(true, Ordering::Relaxed);
+        change(&mut known)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_is_told_once_and_its_end_once() {
+        let absence = Absence::default();
+        assert!(!absence.give_up(), "nothing was told");
+        assert!(absence.tell());
+        assert!(!absence.tell());
+        assert!(absence.give_up());
+        assert!(!absence.give_up());
+        absence.answered();
+        assert!(absence.tell(), "another absence");
+    }
+
+    #[test]
+    fn an_answer_ends_the_end() {
+        let absence = Absence::default();
+        assert!(!absence.has_ended());
+        absence.end();
+        assert!(absence.has_ended());
+        absence.answered();
+        assert!(!absence.has_ended());
+    }
+}

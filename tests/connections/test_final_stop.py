@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers that stop for good, which clients do not wait for, and those that are away for long."""
+
+import asyncio
+import threading
+
+import grpc
+import numpy as np
+import pytest
+
+import reverb
+from reverb import aio, errors
+from reverb.structured_writer import create_config, create_reference_step
+from support.hosts import HOSTS
+from support.waiting import DEADLINE_S, Background, wait_until
+
+# A client that waits for a server would wait for as long as this.
+HOUR_S = 3600.0
+
+WAYS = [*HOSTS, "unix", "group"]
+
+
+def tables():
+    """A table of which nothing can be sampled, and one that takes one item."""
+    uniform, fifo = reverb.selectors.Uniform(), reverb.selectors.Fifo()
+    return [
+        reverb.Table("empty", uniform, fifo, 100, reverb.rate_limiters.MinSize(5)),
+        reverb.Table.queue("full", 1),
+    ]
+
+
+class Run:
+    """Servers, and the address of clients that wait for them for an hour."""
+
+    def __init__(self, way, start, tmp_path):
+        self.servers = [start(*tables()) for _ in range(2 if way == "group" else 1)]
+        ports = [server.port for server in self.servers]
+        if way == "group":
+            self.address = "shards:///" + ",".join(f"127.1:{port}" for port in ports)
+        elif way == "unix":
+            (tmp_path / "real").mkdir()
+            (tmp_path / "link").symlink_to("real")
+            self.servers.append(start(*tables(), unix_path=tmp_path / "real" / "socket"))
+            self.address = f"unix:{tmp_path}/link/socket"
+        else:
+            self.address = f"{HOSTS[way]}:{ports[0]}"
+
+    def client(self, **options):
+        return reverb.Client(self.address, **{"connect_timeout_s": HOUR_S} | options)
+
+    def fill(self):
+        """Fills a table of every server, and gives the other too few items.
+
+        A group asks no shard for samples of a table that has none.
+        """
+        for server in self.servers:
+            server.localhost_client().insert([0.0], {"full": 1.0, "empty": 1.0})
+
+    def waiting(self):
+        """Number of calls that wait at the tables of all servers."""
+        statuses = [server.status().tables.values() for server in self.servers]
+        sides = [(it.inserting, it.sampling) for tables in statuses for it in tables]
+        return sum(side.waiting for both in sides for side in both)
+
+    def stop(self, **options):
+        for server in self.servers:
+            server.stop(final=True, **options)
+
+
+@pytest.fixture(params=WAYS)
+def run(request, start, tmp_path):
+    """Servers that may be stopped for good, and clients of them."""
+    made = Run(request.param, start, tmp_path)
+    made.fill()
+    return made
+
+
+def trajectory(client):
+    writer = client.trajectory_writer(1)
+    writer.append([1.0])
+    writer.create_item("full", 1.0, [writer.history[0][-1:]])
+    writer.flush()
+
+
+def batched(client):
+    writer = client.batched_trajectory_writer(1, 1)
+    writer.append([np.ones(1)])
+    writer.create_items("full", 1.0, [writer.history[0][-1:]])
+    writer.flush()
+
+
+def sequence(client):
+    writer = client.sequence_writer("full", 1)
+    writer.append([1.0])
+    writer.flush()
+
+
+def structured(client):
+    step = create_reference_step([None])
+    writer = client.structured_writer([create_config([step[0][-1:]], "full")])
+    writer.append([1.0])
+    writer.flush()
+
+
+def legacy(client):
+    with client.writer(1) as writer:
+        writer.append([1.0])
+        writer.create_item("full", 1, 1.0)
+
+
+CALLS = {
+    "sample": lambda client: next(client.sample("empty", 1)),
+    "sample_batch": lambda client: client.sample_batch("empty", 2),
+    "batches": lambda client: next(iter(reverb.batches(client, "empty", 2))),
+    "insert": lambda client: client.insert([1.0], {"full": 1.0}),
+    "insert_batch": lambda client: client.insert_batch([np.ones(2)], {"full": 1.0}),
+    "trajectory": trajectory,
+    "batched": batched,
+    "sequence": sequence,
+    "structured": structured,
+    "legacy": legacy,
+}
+
+
+def check(error):
+    assert len(str(error)) <= 200
+    assert "stopped for good" in str(error)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_call_that_waits_ends_at_once(run, call):
+    waiting = Background(call, run.client())
+    wait_until(run.waiting)
+    run.stop()
+    with pytest.raises(errors.UnavailableError) as caught:
+        waiting.result()
+    check(caught.value)
+
+
+@pytest.mark.parametrize("drain_s", [0.0, 5.0])
+def test_many_calls_of_one_client_end_at_once(run, drain_s):
+    client = run.client()
+    waiting = [Background(call, client) for call in CALLS.values()]
+    wait_until(lambda: run.waiting() >= len(CALLS) - 1)  # Two writers may wait as one.
+    run.stop(drain_s=drain_s)
+    for call in waiting:
+        with pytest.raises(errors.UnavailableError) as caught:
+            call.result()
+        check(caught.value)
+
+
+def test_awaited_calls_end_at_once(run):
+    async def program():
+        async with aio.Client(run.address, connect_timeout_s=HOUR_S) as client:
+            writer = await client.sequence_writer("full", 1)
+            await writer.append([1.0])
+            calls = [
+                client.sample_batch("empty", 2),
+                client.insert([1.0], {"full": 1.0}),
+                writer.flush(),
+            ]
+            tasks = [asyncio.ensure_future(call) for call in calls]
+            while run.waiting() < 3:
+                await asyncio.sleep(0.001)
+            await asyncio.to_thread(run.stop)
+            return await asyncio.gather(*tasks, return_exceptions=True)
+
+    for error in asyncio.run(program()):
+        assert isinstance(error, errors.UnavailableError)
+        check(error)
+
+
+def test_a_writer_that_did_not_wait_learns_it(run):
+    """Its stream is open, so its next calls raise, and so do the client's other calls."""
+    client = run.client()
+    writer = client.trajectory_writer(1)
+    writer.append([1.0])
+    writer.create_item("empty", 1.0, [writer.history[0][-1:]])
+    writer.flush()
+    run.stop()
+
+    def write():
+        while True:
+            writer.append([1.0])
+            writer.create_item("empty", 1.0, [writer.history[0][-1:]])
+            writer.flush()
+
+    with pytest.raises(errors.UnavailableError) as caught:
+        Background(write).result()
+    check(caught.value)
+    with pytest.raises(errors.UnavailableError) as caught:
+        Background(client.server_info).result()
+    check(caught.value)
+
+
+def test_one_shard_that_stops_for_good_is_a_shard_that_is_down(start):
+    made = Run("group", start, None)
+    made.fill()
+    client = made.client()
+    sampled = Background(client.sample_batch, "empty", 2)
+    writer = client.trajectory_writer(1)
+    wait_until(made.waiting)
+    first, second = made.servers
+    first.stop(final=True)
+
+    def write():
+        for _ in range(4):
+            writer.append([1.0])
+            writer.create_item("empty", 1.0, [writer.history[0][-1:]])
+        writer.flush()
+
+    Background(write).result()
+    assert len(sampled.result().info.key) == 2
+    waiting = Background(client.insert, [1.0], {"full": 1.0})
+    wait_until(lambda: second.status().tables["full"].inserting.waiting)
+    second.stop(final=True)
+    with pytest.raises(errors.UnavailableError) as caught:
+        waiting.result()
+    check(caught.value)
+
+
+def test_a_server_that_may_come_back_is_waited_for(start, path):
+    server = start(*tables())
+    client = reverb.Client(f"{HOSTS[path]}:{server.port}", connect_timeout_s=HOUR_S)
+    waiting = Background(client.sample_batch, "full", 1)
+    wait_until(lambda: server.status().tables["full"].sampling.waiting)
+    server.stop()
+    start(*tables(), port=server.port).localhost_client().insert([1.0], {"full": 1.0})
+    assert waiting.result().data[0].item() == 1.0
+
+
+def test_a_new_server_ends_what_a_client_knew(start, path):
+    server = start(*tables())
+    client = reverb.Client(f"{HOSTS[path]}:{server.port}", connect_timeout_s=HOUR_S)
+    waiting = Background(client.sample_batch, "full", 1)
+    wait_until(lambda: server.status().tables["full"].sampling.waiting)
+    server.stop(final=True)
+    with pytest.raises(errors.UnavailableError):
+        waiting.result()
+    second = start(*tables(), port=server.port)
+    assert client.size("full") == 0
+    # It is as any server again: one that stops may come back.
+    waiting = Background(client.sample_batch, "full", 1)
+    wait_until(lambda: second.status().tables["full"].sampling.waiting)
+    second.stop()
+    start(*tables(), port=server.port).localhost_client().insert([2.0], {"full": 1.0})
+    assert waiting.result().data[0].item() == 2.0
+
+
+def test_one_of_several_servers_of_an_address_is_not_all(start):
+    servers = [start(*tables()) for _ in range(2)]
+    address = "ipv4:" + ",".join(f"127.0.0.1:{server.port}" for server in servers)
+    client = reverb.Client(address, connect_timeout_s=HOUR_S)
+    waiting = [Background(client.sample_batch, "full", 1) for _ in range(2)]
+    wait_until(lambda: sum(it.status().tables["full"].sampling.waiting for it in servers) == 2)
+    servers[0].stop(final=True)
+    for value in (1.0, 2.0):
+        servers[1].localhost_client().insert([value], {"full": 1.0})
+    assert sorted(it.result().data[0].item() for it in waiting) == [1.0, 2.0]
+
+
+def test_other_clients_see_a_server_that_is_unavailable(start):
+    """The status of the wire is that of any stop; those who know it find a trailer beside it."""
+    server = start(*tables())
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+        next(watch)
+        server.stop(final=True)
+        with pytest.raises(grpc.RpcError) as caught:
+            list(watch)
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert ("reverb-stopped-for-good", "1") in caught.value.trailing_metadata()
+
+
+def test_a_long_absence_is_told_once_and_its_end_once(start, path, reported_waits, caplog):
+    server = start(*tables())
+    client = reverb.Client(f"{HOSTS[path]}:{server.port}", connect_timeout_s=1.5)
+    calls = [Background(client.sample_batch, "empty", 1) for _ in range(3)]
+    wait_until(lambda: server.status().tables["empty"].sampling.waiting == 3)
+    server.stop()
+    for call in calls:
+        with pytest.raises(errors.UnavailableError, match="No server answered"):
+            call.result()
+    wait_until(lambda: any("gives up" in text for text in caplog.messages))
+    away = [text for text in caplog.messages if "cannot be reached" in text]
+    given_up = [text for text in caplog.messages if "gives up" in text]
+    assert (len(away), len(given_up)) == (1, 1), caplog.messages
+    assert all(len(text) <= 200 for text in away + given_up)
+    assert f":{server.port}" in away[0]
+    assert f":{server.port}" in given_up[0]
+
+
+def test_a_stop_for_good_interrupts_stop_only_once(start):
+    server = start(*tables())
+    server.stop(final=True)
+    server.stop()
+    server.stop(final=True)
+    with pytest.raises(errors.InvalidArgumentError, match="drain_s"):
+        server.stop(-1.0, final=True)
+
+
+def test_threads_of_one_client_hear_it_together(start, path):
+    server = start(*tables())
+    client = reverb.Client(f"{HOSTS[path]}:{server.port}", connect_timeout_s=HOUR_S)
+    ended = []
+
+    def loop():
+        try:
+            while True:
+                client.sample_batch("empty", 1, timeout_ms=50)
+        except errors.UnavailableError as error:
+            ended.append(error)
+        except errors.DeadlineExceededError:
+            loop()
+
+    threads = [threading.Thread(target=loop, daemon=True) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    held = Background(client.sample_batch, "empty", 1)
+    wait_until(lambda: server.status().tables["empty"].sampling.waiting)
+    server.stop(final=True)
+    with pytest.raises(errors.UnavailableError):
+        held.result()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+    assert len(ended) == 2
