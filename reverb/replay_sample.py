@@ -18,8 +18,9 @@ __all__ = [
 
 def _shapes_of(value: Any) -> str:
     """Returns a nest in one line, with dtypes and shapes in place of arrays."""
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        fields = zip(value._fields, value, strict=True)
+    names = getattr(value, "_fields", None)
+    if isinstance(value, tuple) and names is not None:
+        fields = zip(names, value, strict=True)
         return f"{type(value).__name__}({', '.join(f'{k}={_shapes_of(it)}' for k, it in fields)})"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key!r}: {_shapes_of(it)}' for key, it in value.items())}}}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of tables that a background thread fetches ahead."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ from reverb._batches.prefetching import Ahead, Pipe, PrefetchIterator, Source
 from reverb._batches.priority_updates import PriorityUpdates
 from reverb._batches.source import OPTIONS, TableSource
 from reverb._batches.whole_batches import MAX_ITEMS
-from reverb._checks.arguments import check_at_least_one, check_not_negative
+from reverb._checks.arguments import check_at_least_one, check_not_negative, check_number
 from reverb._client.batch_request import BatchRequest
 from reverb.client import Client
 from reverb.errors import InvalidArgumentError
@@ -203,6 +203,8 @@ def batches(
         out=out,
         **options,
     )
+    if not isinstance(client, str | Client):
+        raise TypeError(f"client must be a reverb.Client or an address, got {type_name(client)}")
     client = Client(client) if isinstance(client, str) else client._lasting()
     sources = [
         TableSource(
@@ -269,13 +271,15 @@ def _checked(
         if function is not None and not callable(function):
             raise TypeError(f"{name} must be a function, got {type_name(function)}")
     if timeout_s is not None:
-        float(timeout_s)
+        check_number("timeout_s", timeout_s)
     if rate_limiter_timeout_ms is not None:
         check_not_negative("rate_limiter_timeout_ms", rate_limiter_timeout_ms)
     if mix not in ("item", "batch"):
         raise InvalidArgumentError(f"mix must be 'item' or 'batch', got {mix!r}")
     if seed is not None:
         np.random.default_rng(seed)
+    if not isinstance(container_types, Iterable):
+        raise TypeError(f"container_types must be classes, got {type_name(container_types)}")
     for kind in container_types:
         if not isinstance(kind, type):
             raise TypeError(f"container_types must be classes, got {kind!r}")

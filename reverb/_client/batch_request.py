@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb._checks.arguments import check_at_least_one
+from reverb._checks.arguments import check_at_least_one, check_integer, check_table
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._client.column_choice import ColumnChoice, check_pad
 from reverb._client.ragged import packed_columns
@@ -144,6 +144,16 @@ class BatchRequest:
             self.needs_choice = True
         elif not self.needs_choice:
             form.outputs = _outputs("out", out, self.batch_size, None)
+
+    def check_types(self) -> None:
+        """Checks the types of arguments that the core has refused.
+
+        Raises:
+          TypeError: If one of them has the wrong type.
+        """
+        check_table(self.table)
+        if self.timeout_ms is not None:
+            check_integer("timeout_ms", self.timeout_ms)
 
     @property
     def has_out(self) -> bool:

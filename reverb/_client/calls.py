@@ -7,10 +7,10 @@ This file is never imported. `tools/generate_clients.py` (`make clients`) copies
 """
 
 import contextlib
-import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from reverb._checks.arguments import check_integer, check_number, check_table
 from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
@@ -58,7 +58,7 @@ class Calls:
           TypeError: If `timeout` is not an integer.
           UnavailableError: If no server answers.
         """
-        timeout_s = None if timeout is None else operator.index(timeout)
+        timeout_s = None if timeout is None else check_integer("timeout", timeout)
         limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
         answer = self._client.call(*request_of("ServerInfo"), limit)
         return self._signatures.remember(answer)
@@ -294,6 +294,7 @@ class Calls:
             on earlier because the connection was lost.
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
         """
+        check_table(table)
         hold = self._client.hold_rate_limiter(table, bool(count))
         try:
             yield
@@ -361,7 +362,8 @@ class Calls:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        answer = self._client.call(*request_of("Drain", timeout_s=float(timeout_s)))
+        limit_s = check_number("timeout_s", timeout_s)
+        answer = self._client.call(*request_of("Drain", timeout_s=limit_s))
         return answer_of("Drain", answer).open_streams
 
     def _serialized_status(self, with_streams: bool) -> bytes:

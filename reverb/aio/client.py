@@ -4,7 +4,6 @@
 import contextlib
 import copy
 import functools
-import operator
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -13,7 +12,7 @@ import numpy as np
 
 from reverb import client as blocking
 from reverb._batches.iterator import batches
-from reverb._checks.arguments import check_at_least_one
+from reverb._checks.arguments import check_at_least_one, check_integer, check_number, check_table
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
 from reverb._client.column_choice import ColumnChoice
@@ -294,7 +293,10 @@ class Client:
         """
 
         async def start() -> native.Sampler | None:
-            number = operator.index(num_samples)
+            check_table(table)
+            number = check_integer("num_samples", num_samples)
+            if timeout_ms is not None:
+                check_integer("timeout_ms", timeout_ms)
             if number == -1:  # In dm-reverb this yields nothing.
                 return None
             number = check_at_least_one("num_samples", number)
@@ -433,6 +435,8 @@ class Client:
             return request.flat_batch(await self._call(_Core.sample_batch, request))
         except BaseException as error:
             keep_flat_samples(error)
+            if isinstance(error, TypeError):
+                request.check_types()
             raise
 
     async def _choice(self, table: str, columns: Any) -> ColumnChoice:
@@ -542,6 +546,7 @@ class Client:
         """
 
         async def start() -> native.Sampler:
+            check_table(table)
             nested = await self._nested_as_now(table) if unpack_as_table_signature else None
             return self._client.scanner(table, with_inserted_at, nested)
 
@@ -570,6 +575,7 @@ class Client:
           TypeError: If a key is not a uint64, or a priority is not a number.
           UnavailableError: If no server answers.
         """
+        check_table(table)
         await self._call(_Core.mutate_priorities, table, updates, deletes)
 
     async def update_priorities(self, table: str, keys: Any, priorities: Any) -> None:
@@ -753,7 +759,7 @@ class Client:
           TypeError: If `timeout` is not an integer.
           UnavailableError: If no server answers.
         """
-        timeout_s = None if timeout is None else operator.index(timeout)
+        timeout_s = None if timeout is None else check_integer("timeout", timeout)
         limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
         answer = await self._call(_Core.call, *request_of("ServerInfo"), limit)
         return self._signatures.remember(answer)
@@ -969,6 +975,7 @@ class Client:
             on earlier because the connection was lost.
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
         """
+        check_table(table)
         hold = await self._call(_Core.hold_rate_limiter, table, bool(count))
         try:
             yield
@@ -1036,7 +1043,8 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        answer = await self._call(_Core.call, *request_of("Drain", timeout_s=float(timeout_s)))
+        limit_s = check_number("timeout_s", timeout_s)
+        answer = await self._call(_Core.call, *request_of("Drain", timeout_s=limit_s))
         return answer_of("Drain", answer).open_streams
 
     async def _serialized_status(self, with_streams: bool) -> bytes:
