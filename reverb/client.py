@@ -4,15 +4,20 @@
 import contextlib
 import functools
 import math
-import operator
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
 
 import reverb  # Its `BatchIterator`, whose module needs this one.
-from reverb._checks.arguments import check_at_least_one, check_timeout_ms
+from reverb._checks.arguments import (
+    check_at_least_one,
+    check_integer,
+    check_number,
+    check_table,
+    check_timeout_ms,
+)
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
 from reverb._client.batch_sampler import BatchSampler
@@ -51,7 +56,7 @@ from reverb.rate_limiters import RateLimiter
 from reverb.replay_sample import ReplayBatch, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
-from reverb.shown_text import hidden, hidden_token, shown
+from reverb.shown_text import hidden, hidden_token, shown, type_name
 from reverb.structured_writer import Config, StructuredWriter
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
 
@@ -291,7 +296,10 @@ class Client:
         """
 
         def start() -> native.Sampler | None:
-            number = operator.index(num_samples)
+            check_table(table)
+            number = check_integer("num_samples", num_samples)
+            if timeout_ms is not None:
+                check_integer("timeout_ms", timeout_ms)
             if number == -1:  # In dm-reverb this yields nothing.
                 return None
             number = check_at_least_one("num_samples", number)
@@ -452,6 +460,8 @@ class Client:
             return request.flat_batch(self._client.sample_batch(request))
         except BaseException as error:
             keep_flat_samples(error)
+            if isinstance(error, TypeError):
+                request.check_types()
             raise
 
     def _choice(self, table: str, columns: Any) -> ColumnChoice:
@@ -582,6 +592,7 @@ class Client:
         """
 
         def start() -> native.Sampler:
+            check_table(table)
             condition = condition_of(where).SerializeToString()
             nested = self._nested_as_now(table) if unpack_as_table_signature else None
             indices = []
@@ -737,6 +748,7 @@ class Client:
           TypeError: If a key is not a uint64, or a priority is not a number.
           UnavailableError: If no server answers.
         """
+        check_table(table)
         self._client.mutate_priorities(table, updates, deletes)
 
     def update_priorities(self, table: str, keys: Any, priorities: Any) -> None:
@@ -920,7 +932,7 @@ class Client:
           TypeError: If `timeout` is not an integer.
           UnavailableError: If no server answers.
         """
-        timeout_s = None if timeout is None else operator.index(timeout)
+        timeout_s = None if timeout is None else check_integer("timeout", timeout)
         limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
         answer = self._client.call(*request_of("ServerInfo"), limit)
         return self._signatures.remember(answer)
@@ -1156,6 +1168,7 @@ class Client:
             on earlier because the connection was lost.
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
         """
+        check_table(table)
         hold = self._client.hold_rate_limiter(table, bool(count))
         try:
             yield
@@ -1247,6 +1260,13 @@ class Client:
         pickle_token: bool,
     ) -> None:
         """Stores the arguments of the constructor, and makes the native client."""
+        if not isinstance(server_address, str):
+            text = f"server_address must be a str, got {type_name(server_address)}"
+            raise TypeError(f"{text}; Server.address is the address of a server")
+        check_number("connect_timeout_s", connect_timeout_s)
+        if keepalive_s is not None:
+            check_number("keepalive_s", keepalive_s)
+        check_number("keepalive_timeout_s", keepalive_timeout_s)
         # This object hides the text of the token from pickles of subclasses, too.
         self._credentials = ClientCredentials(token, token_file, tls)
         self._server_address = server_address
@@ -1324,7 +1344,7 @@ class Client:
         max_sequence_length = check_at_least_one("max_sequence_length", max_sequence_length)
         if chunk_length is None:
             chunk_length = min(_DEFAULT_CHUNK_LENGTH, max_sequence_length)
-        if not 1 <= operator.index(chunk_length) <= max_sequence_length:
+        if not 1 <= check_integer("chunk_length", chunk_length) <= max_sequence_length:
             raise InvalidArgumentError(
                 f"chunk_length must be from 1 to max_sequence_length = {max_sequence_length}, got "
                 f"{chunk_length}"
@@ -1352,8 +1372,18 @@ class Client:
           InvalidArgumentError: If there is no config, or if a config is invalid; the text names it
             and the reason. If `max_pending_bytes` is out of its range.
         """
+        if not isinstance(configs, Iterable):
+            raise TypeError(f"configs must be a list of configs, got {type_name(configs)}")
+        configs = list(configs)
         if not configs:
             raise InvalidArgumentError("At least one config must be provided.")
+        for config in configs:
+            if not hasattr(config, "SerializeToString"):
+                # The class is that of dm-reverb's error.
+                raise AttributeError(
+                    "configs must be results of reverb.structured.create_config, got "
+                    f"{type_name(config)}, which has no SerializeToString"
+                )
         max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
         writer = self._client.structured_writer([config.SerializeToString() for config in configs])
         return StructuredWriter(with_pending_limit(writer, max_pending_bytes))

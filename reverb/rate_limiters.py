@@ -9,13 +9,14 @@ a sample is allowed if `I - D >= min_size_to_sample` and
 
 import logging
 import numbers
-import operator
 import sys
+from collections.abc import Iterable
 from typing import Any
 
+from reverb._checks.arguments import check_integer, check_number
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
-from reverb.shown_text import shown
+from reverb.shown_text import shown, type_name
 
 __all__ = ["MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"]
 
@@ -56,10 +57,10 @@ class RateLimiter:
         self._min_diff = min_diff
         self._max_diff = max_diff
         self.internal_limiter = native.RateLimiter(
-            float(samples_per_insert),
-            operator.index(min_size_to_sample),
-            float(min_diff),
-            float(max_diff),
+            check_number("samples_per_insert", samples_per_insert),
+            check_integer("min_size_to_sample", min_size_to_sample),
+            check_number("min_diff", min_diff),
+            check_number("max_diff", max_diff),
         )
 
     def to_proto(self) -> Any:
@@ -147,6 +148,8 @@ class SampleToInsertRatio(RateLimiter):
             inserts and samples would wait for each other.
         """
         # The middle of the range: `min_size_to_sample` items inserted, none sampled.
+        check_number("samples_per_insert", samples_per_insert)
+        check_integer("min_size_to_sample", min_size_to_sample)
         offset = samples_per_insert * min_size_to_sample
         min_diff, max_diff = _diffs(error_buffer, offset)
         if samples_per_insert <= 0:
@@ -190,7 +193,10 @@ class Queue(RateLimiter):
 
     def __init__(self, size: int) -> None:
         super().__init__(
-            samples_per_insert=1.0, min_size_to_sample=1, min_diff=0.0, max_diff=float(size)
+            samples_per_insert=1.0,
+            min_size_to_sample=1,
+            min_diff=0.0,
+            max_diff=check_number("size", size),
         )
 
 
@@ -204,7 +210,10 @@ class Stack(RateLimiter):
 
     def __init__(self, size: int) -> None:
         super().__init__(
-            samples_per_insert=1.0, min_size_to_sample=1, min_diff=0.0, max_diff=float(size)
+            samples_per_insert=1.0,
+            min_size_to_sample=1,
+            min_diff=0.0,
+            max_diff=check_number("size", size),
         )
 
 
@@ -212,5 +221,8 @@ def _diffs(error_buffer: Any, offset: float) -> tuple[float, float]:
     if isinstance(error_buffer, numbers.Real):  # NumPy's numbers are `Real` too.
         margin = float(error_buffer)
         return offset - margin, offset + margin
+    if isinstance(error_buffer, str) or not isinstance(error_buffer, Iterable):
+        kind = type_name(error_buffer)
+        raise TypeError(f"error_buffer must be a number, or min_diff and max_diff, got {kind}")
     min_diff, max_diff = error_buffer
     return min_diff, max_diff

@@ -3,12 +3,11 @@
 
 import ipaddress
 import logging
-import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from reverb._checks.arguments import as_path
+from reverb._checks.arguments import as_path, check_integer, check_number
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._client.connecting import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb._server.credentials import ServerSecurity
@@ -24,7 +23,7 @@ from reverb.core import native
 from reverb.errors import InvalidArgumentError
 from reverb.reverb_types import TableInfo
 from reverb.server_status import ServerStatus
-from reverb.shown_text import hidden, shown
+from reverb.shown_text import hidden, shown, type_name
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
 
@@ -164,16 +163,31 @@ class Server:
         # Tracebacks may show the values of local variables.
         tokens, unix_path = hidden(tokens), hidden(unix_path)
         host, http_host, max_bytes = hidden(host), hidden(http_host), hidden(max_bytes)
+        if tables is not None and not isinstance(tables, Iterable):
+            raise TypeError(f"tables must be a list of Table objects, got {type_name(tables)}")
         tables = list(tables or ())
         for table in tables:
             if not isinstance(table, Table):
                 raise TypeError(f"tables must hold Table objects, got {table!r}")
         if limits is not None and not isinstance(limits, Limits):
             raise TypeError(f"limits must be a reverb.Limits, got {limits!r}")
-        port = 0 if port is None else operator.index(port)
+        port = 0 if port is None else check_integer("port", port)
+        if host is not None and not isinstance(host, str):
+            raise TypeError(f"host must be a str, got {type_name(host)}")
+        if checkpointer is not None and not hasattr(checkpointer, "internal_checkpointer"):
+            # The class is that of dm-reverb's error.
+            raise AttributeError(
+                "checkpointer must be an object of reverb.checkpointers, got "
+                f"{type_name(checkpointer)}, which has no internal_checkpointer"
+            )
+        if keepalive_s is not None:
+            check_number("keepalive_s", keepalive_s)
+        check_number("keepalive_timeout_s", keepalive_timeout_s)
+        if checkpoint_interval_s is not None:
+            check_number("checkpoint_interval_s", checkpoint_interval_s)
         if not 0 <= port <= MAX_PORT:
             raise InvalidArgumentError(f"port must be from 0 to {MAX_PORT}, got {port}")
-        http_port = None if http_port is None else operator.index(http_port)
+        http_port = None if http_port is None else check_integer("http_port", http_port)
         if http_port is not None and not 0 <= http_port <= MAX_PORT:
             raise InvalidArgumentError(f"http_port must be from 0 to {MAX_PORT}, got {http_port}")
         if checkpoint_interval_s is not None and not (
@@ -319,7 +333,7 @@ class Server:
           FailedPreconditionError: If the save failed. Like the other errors of `Client.checkpoint`,
             which are possible too, it does not keep the server from stopping.
         """
-        if not 0 <= drain_s <= MAX_DRAIN_S:
+        if not 0 <= check_number("drain_s", drain_s) <= MAX_DRAIN_S:
             raise InvalidArgumentError(
                 f"drain_s must be at least 0 and at most {MAX_DRAIN_S}, got {drain_s}"
             )

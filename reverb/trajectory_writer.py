@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from reverb import errors
-from reverb._checks.arguments import as_rows, clamped_timeout_ms
+from reverb._checks.arguments import as_rows, check_item, check_table, clamped_timeout_ms
 from reverb._nests.flat import flatten_with_labels
 from reverb._nests.nest_writer import NestWriter
 from reverb._writers.leaving import leave, skips_flush_as_dm_reverb
@@ -88,9 +88,13 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
           TableNotFoundError: If the server has no such table and items are validated.
           FailedPreconditionError: If the writer is closed or failed earlier.
         """
-        if not self._create_item(table, priority, trajectory, removal_priority):
-            columns, names = _flat_columns(trajectory)
-            self._writer.create_item_flat(table, priority, columns, names, removal_priority)
+        try:
+            if not self._create_item(table, priority, trajectory, removal_priority):
+                columns, names = _flat_columns(trajectory)
+                self._writer.create_item_flat(table, priority, columns, names, removal_priority)
+        except TypeError:
+            check_item(table, priority, removal_priority)
+            raise
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
         """Flushes, then starts a new episode; blocks until all items are confirmed.
@@ -237,6 +241,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
             names.
           TableNotFoundError: If the server has no such table and items are validated.
         """
+        check_table(table)
         columns, names = self._trajectories.flatten(trajectory)
         for column in columns:
             if not isinstance(column, native.BatchedTrajectoryColumn):
@@ -320,7 +325,7 @@ def _flat_columns(trajectory: Any) -> tuple[list[native.TrajectoryColumn], nativ
     for column in columns:
         if not isinstance(column, TrajectoryColumn):
             raise TypeError(
-                "all leaves of a trajectory must be TrajectoryColumn objects, got "
-                f"{type(column).__name__}"
+                "all leaves of a trajectory must be TrajectoryColumn objects, such as "
+                f'history["x"][-3:], got {type(column).__name__}'
             )
     return columns, native.ColumnNames(labels)

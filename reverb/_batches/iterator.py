@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches of tables that a background thread fetches ahead."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -217,6 +217,8 @@ def batches(
         out=out,
         **options,
     )
+    if not isinstance(client, str | Client):
+        raise TypeError(f"client must be a reverb.Client or an address, got {type_name(client)}")
     client = Client(client) if isinstance(client, str) else client._lasting()
     sources = [
         TableSource(
@@ -293,6 +295,8 @@ def _checked(
         raise InvalidArgumentError(f"mix must be 'item' or 'batch', got {mix!r}")
     if seed is not None:
         np.random.default_rng(seed)
+    if not isinstance(container_types, Iterable):
+        raise TypeError(f"container_types must be classes, got {type_name(container_types)}")
     for kind in container_types:
         if not isinstance(kind, type):
             raise TypeError(f"container_types must be classes, got {kind!r}")

@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of arguments that several classes take."""
 
+import contextlib
 import operator
 import os
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,12 @@ __all__ = [
     "as_path",
     "as_rows",
     "check_at_least_one",
+    "check_integer",
+    "check_item",
+    "check_mapping",
     "check_not_negative",
+    "check_number",
+    "check_table",
     "check_timeout_ms",
     "clamped_timeout_ms",
 ]
@@ -43,7 +50,7 @@ def check_not_negative(argument: str, value: Any) -> int:
 
 
 def _check_at_least(limit: int, argument: str, value: Any) -> int:
-    value = operator.index(value)
+    value = check_integer(argument, value)
     if value < limit:
         raise InvalidArgumentError(f"{argument} must be at least {limit}, got {value}")
     return value
@@ -56,7 +63,7 @@ def check_timeout_ms(timeout_ms: Any) -> int | None:
       InvalidArgumentError: If it is below 0.
       TypeError: If it is neither an integer nor `None`.
     """
-    value = None if timeout_ms is None else operator.index(timeout_ms)
+    value = None if timeout_ms is None else check_integer("timeout_ms", timeout_ms)
     if value is not None and value < 0:
         raise InvalidArgumentError(
             "timeout_ms must be a number of milliseconds of at least 0, or None for no limit, got "
@@ -65,9 +72,70 @@ def check_timeout_ms(timeout_ms: Any) -> int | None:
     return value
 
 
+def check_integer(argument: str, value: Any) -> int:
+    """Returns the value as an int.
+
+    Raises:
+      TypeError: If it is not an integer.
+    """
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{argument} must be an integer, got {type_name(value)}") from None
+
+
+def check_number(argument: str, value: Any) -> float:
+    """Returns the value as a float.
+
+    Raises:
+      TypeError: If it is not a number.
+    """
+    if not isinstance(value, str | bytes):
+        with contextlib.suppress(TypeError, ValueError):
+            return float(value)
+    raise TypeError(f"{argument} must be a number, got {type_name(value)}")
+
+
+def check_table(value: Any, argument: str = "table") -> None:
+    """Checks that a value can be the name of a table.
+
+    Raises:
+      TypeError: If it is not a str.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} must be a str, the name of a table, got {type_name(value)}")
+
+
+def check_mapping(argument: str, value: Any, of: str) -> None:
+    """Checks that a value is a mapping.
+
+    Args:
+      argument: Name of the value in errors.
+      value: The value.
+      of: Its keys and values, such as "tables to priorities".
+
+    Raises:
+      TypeError: If it is not one.
+    """
+    if type(value) is not dict and not isinstance(value, Mapping):
+        raise TypeError(f"{argument} must be a mapping of {of}, got {type_name(value)}")
+
+
+def check_item(table: Any, priority: Any, removal_priority: Any) -> None:
+    """Checks the types of arguments that the core has refused.
+
+    Raises:
+      TypeError: If one of them has the wrong type.
+    """
+    check_table(table)
+    check_number("priority", priority)
+    if removal_priority is not None:
+        check_number("removal_priority", removal_priority)
+
+
 def clamped_timeout_ms(timeout_ms: int | None) -> int | None:
     """Returns the timeout with 0, "do not wait", for negative values; `None` is no limit."""
-    return None if timeout_ms is None else max(0, timeout_ms)
+    return None if timeout_ms is None else max(0, check_integer("timeout_ms", timeout_ms))
 
 
 def as_path(argument: str, value: Any) -> str:

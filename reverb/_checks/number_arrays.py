@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from reverb.errors import InvalidArgumentError
+from reverb.shown_text import type_name
 
 __all__ = ["as_array", "as_numbers", "dtype_name"]
 
@@ -33,7 +34,13 @@ def as_numbers(argument: str, value: Any) -> np.ndarray:
             return np.asarray(value, np.float64)
         except (TypeError, ValueError):  # NumPy does not know the dtype of some element.
             return np.asarray([as_numbers(argument, it) for it in value], np.float64)
-    return as_array(argument, value).astype(np.float64, copy=False)
+    array = as_array(argument, value)
+    if array.dtype.kind in "USOM":
+        try:
+            return array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise TypeError(f"{argument} must be numbers, got {type_name(value)}") from None
+    return array.astype(np.float64, copy=False)
 
 
 def as_array(argument: str, value: Any) -> np.ndarray:

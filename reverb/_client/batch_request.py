@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb._checks.arguments import check_at_least_one
+from reverb._checks.arguments import check_at_least_one, check_integer, check_table
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._client.column_choice import ColumnChoice, check_pad
 from reverb._client.ragged import packed_columns
@@ -158,6 +158,16 @@ class BatchRequest:
         self.form = form = form or BatchForm()
         form.epoch = epoch
         self.distinct = False
+
+    def check_types(self) -> None:
+        """Checks the types of arguments that the core has refused.
+
+        Raises:
+          TypeError: If one of them has the wrong type.
+        """
+        check_table(self.table)
+        if self.timeout_ms is not None:
+            check_integer("timeout_ms", self.timeout_ms)
 
     @property
     def has_out(self) -> bool:

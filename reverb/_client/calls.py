@@ -8,11 +8,10 @@ This file is never imported. `tools/generate_clients.py` (`make clients`) copies
 
 import contextlib
 import math
-import operator
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from reverb._checks.arguments import check_timeout_ms
+from reverb._checks.arguments import check_integer, check_table, check_timeout_ms
 from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
@@ -60,7 +59,7 @@ class Calls:
           TypeError: If `timeout` is not an integer.
           UnavailableError: If no server answers.
         """
-        timeout_s = None if timeout is None else operator.index(timeout)
+        timeout_s = None if timeout is None else check_integer("timeout", timeout)
         limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
         answer = self._client.call(*request_of("ServerInfo"), limit)
         return self._signatures.remember(answer)
@@ -296,6 +295,7 @@ class Calls:
             on earlier because the connection was lost.
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
         """
+        check_table(table)
         hold = self._client.hold_rate_limiter(table, bool(count))
         try:
             yield

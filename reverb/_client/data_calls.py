@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The calls that carry items and their priorities: their text for both clients; see `calls.py`."""
 
-import operator
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from reverb._checks.arguments import check_at_least_one
+from reverb._checks.arguments import check_at_least_one, check_integer, check_table
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
 from reverb._client.batch_sampler import BatchSampler
 from reverb._client.chosen_items import deletions_of, fetched_keys
@@ -228,7 +227,10 @@ class Calls:
         """
 
         def start() -> native.Sampler | None:
-            number = operator.index(num_samples)
+            check_table(table)
+            number = check_integer("num_samples", num_samples)
+            if timeout_ms is not None:
+                check_integer("timeout_ms", timeout_ms)
             if number == -1:  # In dm-reverb this yields nothing.
                 return None
             number = check_at_least_one("num_samples", number)
@@ -389,6 +391,8 @@ class Calls:
             return request.flat_batch(self._client.sample_batch(request))
         except BaseException as error:
             keep_flat_samples(error)
+            if isinstance(error, TypeError):
+                request.check_types()
             raise
 
     def _choice(self, table: str, columns: Any) -> ColumnChoice:
@@ -519,6 +523,7 @@ class Calls:
         """
 
         def start() -> native.Sampler:
+            check_table(table)
             condition = condition_of(where).SerializeToString()
             nested = self._nested_as_now(table) if unpack_as_table_signature else None
             indices = []
@@ -674,6 +679,7 @@ class Calls:
           TypeError: If a key is not a uint64, or a priority is not a number.
           UnavailableError: If no server answers.
         """
+        check_table(table)
         self._client.mutate_priorities(table, updates, deletes)
 
     def update_priorities(self, table: str, keys: Any, priorities: Any) -> None:

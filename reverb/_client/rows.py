@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb._checks.arguments import as_keys, as_rows
+from reverb._checks.arguments import as_keys, as_rows, check_mapping, check_table
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 
@@ -20,9 +20,7 @@ def step_of(
     removal_priorities: Mapping[str, float] | None,
 ) -> tuple[list[Any], native.ColumnNames, dict[str, float], dict[str, float] | None]:
     """Returns the arguments of the native `insert`."""
-    if not priorities:
-        raise InvalidArgumentError("priorities must name at least one table, got none")
-    _check_removal_tables(priorities, removal_priorities)
+    _check_tables(priorities, removal_priorities)
     removal = None if removal_priorities is None else dict(removal_priorities)
     leaves, names = flattener.flatten(data)
     return leaves, names, dict(priorities), removal
@@ -49,8 +47,7 @@ def steps_of(
     removal_priorities: Mapping[str, Any] | None,
 ) -> tuple[list[Any], native.ColumnNames, dict[str, Any], dict[str, Any] | None]:
     """Returns the arguments of the native `insert_batch`."""
-    if not priorities:
-        raise InvalidArgumentError("priorities must name at least one table, got none")
+    _check_tables(priorities, removal_priorities)
     leaves, names = flattener.flatten(data)
     leaves = [native.as_array(leaf, f"column {at}") for at, leaf in enumerate(leaves)]
     if not leaves:
@@ -62,7 +59,6 @@ def steps_of(
             "leaves of a batch must all have shape [B, ...], got "
             f"{[list(leaf.shape) for leaf in leaves]}"
         )
-    _check_removal_tables(priorities, removal_priorities)
 
     def rows(argument: str, values: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -85,14 +81,21 @@ def keys_of(priorities: Mapping[str, Any], keys: np.ndarray) -> dict[str, np.nda
 
 def updates_of(table: str, keys: Any, priorities: Any) -> tuple[str, np.ndarray, np.ndarray]:
     """Returns the arguments of the native `update_priorities`."""
+    check_table(table)
     keys = as_keys("keys", without_tensor("keys", keys))
     if priorities is None:
         raise TypeError("priorities must be numbers, got None")
     return table, keys, as_rows("priorities", priorities, np.float64, len(keys))
 
 
-def _check_removal_tables(priorities: Mapping[str, Any], removal: Mapping[str, Any] | None) -> None:
-    for table in removal or ():
+def _check_tables(priorities: Mapping[str, Any], removal: Mapping[str, Any] | None) -> None:
+    if not priorities:
+        raise InvalidArgumentError("priorities must name at least one table, got none")
+    check_mapping("priorities", priorities, "tables to priorities")
+    if removal is None:
+        return
+    check_mapping("removal_priorities", removal, "tables to priorities")
+    for table in removal:
         if table not in priorities:
             raise InvalidArgumentError(
                 f"removal_priorities names table {table!r}, which is not one of priorities: "

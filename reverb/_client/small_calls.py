@@ -4,6 +4,7 @@
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from reverb._checks.arguments import check_table
 from reverb.core import protos
 from reverb.errors import TableNotFoundError
 
@@ -22,9 +23,7 @@ def request_of(call: str, **fields: Any) -> tuple[str, bytes]:
     Raises:
       TypeError: If `table` is not a text, or a value does not fit its field.
     """
-    table = fields.get("table", "")
-    if not isinstance(table, str):
-        raise TypeError(f"table must be a str, the name of a table, got {table!r}.")
+    check_table(fields.get("table", ""))
     return call, getattr(protos, f"{call}Request")(**fields).SerializeToString()
 
 
@@ -42,7 +41,9 @@ def table_among(tables: Mapping[str, _Table], table: str) -> _Table:
 
     Raises:
       TableNotFoundError: If there is no such table; the text lists the tables there are.
+      TypeError: If `table` is not a str.
     """
+    check_table(table)
     if table not in tables:
         known = ", ".join(sorted(tables))
         raise TableNotFoundError(

@@ -7,7 +7,7 @@ Python flattens each new structure once. Then the native writer recognises the s
 
 from typing import Any, Generic, TypeVar
 
-from reverb._checks.arguments import check_at_least_one, check_not_negative
+from reverb._checks.arguments import check_at_least_one, check_not_negative, clamped_timeout_ms
 from reverb._nests import column_nest
 from reverb._nests.flat import flatten_with_path
 from reverb.core import native
@@ -106,7 +106,7 @@ class NestWriter(Generic[_NativeWriter]):
         """
         self._writer.flush(
             check_not_negative("block_until_num_items", block_until_num_items),
-            None if timeout_ms is None or timeout_ms <= 0 else timeout_ms,
+            clamped_timeout_ms(timeout_ms) or None,
         )
 
     def close(self) -> None:

@@ -2,19 +2,19 @@
 """Tables: items with selectors, a rate limiter and a signature."""
 
 import abc
-import operator
 from collections.abc import Sequence
 from typing import Any, Literal
 
 import tree
 
 from reverb import item_selectors, rate_limiters
+from reverb._checks.arguments import check_integer, check_table
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._nests import structured_value
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.reverb_types import SpecNest, TableInfo
-from reverb.shown_text import shown
+from reverb.shown_text import shown, type_name
 
 __all__ = ["Table", "TableExtensionBase", "arguments_of"]
 
@@ -91,7 +91,25 @@ class Table:
             in use.
           UnimplementedError: If an extension builds a native extension.
         """
-        if not -_INT32_LIMIT <= operator.index(max_times_sampled) < _INT32_LIMIT:
+        check_table(name, "name")
+        for argument, selector in {"sampler": sampler, "remover": remover}.items():
+            if not isinstance(selector, native.ItemSelector):
+                raise TypeError(
+                    f"{argument} must be an object of reverb.selectors, such as "
+                    f"reverb.selectors.Fifo(), got {type_name(selector)}"
+                )
+        if not hasattr(rate_limiter, "internal_limiter"):
+            # The class is that of dm-reverb's error.
+            raise AttributeError(
+                "rate_limiter must be an object of reverb.rate_limiters, such as "
+                f"reverb.rate_limiters.MinSize(1), got {type_name(rate_limiter)}, which has no "
+                "internal_limiter"
+            )
+        max_size = check_integer("max_size", max_size)
+        max_times_sampled = check_integer("max_times_sampled", max_times_sampled)
+        if seed is not None:
+            seed = check_integer("seed", seed)
+        if not -_INT32_LIMIT <= max_times_sampled < _INT32_LIMIT:
             raise InvalidArgumentError(
                 f"max_times_sampled must fit into 32 bits, got {max_times_sampled}"
             )
@@ -114,8 +132,8 @@ class Table:
             name,
             sampler=sampler,
             remover=remover,
-            max_size=operator.index(max_size),
-            max_times_sampled=operator.index(max_times_sampled),
+            max_size=max_size,
+            max_times_sampled=max_times_sampled,
             rate_limiter=rate_limiter.internal_limiter,
             signature=_encode_signature(signature),
             seed=seed,

@@ -3,12 +3,17 @@
 
 import dataclasses
 import enum
-import operator
 from collections.abc import Mapping
 from typing import Any, Final
 
 from reverb._checks.answers import reads_answer
-from reverb._checks.arguments import check_not_negative
+from reverb._checks.arguments import (
+    check_integer,
+    check_mapping,
+    check_not_negative,
+    check_number,
+    check_table,
+)
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
@@ -68,9 +73,10 @@ class TableChange:
           InvalidArgumentError: If a value is out of its range.
           TypeError: If a value has another type.
         """
+        check_table(table)
         change = protos.TableChange(table=table)
         if self.max_size is not None:
-            change.max_size = _fitting("max_size", operator.index(self.max_size), 64)
+            change.max_size = _fitting("max_size", check_integer("max_size", self.max_size), 64)
         if self.max_bytes is not UNCHANGED:
             # In messages, 0 means no limit.
             change.max_bytes = parse_byte_size("max_bytes", self.max_bytes) or 0
@@ -84,7 +90,8 @@ class TableChange:
                 )
             change.rate_limiter.CopyFrom(self.rate_limiter.to_proto())
         if self.priority_exponent is not None:
-            change.priority_exponent = self.priority_exponent
+            exponent = check_number("priority_exponent", self.priority_exponent)
+            change.priority_exponent = exponent
         if self.sampler is not None:
             if not isinstance(self.sampler, native.ItemSelector):
                 raise TypeError(f"sampler must be one of reverb.selectors, got {self.sampler!r}")
@@ -105,6 +112,7 @@ def to_request(changes: Mapping[str, TableChange], *, dry_run: bool = False) -> 
       InvalidArgumentError: If a value is out of its range.
       TypeError: If a value has another type.
     """
+    check_mapping("changes", changes, "tables to reverb.TableChange objects")
     for change in changes.values():
         if not isinstance(change, TableChange):
             raise TypeError(f"changes must hold reverb.TableChange objects, got {change!r}")

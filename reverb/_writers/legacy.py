@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import Any, TypeVar
 
-from reverb._checks.arguments import check_at_least_one
+from reverb._checks.arguments import check_at_least_one, check_item
 from reverb._nests.flat import flatten_with_labels
 from reverb._writers.leaving import leave
 from reverb.core import native
@@ -113,7 +113,11 @@ class Writer:
         """
         self._check_open("create_item")
         num_timesteps = check_at_least_one("num_timesteps", num_timesteps)
-        self._writer.create_item(table, num_timesteps, priority, removal_priority)
+        try:
+            self._writer.create_item(table, num_timesteps, priority, removal_priority)
+        except TypeError:
+            check_item(table, priority, removal_priority)
+            raise
 
     def flush(self) -> None:
         """Sends pending items; if there are none, blocks until all sent ones are confirmed.

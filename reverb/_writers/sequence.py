@@ -2,17 +2,23 @@
 """The sequence writer, which makes an item of every sequence of steps."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from reverb._checks.arguments import check_at_least_one, check_not_negative, clamped_timeout_ms
+from reverb._checks.arguments import (
+    check_at_least_one,
+    check_not_negative,
+    check_table,
+    clamped_timeout_ms,
+)
 from reverb._checks.number_arrays import as_numbers
 from reverb._nests.flat import flatten_with_path
 from reverb._writers.leaving import leave
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, ReverbError
+from reverb.shown_text import type_name
 
 __all__ = ["SequenceWriter"]
 
@@ -242,7 +248,11 @@ def sequence_options(
     drop_long_episodes: bool,
 ) -> SequenceOptions:
     """Checks the arguments of `Client.sequence_writer`."""
+    if not isinstance(tables, str | Iterable):
+        raise TypeError(f"tables must be names of tables, got {type_name(tables)}")
     names = [tables] if isinstance(tables, str) else list(tables)
+    for name in names:
+        check_table(name, "tables")
     if not names:
         raise InvalidArgumentError("tables must name at least one table, got none")
     if batch_size is not None:

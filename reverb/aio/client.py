@@ -5,7 +5,6 @@ import contextlib
 import copy
 import functools
 import math
-import operator
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -14,7 +13,12 @@ import numpy as np
 
 from reverb import client as blocking
 from reverb._batches.iterator import batches
-from reverb._checks.arguments import check_at_least_one, check_timeout_ms
+from reverb._checks.arguments import (
+    check_at_least_one,
+    check_integer,
+    check_table,
+    check_timeout_ms,
+)
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
 from reverb._client.chosen_items import deletions_of, fetched_keys
@@ -298,7 +302,10 @@ class Client:
         """
 
         async def start() -> native.Sampler | None:
-            number = operator.index(num_samples)
+            check_table(table)
+            number = check_integer("num_samples", num_samples)
+            if timeout_ms is not None:
+                check_integer("timeout_ms", timeout_ms)
             if number == -1:  # In dm-reverb this yields nothing.
                 return None
             number = check_at_least_one("num_samples", number)
@@ -461,6 +468,8 @@ class Client:
             return request.flat_batch(await self._call(_Core.sample_batch, request))
         except BaseException as error:
             keep_flat_samples(error)
+            if isinstance(error, TypeError):
+                request.check_types()
             raise
 
     async def _choice(self, table: str, columns: Any) -> ColumnChoice:
@@ -586,6 +595,7 @@ class Client:
         """
 
         async def start() -> native.Sampler:
+            check_table(table)
             condition = condition_of(where).SerializeToString()
             nested = await self._nested_as_now(table) if unpack_as_table_signature else None
             indices = []
@@ -734,6 +744,7 @@ class Client:
           TypeError: If a key is not a uint64, or a priority is not a number.
           UnavailableError: If no server answers.
         """
+        check_table(table)
         await self._call(_Core.mutate_priorities, table, updates, deletes)
 
     async def update_priorities(self, table: str, keys: Any, priorities: Any) -> None:
@@ -917,7 +928,7 @@ class Client:
           TypeError: If `timeout` is not an integer.
           UnavailableError: If no server answers.
         """
-        timeout_s = None if timeout is None else operator.index(timeout)
+        timeout_s = None if timeout is None else check_integer("timeout", timeout)
         limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
         answer = await self._call(_Core.call, *request_of("ServerInfo"), limit)
         return self._signatures.remember(answer)
@@ -1133,6 +1144,7 @@ class Client:
             on earlier because the connection was lost.
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
         """
+        check_table(table)
         hold = await self._call(_Core.hold_rate_limiter, table, bool(count))
         try:
             yield

@@ -52,7 +52,7 @@ INSERT = {
     "a priority that is a str": (
         lambda c: c.insert([1], {"table": "x"}),
         TypeError,
-        "must be real number, not str",
+        "priorities must be numbers, got str for table table",
     ),
     "a NaN priority": (
         lambda c: c.insert([1], {"table": float("nan")}),
@@ -142,7 +142,7 @@ SAMPLE = {
     "a fraction": (
         lambda c: next(c.sample("table", 1.5)),
         TypeError,
-        "'float' object cannot be interpreted as an integer",
+        "num_samples must be an integer, got float",
     ),
     "an unknown table": (
         lambda c: next(c.sample("nope")),
@@ -214,7 +214,7 @@ CALLS = {
     "mutate: a key that is a float": (
         lambda c: c.mutate_priorities("table", {1.5: 1.0}),
         TypeError,
-        "'float' object cannot be interpreted as an integer",
+        "keys must be integers, got float",
     ),
     "mutate: a priority that is a str": (
         lambda c: c.mutate_priorities("table", {1: "high"}),
@@ -265,7 +265,7 @@ CALLS = {
     "mutate: a list": (
         lambda c: c.mutate_priorities("table", [1, 2]),
         TypeError,
-        "updates must be a mapping of keys to priorities, got <class 'list'>",
+        "updates must be a mapping of keys to priorities, got list",
     ),
     "reset: an unknown table": (
         lambda c: c.reset("nope"),

@@ -123,12 +123,14 @@ TRAJECTORY_WRITER = {
     "an item of an int": (
         writing(lambda w: item(w, 1), A),
         TypeError,
-        "all leaves of a trajectory must be TrajectoryColumn objects, got int",
+        "all leaves of a trajectory must be TrajectoryColumn objects, such as "
+        'history["x"][-3:], got int',
     ),
     "an item of a history": (
         writing(lambda w: item(w, w.history["a"]), A),
         TypeError,
-        "all leaves of a trajectory must be TrajectoryColumn objects, got ColumnHistory",
+        "all leaves of a trajectory must be TrajectoryColumn objects, such as "
+        'history["x"][-3:], got ColumnHistory',
     ),
     "an item without columns": (
         writing(lambda w: item(w), A),
@@ -166,7 +168,7 @@ TRAJECTORY_WRITER = {
     "a priority that is a str": (
         writing(lambda w: item(w, w.history["a"][:], priority="x"), A),
         TypeError,
-        "must be real number, not str",
+        "priority must be a number, got str",
     ),
     "an unknown table": (
         writing(lambda w: item(w, w.history["a"][:], table="nope"), A),

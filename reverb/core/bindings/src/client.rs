@@ -517,18 +517,38 @@ pub(crate) fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> P
     }
 }
 
+fn table_name(table: &Bound<'_, PyAny>) -> PyResult<String> {
+    table.extract().map_err(|_| {
+        PyTypeError::new_err(format!("tables must be named by a str, got {}", type_name(table)))
+    })
+}
+
+fn type_name(value: &Bound<'_, PyAny>) -> String {
+    value.get_type().name().map_or_else(|_| String::new(), |name| name.to_string())
+}
+
 /// Tables of an insert, and an item's priorities in each.
 pub(crate) fn item_priorities(
     priorities: &Bound<'_, PyDict>,
     removal_priorities: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<Vec<(String, ItemPriority)>> {
-    let removal_of = |table: &Bound<'_, PyAny>| match removal_priorities {
-        Some(priorities) => priorities.get_item(table)?.map(|it| it.extract()).transpose(),
-        None => Ok(None),
+    let number = |argument: &str, table: &str, priority: &Bound<'_, PyAny>| {
+        priority.extract::<f64>().map_err(|_| {
+            PyTypeError::new_err(format!(
+                "{argument} must be numbers, got {} for table {table}",
+                type_name(priority)
+            ))
+        })
     };
     let parse = |(table, priority): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
-        let removal = removal_of(&table)?;
-        Ok((table.extract()?, ItemPriority { value: priority.extract()?, removal }))
+        let name = table_name(&table)?;
+        let removal = match removal_priorities {
+            Some(priorities) => priorities.get_item(&table)?,
+            None => None,
+        };
+        let removal = removal.map(|it| number("removal_priorities", &name, &it)).transpose()?;
+        let value = number("priorities", &name, &priority)?;
+        Ok((name, ItemPriority { value, removal }))
     };
     priorities.iter().map(parse).collect()
 }
@@ -545,7 +565,7 @@ pub(crate) fn row_priorities(
     let parse = |(table, priorities): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
         let removal = removal_priorities.map(|all| all.get_item(&table)).transpose()?.flatten();
         let removal = removal.map(|array| numbers(&array)).transpose()?;
-        Ok((table.extract()?, RowPriorities { values: numbers(&priorities)?, removal }))
+        Ok((table_name(&table)?, RowPriorities { values: numbers(&priorities)?, removal }))
     };
     priorities.iter().map(parse).collect()
 }
@@ -561,7 +581,13 @@ pub(crate) fn parse_mutation(
     let deletes = match deletes {
         None => Vec::new(),
         Some(deletes) => {
-            deletes.try_iter()?.map(|key| parse_key(&key?)).collect::<PyResult<_>>()?
+            let keys = deletes.try_iter().map_err(|_| {
+                PyTypeError::new_err(format!(
+                    "deletes must be a list of keys, got {}",
+                    type_name(deletes)
+                ))
+            })?;
+            keys.map(|key| parse_key(&key?)).collect::<PyResult<_>>()?
         }
     };
     Ok((updates, deletes))
@@ -589,7 +615,8 @@ fn parse_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {
         Err(error) => error,
     };
     if !error.is_instance_of::<PyOverflowError>(key.py()) {
-        return Err(error);
+        let kind = type_name(key);
+        return Err(PyTypeError::new_err(format!("keys must be integers, got {kind}")));
     }
     // Libraries without uint64 hold keys as int64: the same bits.
     key.extract::<i64>().map(i64::cast_unsigned).map_err(|_| {
@@ -612,7 +639,7 @@ fn parse_updates(updates: &Bound<'_, PyAny>) -> PyResult<Vec<(u64, f64)>> {
     let items = updates.call_method0("items").map_err(|_| {
         PyTypeError::new_err(format!(
             "updates must be a mapping of keys to priorities, got {}",
-            updates.get_type()
+            type_name(updates)
         ))
     })?;
     items
