@@ -17,15 +17,16 @@ from support.waiting import DEADLINE_S, Background, wait_until
 # A client that waits for a server would wait for as long as this.
 HOUR_S = 3600.0
 
-WAYS = [*HOSTS, "unix", "group"]
+# A group without a map, and one whose shards know of each other.
+WAYS = [*HOSTS, "unix", "group", "mapped group"]
 
 
-def tables():
-    """A table of which nothing can be sampled, and one that takes one item."""
+def tables(size=1):
+    """A table of which nothing can be sampled, and one that takes so many items."""
     uniform, fifo = reverb.selectors.Uniform(), reverb.selectors.Fifo()
     return [
         reverb.Table("empty", uniform, fifo, 100, reverb.rate_limiters.MinSize(5)),
-        reverb.Table.queue("full", 1),
+        reverb.Table.queue("full", size),
     ]
 
 
@@ -33,9 +34,14 @@ class Run:
     """Servers, and the address of clients that wait for them for an hour."""
 
     def __init__(self, way, start, tmp_path):
-        self.servers = [start(*tables()) for _ in range(2 if way == "group" else 1)]
-        ports = [server.port for server in self.servers]
+        shards = [None]
         if way == "group":
+            shards = [None, None]
+        if way == "mapped group":
+            shards = [reverb.cluster.Shard(index, 2) for index in range(2)]
+        self.servers = [start(*tables(1 if shard is None else 2), shard=shard) for shard in shards]
+        ports = [server.port for server in self.servers]
+        if len(shards) > 1:
             self.address = "shards:///" + ",".join(f"127.1:{port}" for port in ports)
         elif way == "unix":
             (tmp_path / "real").mkdir()
