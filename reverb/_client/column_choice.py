@@ -89,7 +89,7 @@ class ColumnChoice:
     def empty_columns(self) -> list[np.ndarray]:
         """Returns columns without items, `[0, T, ...]`; none if the table has no signature.
 
-        Lengths that the signature leaves open are 0.
+        Sizes that the signature leaves open are 0.
         """
         return [_empty_column(self._specs[at]) for at in self._chosen() if at < len(self._specs)]
 
@@ -151,8 +151,11 @@ class ColumnChoice:
 
 
 def _shape_of(spec: Any) -> list[int | None]:
-    # A shape of TensorFlow has a method for this.
+    """Returns the sizes of an item in a column; one that is unknown, if the rank is unknown."""
     shape = spec.shape
+    if shape is None or getattr(shape, "rank", 0) is None:
+        return [None]
+    # A shape of TensorFlow has a method for this.
     return list(shape.as_list() if hasattr(shape, "as_list") else shape)
 
 

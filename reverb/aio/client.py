@@ -647,7 +647,7 @@ class Client:
           order of `keys`; a key that is there twice has two rows. In its `info`, `times_sampled` is
           the count so far, and `probability`, `min_probability` and `epoch` are 0. If no key is
           there, its arrays have no rows: the columns are those of the signature, `[0, T, ...]`,
-          with 0 for lengths that the signature leaves open; without a signature `data` is an empty
+          with 0 for sizes that the signature leaves open; without a signature `data` is an empty
           list.
 
         Raises:

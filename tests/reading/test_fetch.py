@@ -184,6 +184,11 @@ class TestNoItems:
         squeezed = client.fetch("table", [1], squeeze=True, columns=["obs", "reward"])
         assert [column.shape for column in squeezed.data] == [(0, 3), (0,)]
 
+    def test_a_column_of_unknown_rank_has_one_dimension_more(self, serve):
+        client = serve(testing.table(signature=[TensorSpec(None, np.int8)]))
+        (column,) = client.fetch("table", [1]).data
+        assert (column.shape, column.dtype) == ((0, 0), np.int8)
+
     def test_without_a_signature_there_are_no_columns(self, serve):
         client = serve(testing.table())
         batch = client.fetch("table", [5])
@@ -197,6 +202,14 @@ class TestEnds:
         client = serve(testing.table("one"))
         with pytest.raises(TableNotFoundError, match=r"three.*one"):
             client.fetch("three", keys)
+
+    def test_a_server_that_starts_later_is_waited_for(self, start, connect, background):
+        first = start(testing.table())
+        client = connect(first)
+        first.stop()
+        call = background(lambda: client.fetch("table", [1]).info.key.tolist())
+        start(testing.table(), port=first.port)
+        assert call.result() == []
 
     @pytest.mark.parametrize("keys", [["a"], [1.5], None, "text"])
     def test_keys_are_integers(self, client, keys):

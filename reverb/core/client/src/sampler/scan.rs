@@ -117,16 +117,15 @@ impl ScanCursor {
     }
 
     async fn receive(&mut self) -> Result<Vec<Sampled>> {
-        let stream = match &mut self.stream {
-            Some(stream) => stream,
-            None => {
-                let options =
-                    ScanOptions { columns: &self.columns, condition: self.condition, keys: None };
-                if !options.are_default() {
-                    self.session.require(&[Capability::ChosenItems]).await?;
-                }
-                self.stream.insert(self.session.open_scan(&self.table, options).await?)
+        let stream = if let Some(stream) = &mut self.stream {
+            stream
+        } else {
+            let options =
+                ScanOptions { columns: &self.columns, condition: self.condition, keys: None };
+            if !options.are_default() {
+                self.session.require(&[Capability::ChosenItems]).await?;
             }
+            self.stream.insert(self.session.open_scan(&self.table, options).await?)
         };
         stream.receive().await
     }

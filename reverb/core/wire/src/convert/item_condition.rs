@@ -13,13 +13,18 @@ pub fn to_item_condition(condition: &ItemCondition) -> Option<Proto> {
     }
     let ItemCondition { priority, times_sampled, inserted_at_s } = *condition;
     Some(Proto {
-        min_priority: (priority.0 != all.priority.0).then_some(priority.0),
-        max_priority: (priority.1 != all.priority.1).then_some(priority.1),
+        min_priority: bound(priority.0, all.priority.0),
+        max_priority: bound(priority.1, all.priority.1),
         min_times_sampled: (times_sampled.0 != i32::MIN).then_some(times_sampled.0),
         max_times_sampled: (times_sampled.1 != i32::MAX).then_some(times_sampled.1),
-        inserted_from_s: (inserted_at_s.0 != all.inserted_at_s.0).then_some(inserted_at_s.0),
-        inserted_before_s: (inserted_at_s.1 != all.inserted_at_s.1).then_some(inserted_at_s.1),
+        inserted_from_s: bound(inserted_at_s.0, all.inserted_at_s.0),
+        inserted_before_s: bound(inserted_at_s.1, all.inserted_at_s.1),
     })
+}
+
+/// A bound; `None` for the value that means no bound.
+fn bound(value: f64, none: f64) -> Option<f64> {
+    value.total_cmp(&none).is_ne().then_some(value)
 }
 
 /// The condition of a message; all items fulfil an absent one.
