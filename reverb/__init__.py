@@ -24,6 +24,7 @@ from reverb._batches.importance import MAX_PRIORITY, importance_weights, sequenc
 from reverb._batches.iterator import BatchIterator, batches
 from reverb._batches.prefetching import PrefetchStats
 from reverb._client.ragged import Ragged
+from reverb._client.where import Where
 from reverb._server.limits import Limits
 from reverb._server.table_change import UNCHANGED, TableChange
 from reverb._server.tls import ClientTls, ServerTls
@@ -70,6 +71,7 @@ __all__ = [
     "TableChange",
     "TrajectoryColumn",
     "TrajectoryWriter",
+    "Where",
     "Writer",
     "__version__",
     "batches",

@@ -173,6 +173,28 @@ class BatchRequest:
                 data = packed_columns(data, answer.lengths)
         return _new_tuple(ReplayBatch, (info, data))
 
+    def empty_batch(self, answer: native.BatchAnswer, choice: ColumnChoice) -> ReplayBatch:
+        """Returns a flat batch without items, whose columns are those of the signature.
+
+        Args:
+          answer: An answer without items.
+          choice: The requested columns.
+        """
+        info, data = BatchInfo(*answer.infos), choice.empty_columns()
+        ragged = "error" if self.form is None else self.form.ragged
+        if ragged == "error":
+            return ReplayBatch(info, data)
+        have_steps = [choice.has_steps(at) for at in range(len(data))]
+        if ragged == "pad":
+            lengths = [np.empty(0, np.int32) if it else None for it in have_steps]
+            return ReplayBatch(info.with_lengths(lengths), data)
+        steps = [
+            column.reshape(0, *column.shape[2:]) if it else column
+            for column, it in zip(data, have_steps, strict=True)
+        ]
+        offsets = [np.zeros(1, np.int32) if it else None for it in have_steps]
+        return ReplayBatch(info, packed_columns(steps, offsets))
+
     def finished(
         self, batch: ReplayBatch, nested: Callable[[list[Any]], Any] | None = None
     ) -> ReplayBatch:

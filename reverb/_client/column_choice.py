@@ -86,6 +86,18 @@ class ColumnChoice:
         nest = _filled(self.signature, iter(range(len(self._paths))), set(self._chosen()), left)
         return None if nest is _LEFT_OUT else nest
 
+    def empty_columns(self) -> list[np.ndarray]:
+        """Returns columns without items, `[0, T, ...]`; none if the table has no signature.
+
+        Sizes that the signature leaves open are 0.
+        """
+        return [_empty_column(self._specs[at]) for at in self._chosen() if at < len(self._specs)]
+
+    def has_steps(self, at: int) -> bool:
+        """Returns whether items may have different lengths in one of the chosen columns."""
+        shape = _shape_of(self._specs[self._chosen()[at]])
+        return bool(shape) and shape[0] is None
+
     def pad_values(self, pad: Any, num_columns: int) -> list[Any]:
         """Returns the value that pads each column.
 
@@ -136,6 +148,24 @@ class ColumnChoice:
         """
         if self.signature is not None:
             _check_fields(name, nest, self.nested([None] * len(self._chosen())))
+
+
+def _shape_of(spec: Any) -> list[int | None]:
+    """Returns the sizes of an item in a column; one that is unknown, if the rank is unknown."""
+    shape = spec.shape
+    if shape is None or getattr(shape, "rank", 0) is None:
+        return [None]
+    # A shape of TensorFlow has a method for this.
+    return list(shape.as_list() if hasattr(shape, "as_list") else shape)
+
+
+def _empty_column(spec: Any) -> np.ndarray:
+    dtype = getattr(spec.dtype, "as_numpy_dtype", spec.dtype)
+    dtype = np.dtype(dtype)
+    return np.empty(
+        (0, *(size or 0 for size in _shape_of(spec))),
+        object if dtype.kind in "OSU" else dtype,
+    )
 
 
 def check_pad(column: str, value: Any, dtype: np.dtype) -> None:

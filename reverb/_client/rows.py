@@ -10,7 +10,7 @@ from reverb._checks.arguments import as_keys, as_rows
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 
-__all__ = ["keys_of", "step_of", "steps_of", "updates_of"]
+__all__ = ["keys_of", "step_of", "steps_of", "updates_of", "without_tensor"]
 
 
 def step_of(
@@ -71,7 +71,7 @@ def keys_of(priorities: Mapping[str, Any], keys: np.ndarray) -> dict[str, np.nda
 
 def updates_of(table: str, keys: Any, priorities: Any) -> tuple[str, np.ndarray, np.ndarray]:
     """Returns the arguments of the native `update_priorities`."""
-    keys = as_keys("keys", _without_tensor("keys", keys))
+    keys = as_keys("keys", without_tensor("keys", keys))
     if priorities is None:
         raise TypeError("priorities must be numbers, got None")
     return table, keys, as_rows("priorities", priorities, np.float64, len(keys))
@@ -86,7 +86,7 @@ def _check_removal_tables(priorities: Mapping[str, Any], removal: Mapping[str, A
             )
 
 
-def _without_tensor(name: str, value: Any) -> Any:
+def without_tensor(name: str, value: Any) -> Any:
     """Returns an array for a tensor of another library, other values as they are."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return value

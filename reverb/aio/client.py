@@ -15,6 +15,7 @@ from reverb import client as blocking
 from reverb._checks.arguments import check_at_least_one
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
+from reverb._client.chosen_items import fetched_keys
 from reverb._client.column_choice import ColumnChoice
 from reverb._client.connecting import (
     DEFAULT_CONNECT_TIMEOUT_S,
@@ -23,6 +24,7 @@ from reverb._client.connecting import (
 )
 from reverb._client.rows import keys_of, step_of, steps_of, updates_of
 from reverb._client.small_calls import answer_of, request_of, table_among
+from reverb._client.where import Where, condition_of
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
     UNCHANGED,
@@ -376,19 +378,26 @@ class Client:
         if request.is_flat and not unpack_as_table_signature:
             return batch
         try:
-            if not unpack_as_table_signature or request.has_out:
-                return request.finished(batch)
-            if request.nested is not None:
-                return request.finished(batch, request.nested)
-            await self._know_signature(table)
-            try:
-                return request.finished(batch, self._signatures.nested(table) or list)
-            except SignatureMismatchError:
-                await self.server_info()
-                return request.finished(batch, self._signatures.nested(table) or list)
+            return await self._finished(request, batch, unpack_as_table_signature)
         except BaseException as error:
             keep_samples(error, rows_of_batch(batch))
             raise
+
+    async def _finished(
+        self, request: BatchRequest, batch: ReplayBatch, unpack: bool
+    ) -> ReplayBatch:
+        """Brings a flat batch into the form of its request."""
+        if not unpack or request.has_out:
+            return request.finished(batch)
+        if request.nested is not None:
+            return request.finished(batch, request.nested)
+        table = request.table
+        await self._know_signature(table)
+        try:
+            return request.finished(batch, self._signatures.nested(table) or list)
+        except SignatureMismatchError:
+            await self.server_info()
+            return request.finished(batch, self._signatures.nested(table) or list)
 
     async def _flat_batch(self, request: BatchRequest) -> ReplayBatch:
         """Samples a flat batch, see `BatchRequest.flat_batch`; the columns were chosen before."""
@@ -468,6 +477,8 @@ class Client:
         *,
         unpack_as_table_signature: bool = False,
         with_inserted_at: bool = False,
+        columns: Any = None,
+        where: Where | None = None,
     ) -> SampleIterator:
         """Reads every item of a table once, oldest first, without sampling.
 
@@ -488,6 +499,9 @@ class Client:
           unpack_as_table_signature: As in `sample`.
           with_inserted_at: Yields pairs `(inserted_at, sample)`, with the time of insertion as a
             float in seconds since 1970.
+          columns: As in `sample_batch`; the others are neither sent nor decoded.
+          where: Only the items that fulfil this condition, when the scan begins and when it reads
+            them. `None`: all.
 
         Yields:
           A `ReplaySample` with leaves `[T, ...]`, or `[...]` for a column that is a single step;
@@ -496,16 +510,100 @@ class Client:
           `probability` is 0.0.
 
         Raises:
+          InvalidArgumentError: If there is no such column.
           TableNotFoundError: If there is no such table.
+          TypeError: If `where` is not a `reverb.Where`.
           UnavailableError: If no server answers, or if it stops during the scan.
-          UnimplementedError: If the server is a dm-reverb server, which cannot scan.
+          UnimplementedError: If the server is a dm-reverb server, which cannot scan; with `columns`
+            or `where`, also if it is of an earlier release.
         """
 
         async def start() -> native.Sampler:
+            condition = condition_of(where).SerializeToString()
             nested = await self._nested_as_now(table) if unpack_as_table_signature else None
-            return self._client.scanner(table, with_inserted_at, nested)
+            indices = []
+            if columns is not None:
+                choice = await self._choice(table, columns)
+                indices = choice.indices
+                nested = choice.nested if unpack_as_table_signature else None
+            return self._client.scanner(table, indices, condition, with_inserted_at, nested)
 
         return self._items(start)
+
+    async def fetch(
+        self,
+        table: str,
+        keys: Any,
+        *,
+        columns: Any = None,
+        ragged: str = "error",
+        pad: Any = 0,
+        pad_to_multiple_of: int | None = None,
+        unpack_as_table_signature: bool = False,
+        max_batch_bytes: int | str | None = None,
+    ) -> ReplayBatch:
+        """Reads the items of some keys, without sampling, and stacks them into one batch.
+
+        Changes nothing: no item counts as sampled or leaves the table by it, and a closed rate
+        limiter does not delay it. Keys that are not in the table, for example because their items
+        were evicted, are left out; `info.key` of the batch tells which are there.
+
+        Waits until the server answers. A few thousand keys are read at a time, so items may be of
+        different moments. A group of servers must be complete, because nobody else knows whether
+        the items of a missing shard are gone. With several servers behind the address, one of them
+        is asked.
+
+        Args:
+          table: Name of the table.
+          keys: Keys of items, integers `[N]`; as in `update_priorities`.
+          columns: As in `sample_batch`.
+          ragged: As in `sample_batch`.
+          pad: As in `sample_batch`.
+          pad_to_multiple_of: As in `sample_batch`.
+          unpack_as_table_signature: As in `sample_batch`.
+          max_batch_bytes: As in `sample_batch`.
+
+        Returns:
+          A `ReplayBatch` as from `sample_batch`, with a row for each key that is there, in the
+          order of `keys`; a key that is there twice has two rows. In its `info`, `times_sampled` is
+          the count so far, and `probability`, `min_probability` and `epoch` are 0. If no key is
+          there, its arrays have no rows: the columns are those of the signature, `[0, T, ...]`,
+          with 0 for sizes that the signature leaves open; without a signature `data` is an empty
+          list.
+
+        Raises:
+          InvalidArgumentError: If the items' dtypes or shapes differ, or if there is no such
+            column.
+          DataLossError: If an item is damaged.
+          ResourceExhaustedError: If the batch would take more than `max_batch_bytes`, or more
+            memory than there is.
+          TableNotFoundError: If there is no such table.
+          TypeError: If `keys` are not integers.
+          UnavailableError: If no server answers.
+          UnimplementedError: If the server is a dm-reverb server, or of an earlier release.
+        """
+        keys = fetched_keys(keys)
+        request = BatchRequest(
+            table,
+            max(len(keys), 1),
+            None,
+            False,
+            ragged,
+            pad,
+            pad_to_multiple_of,
+            columns,
+            False,
+            None,
+            max_batch_bytes,
+        )
+        if request.needs_choice:
+            request.choose(await self._choice(table, columns))
+        answer = await self._call(_Core.fetch, request, keys)
+        if answer.num_items:
+            batch = request.flat_batch(answer)
+        else:
+            batch = request.empty_batch(answer, await self._choice(table, columns))
+        return await self._finished(request, batch, unpack_as_table_signature)
 
     async def mutate_priorities(
         self,

@@ -321,14 +321,21 @@ class Client:
     def scanner(
         self,
         table: str,
+        columns: Sequence[int],
+        condition: bytes,
         with_inserted_at: bool,
         unflatten: Callable[[list[Any]], Any] | None,
     ) -> Sampler:
-        """Yields a `ReplaySample` for every item of the table.
+        """Yields a `ReplaySample` for every item of the table that fulfils a condition.
+
+        `columns` are positions, increasing; empty for all. `condition` is a serialized
+        `reverb.ItemCondition`.
 
         With `with_inserted_at` it yields pairs `(inserted_at, sample)`, with the time of insertion
         in seconds since 1970.
         """
+    def fetch(self, request: Any, keys: NDArray[np.uint64]) -> BatchAnswer:
+        """Reads the items of these keys `[N]`; of the request, table, columns and form count."""
     def sample_batch(self, request: Any) -> BatchAnswer:
         """Samples the batch that a `reverb._client.batch_request.BatchRequest` describes.
 
@@ -456,6 +463,7 @@ class AsyncClient:
         removal_priorities: dict[str, NDArray[np.float64]] | None,
     ) -> Call | NDArray[np.uint64]: ...
     def sample_batch(self, request: Any) -> Call | BatchAnswer: ...
+    def fetch(self, request: Any, keys: NDArray[np.uint64]) -> Call | BatchAnswer: ...
     def next_sample(self, sampler: Sampler) -> Any:
         """The next item, `None` after the last."""
     def trajectory_writer(

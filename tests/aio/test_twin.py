@@ -76,6 +76,12 @@ def test_calls(run):
         await client.mutate_priorities("table", updates={keys[2]: 9.0}, deletes=[keys[3]])
         scanned = [item async for item in client.scan("table")]
         assert [item.info.priority for item in scanned] == [7.0, 8.0, 9.0]
+        where = reverb.Where(priority=(8, None))
+        chosen = [item async for item in client.scan("table", where=where, columns=[1])]
+        assert [item.data[0].tolist() for item in chosen] == [[0.0], [1.0]]
+        fetched = await client.fetch("table", keys[::-1])
+        assert fetched.info.key.tolist() == keys[2::-1]
+        assert (await client.fetch("table", [1])).data == []
         info = await client.server_info()
         assert info["table"].current_size == 3
         assert (await client.status()).tables["table"].items == 3
@@ -203,6 +209,8 @@ async def awaited(client, name, *args, **kwargs):
         ("sample", ("no",)),
         ("sample", ("table", 0)),
         ("scan", ("no",)),
+        ("fetch", ("no", [])),
+        ("fetch", ("table", [1.5])),
         ("mutate_priorities", ("no",)),
         ("mutate_priorities", ("table", {-(2**63) - 1: 1.0})),
         ("update_priorities", ("table", [1.5], [1.0])),

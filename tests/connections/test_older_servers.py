@@ -184,3 +184,23 @@ def test_a_batch_without_repetition(server, client):
 def test_another_draw_of_a_sampler(server, client):
     with refused(server, "selectors beyond dm-reverb's"):
         client.configure_table("t", sampler=reverb.selectors.Prioritized(1.0, draw="stratified"))
+
+
+def test_items_that_are_chosen_by_key_or_condition(server, client):
+    """Such a server would ignore the choice, and send all items."""
+    where = reverb.Where(priority=(1, None))
+    choice = "a choice of items (fetch, scan with columns or where)"
+    for call in (
+        lambda: client.fetch("t", [1]),
+        lambda: next(client.scan("t", where=where)),
+        lambda: next(client.scan("t", columns=[0])),
+    ):
+        with refused(server, choice):
+            call()
+
+    async def program():
+        async with reverb.aio.Client(server.address) as client:
+            with refused(server, choice):
+                await client.fetch("t", [1])
+
+    asyncio.run(program())

@@ -73,6 +73,7 @@ CALLS = {
     "sample_batch": lambda client: client.sample_batch("table", 2),
     "batch_sampler": lambda client: next(client.batch_sampler("table", 2)),
     "scan": lambda client: next(client.scan("table")),
+    "fetch": lambda client: client.fetch("table", [1]),
 }
 WRITERS = {
     "insert": lambda client: client.insert([1], {"table": 1.0}),

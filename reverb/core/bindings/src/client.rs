@@ -21,6 +21,7 @@ use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment, Security};
 use reverb_shards::group::Group;
 use reverb_wire::calls::{Call as _, SmallCall};
+use reverb_wire::convert::item_condition::from_item_condition;
 use reverb_wire::generated::ResetRequest;
 use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::shard::Shard;
@@ -361,15 +362,32 @@ impl Client {
         Ok(Sampler::new(cursor, emit_timesteps, unflatten))
     }
 
-    #[pyo3(signature = (table, with_inserted_at, unflatten))]
+    #[pyo3(signature = (table, columns, condition, with_inserted_at, unflatten))]
     fn scanner(
         &self,
         table: &str,
+        columns: Vec<u32>,
+        condition: &[u8],
         with_inserted_at: bool,
         unflatten: Option<Py<PyAny>>,
-    ) -> Sampler {
-        let cursor = Cursor::Scan(ScanCursor::new(&self.core(), table));
-        Sampler::new(cursor, false, unflatten).with_inserted_at(with_inserted_at)
+    ) -> PyResult<Sampler> {
+        let condition = from_item_condition(Some(&decoded(condition)?));
+        let cursor =
+            ScanCursor::new(&self.core(), table).with_columns(columns).with_condition(condition);
+        let sampler = Sampler::new(Cursor::Scan(cursor), false, unflatten);
+        Ok(sampler.with_inserted_at(with_inserted_at))
+    }
+
+    #[pyo3(signature = (request, keys))]
+    fn fetch(
+        &self,
+        py: Python<'_>,
+        request: BatchOptions,
+        keys: PyReadonlyArray1<'_, u64>,
+    ) -> PyResult<BatchAnswer> {
+        let (core, keys) = (self.core(), keys.as_array().to_vec());
+        let (items, batch) = wait(py, core.fetch(&request.request(), &keys))?;
+        request.answer(py, &items, batch)
     }
 
     #[pyo3(signature = (request))]

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyType};
 use reverb_client::{SampleCursor, ScanCursor};
+use reverb_data::item_condition::seconds_of;
 use reverb_data::{DType, Error, Sampled, Shape, Trajectory};
 use smallvec::SmallVec;
 
@@ -159,7 +160,7 @@ impl Sampler {
         if !self.emit_timesteps {
             let sample = self.sample(py, &info, columns(py, &sampled.trajectory, &mut room)?)?;
             if self.with_inserted_at {
-                let inserted_at = sampled.inserted_at_ns as f64 / 1e9;
+                let inserted_at = seconds_of(sampled.inserted_at_ns);
                 return Ok((inserted_at, sample).into_pyobject(py)?.into_any());
             }
             return Ok(sample);

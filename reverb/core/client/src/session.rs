@@ -15,7 +15,7 @@ use reverb_wire::generated::ServerInfoRequest;
 use reverb_wire::generated::reverb::StatusRequest;
 use reverb_wire::presence::{ServerClock, silent, while_it_answers};
 use reverb_wire::transport::{
-    InsertStream, NextStream, SampleStream, ScanStream, ServerInfo, Transport,
+    InsertStream, NextStream, SampleStream, ScanOptions, ScanStream, ServerInfo, Transport,
 };
 use reverb_wire::{Calls, Capabilities, Capability};
 use tokio::runtime::Handle;
@@ -208,8 +208,12 @@ impl Session {
     }
 
     /// Opens a scan of a table once, without retries.
-    pub(crate) async fn open_scan(&self, table: &str) -> Result<Box<dyn ScanStream>> {
-        self.transport()?.open_scan(table).await
+    pub(crate) async fn open_scan(
+        &self,
+        table: &str,
+        options: ScanOptions<'_>,
+    ) -> Result<Box<dyn ScanStream>> {
+        self.transport()?.open_scan(table, options).await
     }
 
     /// Keeps a stream without outstanding requests for the next reader.

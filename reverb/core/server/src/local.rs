@@ -21,7 +21,7 @@ use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, RateLimiterHold, SampleRequest, SampleStream,
-    ScanStream, Transport,
+    ScanOptions, ScanStream, Transport,
 };
 use tokio::sync::mpsc;
 
@@ -207,9 +207,13 @@ impl Transport for LocalTransport {
         })
     }
 
-    fn open_scan<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
+    fn open_scan<'a>(
+        &'a self,
+        table: &'a str,
+        options: ScanOptions<'a>,
+    ) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
         Box::pin(async move {
-            let stream = scan::LocalScanStream::begin(&self.service, table)?;
+            let stream = scan::LocalScanStream::begin(&self.service, table, &options)?;
             Ok(Box::new(stream) as Box<dyn ScanStream>)
         })
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Scan: sends each item of a table once, as fast as the reader takes them.
+//! Scan: sends each item of a table once, or the chosen ones, as fast as the reader takes them.
 
 use std::sync::Arc;
 
@@ -9,12 +9,14 @@ use reverb_engine::{Scan, Table};
 use reverb_rpc::framing::MessageReader;
 use reverb_rpc::server::{CallType, Responder, read_single_message};
 use reverb_wire::codec::sample::SampleEncoder;
+use reverb_wire::convert::item_condition::from_item_condition;
 use reverb_wire::generated::reverb::ScanRequest;
 
 use crate::blocking::blocking;
 use crate::caller::Caller;
 use crate::reader_room::wait_for_room;
 use crate::sample_stream::send_samples;
+use crate::selection::Selection;
 use crate::service::Service;
 use crate::streams::Stream;
 
@@ -43,7 +45,12 @@ pub(crate) async fn run(
     let kept_room = outbox.try_room(CallType::Stream, kept).filter(|_| kept > 0);
     let kept = if kept_room.is_some() { kept } else { 0 };
     let mut encoder = SampleEncoder::new().with_kept_chunks(kept);
-    let mut scan = table.begin_unlisted_scan()?;
+    let mut selection = Selection::new(table, &request.columns)?;
+    let condition = from_item_condition(request.condition.as_ref());
+    let mut scan = match &request.keys {
+        None => table.begin_unlisted_scan(condition)?,
+        Some(keys) => table.begin_fetch(&keys.keys, condition)?,
+    };
     let mut _list = None;
     loop {
         if scan.needs_list() {
@@ -62,12 +69,13 @@ pub(crate) async fn run(
         let room = outbox.room_or_pass(CallType::Stream, Scan::MAX_ITEMS * size_of::<Sampled>());
         let room = wait_for_room(service, stream, responder, room).await?;
         let most = if room.is_pass() { 1 } else { Scan::MAX_ITEMS };
-        let items = table.scan_some(&mut scan, most)?;
+        let mut items = table.scan_some(&mut scan, most)?;
         if items.is_empty() && !scan.needs_list() {
             return Ok(());
         }
         let _items = (!room.is_pass()).then_some(room);
         stream.count_items(items.len());
+        selection.apply(&mut items)?;
         send_samples(service, stream, responder, &mut encoder, (name, &items)).await?;
         // The connection sends queued data before the next items are taken.
         tokio::task::yield_now().await;

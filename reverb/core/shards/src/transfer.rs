@@ -9,6 +9,7 @@ use reverb_wire::Calls as _;
 use reverb_wire::capability::Capability;
 use reverb_wire::generated::reverb::TransferResponse;
 use reverb_wire::shard::Shard;
+use reverb_wire::transport::ScanOptions;
 
 /// Copies items of a table from `source` to `target`, oldest first and unchanged: those with keys
 /// in these slots, or all items if `slots` is empty. The items stay in `source`.
@@ -24,7 +25,7 @@ pub async fn transfer(
     slots: &[u16],
 ) -> Result<TransferResponse> {
     let slots: HashSet<u16> = slots.iter().copied().collect();
-    let mut scan = source.open_scan(table).await?;
+    let mut scan = source.open_scan(table, ScanOptions::default()).await?;
     let mut sink = target.open_transfer().await?;
     let table: Arc<str> = Arc::from(table);
     let mut keeps_removal_priorities = false;

@@ -2,9 +2,10 @@
 //! Transport of a group: calls of one server, made of calls to its shards.
 
 mod even;
+mod fetch;
 mod limiter_hold;
 mod scan;
-mod updates;
+pub(crate) mod updates;
 mod writers;
 
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use reverb_wire::calls::{InGroup, Repeat, SmallCall};
 use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::{
-    BoxFuture, InsertGroup, InsertStream, NextStream, RateLimiterHold, SampleStream, ScanStream,
-    Transport,
+    BoxFuture, InsertGroup, InsertStream, NextStream, RateLimiterHold, SampleStream, ScanOptions,
+    ScanStream, Transport,
 };
 
 use crate::group::{Group, View};
@@ -83,12 +84,19 @@ impl Transport for GroupTransport {
         })
     }
 
-    fn open_scan<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
+    fn open_scan<'a>(
+        &'a self,
+        table: &'a str,
+        options: ScanOptions<'a>,
+    ) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
         Box::pin(async move {
             let (view, only) = self.only().await?;
             match only {
-                Some(only) => only.open_scan(table).await,
-                None => scan::open(view, table).await,
+                Some(only) => only.open_scan(table, options).await,
+                None => match options.keys {
+                    None => scan::open(view, table, options).await,
+                    Some(keys) => fetch::open(&self.group, view, table, options, keys).await,
+                },
             }
         })
     }

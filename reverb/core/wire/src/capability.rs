@@ -19,6 +19,8 @@ pub enum Capability {
     RemovalPriority,
     /// `KeyDistributionOptions.extension`.
     Selectors,
+    /// `ScanRequest.columns`, `condition` and `keys`.
+    ChosenItems,
 }
 
 impl Capability {
@@ -30,6 +32,7 @@ impl Capability {
         Self::MaxPriority,
         Self::RemovalPriority,
         Self::Selectors,
+        Self::ChosenItems,
     ];
 
     /// Name in messages.
@@ -41,6 +44,7 @@ impl Capability {
             Self::MaxPriority => "max_priority",
             Self::RemovalPriority => "removal_priority",
             Self::Selectors => "selectors",
+            Self::ChosenItems => "chosen_items",
         }
     }
 
@@ -53,6 +57,7 @@ impl Capability {
             Self::MaxPriority => "MAX_PRIORITY",
             Self::RemovalPriority => "removal priorities",
             Self::Selectors => "selectors beyond dm-reverb's",
+            Self::ChosenItems => "a choice of items (fetch, scan with columns or where)",
         }
     }
 

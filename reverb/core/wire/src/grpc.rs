@@ -22,7 +22,7 @@ use crate::decoded_size;
 use crate::generated::MutatePrioritiesResponse;
 use crate::generated::reverb::HoldRateLimiterRequest;
 use crate::transport::{
-    BoxFuture, InsertStream, RateLimiterHold, SampleStream, ScanStream, Transport,
+    BoxFuture, InsertStream, RateLimiterHold, SampleStream, ScanOptions, ScanStream, Transport,
 };
 
 /// A server, or several, reached over gRPC.
@@ -104,10 +104,14 @@ impl Transport for GrpcTransport {
         })
     }
 
-    fn open_scan<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
-        Box::pin(async {
+    fn open_scan<'a>(
+        &'a self,
+        table: &'a str,
+        options: ScanOptions<'a>,
+    ) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
+        Box::pin(async move {
             let call = self.0.open(calls::SCAN).await?;
-            Ok(Box::new(scan::GrpcScanStream::new(call, table)) as Box<dyn ScanStream>)
+            Ok(Box::new(scan::GrpcScanStream::new(call, table, &options)) as Box<dyn ScanStream>)
         })
     }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use reverb_data::{Chunk, Error, KeySlots, NewItem, Result, SampleOptions, Sampled};
+use reverb_data::{Chunk, Error, ItemCondition, KeySlots, NewItem, Result, SampleOptions, Sampled};
 use tokio::sync::mpsc;
 
 use crate::calls::SmallCall;
@@ -120,9 +120,28 @@ pub trait SampleStream: Send {
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>>;
 }
 
+/// Choice of what a scan reads.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ScanOptions<'a> {
+    /// Requested columns, in increasing order; empty for all.
+    pub columns: &'a [u32],
+    /// Condition of the items.
+    pub condition: ItemCondition,
+    /// Keys of the items; `None` for all items.
+    pub keys: Option<&'a [u64]>,
+}
+
+impl ScanOptions<'_> {
+    /// True if all items are read, with all columns, as servers without these options do.
+    pub fn are_default(&self) -> bool {
+        self.columns.is_empty() && self.condition == ItemCondition::ALL && self.keys.is_none()
+    }
+}
+
 /// An open scan of a table. Dropping it cancels it.
 pub trait ScanStream: Send {
-    /// The next items, oldest first, at least one; none at the end.
+    /// The next items, at least one; none at the end. Oldest first, or in the order of the keys; a
+    /// group returns the items of one shard after those of another.
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>>;
 }
 
@@ -189,8 +208,15 @@ pub trait Transport: Send + Sync {
     fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>>;
 
     /// Opens a scan of a table. It includes the items that are in the table when the server
-    /// receives the call.
-    fn open_scan<'a>(&'a self, table: &'a str) -> BoxFuture<'a, Result<Box<dyn ScanStream>>>;
+    /// receives the call. Only servers with [`Capability::ChosenItems`] know the options; the
+    /// caller checks that.
+    ///
+    /// [`Capability::ChosenItems`]: crate::Capability::ChosenItems
+    fn open_scan<'a>(
+        &'a self,
+        table: &'a str,
+        options: ScanOptions<'a>,
+    ) -> BoxFuture<'a, Result<Box<dyn ScanStream>>>;
 
     /// Deletes items, then updates priorities. Unknown keys are ignored.
     fn mutate_priorities<'a>(

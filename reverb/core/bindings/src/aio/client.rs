@@ -327,6 +327,23 @@ impl AsyncClient {
         self.start_sampling(py, sampling, kept)
     }
 
+    #[pyo3(signature = (request, keys))]
+    fn fetch(
+        &self,
+        py: Python<'_>,
+        request: BatchOptions,
+        keys: PyReadonlyArray1<'_, u64>,
+    ) -> PyResult<Py<PyAny>> {
+        let (core, keys) = (self.client.get().core(), keys.as_array().to_vec());
+        let fetching = async move {
+            let (items, batch) = core.fetch(&request.request(), &keys).await?;
+            Ok((request, items, batch))
+        };
+        self.start(py, fetching, |py, (request, items, batch)| {
+            Ok(Py::new(py, request.answer(py, &items, batch)?)?.into_any())
+        })
+    }
+
     /// Next item of `Client.sampler` or `Client.scanner`, `None` after the last.
     fn next_sample(&self, py: Python<'_>, sampler: Bound<'_, Sampler>) -> PyResult<Py<PyAny>> {
         let mut lease = sampler.get().lease()?;

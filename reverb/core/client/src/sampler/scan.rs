@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads all items of a table once, in the order of insertion.
+//! Reads all items of a table once, or those that fulfil a condition, in the order of insertion.
 //!
 //! The server sends as far as the stream's flow control allows, so there are no requests. A scan
 //! that has returned items cannot restart after a lost connection, because the table may have
@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
 
-use reverb_data::{Result, Sampled};
-use reverb_wire::transport::ScanStream;
+use reverb_data::{ItemCondition, Result, Sampled};
+use reverb_wire::Capability;
+use reverb_wire::transport::{ScanOptions, ScanStream};
 
 use crate::client::Client;
 use crate::retry::Backoff;
@@ -21,6 +22,8 @@ use crate::waits::{WaitFor, reported};
 pub struct ScanCursor {
     session: Arc<Session>,
     table: String,
+    columns: Vec<u32>,
+    condition: ItemCondition,
     ready: VecDeque<Sampled>,
     stream: Option<Box<dyn ScanStream>>,
     /// Number of received items; as long as it is 0, a failed scan can restart.
@@ -37,12 +40,28 @@ impl ScanCursor {
         Self {
             session: Arc::clone(client.session()),
             table: table.to_owned(),
+            columns: Vec::new(),
+            condition: ItemCondition::ALL,
             ready: VecDeque::new(),
             stream: None,
             received: 0,
             outcome: None,
             backoff,
         }
+    }
+
+    /// Reads only these columns, in increasing order; all if empty.
+    #[must_use]
+    pub fn with_columns(mut self, columns: Vec<u32>) -> Self {
+        self.columns = columns;
+        self
+    }
+
+    /// Reads only items that fulfil a condition.
+    #[must_use]
+    pub fn with_condition(mut self, condition: ItemCondition) -> Self {
+        self.condition = condition;
+        self
     }
 
     /// An item that has already arrived.
@@ -98,9 +117,15 @@ impl ScanCursor {
     }
 
     async fn receive(&mut self) -> Result<Vec<Sampled>> {
-        let stream = match &mut self.stream {
-            Some(stream) => stream,
-            None => self.stream.insert(self.session.open_scan(&self.table).await?),
+        let stream = if let Some(stream) = &mut self.stream {
+            stream
+        } else {
+            let options =
+                ScanOptions { columns: &self.columns, condition: self.condition, keys: None };
+            if !options.are_default() {
+                self.session.require(&[Capability::ChosenItems]).await?;
+            }
+            self.stream.insert(self.session.open_scan(&self.table, options).await?)
         };
         stream.receive().await
     }

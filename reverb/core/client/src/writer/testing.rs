@@ -110,6 +110,7 @@ macro_rules! unexpected_calls {
         fn open_scan<'a>(
             &'a self,
             _: &'a str,
+            _: reverb_wire::transport::ScanOptions<'a>,
         ) -> BoxFuture<'a, Result<Box<dyn reverb_wire::transport::ScanStream>>> {
             unexpected()
         }

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A scan: reads every item of a table once, oldest first, without sampling.
+//! A scan: reads every item of a table once, oldest first, without sampling; or some of them.
 //!
 //! A scan first lists the entries of the present items, then visits them in order of insertion. It
 //! may list part of them at a time, which needs less memory, but reads all entries for each list.
 //! An item stays in its entry until it is removed, and any later item in that entry is newer than
 //! the scan, so the insertion time is enough to recognise it. Listing locks the table for some
 //! thousand entries at a time, visiting for some hundred. A scan keeps no item alive.
+//!
+//! A condition is checked twice: when an item is listed, so that most listed items fulfil it, and
+//! when it is visited, because it may have changed. A scan of some keys lists the entries of these
+//! keys; the rest is the same.
 
-use reverb_data::{Result, Sampled};
+use reverb_data::{ItemCondition, Result, Sampled};
 
+use super::items::Item;
 use super::state::TableState;
 use super::{MAX_SAMPLE_BYTES, Table, wait_queues};
 use crate::selector::Handle;
@@ -24,6 +29,7 @@ const VISITED_ENTRIES: usize = 512;
 pub struct Scan {
     /// Insertion time of the newest item that the scan includes.
     newest_ns: i64,
+    condition: ItemCondition,
     /// Entries of the next items, oldest first.
     handles: Vec<Handle>,
     /// Number of handles that were visited.
@@ -46,19 +52,47 @@ impl Table {
     ///
     /// `Cancelled` if the table is closed.
     pub fn begin_scan(&self) -> Result<Scan> {
-        let mut scan = self.begin_unlisted_scan()?;
-        self.list(&mut scan, usize::MAX)?;
-        Ok(scan)
+        self.begin_scan_where(ItemCondition::ALL)
     }
 
-    /// Like [`Table::begin_scan`], but lists nothing yet; see [`Table::list`].
+    /// Like [`Table::begin_scan`], over the items that fulfil a condition.
     ///
     /// # Errors
     ///
     /// `Cancelled` if the table is closed.
-    pub fn begin_unlisted_scan(&self) -> Result<Scan> {
+    pub fn begin_scan_where(&self, condition: ItemCondition) -> Result<Scan> {
+        let mut scan = self.begin_unlisted_scan(condition)?;
+        self.list(&mut scan, usize::MAX)?;
+        Ok(scan)
+    }
+
+    /// Like [`Table::begin_scan_where`], but lists nothing yet; see [`Table::list`].
+    ///
+    /// # Errors
+    ///
+    /// `Cancelled` if the table is closed.
+    pub fn begin_unlisted_scan(&self, condition: ItemCondition) -> Result<Scan> {
         let newest_ns = self.read_state(TableState::newest_ns)?;
-        Ok(Scan { newest_ns, handles: Vec::new(), visited: 0, last: None, is_open: true })
+        let handles = Vec::new();
+        Ok(Scan { newest_ns, condition, handles, visited: 0, last: None, is_open: true })
+    }
+
+    /// Begins a scan over the items with these keys that fulfil a condition, in the order of the
+    /// keys. Unknown keys are left out; a key that is there twice is read twice.
+    ///
+    /// # Errors
+    ///
+    /// `Cancelled` if the table is closed.
+    pub fn begin_fetch(&self, keys: &[u64], condition: ItemCondition) -> Result<Scan> {
+        let mut scan = self.begin_unlisted_scan(condition)?;
+        scan.is_open = false;
+        for keys in keys.chunks(VISITED_ENTRIES) {
+            self.read_state(|state| {
+                let keys = keys.iter().copied();
+                state.items().find_many(keys, |_, handle| scan.handles.push(handle));
+            })?;
+        }
+        Ok(scan)
     }
 
     /// Lists the next items of a scan, at most `most`, after all listed items were visited.
@@ -79,7 +113,8 @@ impl Table {
         for start in (0..num_entries).step_by(step) {
             self.read_state(|state| {
                 let items = state.items().in_entries(start..start + step);
-                let all = items.map(|(handle, item)| (item.inserted_at_ns(), handle));
+                let all = items.filter(|(_, item)| fulfils(&scan.condition, item));
+                let all = all.map(|(handle, item)| (item.inserted_at_ns(), handle));
                 listed.extend(all.filter(|position| {
                     position.0 <= scan.newest_ns && scan.last.is_none_or(|last| *position > last)
                 }));
@@ -103,8 +138,8 @@ impl Table {
         Ok(())
     }
 
-    /// Reads the next items of a scan in their present state: at least one, or none after the last
-    /// listed one. Never waits.
+    /// Reads the next items of a scan in their present state, if they fulfil its condition then: at
+    /// least one, or none after the last listed one. Never waits.
     ///
     /// Returns items until their chunks reach [`MAX_SAMPLE_BYTES`], and a few hundred at most. Does
     /// not count as sampling; `probability` is 0.
@@ -140,6 +175,11 @@ impl Table {
     }
 }
 
+/// True if an item fulfils a condition now.
+pub(super) fn fulfils(condition: &ItemCondition, item: &Item) -> bool {
+    condition.holds(item.priority(), item.times_sampled(), item.inserted_at_ns())
+}
+
 /// Keeps the first `most` positions; returns true if there were more.
 fn keep_first(positions: &mut Vec<Position>, most: usize) -> bool {
     let has_more = positions.len() > most;
@@ -171,7 +211,7 @@ impl Scan {
         for &handle in self.handles[self.visited..].iter().take(VISITED_ENTRIES) {
             self.visited += 1;
             let Some(item) = state.items().in_entry(handle) else { continue };
-            if item.inserted_at_ns() > self.newest_ns {
+            if item.inserted_at_ns() > self.newest_ns || !fulfils(&self.condition, item) {
                 continue;
             }
             let item = item.to_stored(state.removal_priority(handle));

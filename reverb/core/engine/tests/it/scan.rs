@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{chunk, config, insert, insert_all, item, item_of, queue};
-use reverb_data::{ErrorKind, TableConfig};
+use reverb_data::{ErrorKind, ItemCondition, TableConfig};
 use reverb_engine::{MAX_SAMPLE_BYTES, Scan, Table};
 
 fn rest(table: &Table, scan: &mut Scan) -> Vec<u64> {
@@ -145,4 +145,41 @@ fn items_that_stay_come_once_and_in_order() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
+}
+
+fn priorities(lowest: f64, highest: f64) -> ItemCondition {
+    ItemCondition { priority: (lowest, highest), ..ItemCondition::ALL }
+}
+
+#[test]
+fn a_condition_is_checked_when_listed_and_when_visited() {
+    let table = Table::new(config(10_000)).unwrap();
+    insert_all(&table, &(0..2000).map(f64::from).collect::<Vec<_>>());
+    let mut scan = table.begin_scan_where(priorities(900.0, 1900.0)).unwrap();
+    let first = table.scan(&mut scan).unwrap();
+    assert!(first.len() < 1000, "the test needs several steps");
+    // One leaves the range and one enters it, too late for this scan.
+    table.mutate(&[(1900, 1901.0), (0, 950.0)], &[]).unwrap();
+    let keys = first.iter().map(|item| item.key).chain(rest(&table, &mut scan));
+    assert_eq!(keys.collect::<Vec<_>>(), (900..1900).collect::<Vec<_>>());
+    let mut scan = table.begin_scan_where(priorities(900.0, 1900.0)).unwrap();
+    assert_eq!(rest(&table, &mut scan).len(), 1001);
+}
+
+#[test]
+fn keys_are_fetched_in_their_order_without_those_that_left() {
+    let table = Table::new(config(10_000)).unwrap();
+    insert_all(&table, &[1.0; 2000]);
+    table.mutate(&[(6, 9.0)], &[5]).unwrap();
+    let keys: Vec<u64> = (0..3000).rev().chain([6, 6]).collect();
+    let fetched = |condition| rest(&table, &mut table.begin_fetch(&keys, condition).unwrap());
+    let expected: Vec<u64> = (0..2000).rev().filter(|&key| key != 5).chain([6, 6]).collect();
+    assert_eq!(fetched(ItemCondition::ALL), expected);
+    assert_eq!(fetched(priorities(2.0, 9.0)), [6; 3]);
+    assert_eq!(table.info().num_samples, 0);
+    // An item that leaves in the middle is left out, and another one in its entry, too.
+    let mut scan = table.begin_fetch(&[1, 2, 3], ItemCondition::ALL).unwrap();
+    table.mutate(&[], &[2]).unwrap();
+    insert(&table, vec![item(7000, 1.0)]);
+    assert_eq!(rest(&table, &mut scan), [1, 3]);
 }

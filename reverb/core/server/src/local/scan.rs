@@ -3,9 +3,10 @@
 
 use reverb_data::{Error, Result, Sampled};
 use reverb_engine::Scan;
-use reverb_wire::transport::{BoxFuture, ScanStream};
+use reverb_wire::transport::{BoxFuture, ScanOptions, ScanStream};
 
 use super::LocalService;
+use crate::selection::Selection;
 use crate::streams::{OpenStream, StreamKind};
 
 pub(super) struct LocalScanStream {
@@ -13,26 +14,37 @@ pub(super) struct LocalScanStream {
     service: LocalService,
     table: String,
     scan: Scan,
+    selection: Selection,
     /// Error that ended the scan. Later calls return it again, like a scan over the network.
     failure: Option<Error>,
 }
 
 impl LocalScanStream {
-    pub(super) fn begin(service: &LocalService, table: &str) -> Result<Self> {
+    pub(super) fn begin(
+        service: &LocalService,
+        table: &str,
+        options: &ScanOptions<'_>,
+    ) -> Result<Self> {
         let running = service.get_for_stream()?;
-        let begun = running.tables.get(table)?.1.begin_scan();
+        let found = running.tables.get(table)?.1;
+        let selection = Selection::new(found, options.columns)?;
+        let begun = match options.keys {
+            None => found.begin_scan_where(options.condition),
+            Some(keys) => found.begin_fetch(keys, options.condition),
+        };
         let scan = begun.map_err(|error| running.stop.explain(error))?;
         let open = running.open_local(StreamKind::Scan);
         let (service, table) = (service.clone(), table.to_owned());
-        Ok(Self { open, service, table, scan, failure: None })
+        Ok(Self { open, service, table, scan, selection, failure: None })
     }
 
     fn next_items(&mut self) -> Result<Vec<Sampled>> {
         let service = self.service.get()?;
         let (name, table) = service.tables.get(&self.table)?;
         self.open.use_table(name);
-        let items = table.scan(&mut self.scan).map_err(|error| service.stop.explain(error))?;
+        let mut items = table.scan(&mut self.scan).map_err(|error| service.stop.explain(error))?;
         self.open.count_items(items.len());
+        self.selection.apply(&mut items)?;
         Ok(items)
     }
 }

@@ -87,7 +87,7 @@ async fn every_call_wants_its_right() {
         own::ConfigureTablesRequest { changes: vec![change], dry_run: true, not_after_ns: 0 };
     let mutate = proto::MutatePrioritiesRequest { table: a(), ..Default::default() };
     let hold = own::HoldRateLimiterRequest { table: a(), count: true };
-    let scan = own::ScanRequest { table: a(), kept_chunk_bytes: 0 };
+    let scan = own::ScanRequest { table: a(), ..Default::default() };
     let drain = own::DrainRequest { timeout_s: f64::NAN };
     let update = own::UpdatePrioritiesRequest { table: a(), ..Default::default() };
     let bounds = own::SetRateLimiterRequest { table: a(), restore: true, ..Default::default() };

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use crate::support::*;
 use prost::Message as _;
-use reverb_data::{Chunk, ErrorKind, Result, Sampled};
+use reverb_data::{Chunk, ErrorKind, ItemCondition, Result, Sampled};
 use reverb_engine::Table;
 use reverb_rpc::status::Code;
 use reverb_rpc::target::Loopback;
 use reverb_server::{Server, local_transport};
 use reverb_wire::generated as proto;
-use reverb_wire::transport::{InsertBatch, ScanStream, Transport};
+use reverb_wire::transport::{InsertBatch, ScanOptions, ScanStream, Transport};
 
 /// Both transports to a server.
 fn transports(server: &Server) -> [Arc<dyn Transport>; 2] {
@@ -37,7 +37,15 @@ async fn rest(stream: &mut dyn ScanStream) -> Result<Vec<Sampled>> {
 }
 
 async fn scan(transport: &dyn Transport, table: &str) -> Result<Vec<Sampled>> {
-    rest(&mut *transport.open_scan(table).await?).await
+    scan_with(transport, table, ScanOptions::default()).await
+}
+
+async fn scan_with(
+    transport: &dyn Transport,
+    table: &str,
+    options: ScanOptions<'_>,
+) -> Result<Vec<Sampled>> {
+    rest(&mut *transport.open_scan(table, options).await?).await
 }
 
 fn keys(items: &[Sampled]) -> Vec<u64> {
@@ -85,7 +93,12 @@ async fn chunks_that_items_share_are_sent_once_and_arrive_whole() {
     let raw = RawClient::connect(&server).await;
     for (kept_chunk_bytes, chunks) in [(0, 180), (1 << 20, 62)] {
         let mut stream = raw.open_own("Scan").await;
-        stream.send(&proto::reverb::ScanRequest { table: "t".into(), kept_chunk_bytes }).await;
+        let request = proto::reverb::ScanRequest {
+            table: "t".into(),
+            kept_chunk_bytes,
+            ..Default::default()
+        };
+        stream.send(&request).await;
         stream.sender.finish();
         let (mut ended, mut found) = (0, 0);
         while let Ok(message) = stream.next().await {
@@ -128,7 +141,7 @@ async fn a_slow_reader_holds_little_and_a_reader_that_leaves_nothing() {
     drop(stored);
     let held = || chunks.iter().filter(|chunk| chunk.reference_count() > 2).count();
     eventually(|| held() == 0).await;
-    let stream = client(&server).open_scan("t").await.unwrap();
+    let stream = client(&server).open_scan("t", ScanOptions::default()).await.unwrap();
     eventually(|| held() > 5).await;
     tokio::time::sleep(std::time::Duration::from_millis(300)).await;
     // The reader's chunks, its window, and a few messages.
@@ -145,7 +158,7 @@ async fn a_server_that_stops_ends_scans_with_an_error() {
     insert(&server, batch("t", chunks)).await;
     let mut streams = Vec::new();
     for transport in transports(&server) {
-        let mut stream = transport.open_scan("t").await.unwrap();
+        let mut stream = transport.open_scan("t", ScanOptions::default()).await.unwrap();
         assert!(!soon(stream.receive()).await.unwrap().is_empty());
         streams.push((transport, stream));
     }
@@ -154,7 +167,7 @@ async fn a_server_that_stops_ends_scans_with_an_error() {
         let error = rest(&mut *stream).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(soon(stream.receive()).await.unwrap_err(), error, "it stays so");
-        assert!(transport.open_scan("t").await.is_err());
+        assert!(transport.open_scan("t", ScanOptions::default()).await.is_err());
     }
 }
 
@@ -170,11 +183,44 @@ async fn a_table_closed_directly_ends_scans() {
 }
 
 #[tokio::test]
+async fn chosen_keys_come_in_their_order_with_the_chosen_columns() {
+    let items = table(config("t"));
+    let server = start(vec![Arc::clone(&items)]);
+    let sent: Vec<_> = (0..900).map(|key| chunk(key, &[key as i32])).collect();
+    insert(&server, batch("t", sent)).await;
+    items.mutate(&[(3, 5.0), (4, 6.0)], &[7]).unwrap();
+    let condition = ItemCondition { priority: (5.0, 5.5), ..ItemCondition::ALL };
+    for transport in transports(&server) {
+        let found = |options| scan_with(&*transport, "t", options);
+        let backwards: Vec<u64> = (0..2000).rev().collect();
+        let all = ScanOptions { keys: Some(&backwards), ..Default::default() };
+        let expected: Vec<u64> = (0..900).rev().filter(|&key| key != 7).collect();
+        assert_eq!(keys(&found(all).await.unwrap()), expected);
+        let some = ScanOptions { keys: Some(&[4, 7, 3, 9999, 2]), ..Default::default() };
+        assert_eq!(keys(&found(some).await.unwrap()), [4, 3, 2]);
+        let both = ScanOptions { condition, ..some };
+        assert_eq!(keys(&found(both).await.unwrap()), [3]);
+        let none = ScanOptions { keys: Some(&[]), ..Default::default() };
+        assert_eq!(keys(&found(none).await.unwrap()), [0u64; 0]);
+        let high = ScanOptions { condition, ..Default::default() };
+        assert_eq!(keys(&found(high).await.unwrap()), [3]);
+        let first = ScanOptions { columns: &[0], ..some };
+        assert_eq!(found(first).await.unwrap()[0].trajectory.num_columns(), 1);
+        let missing = ScanOptions { columns: &[1], ..some };
+        assert_eq!(found(missing).await.unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(items.info().num_samples, 0);
+    }
+}
+
+#[tokio::test]
 async fn odd_requests_are_refused() {
     let server = start(vec![table(config("t"))]);
     let raw = RawClient::connect(&server).await;
-    let request =
-        |kept_chunk_bytes| proto::reverb::ScanRequest { table: "t".into(), kept_chunk_bytes };
+    let request = |kept_chunk_bytes| proto::reverb::ScanRequest {
+        table: "t".into(),
+        kept_chunk_bytes,
+        ..Default::default()
+    };
     for (requests, code) in [
         (vec![], Code::InvalidArgument),
         (vec![request(0), request(0)], Code::InvalidArgument),

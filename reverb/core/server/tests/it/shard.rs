@@ -12,7 +12,7 @@ use reverb_server::{Server, local_shard};
 use reverb_wire::generated::TableInfo;
 use reverb_wire::generated::reverb as own;
 use reverb_wire::shard::{Shard, WatchStream};
-use reverb_wire::transport::Transport as _;
+use reverb_wire::transport::{ScanOptions, Transport as _};
 
 /// The server over the network, and directly.
 fn both(server: &Server) -> [Arc<dyn Shard>; 2] {
@@ -483,7 +483,7 @@ async fn a_transfer_moves_items_as_they_are() {
             soon(transfer.send(&t, items[..10].to_vec())).await.unwrap();
             let done = soon(transfer.finish()).await.unwrap();
             assert_eq!((done.num_added, done.num_present), (count as i64 + 3, 10));
-            let mut scan = shard.open_scan("t").await.unwrap();
+            let mut scan = shard.open_scan("t", ScanOptions::default()).await.unwrap();
             let mut found = Vec::new();
             loop {
                 let some = soon(scan.receive()).await.unwrap();

@@ -6,15 +6,19 @@ use std::sync::Arc;
 
 use futures_util::future::try_join_all;
 use reverb_data::{Result, Sampled};
-use reverb_wire::transport::{BoxFuture, ScanStream};
+use reverb_wire::transport::{BoxFuture, ScanOptions, ScanStream};
 
 use super::of_shard;
 use crate::group::View;
 
 /// Opens the scan at all shards at once, so that all show nearly the same moment.
-pub(super) async fn open(view: Arc<View>, table: &str) -> Result<Box<dyn ScanStream>> {
+pub(super) async fn open(
+    view: Arc<View>,
+    table: &str,
+    options: ScanOptions<'_>,
+) -> Result<Box<dyn ScanStream>> {
     let opened = view.members.iter().map(|member| async move {
-        let opened = async { member.shard()?.open_scan(table).await };
+        let opened = async { member.shard()?.open_scan(table, options).await };
         let stream = opened.await.map_err(|error| of_shard(error, &member.name()))?;
         Ok::<_, reverb_data::Error>((member.name(), stream))
     });

@@ -34,7 +34,7 @@ pub(super) async fn mutate(
     deletes: &[u64],
 ) -> Result<()> {
     let mut parts: BTreeMap<i32, Part> = BTreeMap::new();
-    let place = |key: u64| group.recall(key).unwrap_or_else(|| view.slots.owner(slot_of(key)));
+    let place = |key: u64| first_place(group, view, key);
     for &(key, priority) in updates {
         parts.entry(place(key)).or_default().updates.push((key, priority));
     }
@@ -51,15 +51,8 @@ pub(super) async fn mutate(
     let mut others: BTreeMap<i32, Part> = BTreeMap::new();
     let is_missing: HashSet<u64> = missing.iter().copied().collect();
     let mut ask = |key: u64, put: &dyn Fn(&mut Part)| {
-        let (asked, slot) = (place(key), slot_of(key));
-        for member in view.members.iter().filter(|it| it.index != asked) {
-            let is_former = view.slots.former_owners(slot).contains(&member.index);
-            if is_former
-                || view.slots.owner(slot) == member.index
-                || may_have_foreign(view, member, table)
-            {
-                put(others.entry(member.index).or_default());
-            }
+        for index in other_places(view, table, key, place(key)) {
+            put(others.entry(index).or_default());
         }
     };
     for &(key, priority) in updates.iter().filter(|(key, _)| is_missing.contains(key)) {
@@ -97,6 +90,28 @@ impl Part {
     fn keys(&self) -> impl Iterator<Item = u64> {
         self.updates.iter().map(|(key, _)| *key).chain(self.deletes.iter().copied())
     }
+}
+
+/// Shard that is asked first for the item of a key.
+pub(crate) fn first_place(group: &Group, view: &View, key: u64) -> i32 {
+    group.recall(key).unwrap_or_else(|| view.slots.owner(slot_of(key)))
+}
+
+/// Other shards that may have the item of a key, besides the one that was asked.
+pub(crate) fn other_places<'a>(
+    view: &'a View,
+    table: &'a str,
+    key: u64,
+    asked: i32,
+) -> impl Iterator<Item = i32> + 'a {
+    let slot = slot_of(key);
+    let others = view.members.iter().filter(move |it| it.index != asked);
+    let may_have = others.filter(move |member| {
+        view.slots.former_owners(slot).contains(&member.index)
+            || view.slots.owner(slot) == member.index
+            || may_have_foreign(view, member, table)
+    });
+    may_have.map(|member| member.index)
 }
 
 /// True if the shard may have keys of slots that it never owned.

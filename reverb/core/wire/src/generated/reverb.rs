@@ -356,7 +356,7 @@ pub struct SetBy {
     #[prost(int64, tag = "2")]
     pub at_ns: i64,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ScanRequest {
     #[prost(string, tag = "1")]
     pub table: ::prost::alloc::string::String,
@@ -365,6 +365,38 @@ pub struct ScanRequest {
     /// are dropped. With 0, every sample comes with all its chunks.
     #[prost(int64, tag = "2")]
     pub kept_chunk_bytes: i64,
+    /// Requested columns, as in SampleStreamRequest.
+    #[prost(uint32, repeated, tag = "3")]
+    pub columns: ::prost::alloc::vec::Vec<u32>,
+    /// If set, only the items that fulfil it.
+    #[prost(message, optional, tag = "4")]
+    pub condition: ::core::option::Option<ItemCondition>,
+    /// If set, only the items with these keys, in their order; those that are gone are left out.
+    #[prost(message, optional, tag = "5")]
+    pub keys: ::core::option::Option<ItemKeys>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ItemKeys {
+    #[prost(fixed64, repeated, tag = "1")]
+    pub keys: ::prost::alloc::vec::Vec<u64>,
+}
+/// Bounds of an item's numbers. An item fulfils the condition if it is within all that are set.
+#[derive(Clone, Copy, PartialEq, ::prost::Message)]
+pub struct ItemCondition {
+    #[prost(double, optional, tag = "1")]
+    pub min_priority: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "2")]
+    pub max_priority: ::core::option::Option<f64>,
+    #[prost(int32, optional, tag = "3")]
+    pub min_times_sampled: ::core::option::Option<i32>,
+    #[prost(int32, optional, tag = "4")]
+    pub max_times_sampled: ::core::option::Option<i32>,
+    /// Time of insertion in seconds since 1970, as readers see it: the first is included, the second
+    /// is not.
+    #[prost(double, optional, tag = "5")]
+    pub inserted_from_s: ::core::option::Option<f64>,
+    #[prost(double, optional, tag = "6")]
+    pub inserted_before_s: ::core::option::Option<f64>,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CheckpointStatusRequest {}

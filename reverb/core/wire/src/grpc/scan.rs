@@ -4,8 +4,9 @@
 use reverb_data::{Error, ErrorKind, Result, Sampled};
 
 use crate::codec::sample::SampleDecoder;
-use crate::generated::reverb::ScanRequest;
-use crate::transport::{BoxFuture, ScanStream};
+use crate::convert::item_condition::to_item_condition;
+use crate::generated::reverb::{ItemKeys, ScanRequest};
+use crate::transport::{BoxFuture, ScanOptions, ScanStream};
 use reverb_rpc::client::{Call, Reply};
 use reverb_rpc::message::Message;
 
@@ -19,10 +20,15 @@ pub(super) struct GrpcScanStream {
 }
 
 impl GrpcScanStream {
-    pub(super) fn new(call: Call, table: &str) -> Self {
+    pub(super) fn new(call: Call, table: &str, options: &ScanOptions<'_>) -> Self {
         let Call { mut sender, reply, .. } = call;
-        let request =
-            ScanRequest { table: table.to_owned(), kept_chunk_bytes: KEPT_CHUNK_BYTES as i64 };
+        let request = ScanRequest {
+            table: table.to_owned(),
+            kept_chunk_bytes: KEPT_CHUNK_BYTES as i64,
+            columns: options.columns.to_vec(),
+            condition: to_item_condition(&options.condition),
+            keys: options.keys.map(|keys| ItemKeys { keys: keys.to_vec() }),
+        };
         // If this fails, the stream has already ended, and the reply has the reason.
         let _ = sender.send_last(Message::encode(&request));
         Self { reply, decoder: SampleDecoder::new().with_kept_chunks(KEPT_CHUNK_BYTES) }

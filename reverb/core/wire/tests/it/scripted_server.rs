@@ -10,7 +10,7 @@ use http::{HeaderMap, Request, Response};
 use reverb_data::error::RATE_LIMITER_TIMEOUT;
 use reverb_data::{Error, ErrorKind, Result, Sampled};
 use reverb_wire::generated::ResetRequest;
-use reverb_wire::transport::{InsertBatch, SampleRequest, Transport};
+use reverb_wire::transport::{InsertBatch, SampleRequest, ScanOptions, Transport};
 use reverb_wire::{Calls, GrpcTransport};
 use tokio::net::TcpListener;
 
@@ -130,7 +130,7 @@ async fn sample(script: &'static [Step], count: usize) -> (Vec<Sampled>, Error) 
 
 async fn scan(script: &'static [Step]) -> (Vec<Sampled>, Option<Error>) {
     let transport = GrpcTransport::new(&serve(script).await).unwrap();
-    let mut stream = transport.open_scan("lifo").await.unwrap();
+    let mut stream = transport.open_scan("lifo", ScanOptions::default()).await.unwrap();
     let mut items = Vec::new();
     loop {
         let received = soon(stream.receive()).await;

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Items of some keys: each key is asked for at the shard that should have it, and then, if that
+//! shard does not have it, at all others that may.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use futures_util::future::try_join_all;
+use reverb_data::{Error, ItemCondition, Result, Sampled};
+use reverb_wire::transport::{BoxFuture, ScanOptions, ScanStream};
+
+use super::updates::{first_place, other_places};
+use super::{of_shard, scan};
+use crate::group::{Group, View};
+
+/// Opens the first scans, at all shards at once. All must answer: it is not known whether the items
+/// of another one are gone.
+pub(super) async fn open(
+    group: &Arc<Group>,
+    view: Arc<View>,
+    table: &str,
+    options: ScanOptions<'_>,
+    keys: &[u64],
+) -> Result<Box<dyn ScanStream>> {
+    let choice = Choice {
+        group: Arc::clone(group),
+        view,
+        table: table.to_owned(),
+        columns: options.columns.into(),
+        condition: options.condition,
+    };
+    if keys.is_empty() {
+        // Only tells whether the table is there.
+        return scan::open(Arc::clone(&choice.view), table, options).await;
+    }
+    let places = keys.iter().map(|&key| (choice.first_place(key), key)).collect();
+    let streams = choice.open_at(places).await?;
+    let missing = keys.iter().copied().collect();
+    Ok(Box::new(GroupFetch { choice, missing, streams, is_first: true }))
+}
+
+/// Remaining scans, with the names of their shards.
+type Streams = VecDeque<(String, Box<dyn ScanStream>)>;
+
+/// Choice of the items and of their columns, at the shards of a group.
+struct Choice {
+    group: Arc<Group>,
+    view: Arc<View>,
+    table: String,
+    columns: Box<[u32]>,
+    condition: ItemCondition,
+}
+
+impl Choice {
+    fn first_place(&self, key: u64) -> i32 {
+        first_place(&self.group, &self.view, key)
+    }
+
+    /// Other shards that may have these keys.
+    fn other_places(&self, keys: &HashSet<u64>) -> Vec<(i32, u64)> {
+        let places = keys.iter().flat_map(|&key| {
+            let others = other_places(&self.view, &self.table, key, self.first_place(key));
+            others.map(move |index| (index, key))
+        });
+        places.collect()
+    }
+
+    /// Opens scans for keys at these shards. Shards that have left the group have no items.
+    async fn open_at(&self, places: Vec<(i32, u64)>) -> Result<Streams> {
+        let mut parts: BTreeMap<i32, Vec<u64>> = BTreeMap::new();
+        for (index, key) in places {
+            parts.entry(index).or_default().push(key);
+        }
+        let known =
+            parts.iter().filter_map(|(&index, keys)| Some((self.view.member(index)?, keys)));
+        let opened = known.map(|(member, keys)| async move {
+            let options =
+                ScanOptions { columns: &self.columns, condition: self.condition, keys: Some(keys) };
+            let opened = async { member.shard()?.open_scan(&self.table, options).await };
+            let stream = opened.await.map_err(|error| of_shard(error, &member.name()))?;
+            Ok::<_, Error>((member.name(), stream))
+        });
+        Ok(try_join_all(opened).await?.into())
+    }
+}
+
+struct GroupFetch {
+    choice: Choice,
+    /// Keys that were not found so far.
+    missing: HashSet<u64>,
+    streams: Streams,
+    /// True until keys that were not found are asked for at other shards.
+    is_first: bool,
+}
+
+impl GroupFetch {
+    async fn next_items(&mut self) -> Result<Vec<Sampled>> {
+        loop {
+            while let Some((name, stream)) = self.streams.front_mut() {
+                let items = stream.receive().await.map_err(|error| of_shard(error, name))?;
+                if !items.is_empty() {
+                    for item in &items {
+                        self.missing.remove(&item.key);
+                    }
+                    return Ok(items);
+                }
+                self.streams.pop_front();
+            }
+            if !std::mem::take(&mut self.is_first) {
+                return Ok(Vec::new());
+            }
+            let others = self.choice.other_places(&self.missing);
+            self.streams = self.choice.open_at(others).await?;
+        }
+    }
+}
+
+impl ScanStream for GroupFetch {
+    fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>> {
+        Box::pin(self.next_items())
+    }
+}
