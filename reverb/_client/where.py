@@ -20,7 +20,8 @@ class Where:
     """A condition of items: bounds of their priority, number of samples and time of insertion.
 
     An item fulfils it if it is within all bounds that are given. Servers check it by the numbers
-    that they keep of each item, and decode no data. Used by `Client.scan`.
+    that they keep of each item, and decode no data. Used by `Client.scan` and
+    `Client.delete_items`.
 
     Example:
       >>> reverb.Where(priority=(0.5, None), times_sampled=(0, 0))

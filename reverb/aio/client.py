@@ -15,7 +15,7 @@ from reverb import client as blocking
 from reverb._checks.arguments import check_at_least_one
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
-from reverb._client.chosen_items import fetched_keys
+from reverb._client.chosen_items import deletions_of, fetched_keys
 from reverb._client.column_choice import ColumnChoice
 from reverb._client.connecting import (
     DEFAULT_CONNECT_TIMEOUT_S,
@@ -604,6 +604,42 @@ class Client:
         else:
             batch = request.empty_batch(answer, await self._choice(table, columns))
         return await self._finished(request, batch, unpack_as_table_signature)
+
+    async def delete_items(
+        self, table: str, keys: Any = None, *, where: Where | None = None
+    ) -> int:
+        """Deletes items by their keys, by a condition, or by both.
+
+        Keys that are not in the table are ignored. With a condition alone, the items that are in
+        the table when the call begins are checked.
+
+        Waits until the items are deleted. Some thousand are checked and deleted at a time, and
+        other calls go on in between, so it is no single change: an error may leave a part of them
+        deleted. If a connection breaks, the call is repeated, and items that were deleted before
+        are not in its number. A group of servers must be complete; otherwise nothing is deleted.
+        With several servers behind the address, the call reaches one of them.
+
+        Args:
+          table: Name of the table.
+          keys: Keys of items, integers `[N]`; as in `update_priorities`. `None`: any.
+          where: Only the items that fulfil this condition. `None`: any.
+
+        Returns:
+          Number of deleted items.
+
+        Raises:
+          InvalidArgumentError: If there are neither keys nor a bound; `reset` removes all items.
+          TableNotFoundError: If there is no such table.
+          TypeError: If `keys` are not integers, or `where` is not a `reverb.Where`.
+          UnavailableError: If no server answers.
+          UnimplementedError: If the server is a dm-reverb server, or of an earlier release; for
+            keys there is `mutate_priorities`.
+        """
+        num_deleted = 0
+        for request in deletions_of(table, keys, where):
+            answer = answer_of("DeleteItems", await self._call(_Core.call, "DeleteItems", request))
+            num_deleted += answer.num_deleted
+        return num_deleted
 
     async def mutate_priorities(
         self,

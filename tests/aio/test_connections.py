@@ -36,6 +36,7 @@ CALLS = {
     "sample_batch": lambda client: client.sample_batch("table", 2),
     "scan": lambda client: anext(client.scan("table")),
     "fetch": lambda client: client.fetch("table", [1]),
+    "delete_items": lambda client: client.delete_items("table", [1]),
     "insert": lambda client: client.insert([1], {"table": 1.0}),
     "insert_batch": lambda client: client.insert_batch([np.arange(2)], {"table": 1.0}),
     "trajectory_writer": lambda client: client.trajectory_writer(1).__aenter__(),

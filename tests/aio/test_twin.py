@@ -82,6 +82,9 @@ def test_calls(run):
         fetched = await client.fetch("table", keys[::-1])
         assert fetched.info.key.tolist() == keys[2::-1]
         assert (await client.fetch("table", [1])).data == []
+        await client.insert_batch([np.ones((2, 2)), np.arange(2.0)], {"table": 20.0})
+        assert await client.delete_items("table", where=reverb.Where(priority=(20, None))) == 2
+        assert await client.delete_items("table", [1]) == 0
         info = await client.server_info()
         assert info["table"].current_size == 3
         assert (await client.status()).tables["table"].items == 3
@@ -211,6 +214,8 @@ async def awaited(client, name, *args, **kwargs):
         ("scan", ("no",)),
         ("fetch", ("no", [])),
         ("fetch", ("table", [1.5])),
+        ("delete_items", ("no", [])),
+        ("delete_items", ("table",)),
         ("mutate_priorities", ("no",)),
         ("mutate_priorities", ("table", {-(2**63) - 1: 1.0})),
         ("update_priorities", ("table", [1.5], [1.0])),

@@ -74,6 +74,17 @@ def test_items_of_writers_without_the_map_are_found(servers, client):
         foreign += [it.info.key for it in own.scan("t", where=reverb.Where(priority=(5000, None)))]
     batch = client.fetch("t", foreign)
     assert batch.info.key.tolist() == foreign
+    assert client.delete_items("t", foreign) == 60
+    assert values(client.scan("t")) == list(range(NUM_ITEMS))
+
+
+@on_both_hosts
+def test_the_numbers_of_deleted_items_are_added(client):
+    keys = keys_of(client)
+    assert client.delete_items("t", [*keys[:50], 1, 2]) == 50
+    assert client.delete_items("t", where=reverb.Where(priority=(None, 99))) == 50
+    assert client.delete_items("t", keys, where=reverb.Where(priority=(200, None))) == 100
+    assert values(client.scan("t")) == list(range(100, 200))
 
 
 @on_both_hosts
@@ -81,6 +92,7 @@ def test_an_unknown_table_is_named(client):
     for call in (
         lambda: client.fetch("nothing", []),
         lambda: client.fetch("nothing", [1]),
+        lambda: client.delete_items("nothing", [1]),
         lambda: list(client.scan("nothing", where=reverb.Where(priority=(1, 2)))),
     ):
         with pytest.raises(TableNotFoundError, match="nothing"):
@@ -88,9 +100,13 @@ def test_an_unknown_table_is_named(client):
 
 
 @on_both_hosts
-def test_a_fetch_needs_all_shards(servers, client):
+def test_nothing_is_deleted_while_a_shard_is_missing(servers, client):
     client = reverb.Client(client.server_address, connect_timeout_s=0.5)
     keys = keys_of(client)
     servers[1].stop()
+    with pytest.raises(UnavailableError, match="so nothing was changed at any shard"):
+        client.delete_items("t", where=reverb.Where(priority=(1, None)))
     with pytest.raises(UnavailableError):
         client.fetch("t", keys)
+    left = [len(list(servers[at].localhost_client().scan("t"))) for at in (0, 2)]
+    assert min(left) > 0

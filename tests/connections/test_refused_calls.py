@@ -74,6 +74,7 @@ CALLS = {
     "batch_sampler": lambda client: next(client.batch_sampler("table", 2)),
     "scan": lambda client: next(client.scan("table")),
     "fetch": lambda client: client.fetch("table", [1]),
+    "delete_items": lambda client: client.delete_items("table", [1]),
 }
 WRITERS = {
     "insert": lambda client: client.insert([1], {"table": 1.0}),

@@ -44,6 +44,13 @@ REQUESTS = {
         {"table": "a"},
         {"table": "nothing", "samples": True},
     ],
+    "DeleteItems": [
+        {"table": "a", "keys": protos.ItemKeys(keys=[1])},
+        {"table": "a", "condition": protos.ItemCondition(max_priority=1.0)},
+        {"table": "a"},
+        {"table": "a", "condition": protos.ItemCondition()},
+        {"table": "nothing", "keys": protos.ItemKeys()},
+    ],
     "Directory": [{}, {"tables": ["a", "nothing"]}],
     "SetDirectory": [{}, {"map": _MAP}, {"map": _MAP}],
     "SetRateLimiter": [

@@ -4,6 +4,7 @@
 mod checkpoint;
 mod checkpoint_status;
 mod configure_tables;
+mod delete_items;
 mod directory;
 mod drain;
 mod reset;
@@ -27,8 +28,9 @@ use reverb_rpc::message::body_bytes;
 use reverb_rpc::server::{Responder, decode, read_single_encoded};
 use reverb_wire::calls::{Call, Needs, SmallCall};
 use reverb_wire::generated::reverb::{
-    CheckpointStatusRequest, ConfigureTablesRequest, DirectoryRequest, DrainRequest,
-    SetDirectoryRequest, SetPausedRequest, SetRateLimiterRequest, StatusRequest, WaitReasonRequest,
+    CheckpointStatusRequest, ConfigureTablesRequest, DeleteItemsRequest, DirectoryRequest,
+    DrainRequest, SetDirectoryRequest, SetPausedRequest, SetRateLimiterRequest, StatusRequest,
+    WaitReasonRequest,
 };
 use reverb_wire::generated::{CheckpointRequest, ResetRequest, ServerInfoRequest};
 use reverb_wire::transport::BoxFuture;
@@ -111,10 +113,11 @@ macro_rules! handlers {
 }
 
 /// The handlers of all small calls.
-const HANDLERS: [(&str, Handler); 12] = handlers![
+const HANDLERS: [(&str, Handler); 13] = handlers![
     CheckpointRequest,
     CheckpointStatusRequest,
     ConfigureTablesRequest,
+    DeleteItemsRequest,
     DirectoryRequest,
     DrainRequest,
     ResetRequest,

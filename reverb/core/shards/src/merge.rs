@@ -4,6 +4,7 @@
 mod checkpoint;
 mod checkpoint_status;
 mod configure_tables;
+mod delete_items;
 mod drain;
 mod reset;
 pub(crate) mod roll_call;
@@ -21,8 +22,8 @@ use reverb_data::{Error, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::calls::{Call, SmallCall};
 use reverb_wire::generated::reverb::{
-    CheckpointStatusRequest, ConfigureTablesRequest, DrainRequest, SetPausedRequest, StatusRequest,
-    WaitReasonRequest,
+    CheckpointStatusRequest, ConfigureTablesRequest, DeleteItemsRequest, DrainRequest,
+    SetPausedRequest, StatusRequest, WaitReasonRequest,
 };
 use reverb_wire::generated::{CheckpointRequest, ResetRequest, ServerInfoRequest};
 use reverb_wire::transport::BoxFuture;
@@ -61,10 +62,11 @@ macro_rules! merges {
 }
 
 /// All small calls that a group merges.
-const MERGES: [(&str, Merging); 9] = merges![
+const MERGES: [(&str, Merging); 10] = merges![
     CheckpointRequest,
     CheckpointStatusRequest,
     ConfigureTablesRequest,
+    DeleteItemsRequest,
     DrainRequest,
     ResetRequest,
     ServerInfoRequest,

@@ -183,3 +183,20 @@ fn keys_are_fetched_in_their_order_without_those_that_left() {
     insert(&table, vec![item(7000, 1.0)]);
     assert_eq!(rest(&table, &mut scan), [1, 3]);
 }
+
+#[test]
+fn items_are_deleted_by_key_and_by_condition() {
+    let table = Table::new(config(100_000)).unwrap();
+    insert_all(&table, &(0..40_000).map(f64::from).collect::<Vec<_>>());
+    let keys: Vec<u64> = (0..30_000).map(|key| key * 2).collect();
+    assert_eq!(table.delete_keys(&keys, &priorities(39_000.0, f64::MAX)).unwrap(), 500);
+    assert_eq!(table.delete_keys(&[0, 0, 1, 99_999], &ItemCondition::ALL).unwrap(), 2);
+    assert_eq!(table.delete_where(&priorities(39_000.0, f64::MAX)).unwrap(), 500);
+    assert_eq!(scanned(&table), (2..39_000).collect::<Vec<_>>());
+    let sampled = ItemCondition { times_sampled: (1, i32::MAX), ..ItemCondition::ALL };
+    assert_eq!(table.delete_where(&sampled).unwrap(), 0);
+    assert_eq!(table.delete_where(&ItemCondition::ALL).unwrap(), 38_998);
+    assert_eq!(table.info().current_size, 0);
+    table.close();
+    assert_eq!(table.delete_where(&sampled).unwrap_err().kind(), ErrorKind::Cancelled);
+}

@@ -89,6 +89,8 @@ async fn every_call_wants_its_right() {
     let hold = own::HoldRateLimiterRequest { table: a(), count: true };
     let scan = own::ScanRequest { table: a(), ..Default::default() };
     let drain = own::DrainRequest { timeout_s: f64::NAN };
+    let keys = Some(own::ItemKeys::default());
+    let delete = own::DeleteItemsRequest { table: a(), keys, ..Default::default() };
     let update = own::UpdatePrioritiesRequest { table: a(), ..Default::default() };
     let bounds = own::SetRateLimiterRequest { table: a(), restore: true, ..Default::default() };
     let wait_reason = own::WaitReasonRequest { table: a() };
@@ -111,6 +113,7 @@ async fn every_call_wants_its_right() {
             &["admin", "root"],
             proto::ResetRequest { table: a(), ..Default::default() }.encode_to_vec(),
         ),
+        (own::DeleteItemsRequest::PATH, &["updater"], delete.encode_to_vec()),
         (calls::UPDATE_PRIORITIES, &["updater"], update.encode_to_vec()),
         (own::SetRateLimiterRequest::PATH, &["admin", "root"], bounds.encode_to_vec()),
         (calls::TRANSFER, &["admin", "root"], insert_request(3, "a").encode_to_vec()),

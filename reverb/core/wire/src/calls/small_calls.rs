@@ -9,10 +9,10 @@ use super::{Call, Decoded, InGroup, NAMES, Needs, Repeat, RequestLimit, Row, SMA
 use crate::capability::Capability;
 use crate::generated::reverb::{
     CheckpointStatusRequest, CheckpointStatusResponse, ConfigureTablesRequest,
-    ConfigureTablesResponse, DirectoryRequest, DirectoryResponse, DrainRequest, DrainResponse,
-    SetDirectoryRequest, SetDirectoryResponse, SetPausedRequest, SetPausedResponse,
-    SetRateLimiterRequest, SetRateLimiterResponse, StatusRequest, StatusResponse,
-    WaitReasonRequest, WaitReasonResponse,
+    ConfigureTablesResponse, DeleteItemsRequest, DeleteItemsResponse, DirectoryRequest,
+    DirectoryResponse, DrainRequest, DrainResponse, SetDirectoryRequest, SetDirectoryResponse,
+    SetPausedRequest, SetPausedResponse, SetRateLimiterRequest, SetRateLimiterResponse,
+    StatusRequest, StatusResponse, WaitReasonRequest, WaitReasonResponse,
 };
 use crate::generated::{
     CheckpointRequest, CheckpointResponse, ResetRequest, ResetResponse, ServerInfoRequest,
@@ -200,6 +200,37 @@ static SET_PAUSED: SmallCall = SmallCall {
     ..call::<SetPausedRequest>(Needs::OnTable(Right::Admin))
 };
 
+/// Deletes items by their keys, by a condition, or by both. Not in dm-reverb.
+impl Call for DeleteItemsRequest {
+    type Answer = DeleteItemsResponse;
+    const PATH: &'static str = "/reverb.ReplayService/DeleteItems";
+    const CALL: &'static SmallCall = &DELETE_ITEMS;
+
+    fn decode_answer(answer: Bytes) -> Decoded<DeleteItemsResponse> {
+        DeleteItemsResponse::decode(answer)
+    }
+
+    fn tables(&self) -> Vec<&str> {
+        vec![&self.table]
+    }
+
+    fn not_after_ns(&self) -> i64 {
+        self.not_after_ns
+    }
+}
+
+static DELETE_ITEMS: SmallCall = SmallCall {
+    row: Row {
+        path: DeleteItemsRequest::PATH,
+        needs: Needs::OnTable(Right::Update),
+        limit: RequestLimit::CallBytes,
+    },
+    repeat: Repeat::Change { not_after: 4 },
+    announced: true,
+    missing: Some("delete items by a condition, or tell how many it deleted"),
+    ..call::<DeleteItemsRequest>(Needs::OnTable(Right::Update))
+};
+
 /// Ends all streams. Not in dm-reverb. A lost call is not repeated: it could reach the server after
 /// its restart.
 impl Call for DrainRequest {
@@ -285,7 +316,7 @@ static SET_RATE_LIMITER: SmallCall = SmallCall {
 };
 
 /// All small calls. A test of the server compares the list with its handlers.
-pub static SMALL_CALLS: [&SmallCall; 12] = [
+pub static SMALL_CALLS: [&SmallCall; 13] = [
     ResetRequest::CALL,
     ServerInfoRequest::CALL,
     CheckpointRequest::CALL,
@@ -294,6 +325,7 @@ pub static SMALL_CALLS: [&SmallCall; 12] = [
     WaitReasonRequest::CALL,
     ConfigureTablesRequest::CALL,
     SetPausedRequest::CALL,
+    DeleteItemsRequest::CALL,
     DrainRequest::CALL,
     DirectoryRequest::CALL,
     SetDirectoryRequest::CALL,

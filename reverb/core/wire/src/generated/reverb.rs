@@ -398,6 +398,25 @@ pub struct ItemCondition {
     #[prost(double, optional, tag = "6")]
     pub inserted_before_s: ::core::option::Option<f64>,
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeleteItemsRequest {
+    #[prost(string, tag = "1")]
+    pub table: ::prost::alloc::string::String,
+    /// At least one of both. With both, the items with these keys that fulfil the condition.
+    #[prost(message, optional, tag = "2")]
+    pub keys: ::core::option::Option<ItemKeys>,
+    /// At least one bound must be set if there are no keys.
+    #[prost(message, optional, tag = "3")]
+    pub condition: ::core::option::Option<ItemCondition>,
+    /// See ConfigureTablesRequest.
+    #[prost(int64, tag = "4")]
+    pub not_after_ns: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteItemsResponse {
+    #[prost(int64, tag = "1")]
+    pub num_deleted: i64,
+}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CheckpointStatusRequest {}
 #[derive(Clone, PartialEq, ::prost::Message)]

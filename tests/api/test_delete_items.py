@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`delete_items`: by keys, by a condition, or by both."""
+
+import numpy as np
+import pytest
+
+import reverb
+from reverb import testing
+from reverb._client import chosen_items
+from reverb.errors import InvalidArgumentError, TableNotFoundError
+
+
+@pytest.fixture
+def table():
+    return testing.table(max_size=30_000)
+
+
+@pytest.fixture
+def client(table, serve):
+    """A client of a table with the items 0 to 99, whose priorities are their numbers."""
+    client = serve(table)
+    client.keys = client.insert_batch([np.arange(100)], {"table": np.arange(100.0)})["table"]
+    return client
+
+
+def values(client):
+    return [int(sample.data[0].ravel()[0]) for sample in client.scan("table")]
+
+
+class TestKeys:
+    def test_the_items_that_are_there_are_counted(self, client):
+        keys = [int(client.keys[1]), int(client.keys[2]), 12345, int(client.keys[1])]
+        assert client.delete_items("table", keys) == 2
+        assert values(client) == [0, *range(3, 100)]
+        assert client.delete_items("table", keys) == 0
+
+    def test_keys_may_be_arrays(self, client):
+        assert client.delete_items("table", client.keys[:40]) == 40
+        assert client.delete_items("table", client.keys[:60].view(np.int64)) == 20
+        assert values(client) == list(range(60, 100))
+
+    def test_no_keys_delete_nothing(self, client):
+        assert client.delete_items("table", []) == 0
+        assert len(values(client)) == 100
+
+    def test_many_keys_go_in_several_messages(self, client, monkeypatch):
+        monkeypatch.setattr(chosen_items, "KEYS_A_REQUEST", 30)
+        assert client.delete_items("table", client.keys) == 100
+        assert values(client) == []
+
+    def test_thousands_are_deleted(self, client):
+        keys = client.insert_batch([np.arange(20_000)], {"table": 200.0})["table"]
+        assert client.delete_items("table", keys) == 20_000
+        assert values(client) == list(range(100))
+
+
+class TestConditions:
+    def test_items_that_fulfil_it_are_deleted(self, client):
+        assert client.delete_items("table", where=reverb.Where(priority=(10, 19))) == 10
+        assert values(client) == [*range(10), *range(20, 100)]
+        assert client.delete_items("table", where=reverb.Where(times_sampled=(1, None))) == 0
+
+    def test_keys_and_condition_must_both_hold(self, client):
+        where = reverb.Where(priority=(None, 4.5))
+        assert client.delete_items("table", client.keys[3:8], where=where) == 2
+        assert values(client) == [0, 1, 2, *range(5, 100)]
+
+    def test_keys_with_an_empty_condition_are_deleted(self, client):
+        assert client.delete_items("table", client.keys[:3], where=reverb.Where()) == 3
+
+    def test_old_items_are_deleted_by_their_time(self, client):
+        times = [at for at, _ in client.scan("table", with_inserted_at=True)]
+        # Items of one call may have the same time.
+        older = sum(at < times[60] for at in times)
+        where = reverb.Where(inserted_at=(None, times[60]))
+        assert client.delete_items("table", where=where) == older
+        assert values(client) == list(range(older, 100))
+
+    def test_thousands_are_deleted_by_a_condition(self, client):
+        client.insert_batch([np.arange(20_000)], {"table": np.arange(20_000) + 1000.0})
+        assert client.delete_items("table", where=reverb.Where(priority=(1000, None))) == 20_000
+        assert values(client) == list(range(100))
+
+    def test_the_sampler_forgets_them(self, serve):
+        client = serve(testing.table(sampler=reverb.selectors.Prioritized(1.0)))
+        client.insert_batch([np.arange(10)], {"table": np.arange(10.0)})
+        client.delete_items("table", where=reverb.Where(priority=(2, None)))
+        assert set(client.sample_batch("table", 50).data[0].ravel()) == {1}
+
+
+class TestErrors:
+    @pytest.mark.parametrize("where", [None, reverb.Where(), reverb.Where(priority=(None, None))])
+    def test_everything_is_for_reset(self, client, where):
+        with pytest.raises(InvalidArgumentError, match="Call reset to remove all items"):
+            client.delete_items("table", where=where)
+        assert len(values(client)) == 100
+
+    def test_an_unknown_table_is_named(self, client):
+        for arguments in ({"keys": []}, {"where": reverb.Where(priority=(1, None))}):
+            with pytest.raises(TableNotFoundError, match="nothing"):
+                client.delete_items("nothing", **arguments)
+
+    def test_something_else_is_no_condition(self, client):
+        with pytest.raises(TypeError, match=r"where must be a reverb.Where, got 3"):
+            client.delete_items("table", [1], where=3)
+        with pytest.raises(TypeError, match=r"where must be a reverb.Where, got 3"):
+            client.delete_items("table", where=3)
+        with pytest.raises(TypeError, match="keys must be integers"):
+            client.delete_items("table", [1.5])
