@@ -286,11 +286,14 @@ class Table:
         return str(self.info)
 
 
-# Options that dm-reverb's tables do not have. The largest priority so far is no option.
+# What a table has counted is no option.
+_COUNTED = ("largest_priority", "total_inserts", "total_samples")
+
+# Options that dm-reverb's tables do not have.
 _OPTIONS = [
     field
     for field in protos.PriorityTableCheckpoint.DESCRIPTOR.fields
-    if field.number >= 1000 and field.name != "largest_priority"
+    if field.number >= 1000 and field.name not in _COUNTED
 ]
 
 

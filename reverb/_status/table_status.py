@@ -297,9 +297,11 @@ class TableStatus:
       cursor: Inserts times `samples_per_insert` minus samples, as the rate limiter counts them.
       mass: Sum of the weights of all items, `priority ** priority_exponent` of a `Prioritized`
         sampler; `None` with another sampler.
-      inserts: Number of items added. An insert whose key the table has is a priority update.
-      samples: Number of items sampled.
-      priority_updates: Number of priority updates, including those to the same value.
+      inserts: Number of items added since the table was first made, also before the server loaded
+        it from a checkpoint. An insert whose key the table has is a priority update.
+      samples: Number of items sampled, counted like `inserts`.
+      priority_updates: Number of priority updates since the start of the server, including those to
+        the same value. The numbers below are since then, too.
       removed: The items that left.
       inserting: Waits of inserts.
       sampling: Waits of samples.
@@ -350,8 +352,8 @@ class TableStatus:
             forecast_bytes=proto.forecast_bytes or None,
             limiter=LimiterStatus._from_proto(proto.limiter),
             mass=proto.mass if proto.HasField("mass") else None,
-            inserts=proto.num_inserts,
-            samples=proto.num_samples,
+            inserts=proto.restored_inserts + proto.num_inserts,
+            samples=proto.restored_samples + proto.num_samples,
             priority_updates=proto.num_priority_updates,
             removed=RemovedItems._from_proto(proto.removed),
             inserting=SideStatus._from_proto(proto.inserting),

@@ -37,6 +37,8 @@ UNUSED_TABLE_FIELDS = (
     "num_deleted_episodes",
     "num_unique_samples",
     "signature",
+    "total_inserts",
+    "total_samples",
 )
 # A limiter with valid values in all fields.
 _GOOD_LIMITER = {

@@ -189,7 +189,7 @@ def test_checkpoints_are_told(tmp_path):
         assert status.checkpoints.latest_path == path
 
 
-def test_counters_begin_anew_after_a_checkpoint_was_loaded(tmp_path):
+def test_inserts_and_samples_go_on_after_a_checkpoint_was_loaded(tmp_path):
     def start():
         checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
         return reverb.Server([testing.table(max_size=5)], checkpointer=checkpointer)
@@ -197,11 +197,44 @@ def test_counters_begin_anew_after_a_checkpoint_was_loaded(tmp_path):
     with start() as server:
         client = server.localhost_client()
         insert(client, [1.0] * 7)
+        client.sample_batch("table", 3)
         client.checkpoint()
     with start() as server:
-        table = server.status().tables["table"]
-        assert (table.items, table.inserts, table.removed.total) == (5, 0, 0)
+        client = server.localhost_client()
+        table = client.status().tables["table"]
+        assert (table.items, table.inserts, table.samples) == (5, 7, 3)
+        # Everything else is of this server.
+        assert (table.removed.total, table.sample_age_s.count) == (0, 0)
         assert table.inserting.last_at is None
+        insert(client, [1.0] * 2)
+        client.sample_batch("table", 1)
+        client.reset("table")
+        insert(client, [1.0])
+        client.checkpoint()
+        table = client.status().tables["table"]
+        assert (table.items, table.inserts, table.samples) == (1, 10, 4)
+    with start() as server:
+        for client in (server.localhost_client(), reverb.Client(f"127.1:{server.port}")):
+            table = client.status().tables["table"]
+            assert (table.items, table.inserts, table.samples) == (1, 10, 4)
+        # The rate limiter counts from the reset on.
+        assert client.server_info()["table"].rate_limiter_info.insert_stats.completed == 1
+
+
+def test_a_group_adds_what_its_shards_have_restored(tmp_path):
+    def start(name):
+        checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path), name=name)
+        return reverb.Server([testing.table()], checkpointer=checkpointer, host="127.0.0.1")
+
+    for number in range(2):
+        with start("a") as first, start("b") as second:
+            address = f"shards:///127.0.0.1:{first.port},127.0.0.1:{second.port}"
+            client = reverb.Client(address)
+            assert client.status().tables["table"].inserts == 20 * number
+            client.insert_batch([np.arange(20)], {"table": 1.0})
+            assert client.status().tables["table"].inserts == 20 * number + 20
+            first.localhost_client().checkpoint()
+            second.localhost_client().checkpoint()
 
 
 def test_a_server_of_an_older_release_tells_less():

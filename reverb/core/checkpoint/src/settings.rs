@@ -3,7 +3,7 @@
 
 use reverb_data::{
     Counters, Error, MaxPriority, MemoryConfig, RateLimiterConfig, Result, SelectorConfig,
-    TableConfig, TableInfo, TableSignature, WhenFull,
+    TableConfig, TableInfo, TableSignature, Totals, WhenFull,
 };
 use reverb_wire::convert::table_config::{
     from_max_bytes, from_max_priority, from_rate_limiter, from_selector, from_signature,
@@ -41,6 +41,8 @@ pub fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
         when_full: from_when_full(*when_full).into(),
         max_priority: from_max_priority(*max_priority).into(),
         largest_priority: info.largest_priority,
+        total_inserts: unless_counted(info.totals.inserts, info.num_inserts),
+        total_samples: unless_counted(info.totals.samples, info.num_samples),
         ..proto::PriorityTableCheckpoint::default()
     }
 }
@@ -67,11 +69,21 @@ pub fn to_config(message: &proto::PriorityTableCheckpoint) -> Result<TableConfig
     Ok(config)
 }
 
+/// A total, unless it is what the limiter has counted, as in every table without a reset.
+fn unless_counted(total: u64, counted: i64) -> Option<i64> {
+    i64::try_from(total).ok().filter(|&total| total != counted)
+}
+
 pub(crate) fn to_counters(message: &proto::PriorityTableCheckpoint) -> Counters {
     let rate_limiter = message.rate_limiter.unwrap_or_default();
+    let total = |stored: Option<i64>, counted| stored.unwrap_or(counted).max(0).cast_unsigned();
     Counters {
         inserts: rate_limiter.insert_count,
         samples: rate_limiter.sample_count,
+        totals: Totals {
+            inserts: total(message.total_inserts, rate_limiter.insert_count),
+            samples: total(message.total_samples, rate_limiter.sample_count),
+        },
         deletes: rate_limiter.delete_count,
         deleted_episodes: message.num_deleted_episodes,
         unique_samples: message.num_unique_samples,

@@ -16,6 +16,9 @@ pub struct TableInfo {
     pub num_inserts: i64,
     /// Samples that its limiter counted since creation or reset.
     pub num_samples: i64,
+    /// Items inserted and sampled since the table was first made, also before it was restored. A
+    /// reset does not change them.
+    pub totals: Totals,
     /// Items removed since creation or reset, for any reason.
     pub num_deletes: i64,
     /// Number of episodes to which chunks of its items belong.
@@ -44,6 +47,15 @@ pub struct TableInfo {
     pub waiting_samples: usize,
 }
 
+/// Items inserted and sampled over the life of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Items inserted; priority updates do not count.
+    pub inserts: u64,
+    /// Items sampled.
+    pub samples: u64,
+}
+
 /// How a table spent its time since it was created, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkerTime {
@@ -68,6 +80,8 @@ pub struct Counters {
     pub inserts: i64,
     /// Samples that its limiter counted.
     pub samples: i64,
+    /// See [`TableInfo::totals`].
+    pub totals: Totals,
     /// Items removed, for any reason.
     pub deletes: i64,
     /// Number of times that an episode lost its last item.

@@ -145,6 +145,7 @@ impl Shared {
             current_size: state.len() as i64,
             num_inserts: state.limiter().inserts(),
             num_samples: state.limiter().samples(),
+            totals: state.totals(),
             num_deletes: state.limiter().deletes(),
             num_episodes: state.num_episodes(),
             num_deleted_episodes: state.num_deleted_episodes(),
@@ -511,6 +512,7 @@ impl Table {
         TableStatus {
             info: shared.info(),
             statistics: *state.statistics(),
+            restored: state.restored(),
             cursor: state.limiter().cursor(),
             mass: state.mass(),
             limiter_off: limiter_off.clone(),

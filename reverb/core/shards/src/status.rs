@@ -221,6 +221,8 @@ fn add_table(sum: &mut TableStatus, part: &TableStatus) {
         diagnosis: _,
         rates,
         rate_limiter_off,
+        restored_inserts,
+        restored_samples,
     } = part;
     sum.bytes += bytes;
     sum.max_bytes += max_bytes;
@@ -238,6 +240,8 @@ fn add_table(sum: &mut TableStatus, part: &TableStatus) {
     }
     sum.num_inserts += num_inserts;
     sum.num_samples += num_samples;
+    sum.restored_inserts += restored_inserts;
+    sum.restored_samples += restored_samples;
     sum.num_priority_updates += num_priority_updates;
     if let Some(part) = removed {
         add_removed(sum.removed.get_or_insert_default(), part);

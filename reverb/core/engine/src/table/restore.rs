@@ -112,6 +112,8 @@ impl Table {
 
 #[cfg(test)]
 mod tests {
+    use reverb_data::Totals;
+
     use super::super::testing::{config, item};
     use super::*;
 
@@ -131,6 +133,7 @@ mod tests {
         Counters {
             inserts,
             samples: 9,
+            totals: Totals { inserts: 70, samples: 90 },
             deletes,
             deleted_episodes: 2,
             unique_samples: 3,
@@ -150,6 +153,7 @@ mod tests {
         table.install(restored);
         let info = table.info();
         assert_eq!((info.num_inserts, info.num_samples, info.num_deletes), (7, 9, 4));
+        assert_eq!(info.totals, Totals { inserts: 70, samples: 90 });
         assert_eq!((info.num_deleted_episodes, info.num_unique_samples), (2, 3));
         assert_eq!((info.current_size, info.num_episodes), (3, 1));
         let mut scan = table.begin_scan().unwrap();

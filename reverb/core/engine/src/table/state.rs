@@ -20,7 +20,7 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use reverb_data::{
     Counters, MaxPriority, MemoryConfig, NewItem, ServerAccount, StoredItem, TableAccount,
-    TableConfig, Trajectory, is_max_priority,
+    TableConfig, Totals, Trajectory, is_max_priority,
 };
 use smallvec::SmallVec;
 
@@ -58,6 +58,8 @@ pub(super) struct TableState {
     /// The before-images of a snapshot, while one is being copied.
     before_images: Option<Box<BeforeImages>>,
     statistics: Statistics,
+    /// Totals before the table was restored.
+    restored: Totals,
     foreign_keys: ForeignKeys,
 }
 
@@ -88,6 +90,7 @@ impl TableState {
             newest_ns: i64::MIN,
             before_images: None,
             statistics: Statistics::default(),
+            restored: counters.totals,
             foreign_keys: ForeignKeys::default(),
         }
     }
@@ -262,6 +265,19 @@ impl TableState {
     /// Statistics so far.
     pub(super) fn statistics(&self) -> &Statistics {
         &self.statistics
+    }
+
+    /// Totals before the table was restored.
+    pub(super) fn restored(&self) -> Totals {
+        self.restored
+    }
+
+    /// Totals over the life of the table.
+    pub(super) fn totals(&self) -> Totals {
+        Totals {
+            inserts: self.restored.inserts.saturating_add(self.statistics.inserts),
+            samples: self.restored.samples.saturating_add(self.statistics.sample_ages.count()),
+        }
     }
 
     /// Statistics, for events outside the state.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use reverb_data::{Sampled, TableInfo};
+use reverb_data::{Sampled, TableInfo, Totals};
 
 use super::changed_by::ChangedBy;
 use super::wait_reason::WaitReason;
@@ -138,6 +138,8 @@ pub struct TableStatus {
     pub info: TableInfo,
     /// Events so far.
     pub statistics: Statistics,
+    /// Items inserted and sampled before the table was restored.
+    pub restored: Totals,
     /// Inserts times `samples_per_insert` minus samples, which the limiter keeps within bounds.
     pub cursor: f64,
     /// Sum of the weights of all items, if the sampler has weights.

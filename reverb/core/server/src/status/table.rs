@@ -20,7 +20,8 @@ const MILLISECOND: f64 = 1e-3;
 
 pub(super) fn table_status(status: &Status, around: &Surroundings) -> TableStatus {
     let diagnosis = diagnose(status, around);
-    let Status { info, statistics, cursor, mass, limiter_off, inserting, sampling } = status;
+    let Status { info, statistics, restored, cursor, mass, limiter_off, inserting, sampling } =
+        status;
     let config = &info.config;
     TableStatus {
         name: config.name.clone(),
@@ -66,6 +67,8 @@ pub(super) fn table_status(status: &Status, around: &Surroundings) -> TableStatu
             sample_blocked: rates.sample_blocked,
         }),
         rate_limiter_off: limiter_off.as_ref().map(changed_by),
+        restored_inserts: number(restored.inserts),
+        restored_samples: number(restored.samples),
     }
 }
 

@@ -505,6 +505,12 @@ pub struct PriorityTableCheckpoint {
     /// Largest priority that any item had so far, with EVER.
     #[prost(double, optional, tag = "1003")]
     pub largest_priority: ::core::option::Option<f64>,
+    /// Items inserted and sampled over the life of the table, where they are not what the limiter has
+    /// counted. A reset does not change them.
+    #[prost(int64, optional, tag = "1004")]
+    pub total_inserts: ::core::option::Option<i64>,
+    #[prost(int64, optional, tag = "1005")]
+    pub total_samples: ::core::option::Option<i64>,
 }
 /// Nested message and enum types in `PriorityTableCheckpoint`.
 pub mod priority_table_checkpoint {

@@ -727,7 +727,8 @@ pub struct TableStatus {
     /// Sum of the weights of all items, if the sampler has weights.
     #[prost(double, optional, tag = "12")]
     pub mass: ::core::option::Option<f64>,
-    /// Items added, items sampled, items that got a new priority. A reset does not change them.
+    /// Items added, items sampled, items that got a new priority, since the start of the server. A
+    /// reset does not change them.
     #[prost(int64, tag = "13")]
     pub num_inserts: i64,
     #[prost(int64, tag = "14")]
@@ -753,6 +754,11 @@ pub struct TableStatus {
     /// Client that turned the rate limiter off for inserts, if any.
     #[prost(message, optional, tag = "23")]
     pub rate_limiter_off: ::core::option::Option<SetBy>,
+    /// Items added and items sampled before that, as the checkpoint has it that was loaded.
+    #[prost(int64, tag = "24")]
+    pub restored_inserts: i64,
+    #[prost(int64, tag = "25")]
+    pub restored_samples: i64,
 }
 /// State of a table.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
