@@ -259,8 +259,8 @@ class TestOpenAndClose:
 
     def test_a_block_that_fails_confirms_its_items(self, client, frame, items):
         observer = reverb_utils.ReverbTrajectorySequenceObserver(client, "table", 1)
+        show(observer, map(frame, range(3)))
         with pytest.raises(KeyError, match="mistake"), observer:
-            show(observer, map(frame, range(3)))
             raise KeyError("mistake")
         assert items(client) == [[0], [1], [2]]
 
