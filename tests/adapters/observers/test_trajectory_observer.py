@@ -2,7 +2,6 @@
 """Observers that write windows: which windows, of which frames, and what they refuse."""
 
 import collections
-import contextlib
 import subprocess
 import sys
 
@@ -260,8 +259,8 @@ class TestOpenAndClose:
 
     def test_a_block_that_fails_confirms_its_items(self, client, frame, items):
         observer = reverb_utils.ReverbTrajectorySequenceObserver(client, "table", 1)
-        with contextlib.suppress(KeyError), observer:
-            show(observer, map(frame, range(3)))
+        show(observer, map(frame, range(3)))
+        with pytest.raises(KeyError, match="mistake"), observer:
             raise KeyError("mistake")
         assert items(client) == [[0], [1], [2]]
 

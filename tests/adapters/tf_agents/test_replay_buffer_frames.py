@@ -300,8 +300,9 @@ def test_closing_sends_what_was_added(client, make):
     with pytest.raises(errors.FailedPreconditionError, match="the replay buffer is closed"):
         buffer.add_batch(make_frames(1))
     assert buffer.num_frames() == 2
-    with contextlib.suppress(RuntimeError), make(1) as buffer:
-        buffer.add_batch(make_frames(2))
+    buffer = make(1)
+    buffer.add_batch(make_frames(2))
+    with pytest.raises(RuntimeError, match="of the body"), buffer:
         raise RuntimeError("of the body")
     assert client.server_info()["ours"].current_size == 4
 
