@@ -264,7 +264,7 @@ class Table:
         return repr(self.internal_table)
 
 
-# What a table has counted is no option.
+# Counters of a table, which are no options.
 _COUNTED = ("largest_priority", "total_inserts", "total_samples")
 
 # Options that dm-reverb's tables do not have.
