@@ -286,7 +286,7 @@ class Table:
         return str(self.info)
 
 
-# What a table has counted is no option.
+# Counters of a table, which are no options.
 _COUNTED = ("largest_priority", "total_inserts", "total_samples")
 
 # Options that dm-reverb's tables do not have.

@@ -46,7 +46,7 @@ pub struct Loaded {
     pub tables: Vec<Arc<Table>>,
 }
 
-/// Loads the chosen checkpoint into `tables`, else the latest complete one; `None` if there is none.
+/// Loads the chosen checkpoint into `tables`, or the latest complete one; `None` if there is none.
 ///
 /// Reads and checks everything before it changes any table. Afterwards `held` has the name of the
 /// server and the checkpoint, unless that is in another directory than `root`.

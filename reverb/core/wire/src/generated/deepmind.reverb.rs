@@ -424,10 +424,10 @@ pub mod sample_stream_request {
     /// Not in dm-reverb. The samples are of one epoch of the table's sampler.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Epoch {
-        /// Of a new one, unless nothing of the present one was sampled yet.
+        /// A new epoch, unless nothing of the present one was sampled yet.
         #[prost(bool, tag = "1")]
         pub begin: bool,
-        /// Else of the present one, if its number is at most this, or of the next one, if that is.
+        /// Without `begin`: the present epoch, if its number is at most this, or the next one, if that is.
         #[prost(int64, tag = "2")]
         pub up_to: i64,
     }

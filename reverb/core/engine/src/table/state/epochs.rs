@@ -28,7 +28,7 @@ impl TableState {
                 let is_used_up = num_left == 0 && shuffle.has_begun();
                 if shuffle.epoch() > last || (is_used_up && shuffle.epoch() == last) {
                     batch.has_ended = true;
-                    // Whoever hears of the end gets the items that come after it in the next one.
+                    // Items that come after the end was told belong to the next epoch.
                     if is_used_up && batch.items.is_empty() {
                         shuffle.begin_epoch();
                     }
