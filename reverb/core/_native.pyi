@@ -624,6 +624,11 @@ class ColumnHistory:
     """The values of one column that a writer keeps. A leaf for `tree` and `tf.nest`."""
 
     @property
+    def shape(self) -> tuple[int, ...]:
+        """`[steps, ...]`, with all steps of the history, also those without a value."""
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
+    @property
     def _data_references(self) -> list[CellRef | None]:
         """As in `TrajectoryColumn`; begins with the oldest value that is kept."""
     def __len__(self) -> int: ...

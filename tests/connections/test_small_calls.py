@@ -71,7 +71,9 @@ def test_the_name_of_a_table_is_a_text():
     with reverb.Server([reverb.Table.queue("a", 10)]) as server:
         client = reverb.Client(f"localhost:{server.port}")
         for call in (client.reset, client.pause_table, client.resume_table):
-            with pytest.raises(TypeError, match="table must be a str, the name of a table, got 5"):
+            with pytest.raises(
+                TypeError, match="table must be a str, the name of a table, got int"
+            ):
                 call(5)
 
 

@@ -286,3 +286,21 @@ def test_configure_may_come_again_between_chunks(serve):
         for step in range(1, 6):
             writer.append(step)
         assert writer.history[-5:].numpy().tolist() == [1, 2, 3, 4, 5]
+
+
+def test_a_column_tells_its_shape_and_dtype(serve):
+    client = serve(testing.table())
+    writer = client.trajectory_writer(2)
+    for step in range(5):
+        writer.append({"x": np.full((2, 3), step, np.float32), "y": str(step)})
+        column = writer.history["x"]
+        # All steps, also those that items may not refer to any more.
+        assert column.shape == (len(column), 2, 3) == (step + 1, 2, 3)
+        assert column.dtype == np.float32
+        assert writer.history["y"].shape == (step + 1,)
+    column = writer.history["x"]
+    writer.end_episode()
+    assert column.shape == (0, 2, 3)
+    assert len(column) == 0
+    with pytest.raises(TypeError, match="must be TrajectoryColumn objects"):
+        writer.create_item("table", 1.0, {"x": column})

@@ -286,6 +286,23 @@ impl ColumnHistory {
         self.writer.lane().lock().history_len() as usize
     }
 
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let shape: Shape = {
+            let lane = self.writer.lane().lock();
+            let spec = lane.spec(self.column).ok_or_else(|| self.no_value()).or_raise()?;
+            let steps = std::iter::once(lane.history_len() as usize);
+            steps.chain(spec.shape.iter().copied()).collect()
+        };
+        PyTuple::new(py, shape.iter())
+    }
+
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let dtype = self.writer.lane().lock().spec(self.column).map(|spec| spec.dtype);
+        dtype::to_numpy(py, dtype.ok_or_else(|| self.no_value()).or_raise()?)
+    }
+
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<TrajectoryColumn> {
         let lane = self.writer.lane().lock();
         let len = lane.history_len() as i64;
@@ -334,6 +351,10 @@ impl ColumnHistory {
 }
 
 impl ColumnHistory {
+    fn no_value(&self) -> Error {
+        Error::failed_precondition(format!("Column {} has no value yet", self.label))
+    }
+
     /// Oldest step whose value is kept; 0 if there is none.
     fn oldest(&self, lane: &Lane) -> u64 {
         lane.cells(self.column).next().map_or(0, |(step, _)| step)

@@ -89,6 +89,11 @@ impl Lane {
         }
     }
 
+    /// Type and shape of a column's cells; `None` before its first one.
+    pub fn spec(&self, column: usize) -> Option<&CellSpec> {
+        self.columns[column].spec.as_deref()
+    }
+
     /// Number of known columns.
     pub fn num_columns(&self) -> usize {
         self.columns.len()
