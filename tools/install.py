@@ -32,7 +32,7 @@ else:
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PIP = ["-m", "pip", "--disable-pip-version-check"]
 UV = [sys.executable, "-m", "uv"]
-# What uv reads for a setting of pip.
+# The variable of uv for each setting of pip.
 VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
     "cert": "SSL_CERT_FILE",

@@ -92,7 +92,7 @@ def test_the_time_that_a_batch_may_take(run, options):
     async def program(client):
         async with client.batches("queue", 2, timeout_ms=50, **options) as batches:
             for _ in range(2):
-                text = "no element after 0.05 s, waiting for a sample of table queue"
+                text = "no element after 50 ms, waiting for a sample of table queue"
                 with pytest.raises(errors.DeadlineExceededError, match=text):
                     await anext(batches)
             await client.insert_batch([np.arange(2.0)], {"queue": 1.0})

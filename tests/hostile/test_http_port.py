@@ -43,7 +43,7 @@ def server():
         yield server
 
 
-def is_ready(server, timeout=1.0):
+def is_ready(server, timeout=5.0 * PATIENCE):
     url = f"http://127.0.0.1:{server.http_port}/readyz"
     with urllib.request.urlopen(url, timeout=timeout) as answer:
         return answer.status == 200

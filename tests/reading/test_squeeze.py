@@ -72,7 +72,7 @@ def test_every_way_to_a_batch_takes_it(client):
         {"transform": lambda batch: batch},
         {"convert": lambda batch: batch},
         {"partial": True},
-        {"rate_limiter_timeout_ms": 10_000},
+        {"end_after_ms": 10_000},
     ):
         with reverb.batches(client, "table", 4, squeeze=True, **more) as batches:
             check(next(batches).data)
