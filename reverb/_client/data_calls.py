@@ -3,7 +3,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -246,7 +246,7 @@ class Calls:
         *,
         out: Any = None,
         partial: bool = True,
-        ragged: str = "error",
+        ragged: Literal["error", "pad", "packed"] = "error",
         pad: Any = 0,
         pad_to_multiple_of: int | None = None,
         columns: Any = None,
@@ -541,7 +541,7 @@ class Calls:
         keys: Any,
         *,
         columns: Any = None,
-        ragged: str = "error",
+        ragged: Literal["error", "pad", "packed"] = "error",
         pad: Any = 0,
         pad_to_multiple_of: int | None = None,
         squeeze: bool = False,

@@ -7,7 +7,7 @@ import functools
 import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -321,7 +321,7 @@ class Client:
         *,
         out: Any = None,
         partial: bool = True,
-        ragged: str = "error",
+        ragged: Literal["error", "pad", "packed"] = "error",
         pad: Any = 0,
         pad_to_multiple_of: int | None = None,
         columns: Any = None,
@@ -613,7 +613,7 @@ class Client:
         keys: Any,
         *,
         columns: Any = None,
-        ragged: str = "error",
+        ragged: Literal["error", "pad", "packed"] = "error",
         pad: Any = 0,
         pad_to_multiple_of: int | None = None,
         squeeze: bool = False,

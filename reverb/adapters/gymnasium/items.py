@@ -2,6 +2,7 @@
 """The kinds of items of a recorder: transitions, sequences or episodes."""
 
 import dataclasses
+from typing import Literal
 
 from reverb.adapters.gymnasium.checks import check_at_least, check_choice, check_discount
 
@@ -71,7 +72,7 @@ class Sequences:
     stride: int | None = None
     burn_in: int = 0
     discount: float = 0.99
-    short_episodes: str = "drop"
+    short_episodes: Literal["drop", "keep"] = "drop"
 
     def __post_init__(self) -> None:
         check_at_least(1, "length", self.length)
