@@ -110,7 +110,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
 .PHONY: help setup build quick release lines test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax lint check docs-rust fix proto clients bench \
-	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme test-integrations docs docs-pages wheel \
+	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme notebooks-in-jax notebooks-in-learners test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments installed-wheels
 
 help: ## print this list
@@ -254,7 +254,8 @@ demo-quick: build $(TF_AGENTS_ENV)/.wheel-done $(ACME_ENV)/.wheel-done $(RAY_ENV
 
 # Executed copies are what `make docs` shows; those with small settings are not worth showing.
 RUN_NOTEBOOKS := $(if $(REVERB_NOTEBOOK_QUICK),,--executed notebooks/executed)
-notebooks: notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme ## run notebooks/, each in the environment that it names
+ALL_NOTEBOOKS := $(addprefix notebooks-in-,tensorflow tf-agents acme jax $(if $(REVERB_NOTEBOOK_QUICK),,learners))
+notebooks: $(ALL_NOTEBOOKS) ## run notebooks/, each in the environment that it names
 
 notebooks-in-tensorflow: $(NOTEBOOK_DONE) $(NOTEBOOK_ENV)/.wheel-done
 	$(NOTEBOOK_ENV)/bin/python tools/run_notebooks.py $(RUN_NOTEBOOKS) --environment tensorflow $(NOTEBOOKS)
@@ -265,7 +266,13 @@ notebooks-in-tf-agents: $(TF_AGENTS_ENV)/.wheel-done
 notebooks-in-acme: $(ACME_ENV)/.wheel-done
 	$(ACME_ENV)/bin/python tools/run_notebooks.py $(RUN_NOTEBOOKS) --environment acme $(NOTEBOOKS)
 
-notebooks-quick: $(NOTEBOOK_DONE) $(NOTEBOOK_ENV)/.wheel-done $(TF_AGENTS_ENV)/.wheel-done $(ACME_ENV)/.wheel-done ## run notebooks/ with small settings, for CI
+notebooks-in-jax: $(JAX_ENV)/.wheel-done
+	$(JAX_ENV)/bin/python tools/run_notebooks.py $(RUN_NOTEBOOKS) --environment jax $(NOTEBOOKS)
+
+notebooks-in-learners: $(LEARNERS_ENV)/.wheel-done
+	$(LEARNERS_ENV)/bin/python tools/run_notebooks.py $(RUN_NOTEBOOKS) --environment learners $(NOTEBOOKS)
+
+notebooks-quick: $(NOTEBOOK_DONE) $(NOTEBOOK_ENV)/.wheel-done $(TF_AGENTS_ENV)/.wheel-done $(ACME_ENV)/.wheel-done $(JAX_ENV)/.wheel-done ## run notebooks/ with small settings, for CI (not those for PyTorch, whose packages are large)
 	REVERB_NOTEBOOK_QUICK=1 $(MAKE) --jobs=2 notebooks
 
 docs: docs-pages docs-rust ## build the documentation into site/ (EXECUTED=1: run the notebooks first, for their output)
@@ -359,11 +366,11 @@ $(RAY_ENV)/.setup-done: $(SETUP_DONE)
 	touch $@
 
 $(LEARNERS_ENV)/.setup-done: $(SETUP_DONE)
-	$(INSTALL) $(@D) --python $(PYTHON) --extras test,gymnasium,torch,sb3,torchrl,learners
+	$(INSTALL) $(@D) --python $(PYTHON) --extras test,gymnasium,torch,sb3,torchrl,learners,notebooks
 	touch $@
 
 $(JAX_ENV)/.setup-done: $(SETUP_DONE)
-	$(INSTALL) $(@D) --python $(PYTHON) --extras test,gymnasium,jax,jax-demo
+	$(INSTALL) $(@D) --python $(PYTHON) --extras test,gymnasium,jax,jax-demo,notebooks
 	touch $@
 
 $(PYTHON_SETUPS): .venvs/%/.setup-done: $(SETUP_DONE)
