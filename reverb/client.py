@@ -754,7 +754,8 @@ class Client:
     def update_priorities(self, table: str, keys: Any, priorities: Any) -> None:
         """Updates priorities from arrays; otherwise as `mutate_priorities`, and faster.
 
-        If a key occurs several times, its last priority counts.
+        If a key occurs several times, its last priority counts. Keys that are not in the table, for
+        example because their items were evicted, are ignored.
 
         Args:
           table: Name of the table.

@@ -159,9 +159,9 @@ class SampleToInsertRatio(RateLimiter):
         needed = 2 * max(1.0, samples_per_insert)
         if max_diff - min_diff < needed:
             raise InvalidArgumentError(
-                "The size of error_buffer must be at least max(1.0, samples_per_insert) on each "
-                f"side, {needed} in all, got {max_diff - min_diff}: samples and inserts would wait "
-                "for each other."
+                "The size of error_buffer must be at least max(1.0, samples_per_insert) = "
+                f"{needed / 2} on each side, got {(max_diff - min_diff) / 2}: samples and inserts "
+                "would wait for each other."
             )
         if max_diff < offset:
             _logger.warning(

@@ -20,18 +20,18 @@ queue = reverb.Table.queue(
 
 
 async def work(client, worker):
-    """Stands for an inference server: one token after another, of any number."""
+    """Stands for an inference server: responses of any length, each one item."""
     rng = np.random.default_rng(worker)
-    async with client.sequence_writer("responses", None, max_sequence_length=MAX_TOKENS) as writer:
-        for number in range(RESPONSES):
-            prompt, began_with = worker * RESPONSES + number, version
-            length = rng.integers(4, MAX_TOKENS + 1)
-            for position in range(length):
-                await asyncio.sleep(0)
-                token = {"token": np.int32(rng.integers(1000)), "log_prob": np.float32(-1)}
-                token |= {"prompt": np.int64(prompt), "version": np.int64(began_with)}
-                await writer.append(token, is_last=position == length - 1)
-            await writer.flush(2)  # No more than two responses wait for the queue.
+    for number in range(RESPONSES):
+        await asyncio.sleep(0)  # Here the model writes.
+        length = rng.integers(4, MAX_TOKENS + 1)
+        response = {
+            "token": rng.integers(1000, size=length).astype(np.int32),
+            "log_prob": np.full(length, -1, np.float32),
+            "prompt": np.array([worker * RESPONSES + number]),
+            "version": np.array([version]),
+        }
+        await client.insert_sequence(response, {"responses": 1.0})  # Waits while it is full.
 
 
 async def learn(client):

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offline learning: a data set in a table, read in epochs; behaviour cloning of a linear policy."""
 
-import itertools
-
 import numpy as np
 
 import reverb
 
-ROWS, BATCH, EPOCHS = 1_000, 100, 20  # A batch size that divides the rows keeps epochs apart.
+ROWS, BATCH, EPOCHS = 1_000, 64, 20
 
 rng = np.random.default_rng(0)
 expert = np.array([1.0, -2.0, 0.5, 3.0], np.float32)
@@ -30,14 +28,15 @@ with reverb.Server([table]) as server:
     client = reverb.Client(f"localhost:{server.port}")
     client.insert_batch(demonstrations, {"demonstrations": 1.0})
 
-    weights = np.zeros(4, np.float32)
-    with reverb.batches(client, "demonstrations", BATCH) as batches:
-        for batch in itertools.islice(batches, EPOCHS * ROWS // BATCH):
-            assert len(set(batch.info.epoch.tolist())) == 1
-            observation = batch.data["observation"][:, 0]  # [B, T, ...] with T = 1.
-            error = observation @ weights - batch.data["action"][:, 0]
-            weights -= 0.1 * observation.T @ error / BATCH
-    # `batches` had fetched two more of the next epoch by then; they count as sampled.
+    weights, seen = np.zeros(4, np.float32), 0
+    # No batch spans two epochs, so the last one of each is shorter; `drop_last=True` drops it.
+    with client.batches("demonstrations", BATCH, epochs=EPOCHS, squeeze=True) as batches:
+        for batch in batches:
+            observation, action = batch.data["observation"], batch.data["action"]
+            error = observation @ weights - action
+            weights -= 0.1 * observation.T @ error / len(error)
+            seen += len(error)
+    assert seen == EPOCHS * ROWS
 
 print(f"learned {weights}, the expert has {expert}")
 assert np.allclose(weights, expert, atol=1e-2)

@@ -92,7 +92,7 @@ INSERT = {
         lambda c: c.insert([1, 2], {"signed": 1.0}),
         errors.SignatureMismatchError,
         "Unable to create an item in table 'signed': the trajectory has 2 columns but the table "
-        "signature has 1. Trajectory: 0: Tensor<name: 'a', dtype: int64, shape: []>, 1: "
+        "signature has 1. Trajectory: 0: Tensor<name: '', dtype: int64, shape: []>, 1: "
         f"Tensor<name: '', dtype: int64, shape: []>. {SIGNED}",
     ),
     "a batch for no table": (

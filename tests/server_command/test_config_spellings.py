@@ -92,8 +92,8 @@ def table_of(text):
             "error_buffer: 40",
             "error_buffer: 1",
             "10: tables[0].rate_limiter.sample_to_insert_ratio.error_buffer does not fit: The size "
-            "of error_buffer must be at least max(1.0, samples_per_insert) on each side, 8.0 in "
-            "all, got 2.0: samples and inserts would wait for each other.",
+            "of error_buffer must be at least max(1.0, samples_per_insert) = 4.0 on each side, "
+            "got 1.0: samples and inserts would wait for each other.",
         ),
         (
             "error_buffer: 40",

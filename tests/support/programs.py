@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from support import fork_server
-from support.waiting import DEADLINE_S
+from support.waiting import DEADLINE_S, wait_until
 
 _PROC = pathlib.Path("/proc")
 # Where a program finds `support`, as the tests do.
@@ -116,8 +116,11 @@ class Program:
         self._process.stdin.flush()
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to it."""
+        """Sends a signal to it. After a SIGSTOP it stands still when this returns."""
         self._process.send_signal(number)
+        # On a busy machine some of its threads run until one of them has seen the signal.
+        if number == signal.SIGSTOP:
+            wait_until(lambda: _is_stopped(self._process.pid))
 
     def kill(self) -> None:
         """Ends it on the spot, as a crash would."""
@@ -179,6 +182,11 @@ def run(
 
 # The same in an interpreter of its own.
 run_fresh = functools.partial(run, kind=FreshProgram)
+
+
+def _is_stopped(pid: int) -> bool:
+    states = (it.read_text().rpartition(") ")[2][0] for it in _PROC.glob(f"{pid}/task/*/stat"))
+    return all(state == "T" for state in states)
 
 
 def resident_bytes(pid: int | str = "self") -> int:

@@ -40,7 +40,7 @@ impl ItemSelector {
         if self.taken.swap(true, Ordering::AcqRel) {
             return Err(Error::invalid_argument(format!(
                 "{purpose} is a selector object that is already in use; every table needs its own for sampling and for \
-                 removing. Make a new one: {}",
+                 removing. Make a new one, for example reverb.selectors.Fifo(); this one is a {}",
                 self.__repr__()
             )))
             .or_raise();

@@ -87,10 +87,8 @@ impl ColumnNames {
     /// Compares the names with those of a signature.
     pub fn order_in(&self, signature: &Signature) -> ColumnOrder {
         let wanted = || signature.0.iter().map(|spec| &spec.path);
-        // A different number of columns has an error of its own, which names the columns.
-        let is_comparable = self.0.len() == signature.0.len()
-            && self.0.iter().any(ColumnPath::has_name)
-            && wanted().any(ColumnPath::has_name);
+        // A different number of columns has an error of its own.
+        let is_comparable = self.0.len() == signature.0.len() && self.have_names(signature);
         if !is_comparable || self.0.iter().zip(wanted()).all(|(path, want)| path.may_be(want)) {
             return ColumnOrder::Same;
         }
@@ -99,12 +97,21 @@ impl ColumnNames {
         order.map_or(ColumnOrder::Foreign, ColumnOrder::Other)
     }
 
+    /// True if some columns of both sides have names.
+    fn have_names(&self, signature: &Signature) -> bool {
+        self.0.iter().any(ColumnPath::has_name)
+            && signature.0.iter().any(|spec| spec.path.has_name())
+    }
+
     /// Order of the columns in the signature of `table`, for tables that match by name.
     ///
     /// # Errors
     ///
-    /// `SignatureMismatch` with both lists of names.
+    /// `SignatureMismatch` with both lists of names, or with the names that only one side has.
     pub fn by_name(&self, table: &str, signature: &Signature) -> Result<Option<Vec<usize>>> {
+        if self.0.len() != signature.0.len() && self.have_names(signature) {
+            return Err(self.other_number(table, signature));
+        }
         match self.order_in(signature) {
             ColumnOrder::Same => Ok(None),
             ColumnOrder::Other(order) => Ok(Some(order)),
@@ -114,6 +121,28 @@ impl ColumnNames {
                 signature.names(),
             ))),
         }
+    }
+
+    fn other_number(&self, table: &str, signature: &Signature) -> Error {
+        let wanted: Vec<_> = signature.0.iter().map(|spec| spec.path.clone()).collect();
+        let without = |these: &[ColumnPath], those: &[ColumnPath]| {
+            Self(these.iter().filter(|it| !those.contains(it)).cloned().collect())
+        };
+        let (foreign, missing) = (without(&self.0, &wanted), without(&wanted, &self.0));
+        let mut told = Vec::new();
+        if !foreign.0.is_empty() {
+            told.push(format!("the signature lacks {foreign}"));
+        }
+        if !missing.0.is_empty() {
+            told.push(format!("the trajectory lacks {missing}"));
+        }
+        Error::signature_mismatch(format!(
+            "Unable to create an item in table '{table}': the trajectory has {} columns but the \
+             table signature has {}: {}.",
+            self.0.len(),
+            wanted.len(),
+            told.join(", and "),
+        ))
     }
 
     /// Warning for columns that are stored by position under other names; `None` if there are none.

@@ -120,7 +120,9 @@ impl Signature {
             .iter()
             .enumerate()
             .map(|(i, (dtype, shape))| {
-                let name = self.0.get(i).map_or("", |spec| spec.name.as_str());
+                // With another number of columns, names by position would be wrong.
+                let spec = self.0.get(i).filter(|_| columns.len() == self.0.len());
+                let name = spec.map_or("", |spec| spec.name.as_str());
                 entry(i, name, *dtype, &shape_text(shape.iter()))
             })
             .collect();

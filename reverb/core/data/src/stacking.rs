@@ -137,7 +137,7 @@ pub fn different_shapes(column: usize, one: &ColumnSpec, another: &ColumnSpec) -
     }
     Error::invalid_argument(format!(
         "The items of a batch must have the same shapes, but column {column} is {this} in one and {that} in another. \
-         Sample such tables item by item, or store sequences of equal length.",
+         Sample such tables with ragged=\"pad\" or \"packed\", item by item, or store sequences of equal length.",
     ))
 }
 
