@@ -56,10 +56,7 @@ class Where:
     @property
     def has_bounds(self) -> bool:
         """Whether any bound is given; if not, all items fulfil the condition."""
-        return any(
-            pair is not None and (pair[0] is not None or pair[1] is not None)
-            for pair in (self.priority, self.times_sampled, self.inserted_at)
-        )
+        return bool(self.to_proto().ByteSize())
 
     def to_proto(self) -> Any:
         """Makes a `reverb.ItemCondition` message."""
@@ -106,7 +103,8 @@ def _bounds(argument: str, form: str, pair: Any, number: Any) -> tuple[Any, Any]
             f"{argument} must be a pair {form} whose first number is not greater than the second, "
             f"got {pair!r}"
         )
-    return low, high
+    # Infinite ends are no bounds.
+    return None if low == -math.inf else low, None if high == math.inf else high
 
 
 def _number(value: Any) -> float:

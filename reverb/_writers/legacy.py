@@ -177,7 +177,10 @@ class Writer:
     def __del__(self) -> None:
         if not self.__dict__.get("_closed", True):
             _logger.warning("A writer was dropped without close; it is closed now.")
-            self.close()
+            try:
+                self.close()
+            except ReverbError as error:
+                _logger.warning("Items of a dropped writer were not confirmed: %s", error)
 
     @shown
     def __repr__(self) -> str:

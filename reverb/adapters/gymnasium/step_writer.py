@@ -17,6 +17,7 @@ from reverb.adapters.gymnasium.waiting import (
     STOP_POLL_MS,
     STOPPED_CLOSE_TIMEOUT_MS,
     Waiting,
+    reason_of,
 )
 
 __all__ = ["NewItems", "Priority", "Step", "StepWriter"]
@@ -185,13 +186,22 @@ class StepWriter:
         while not self.is_stopped:
             left_ms = (deadline - time.monotonic()) * 1000
             if left_ms <= 0:
-                self._writer.flush(timeout_ms=1)  # Its error has the reason.
+                self._raise_reason()
                 return
             if self._writer._is_confirmed_within(0, math.ceil(min(left_ms, STOP_POLL_MS))):
                 return
         with contextlib.suppress(errors.ReverbError):
             self._writer._is_confirmed_within(0, STOPPED_CLOSE_TIMEOUT_MS)
         self._writer._report_unconfirmed()
+
+    def _raise_reason(self) -> None:
+        """Raises the error of the timeout of `close`, unless all items are confirmed by now."""
+        try:
+            self._writer.flush(timeout_ms=1)
+        except errors.DeadlineExceededError as error:
+            raise errors.DeadlineExceededError(
+                f"close did not finish within {CLOSE_TIMEOUT_MS // 1000} s. {reason_of(error)}"
+            ) from None
 
     def leave(self, exc_type: type[BaseException]) -> None:
         """Closes at the end of a block that an exception has left, as a writer does."""

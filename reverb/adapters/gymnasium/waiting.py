@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from reverb import errors
 
-__all__ = ["Stop", "Waiting"]
+__all__ = ["Stop", "Waiting", "reason_of"]
 
 # How soon a wait notices that `stop` is set, in milliseconds.
 STOP_POLL_MS = 50
@@ -90,10 +90,15 @@ class Waiting(NamedTuple):
     def _raise_reason(self, writer: Any, num_items: int) -> None:
         """Raises the error of the timeout, unless the items are confirmed by now."""
         try:
-            # Its text has the reason.
             writer.flush(num_items, timeout_ms=1)
         except errors.DeadlineExceededError as error:
             raise errors.DeadlineExceededError(
                 f"step_timeout_s={self.timeout_s:g} has passed. The step is recorded; what the "
-                f"environment returned is in the result of this error. {error}"
+                f"environment returned is in the result of this error. {reason_of(error)}"
             ) from None
+
+
+def reason_of(error: errors.DeadlineExceededError) -> str:
+    """Returns the part of a flush's error that tells what it waited for, without its own limit."""
+    text = str(error)
+    return text.partition(" ms. ")[2] or text

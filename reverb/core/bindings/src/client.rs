@@ -30,7 +30,7 @@ use crate::array::{all_values, parse_leaves};
 use crate::batch::{self, BatchAnswer, Lent};
 use crate::batch_options::BatchOptions;
 use crate::batched_writer::BatchedTrajectoryWriter;
-use crate::closing::{Open, is_closed};
+use crate::closing::{Open, is_closed, or_closed};
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
 use crate::legacy_writer::Writer;
@@ -95,8 +95,7 @@ impl Client {
         T: Send,
         F: Future<Output = Result<T>> + Send,
     {
-        let closed = self.of_parts(|parts| parts.open.closed()).or_raise()?;
-        wait(py, closed.or_ended(call))
+        wait(py, or_closed(call, || self.of_parts(|parts| parts.open.closed())))
     }
 
     /// Group at the address.

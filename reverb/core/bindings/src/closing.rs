@@ -24,20 +24,31 @@ impl Open {
     }
 }
 
-impl Closed {
-    /// Runs a call until it ends or the client is closed, which drops it.
-    ///
-    /// # Errors
-    ///
-    /// `FailedPrecondition` if the client is closed before the call has ended.
-    pub(crate) async fn or_ended<T>(mut self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let call = pin!(call);
-        tokio::select! {
-            // A call that is ready costs nothing more.
-            biased;
-            result = call => result,
-            _ = self.0.changed() => Err(is_closed()),
+/// Runs a call until it ends or its client is closed, which drops it. `closed` is asked if the call
+/// is not ready at once.
+///
+/// # Errors
+///
+/// `FailedPrecondition` if the client is closed before the call has ended.
+pub(crate) async fn or_closed<T>(
+    call: impl Future<Output = Result<T>>,
+    closed: impl FnOnce() -> Result<Closed>,
+) -> Result<T> {
+    let end = async {
+        match closed() {
+            Ok(mut closed) => {
+                let _ = closed.0.changed().await;
+                is_closed()
+            }
+            Err(error) => error,
         }
+    };
+    let (call, end) = (pin!(call), pin!(end));
+    tokio::select! {
+        // A call that is ready costs nothing more.
+        biased;
+        result = call => result,
+        error = end => Err(error),
     }
 }
 

@@ -361,6 +361,9 @@ impl Report {
             Err(error) if is_unreachable(&error) => {
                 (format!("The server cannot be reached: {}", error.message()), true)
             }
+            Err(_) if table.is_empty() && self.session.leads_to_group() => {
+                ("A server of the group works on it, or is away; `reverb why` tells.".into(), false)
+            }
             Err(_) if table.is_empty() => {
                 ("The server works on it, and answers other calls.".into(), false)
             }

@@ -485,9 +485,9 @@ fn have_same_chunks(one: &NewItem, another: &NewItem) -> bool {
     // A table with its columns in another order may list the chunks in another order.
     let is_same_set = || {
         let keys: HashSet<u64> = one.iter().map(reverb_data::Chunk::key).collect();
-        one.len() > 1 && another.iter().all(|chunk| keys.contains(&chunk.key()))
+        another.iter().all(|chunk| keys.contains(&chunk.key()))
     };
-    one.len() == another.len() && (is_same_list() || is_same_set())
+    one.len() == another.len() && (is_same_list() || (one.len() > 1 && is_same_set()))
 }
 
 /// The message of these items. Items of one step or sequence follow each other and share their
