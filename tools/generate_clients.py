@@ -21,7 +21,10 @@ import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "reverb"
-TEXTS = [PACKAGE / "_client" / name for name in ("data_calls.py", "writer_calls.py", "calls.py")]
+TEXTS = [
+    PACKAGE / "_client" / f"{name}.py"
+    for name in ("data_calls", "item_calls", "writer_calls", "calls")
+]
 BLOCKING = PACKAGE / "client.py"
 AWAITED = PACKAGE / "aio" / "client.py"
 STUB = PACKAGE / "core" / "_native.pyi"
