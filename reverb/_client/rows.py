@@ -21,7 +21,7 @@ def step_of(
 ) -> tuple[list[Any], native.ColumnNames, dict[str, float], dict[str, float] | None]:
     """Returns the arguments of the native `insert`."""
     removal = None
-    # What nearly all calls pass needs no more checks, which would take a tenth of a microsecond.
+    # Nearly all calls pass such a dict. More checks of it would take a tenth of a microsecond.
     if removal_priorities is not None or type(priorities) is not dict or not priorities:
         _check_tables(priorities, removal_priorities)
         removal = None if removal_priorities is None else dict(removal_priorities)
