@@ -82,7 +82,8 @@ class Waiting(NamedTuple):
             try:
                 if writer._is_confirmed_within(num_items, math.ceil(min(left_ms, STOP_POLL_MS))):
                     return True
-            except errors.UnavailableError:
+            except (errors.UnavailableError, errors.TableNotFoundError):
+                # The server is gone, or another one has its port.
                 if not self.is_stopped:
                     raise
         return False
