@@ -17,7 +17,7 @@ from reverb.adapters.gymnasium import (
     Recorder,
     Sequences,
     Transitions,
-    step_writer,
+    waiting,
 )
 from support.coded_env import CodedEnv
 from support.waiting import Background, wait_until
@@ -254,13 +254,15 @@ def test_pressure_is_waited_for_and_said(caplog, reported_waits):
 
 
 def test_close_does_not_wait_for_ever(monkeypatch):
-    monkeypatch.setattr(step_writer, "CLOSE_TIMEOUT_MS", 200)
+    monkeypatch.setattr(waiting, "CLOSE_TIMEOUT_MS", 200)
     with testing.server([closed_table()]) as client:
         envs = environments(p_end=0.0)
         recorder = Recorder(envs, client, "replay")
         recorder.reset(seed=1)
         for _ in range(4):
             recorder.step(actions())
-        with pytest.raises(errors.DeadlineExceededError, match="rate limiter"):
+        with pytest.raises(
+            errors.DeadlineExceededError, match=r"close did not finish within 0.2 s.*rate limiter"
+        ):
             recorder.close()
         assert envs.closed

@@ -123,7 +123,7 @@ def test_close_waits_for_2_s_after_the_run(server, path, kind, log, monkeypatch)
 
 def test_a_run_that_ends_while_close_waits(server, kind, log, monkeypatch):
     monkeypatch.setattr("reverb.adapters.gymnasium.step_writer.STOPPED_CLOSE_TIMEOUT_MS", 200)
-    monkeypatch.setattr("reverb.adapters.gymnasium.step_writer.CLOSE_TIMEOUT_MS", 3_600_000)
+    monkeypatch.setattr("reverb.adapters.gymnasium.waiting.CLOSE_TIMEOUT_MS", 3_600_000)
     stop = threading.Event()
     case = Case(kind, server.localhost_client(), stop=stop, max_unconfirmed_items=100)
     for _ in range(10):
@@ -150,6 +150,23 @@ def test_no_step_fails_for_the_server_after_the_run(server, path, kind, final):
     case.recorder.reset()
     case.step()
     Background(case.recorder.close).result()
+
+
+def test_no_step_fails_if_another_server_has_the_port(server, kind):
+    client = reverb.Client(f"{HOSTS['remote']}:{server.port}", connect_timeout_s=HOUR_S)
+    stop = threading.Event()
+    case = Case(kind, client, stop=stop)
+    waiting_step = blocked_step(case, server)
+    stop.set()
+    server.stop()
+    before = case.t(waiting_step.result())
+    with reverb.Server([testing.table("other")], port=server.port) as other:
+        wait_until(lambda: ("InsertStream", "NOT_FOUND") in other.status().traffic.calls)
+        for number in range(1, 30):
+            assert case.t(case.step()) == before + number
+        case.recorder.reset()
+        case.step()
+        Background(case.recorder.close).result()
 
 
 def test_a_server_that_ends_before_the_run_is_an_error(server, path, kind):

@@ -16,7 +16,7 @@ from reverb.adapters.gymnasium.library import gymnasium
 from reverb.adapters.gymnasium.nests import check_space
 from reverb.adapters.gymnasium.step_recorder import StepRecorder
 from reverb.adapters.gymnasium.step_writer import Priority
-from reverb.adapters.gymnasium.waiting import Stop, Waiting
+from reverb.adapters.gymnasium.waiting import SERVER_IS_GONE, Stop, Waiting
 
 __all__ = ["Recorder"]
 
@@ -204,7 +204,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
             result = self.env.step(actions)
             try:
                 self._record(actions, *result)
-            except errors.UnavailableError as error:
+            except SERVER_IS_GONE as error:
                 self._steps.end_without_server(error)
                 return result
         except BaseException:

@@ -14,7 +14,7 @@ from reverb.adapters.gymnasium.infos import KeptInfos
 from reverb.adapters.gymnasium.item_columns import COLUMNS, ItemColumns
 from reverb.adapters.gymnasium.items import Items
 from reverb.adapters.gymnasium.step_writer import Priority, StepWriter
-from reverb.adapters.gymnasium.waiting import Waiting
+from reverb.adapters.gymnasium.waiting import SERVER_IS_GONE, Waiting
 
 __all__ = ["StepRecorder"]
 
@@ -125,7 +125,7 @@ class StepRecorder:
             return
         try:
             self._begin(observation, where)
-        except errors.UnavailableError as error:
+        except SERVER_IS_GONE as error:
             self.end_without_server(error)
 
     def check_next_step(self) -> None:
@@ -225,7 +225,7 @@ class StepRecorder:
             self.lose_step()
             raise
 
-    def end_without_server(self, error: errors.UnavailableError) -> None:
+    def end_without_server(self, error: errors.ReverbError) -> None:
         """Ends the record, if the run has ended; otherwise raises the error.
 
         From then on `is_over` is true, and the environment goes on unrecorded.
@@ -251,7 +251,7 @@ class StepRecorder:
             going = self._steps > 0
             if going.any() and not self.is_over:
                 self._end(going, interrupted=True)
-        except errors.UnavailableError as error:
+        except SERVER_IS_GONE as error:
             self.end_without_server(error)
         finally:
             self._writer.close()

@@ -2,8 +2,6 @@
 """The writer of a recorder: tables, priorities, and the limit of unconfirmed items."""
 
 import contextlib
-import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,13 +10,7 @@ import numpy as np
 import reverb
 from reverb import errors, specs
 from reverb.adapters.gymnasium.nests import map_nest
-from reverb.adapters.gymnasium.waiting import (
-    CLOSE_TIMEOUT_MS,
-    STOP_POLL_MS,
-    STOPPED_CLOSE_TIMEOUT_MS,
-    Waiting,
-    reason_of,
-)
+from reverb.adapters.gymnasium.waiting import STOPPED_CLOSE_TIMEOUT_MS, Waiting
 
 __all__ = ["NewItems", "Priority", "Step", "StepWriter"]
 
@@ -182,26 +174,11 @@ class StepWriter:
             self._writer.close()
 
     def _flush_at_the_end(self) -> None:
-        deadline = time.monotonic() + CLOSE_TIMEOUT_MS / 1000
-        while not self.is_stopped:
-            left_ms = (deadline - time.monotonic()) * 1000
-            if left_ms <= 0:
-                self._raise_reason()
-                return
-            if self._writer._is_confirmed_within(0, math.ceil(min(left_ms, STOP_POLL_MS))):
-                return
+        if self._waiting.until_all_confirmed(self._writer):
+            return
         with contextlib.suppress(errors.ReverbError):
             self._writer._is_confirmed_within(0, STOPPED_CLOSE_TIMEOUT_MS)
         self._writer._report_unconfirmed()
-
-    def _raise_reason(self) -> None:
-        """Raises the error of the timeout of `close`, unless all items are confirmed by now."""
-        try:
-            self._writer.flush(timeout_ms=1)
-        except errors.DeadlineExceededError as error:
-            raise errors.DeadlineExceededError(
-                f"close did not finish within {CLOSE_TIMEOUT_MS // 1000} s. {reason_of(error)}"
-            ) from None
 
     def leave(self, exc_type: type[BaseException]) -> None:
         """Closes at the end of a block that an exception has left, as a writer does."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from reverb import errors
 
-__all__ = ["Stop", "Waiting", "reason_of"]
+__all__ = ["SERVER_IS_GONE", "STOPPED_CLOSE_TIMEOUT_MS", "Stop", "Waiting"]
 
 # How soon a wait notices that `stop` is set, in milliseconds.
 STOP_POLL_MS = 50
@@ -15,6 +15,9 @@ STOP_POLL_MS = 50
 # Limits of the wait of `close`, in milliseconds, before and after `stop` is set.
 CLOSE_TIMEOUT_MS = 10_000
 STOPPED_CLOSE_TIMEOUT_MS = 2_000
+
+# Errors of calls when the server is gone; the second one if another server has its port.
+SERVER_IS_GONE = (errors.UnavailableError, errors.TableNotFoundError)
 
 # The longest wait for a step, in seconds: a year.
 MAX_STEP_TIMEOUT_S = 31_536_000
@@ -73,33 +76,37 @@ class Waiting(NamedTuple):
         if self.stop is None and self.timeout_s is None:
             writer.flush(num_items)
             return True
-        deadline = time.monotonic() + (math.inf if self.timeout_s is None else self.timeout_s)
+        limit_s = math.inf if self.timeout_s is None else self.timeout_s
+        text = (
+            f"step_timeout_s={limit_s:g} has passed. The step is recorded; what the environment "
+            "returned is in the result of this error."
+        )
+        return self._poll(writer, num_items, limit_s, text)
+
+    def until_all_confirmed(self, writer: Any) -> bool:
+        """Like `until_confirmed` for all items, with the limit of `close`."""
+        limit_s = CLOSE_TIMEOUT_MS / 1000
+        return self._poll(writer, 0, limit_s, f"close did not finish within {limit_s:g} s.")
+
+    def _poll(self, writer: Any, num_items: int, limit_s: float, text: str) -> bool:
+        deadline = time.monotonic() + limit_s
         while not self.is_stopped:
             left_ms = (deadline - time.monotonic()) * 1000
-            if left_ms <= 0:
-                self._raise_reason(writer, num_items)
-                return True
             try:
+                if left_ms <= 0:
+                    writer.flush(num_items, timeout_ms=1)  # Its error has the reason.
+                    return True
                 if writer._is_confirmed_within(num_items, math.ceil(min(left_ms, STOP_POLL_MS))):
                     return True
-            except (errors.UnavailableError, errors.TableNotFoundError):
-                # The server is gone, or another one has its port.
+            except errors.DeadlineExceededError as error:
+                raise errors.DeadlineExceededError(f"{text} {_reason_of(error)}") from None
+            except SERVER_IS_GONE:
                 if not self.is_stopped:
                     raise
         return False
 
-    def _raise_reason(self, writer: Any, num_items: int) -> None:
-        """Raises the error of the timeout, unless the items are confirmed by now."""
-        try:
-            writer.flush(num_items, timeout_ms=1)
-        except errors.DeadlineExceededError as error:
-            raise errors.DeadlineExceededError(
-                f"step_timeout_s={self.timeout_s:g} has passed. The step is recorded; what the "
-                f"environment returned is in the result of this error. {reason_of(error)}"
-            ) from None
 
-
-def reason_of(error: errors.DeadlineExceededError) -> str:
+def _reason_of(error: errors.DeadlineExceededError) -> str:
     """Returns the part of a flush's error that tells what it waited for, without its own limit."""
     text = str(error)
     return text.partition(" ms. ")[2] or text
