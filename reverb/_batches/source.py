@@ -112,8 +112,7 @@ class TableSource:
             return
         for _ in range(count):
             if self._postprocess is None:
-                read = self.rows if self._epochs is None else self._rows_of_epochs
-                rows = read(self._batch_size, pipe)
+                rows = self.rows(self._batch_size, pipe)
                 batch = None if rows is None else self.finished(rows)
             else:
                 batch = self._batch_of_items(self._batch_size, pipe)
@@ -145,13 +144,27 @@ class TableSource:
         return CoreBatches(self, request, ahead, convert)
 
     def rows(self, count: int, pipe: Pipe) -> ReplayBatch | None:
-        """Returns a flat batch of `count` rows, stacked by the client; `None` after the timeout."""
+        """Returns a flat batch of `count` rows; `None` after the timeout or the last epoch.
+
+        At the end of an epoch it has fewer.
+        """
+        pipe.check(self._purpose())
+        while self._epochs is None or not self._epochs.are_over:
+            out = self._out() if self._out is not None else None
+            parts = self._parts(count, out, pipe)
+            if parts is None:
+                return None
+            is_short = sum(len(part.info.key) for part in parts) < count
+            if parts and not (is_short and self._drop_last):
+                return parts[0] if len(parts) == 1 else self._joined(parts, out)
+        return None
+
+    def _parts(self, count: int, out: list[Any] | None, pipe: Pipe) -> list[ReplayBatch] | None:
+        """Samples the rows of a batch: `count`, or those until the end of the epoch."""
         parts: list[ReplayBatch] = []
-        out = self._out() if self._out is not None else None
-        whole = self._whole
+        whole, epochs = self._whole, self._epochs
         missing = count
         last_progress = time.monotonic()
-        pipe.check(self._purpose())
         while missing:
             pipe.check()
             rest = None if out is None else [column[count - missing :] for column in out]
@@ -159,6 +172,8 @@ class TableSource:
                 is_whole = whole is not None and whole.are_possible(count)
                 request = self._request(missing, out=rest, partial=not is_whole)
                 self._choose(request)
+                if epochs is not None:
+                    request.limit_to_epoch(epochs.present)
                 part = self._client._flat_batch(request)
             except errors.DeadlineExceededError as error:
                 if self._partial and parts:
@@ -174,51 +189,16 @@ class TableSource:
                 return None
             except errors.ReverbError as error:
                 raise self._explained(error, parts) from error
+            if epochs is not None and epochs.note(part):
+                break
+            if epochs is not None and parts and parts[-1].info.epoch[-1] != part.info.epoch[0]:
+                # The server was started again: what came before the start comes again.
+                part = _moved(part, out)
+                parts, missing = [], count
             parts.append(part)
             missing -= len(part.info.key)
             last_progress = time.monotonic()
-        return parts[0] if len(parts) == 1 else self._joined(parts, out)
-
-    def _rows_of_epochs(self, count: int, pipe: Pipe) -> ReplayBatch | None:
-        """Like `rows`; a batch ends with its epoch, and `None` comes after the last epoch."""
-        epochs = self._epochs
-        pipe.check(self._purpose())
-        while epochs is not None and not epochs.are_over:
-            parts: list[ReplayBatch] = []
-            out = self._out() if self._out is not None else None
-            missing = count
-            last_progress = time.monotonic()
-            while missing:
-                pipe.check()
-                rest = None if out is None else [column[count - missing :] for column in out]
-                try:
-                    request = self._request(missing, out=rest)
-                    self._choose(request)
-                    request.limit_to_epoch(epochs.present)
-                    part = self._client._flat_batch(request)
-                except errors.DeadlineExceededError as error:
-                    if self._partial and parts:
-                        break
-                    if not self._waits_too_long(last_progress, pipe, error):
-                        continue
-                    if parts:
-                        raise self._explained(error, parts) from error
-                    return None
-                except errors.ReverbError as error:
-                    raise self._explained(error, parts) from error
-                if epochs.note(part):
-                    break
-                if parts and parts[-1].info.epoch[-1] != part.info.epoch[0]:
-                    # The server was started again: what came before the start comes again.
-                    part = _moved(part, out)
-                    parts, missing = [], count
-                parts.append(part)
-                missing -= len(part.info.key)
-                last_progress = time.monotonic()
-            is_dropped = missing and self._drop_last
-            if parts and not is_dropped:
-                return parts[0] if len(parts) == 1 else self._joined(parts, out)
-        return None
+        return parts
 
     def mixed(self, parts: list[ReplayBatch]) -> ReplayBatch:
         """Joins batches of several tables into one; each row has the numbers of its table.
