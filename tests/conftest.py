@@ -134,6 +134,15 @@ def reported_waits(caplog):
 
 
 @pytest.fixture
+def left_writers(caplog):
+    """Returns a function for the lines of the log about writers that were left."""
+    caplog.set_level("WARNING")
+    reverb.logging.to_python()
+    yield lambda: [text for text in caplog.messages if "a writer was left" in text]
+    reverb.logging.to_stderr()
+
+
+@pytest.fixture
 def until():
     """Blocks until a condition holds: `until(lambda: table.info.current_size == 3)`."""
     return wait_until

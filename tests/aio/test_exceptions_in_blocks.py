@@ -56,15 +56,6 @@ def run(start, path):
     return lambda program: asyncio.run(main(program))
 
 
-@pytest.fixture
-def log(caplog):
-    """Returns a function for the lines about writers that were left."""
-    caplog.set_level("WARNING")
-    reverb.logging.to_python()
-    yield lambda: [text for text in caplog.messages if "a writer was left" in text]
-    reverb.logging.to_stderr()
-
-
 async def leave(make, client, table, error, num_items):
     """Leaves a block by `error`, and asserts that the block raises it and nothing else."""
     writer, add = await make(client, table)
@@ -81,28 +72,28 @@ async def leave(make, client, table, error, num_items):
     assert error.__context__ is None
 
 
-def test_items_are_confirmed_after_an_exception(run, make, log):
+def test_items_are_confirmed_after_an_exception(run, make, left_writers):
     async def program(client):
         await leave(make, client, "table", KeyError("mine"), 3)
         return (await client.server_info())["table"].current_size
 
     assert run(program) == 3
-    assert not log()
+    assert not left_writers()
 
 
 @pytest.mark.parametrize("kind", [asyncio.CancelledError, GeneratorExit, KeyboardInterrupt])
-def test_nothing_is_flushed_after_what_is_no_exception(run, make, log, kind):
+def test_nothing_is_flushed_after_what_is_no_exception(run, make, left_writers, kind):
     async def program(client):
         await client.insert([1], {"full": 1.0})
         await leave(make, client, "full", kind("mine"), 3)
 
     run(program)
-    wait_until(log)
-    (line,) = log()
+    wait_until(left_writers)
+    (line,) = left_writers()
     assert "with 3 items of table full that" in line
 
 
-def test_a_blocked_table_holds_an_exception_for_2_s(run, make, log):
+def test_a_blocked_table_holds_an_exception_for_2_s(run, make, left_writers):
     async def program(client):
         await client.insert([1], {"full": 1.0})
         loop = asyncio.get_running_loop()
@@ -111,11 +102,11 @@ def test_a_blocked_table_holds_an_exception_for_2_s(run, make, log):
         return loop.time() - began
 
     assert run(program) >= 2
-    wait_until(log)
-    assert "with 3 items of table full that" in log()[0]
+    wait_until(left_writers)
+    assert "with 3 items of table full that" in left_writers()[0]
 
 
-def test_items_that_are_confirmed_within_2_s_are_not_told(run, make, log):
+def test_items_that_are_confirmed_within_2_s_are_not_told(run, make, left_writers):
     async def program(client):
         await client.insert([1], {"full": 1.0})
         leaving = asyncio.create_task(leave(make, client, "full", KeyError("mine"), 3))
@@ -124,19 +115,19 @@ def test_items_that_are_confirmed_within_2_s_are_not_told(run, make, log):
         return len(batch.info.key)
 
     assert run(program) == 4
-    assert not log()
+    assert not left_writers()
 
 
-def test_a_reverb_error_is_raised_without_a_flush(run, make, log):
+def test_a_reverb_error_is_raised_without_a_flush(run, make, left_writers):
     async def program(client):
         await client.insert([1], {"full": 1.0})
         await leave(make, client, "full", reverb.DeadlineExceededError("mine"), 3)
 
     run(program)
-    assert not log()
+    assert not left_writers()
 
 
-def test_a_cancelled_flush_after_an_exception(run, make, log):
+def test_a_cancelled_flush_after_an_exception(run, make, left_writers):
     async def program(client):
         await client.insert([1], {"full": 1.0})
         writer, add = await make(client, "full")
@@ -157,8 +148,8 @@ def test_a_cancelled_flush_after_an_exception(run, make, log):
         assert isinstance(caught.value.__context__, KeyError)
 
     run(program)
-    wait_until(log)
-    assert "with 1 item of table full that" in log()[0]
+    wait_until(left_writers)
+    assert "with 1 item of table full that" in left_writers()[0]
 
 
 def test_the_end_of_a_block_after_an_exception(run, make):

@@ -4,12 +4,10 @@
 import ast
 import pathlib
 import re
-import subprocess
-import sys
 
 import pytest
 
-from support.cookbook import PROGRAMS, needs
+from support.cookbook import PROGRAMS, needs, run
 from support.waiting import PATIENCE
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -24,14 +22,7 @@ def ids(path):
 
 @pytest.mark.parametrize("program", [it for it in PROGRAMS if not needs(it)], ids=ids)
 def test_a_program_that_needs_no_library_runs(program, tmp_path):
-    done = subprocess.run(
-        [sys.executable, program],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=55 * PATIENCE * PATIENCE,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(program, tmp_path, 55 * PATIENCE * PATIENCE)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -55,15 +55,6 @@ def server(start):
     return start(reverb.Table.queue("full", 4), testing.table("open"))
 
 
-@pytest.fixture
-def log(caplog):
-    """Returns a function for the lines about writers that were left."""
-    caplog.set_level("WARNING")
-    reverb.logging.to_python()
-    yield lambda: [text for text in caplog.messages if "a writer was left" in text]
-    reverb.logging.to_stderr()
-
-
 def times(server, num_items):
     """The step that made each of the next items."""
     client = server.localhost_client()
@@ -90,7 +81,7 @@ def is_blocked(server):
 
 
 @pytest.mark.parametrize("event", [threading.Event, multiprocessing.Event])
-def test_a_step_that_waits_ends_with_the_run(server, path, kind, event, log):
+def test_a_step_that_waits_ends_with_the_run(server, path, kind, event, left_writers):
     client = reverb.Client(f"{HOSTS[path]}:{server.port}", connect_timeout_s=HOUR_S)
     stop = event()
     case = Case(kind, client, stop=stop)
@@ -103,10 +94,10 @@ def test_a_step_that_waits_ends_with_the_run(server, path, kind, event, log):
     items = before + 3
     assert times(server, items) == list(range(1, items + 1))
     case.recorder.close()
-    assert not log()
+    assert not left_writers()
 
 
-def test_close_waits_for_2_s_after_the_run(server, path, kind, log, monkeypatch):
+def test_close_waits_for_2_s_after_the_run(server, path, kind, left_writers, monkeypatch):
     monkeypatch.setattr("reverb.adapters.gymnasium.step_writer.STOPPED_CLOSE_TIMEOUT_MS", 200)
     assert waiting.STOPPED_CLOSE_TIMEOUT_MS == 2000
     client = reverb.Client(f"{HOSTS[path]}:{server.port}")
@@ -116,12 +107,12 @@ def test_close_waits_for_2_s_after_the_run(server, path, kind, log, monkeypatch)
     stop.set()
     waiting_step.result()
     case.recorder.close()
-    wait_until(log)
-    (line,) = log()
+    wait_until(left_writers)
+    (line,) = left_writers()
     assert "of table full" in line
 
 
-def test_a_run_that_ends_while_close_waits(server, kind, log, monkeypatch):
+def test_a_run_that_ends_while_close_waits(server, kind, left_writers, monkeypatch):
     monkeypatch.setattr("reverb.adapters.gymnasium.step_writer.STOPPED_CLOSE_TIMEOUT_MS", 200)
     monkeypatch.setattr("reverb.adapters.gymnasium.waiting.CLOSE_TIMEOUT_MS", 3_600_000)
     stop = threading.Event()
@@ -133,7 +124,7 @@ def test_a_run_that_ends_while_close_waits(server, kind, log, monkeypatch):
     assert closing.running
     stop.set()
     closing.result()
-    wait_until(log)
+    wait_until(left_writers)
 
 
 @pytest.mark.parametrize("final", [False, True])
@@ -229,7 +220,7 @@ def test_arguments_are_checked(server, kind):
             Case(kind, client, step_timeout_s=bad)
 
 
-def test_an_exception_that_leaves_the_block_is_not_masked(server, log, monkeypatch):
+def test_an_exception_that_leaves_the_block_is_not_masked(server, left_writers, monkeypatch):
     monkeypatch.setattr("reverb._writers.leaving.FLUSH_TIMEOUT_MS", 100)
     case = Case("single", server.localhost_client(), max_unconfirmed_items=100)
     error = KeyError("mine")
@@ -244,8 +235,8 @@ def test_an_exception_that_leaves_the_block_is_not_masked(server, log, monkeypat
         block()
     assert caught.value is error
     assert error.__context__ is None
-    wait_until(log)
-    assert "of table full" in log()[0]
+    wait_until(left_writers)
+    assert "of table full" in left_writers()[0]
 
 
 def test_an_exception_keeps_what_was_recorded(server):
@@ -266,7 +257,7 @@ def test_an_exception_keeps_what_was_recorded(server):
         case.step()
 
 
-def test_ctrl_c_in_the_block_does_not_flush(server, log):
+def test_ctrl_c_in_the_block_does_not_flush(server, left_writers):
     case = Case("single", server.localhost_client(), max_unconfirmed_items=100)
 
     def block():
@@ -277,4 +268,4 @@ def test_ctrl_c_in_the_block_does_not_flush(server, log):
 
     with pytest.raises(KeyboardInterrupt):
         block()
-    wait_until(log)
+    wait_until(left_writers)

@@ -1,12 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs of the cookbook that need PyTorch run as they stand."""
 
-import subprocess
-import sys
-
 import pytest
 
-from support.cookbook import PROGRAMS, needs
+from support.cookbook import PROGRAMS, needs, run
 
 
 @pytest.mark.timeout(300)
@@ -16,7 +13,4 @@ from support.cookbook import PROGRAMS, needs
     ids=lambda path: path.stem,
 )
 def test_a_program_runs(program, tmp_path):
-    done = subprocess.run(
-        [sys.executable, program], cwd=tmp_path, capture_output=True, text=True, timeout=280
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(program, tmp_path, 280)

@@ -79,15 +79,6 @@ def make(request):
 
 
 @pytest.fixture
-def log(caplog):
-    """Returns a function for the lines about writers that were left."""
-    caplog.set_level("WARNING")
-    reverb.logging.to_python()
-    yield lambda: [text for text in caplog.messages if "a writer was left" in text]
-    reverb.logging.to_stderr()
-
-
-@pytest.fixture
 def short_flush(monkeypatch):
     """A flush after an exception takes 0.1 s at most."""
     monkeypatch.setattr(leaving, "FLUSH_TIMEOUT_MS", 100)
@@ -114,41 +105,41 @@ def full_queue():
 
 
 @pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda it: type(it).__name__)
-def test_items_are_confirmed_after_an_exception(serve, make, log, error):
+def test_items_are_confirmed_after_an_exception(serve, make, left_writers, error):
     client = serve()
     writer, add = make(client, "table")
     leave(writer, add, error, num_items=3)
     assert client.server_info()["table"].current_size == 3
-    assert not log()
+    assert not left_writers()
 
 
 @pytest.mark.parametrize("error", NO_EXCEPTIONS, ids=lambda it: type(it).__name__)
-def test_nothing_is_flushed_after_what_is_no_exception(serve, make, log, until, error):
+def test_nothing_is_flushed_after_what_is_no_exception(serve, make, left_writers, until, error):
     client = serve(full_queue())
     writer, add = make(client, "full")
     began = time.monotonic()
     leave(writer, add, error, num_items=3)
     assert time.monotonic() - began < MANY_SECONDS
-    until(log)
-    (line,) = log()
+    until(left_writers)
+    (line,) = left_writers()
     assert "items of table full" in line
     assert client.server_address in line
 
 
-def test_a_blocked_table_holds_an_exception_for_2_s(serve, make, log, until):
+def test_a_blocked_table_holds_an_exception_for_2_s(serve, make, left_writers, until):
     client = serve(full_queue())
     writer, add = make(client, "full")
     began = time.monotonic()
     leave(writer, add, KeyError("mine"), num_items=3)
     assert 2 <= time.monotonic() - began < MANY_SECONDS
-    until(log)
-    assert log() == [
+    until(left_writers)
+    assert left_writers() == [
         "a writer was left with 2 items of table full that "
         f"{client.server_address} has not confirmed"
     ]
 
 
-def test_the_lines_name_all_tables(serve, log, until):
+def test_the_lines_name_all_tables(serve, left_writers, until):
     client = serve(full_queue(), reverb.Table.queue("other", 1))
     writer = client.trajectory_writer(1)
 
@@ -158,27 +149,27 @@ def test_the_lines_name_all_tables(serve, log, until):
             writer.create_item(table, 1.0, [writer.history[0][-1:]])
 
     leave(writer, add, KeyboardInterrupt(), num_items=5)
-    until(log)
-    assert "of tables full, other that" in log()[0]
+    until(left_writers)
+    assert "of tables full, other that" in left_writers()[0]
 
 
-def test_items_that_are_confirmed_within_2_s_are_not_told(serve, make, log):
+def test_items_that_are_confirmed_within_2_s_are_not_told(serve, make, left_writers):
     client = serve(full_queue())
     writer, add = make(client, "full")
     leaving = Background(leave, writer, add, KeyError("mine"), 3)
     assert len(list(client.sample("full", 3))) == 3
     leaving.result()
-    assert not log()
+    assert not left_writers()
 
 
 @pytest.mark.parametrize("error", [reverb.ReverbError("x"), reverb.DeadlineExceededError("x")])
-def test_a_reverb_error_is_raised_without_a_flush(serve, log, error):
+def test_a_reverb_error_is_raised_without_a_flush(serve, left_writers, error):
     client = serve(full_queue())
     for make in (trajectory, batched, sequence, structured):
         writer, add = make(client, "full")
         leave(writer, add, error, num_items=3)
         error.__context__ = None
-    assert not log()
+    assert not left_writers()
 
 
 @pytest.mark.parametrize("make", [trajectory, batched, structured, legacy])
@@ -211,7 +202,7 @@ def test_a_server_that_stopped_in_the_block_masks_nothing(start, connect, make, 
 
 
 def test_a_server_that_stopped_for_good_masks_nothing(
-    start, connect, make, short_flush, log, until
+    start, connect, make, short_flush, left_writers, until
 ):
     server = start()
     writer, add = make(connect(server, connect_timeout_s=0.1), "table")
@@ -222,11 +213,11 @@ def test_a_server_that_stopped_for_good_masks_nothing(
         add()
 
     leave(writer, add_and_stop, KeyError("mine"))
-    until(log)
-    assert "of table table that" in log()[0]
+    until(left_writers)
+    assert "of table table that" in left_writers()[0]
 
 
-def test_an_exception_in_an_append_that_blocks(serve, short_flush, log, until):
+def test_an_exception_in_an_append_that_blocks(serve, short_flush, left_writers, until):
     client = serve(full_queue())
     writer = client.trajectory_writer(1, max_pending_bytes="64KiB")
 
@@ -249,8 +240,8 @@ def test_an_exception_in_an_append_that_blocks(serve, short_flush, log, until):
     assert len(list(client.sample("full", 15))) == 15
     with pytest.raises(KeyError, match="mine"):
         blocked.result()
-    until(log)
-    assert "of table full" in log()[0]
+    until(left_writers)
+    assert "of table full" in left_writers()[0]
 
 
 def test_the_end_of_a_block_after_an_exception(serve, make):
