@@ -96,8 +96,7 @@ class TableSource:
         if self._has_choice:
             self._out = None
         self._whole: WholeBatches | None = None
-        self._epochs = None if epochs is None else Epochs(epochs)
-        self._drop_last = drop_last
+        self._epochs = None if epochs is None else Epochs(epochs, drop_last)
         is_ended_by_limiter = self._end_after_s is not None and epochs is None
         if is_ended_by_limiter and batch_size is not None and not partial:
             self._whole = WholeBatches(client, table)
@@ -149,13 +148,14 @@ class TableSource:
         At the end of an epoch it has fewer.
         """
         pipe.check(self._purpose())
-        while self._epochs is None or not self._epochs.are_over:
+        epochs = self._epochs
+        while epochs is None or not epochs.are_over:
             out = self._out() if self._out is not None else None
             parts = self._parts(count, out, pipe)
             if parts is None:
                 return None
-            is_short = sum(len(part.info.key) for part in parts) < count
-            if parts and not (is_short and self._drop_last):
+            num_rows = sum(len(part.info.key) for part in parts)
+            if epochs is None or epochs.keeps(num_rows, count):
                 return parts[0] if len(parts) == 1 else self._joined(parts, out)
         return None
 

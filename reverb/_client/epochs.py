@@ -33,13 +33,15 @@ class Epochs:
     # A request for a new epoch.
     NEW = -1
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, drop_last: bool) -> None:
         """Makes the place before the first epoch.
 
         Args:
           number: How many epochs to read, at least 1.
+          drop_last: Whether the last batch of an epoch is dropped if it is shorter.
         """
         self._num_left = number
+        self._drop_last = drop_last
         self._present = self.NEW
 
     @property
@@ -51,6 +53,10 @@ class Epochs:
     def present(self) -> int:
         """The last epoch that the next request may sample from; -1: a new one."""
         return self._present
+
+    def keeps(self, num_rows: int, batch_size: int) -> bool:
+        """Whether a batch with so many rows, of at most `batch_size`, is returned."""
+        return num_rows == batch_size or (num_rows > 0 and not self._drop_last)
 
     def note(self, batch: ReplayBatch | None) -> bool:
         """Notes the answer to a request, without items or `None` if the epoch is over.

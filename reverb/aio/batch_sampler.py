@@ -47,8 +47,7 @@ class BatchSampler:
         self._batch_size = batch_size
         self._memory = BatchMemory(batch_size, num_buffers)
         self._options = options
-        self._epochs = None if epochs is None else Epochs(epochs)
-        self._drop_last = drop_last
+        self._epochs = None if epochs is None else Epochs(epochs, drop_last)
 
     def __aiter__(self) -> "BatchSampler":
         return self
@@ -82,8 +81,7 @@ class BatchSampler:
             request.limit_to_epoch(epochs.present)
             batch = await self._client._batch_of_epoch(request, unpacks)
             epochs.note(batch)
-            is_short = batch is not None and len(batch.info.key) < self._batch_size
-            if batch is not None and not (is_short and self._drop_last):
+            if batch is not None and epochs.keeps(len(batch.info.key), self._batch_size):
                 return memory.kept(batch)
         raise StopAsyncIteration
 
