@@ -20,11 +20,8 @@ def step_of(
     removal_priorities: Mapping[str, float] | None,
 ) -> tuple[list[Any], native.ColumnNames, dict[str, float], dict[str, float] | None]:
     """Returns the arguments of the native `insert`."""
-    removal = None
-    # Nearly all calls pass such a dict. More checks of it would take a tenth of a microsecond.
-    if removal_priorities is not None or type(priorities) is not dict or not priorities:
-        _check_tables(priorities, removal_priorities)
-        removal = None if removal_priorities is None else dict(removal_priorities)
+    _check_tables(priorities, removal_priorities)
+    removal = None if removal_priorities is None else dict(removal_priorities)
     leaves, names = flattener.flatten(data)
     return leaves, names, dict(priorities), removal
 
