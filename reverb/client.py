@@ -1418,8 +1418,8 @@ class Client:
     def close(self) -> None:
         """Ends all calls that wait, and the connections that nothing else uses.
 
-        Threads that wait in a call of this client get a `FailedPreconditionError` at once, as do
-        all later calls. Writers and iterators that were made of it go on until they are closed.
+        Threads that wait in a call of this client get a `FailedPreconditionError` within 50 ms, all
+        later calls at once. Writers and iterators that were made of it go on until they are closed.
         Copies of the client are clients of their own. May be called more than once.
         """
         self._client.close()

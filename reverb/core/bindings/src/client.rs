@@ -30,7 +30,6 @@ use crate::array::{all_values, parse_leaves};
 use crate::batch::{self, BatchAnswer, Lent};
 use crate::batch_options::BatchOptions;
 use crate::batched_writer::BatchedTrajectoryWriter;
-use crate::closing::{Open, is_closed, or_closed};
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
 use crate::legacy_writer::Writer;
@@ -42,7 +41,7 @@ use crate::sequence_writer::{SequenceArguments, SequenceWriter};
 use crate::shard_row::ShardRow;
 use crate::structured_writer::StructuredWriter;
 use crate::trajectory_writer::TrajectoryWriter;
-use crate::wait::{sample_timeout_ms, wait};
+use crate::wait::{sample_timeout_ms, wait_while};
 
 /// Client of one address. Connects on first use.
 #[pyclass(frozen, module = "reverb.core._native")]
@@ -59,7 +58,6 @@ pub(crate) struct Client {
 struct Parts {
     core: Arc<Core>,
     connector: AddressConnector,
-    open: Open,
 }
 
 impl Client {
@@ -95,7 +93,7 @@ impl Client {
         T: Send,
         F: Future<Output = Result<T>> + Send,
     {
-        wait(py, or_closed(call, || self.of_parts(|parts| parts.open.closed())))
+        wait_while(py, call, || self.of_parts(|_| ()))
     }
 
     /// Group at the address.
@@ -182,7 +180,6 @@ impl Client {
         let parts = self.of_parts(|Parts { core, connector, .. }| Parts {
             core: Arc::clone(core),
             connector: connector.clone(),
-            open: Open::new(),
         });
         Ok(Self {
             address: self.address.clone(),
@@ -500,7 +497,7 @@ fn new_parts(
     let options = Options { connect_timeout, keepalive, security, runtime: runtime.clone() };
     let connector = AddressConnector::new(address, options)?;
     let core = Core::new(address, Box::new(connector.clone()), connect_timeout, runtime);
-    Ok(Parts { core: Arc::new(core), connector, open: Open::new() })
+    Ok(Parts { core: Arc::new(core), connector })
 }
 
 /// Attaches the samples taken before a failure to its exception, flat: they exist nowhere else any
@@ -514,6 +511,11 @@ pub(crate) fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> P
         Ok(()) => error,
         Err(another) => another,
     }
+}
+
+/// The error of calls of a closed client.
+fn is_closed() -> Error {
+    Error::failed_precondition("This reverb.Client is closed; make a new one")
 }
 
 fn table_name(table: &Bound<'_, PyAny>) -> PyResult<String> {

@@ -27,7 +27,6 @@ mod batched_writer;
 mod batches_ahead;
 mod checkpoint;
 mod client;
-mod closing;
 mod column;
 mod coordinator;
 mod dlpack;

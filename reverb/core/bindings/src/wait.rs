@@ -22,6 +22,19 @@ where
     T: Send,
     F: Future<Output = Result<T>> + Send,
 {
+    wait_while(py, future, || Ok(()))
+}
+
+/// Like `wait`; an error of `check`, which is asked as often as signals are, drops the future, too.
+pub(crate) fn wait_while<T, F>(
+    py: Python<'_>,
+    future: F,
+    check: impl Fn() -> Result<()>,
+) -> PyResult<T>
+where
+    T: Send,
+    F: Future<Output = Result<T>> + Send,
+{
     let mut future = pin!(future);
     let waiting = exit::Waiting::begin();
     let mut grace_period: Option<GracePeriod> = None;
@@ -40,6 +53,7 @@ where
             return result.or_raise();
         }
         py.check_signals()?;
+        check().or_raise()?;
         if exit::is_shutting_down() {
             let more = match grace_period.take() {
                 Some(grace_period) => grace_period,
