@@ -25,6 +25,7 @@ from reverb._batches.iterator import BatchIterator, batches
 from reverb._batches.prefetching import PrefetchStats
 from reverb._client.ragged import Ragged
 from reverb._client.where import Where
+from reverb._client.window import Window
 from reverb._server.limits import Limits
 from reverb._server.table_change import UNCHANGED, TableChange
 from reverb._server.tls import ClientTls, ServerTls
@@ -72,6 +73,7 @@ __all__ = [
     "TrajectoryColumn",
     "TrajectoryWriter",
     "Where",
+    "Window",
     "Writer",
     "__version__",
     "batches",

@@ -30,7 +30,9 @@ __all__ = [
 Fifo = native.FifoSelector
 # The item that was inserted last.
 Lifo = native.LifoSelector
-# Any item, each with the same probability.
+# `Uniform(over="items")`: any item, each with the same probability. With over="steps" any step:
+# items in proportion to their number of steps, and each window (`reverb.Window`) with the same
+# probability.
 Uniform = native.UniformSelector
 # `Prioritized(priority_exponent)`: item i with probability p_i ** exponent / sum_k p_k ** exponent,
 # and never an item of priority 0 while others are positive ("Prioritized Experience Replay",
@@ -58,6 +60,7 @@ BY_KIND: dict[str, Callable[..., native.ItemSelector]] = {
     "fifo": Fifo,
     "lifo": Lifo,
     "uniform": Uniform,
+    "uniform_over_steps": functools.partial(Uniform, over="steps"),
     "max_heap": MaxHeap,
     "min_heap": MinHeap,
     "shuffle": Shuffle,

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Samples: the data of an item, and its state at the moment it was sampled or scanned."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,9 @@ def _shapes_of(value: Any) -> str:
     """Returns a nest in one line, with dtypes and shapes in place of arrays."""
     names = getattr(value, "_fields", None)
     if isinstance(value, tuple) and names:
-        fields = zip(names, value, strict=True)
+        fields = list(zip(names, value, strict=True))
+        if isinstance(value, BatchInfo) and not are_lengths(value.num_windows):
+            fields = fields[: names.index("window_start")]
         return f"{type(value).__name__}({', '.join(f'{k}={_shapes_of(it)}' for k, it in fields)})"
     if isinstance(value, dict):
         return f"{{{', '.join(f'{key!r}: {_shapes_of(it)}' for key, it in value.items())}}}"
@@ -104,6 +107,10 @@ class BatchInfo(NamedTuple):
         other samplers.
       lengths: With `ragged="pad"` a nest like the data, with the number of steps of each item in
         each column, int32 `[B]`; 1 for a column that is a single step. Otherwise `()`.
+      window_start: With `window=` int32 `[B]`, the first step of each window in its item; below 0
+        if the window begins with padding. Otherwise `()`.
+      num_windows: With `window=` int32 `[B]`, number of windows that each item has. Otherwise `()`.
+      window_mask: With `window=` bool `[B, before + length]`, `False` for padding. Otherwise `()`.
     """
 
     key: Any
@@ -114,6 +121,9 @@ class BatchInfo(NamedTuple):
     min_probability: Any
     epoch: Any
     lengths: Any = ()
+    window_start: Any = ()
+    num_windows: Any = ()
+    window_mask: Any = ()
 
     def __repr__(self) -> str:
         return _shapes_of(self)
@@ -121,7 +131,17 @@ class BatchInfo(NamedTuple):
     def with_lengths(self, lengths: Any) -> "BatchInfo":
         """Returns the info with other lengths."""
         # Not `_replace`, which takes several times as long.
-        return BatchInfo(*self[:7], lengths)  # pyright: ignore[reportCallIssue]
+        return BatchInfo(*self[:7], lengths, *self[8:])  # pyright: ignore[reportCallIssue]
+
+    def with_window_mask(self, mask: Callable[[Any, Any], Any]) -> "BatchInfo":
+        """Returns the info with the mask of its windows, if it has any.
+
+        Args:
+          mask: Makes it of `window_start` and `num_windows`.
+        """
+        if not len(self.num_windows):
+            return self
+        return self._replace(window_mask=mask(self.window_start, self.num_windows))
 
 
 class ReplaySample(NamedTuple):
@@ -182,6 +202,21 @@ class ReplayBatch(ReplaySample):
     def lengths(self) -> Any:
         """`info.lengths`."""
         return self.info.lengths
+
+    @property
+    def window_start(self) -> Any:
+        """`info.window_start`."""
+        return self.info.window_start
+
+    @property
+    def num_windows(self) -> Any:
+        """`info.num_windows`."""
+        return self.info.num_windows
+
+    @property
+    def window_mask(self) -> Any:
+        """`info.window_mask`."""
+        return self.info.window_mask
 
 
 def are_lengths(lengths: Any) -> bool:

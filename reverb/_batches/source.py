@@ -38,6 +38,7 @@ OPTIONS: dict[str, Any] = {
     "distinct": False,
     "squeeze": False,
     "max_batch_bytes": None,
+    "window": None,
 }
 
 # Errors of the core show so many characters of an address at least.

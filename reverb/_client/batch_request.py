@@ -12,6 +12,7 @@ from reverb._checks.arguments import check_at_least_one, check_integer, check_ta
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._client.column_choice import ColumnChoice, check_pad
 from reverb._client.ragged import packed_columns
+from reverb._client.window import Window
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import (
@@ -38,6 +39,7 @@ class BatchForm:
       outputs: The arrays to write to; `None`: new memory.
       max_batch_bytes: Limit of new memory in bytes; `None`: the default.
       epoch: The last epoch that the items may be of; -1: they are of a new one; `None`: of any.
+      window: A window of each item, see `Window.to_native`; `None`: whole items.
     """
 
     ragged = "error"
@@ -46,6 +48,7 @@ class BatchForm:
     outputs: native.Outputs | None = None
     max_batch_bytes: int | None = None
     epoch: int | None = None
+    window: tuple[Any, ...] | None = None
 
 
 # Shared by many requests, so they must not be changed.
@@ -83,6 +86,7 @@ class BatchRequest:
     _choice: ColumnChoice | None = None
     _out: Any = None
     _pad: Any = 0
+    _window: Window | None = None
 
     def __init__(
         self,
@@ -98,6 +102,7 @@ class BatchRequest:
         squeeze: bool,
         timeout_ms: int | None,
         max_batch_bytes: int | str | None,
+        window: Window | None = None,
     ) -> None:
         if type(batch_size) is not int or batch_size < 1:
             batch_size = check_at_least_one("batch_size", batch_size)
@@ -118,6 +123,27 @@ class BatchRequest:
             self.form = _PACKED
         elif not is_usual or ragged != "error":
             self._lay_out(out, ragged, pad, pad_to_multiple_of, columns, max_batch_bytes)
+        if window is not None:
+            self._cut(window, ragged)
+
+    def _own_form(self) -> BatchForm:
+        """Returns the form, to be changed: its own, and not one that requests share."""
+        if self.form is None or self.form is _PACKED or self.form is _SQUEEZED:
+            self.form = BatchForm() if self.form is None else copy.copy(self.form)
+        return self.form
+
+    def _cut(self, window: Window, ragged: str) -> None:
+        """Checks and stores the window."""
+        if not isinstance(window, Window):
+            raise TypeError(f"window must be a reverb.Window, got {type(window).__name__}")
+        if ragged != "error":
+            raise InvalidArgumentError(
+                "window is for samples of one length, and ragged for items of different lengths: "
+                f"give only one of them, got ragged={ragged!r}"
+            )
+        self._window = window
+        self.needs_choice |= bool(window.spans)
+        self._own_form().window = window.to_native(None)
 
     def _lay_out(
         self,
@@ -154,9 +180,7 @@ class BatchRequest:
         Args:
           epoch: See `BatchForm`.
         """
-        form = copy.copy(self.form) if self.form is _PACKED else self.form
-        self.form = form = form or BatchForm()
-        form.epoch = epoch
+        self._own_form().epoch = epoch
         self.distinct = False
 
     def check_types(self) -> None:
@@ -177,8 +201,10 @@ class BatchRequest:
     def choose(self, choice: ColumnChoice) -> None:
         """Stores the requested columns of the table."""
         self._choice = choice
-        form = self.form = self.form or BatchForm()
+        form = self._own_form()
         form.indices = choice.indices
+        if self._window is not None:
+            form.window = self._window.to_native(choice)
         if choice.indices:
             self.nested = choice.nested
         if self._out is not None:
@@ -200,7 +226,9 @@ class BatchRequest:
                 count = answer.num_items
                 if count < self.batch_size:
                     data = [array[:count] for array in data]
-                    info = BatchInfo(*(field[:count] for field in info[:7]))
+                    info = BatchInfo(*(field[:count] for field in info[:7]), *info[7:])
+            if self._window is not None:
+                info = info.with_window_mask(self._window.mask)
             if form.ragged == "pad":
                 info = info.with_lengths(answer.lengths)
             elif form.ragged == "packed":

@@ -40,12 +40,12 @@ class ColumnChoice:
         self._specs = [spec for _, spec in flat]
         self.indices: list[int] = []
         if columns is not None:
-            chosen = {at for column in _as_list(columns) for at in self._find("columns", column)}
+            chosen = {at for column in _as_list(columns) for at in self.find("columns", column)}
             if not chosen:
                 raise InvalidArgumentError("columns must name at least one column, got none")
             self.indices = sorted(chosen)
 
-    def _find(self, argument: str, column: Any) -> list[int]:
+    def find(self, argument: str, column: Any) -> list[int]:
         """Returns the positions of the columns with a name."""
         if isinstance(column, int | np.integer) and not isinstance(column, bool):
             count = len(self._paths)
@@ -111,7 +111,7 @@ class ColumnChoice:
         if isinstance(pad, Mapping):
             values: dict[int, Any] = {}
             for name, value in pad.items():
-                values.update(dict.fromkeys(self._find("pad", name), value))
+                values.update(dict.fromkeys(self.find("pad", name), value))
             positions = self.indices or range(num_columns)
             return [values.get(at, 0) for at in positions]
         if isinstance(pad, list | tuple):

@@ -18,6 +18,7 @@ from reverb._client.connecting import (
 )
 from reverb._client.epochs import check_epochs
 from reverb._client.rows import keys_of, sequence_of, step_of, steps_of
+from reverb._client.window import Window
 from reverb._server.tls import ClientTls
 from reverb.core import native
 from reverb.errors import SignatureMismatchError
@@ -252,6 +253,7 @@ class Calls:
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
         max_batch_bytes: int | str | None = None,
+        window: Window | None = None,
     ) -> ReplayBatch:
         """Samples `B` items and stacks them into one batch.
 
@@ -302,6 +304,10 @@ class Calls:
           max_batch_bytes: Limit of new memory for the columns, in bytes, padding included; a string
             counts 24 bytes and its length. A number, a size such as `"2GiB"`, or a share of the
             memory that the process may use, such as `"25%"`. `None`: 50 %, at most 8 GiB.
+          window: Samples a random window of each item's steps instead of the whole item: columns
+            are `[B, before + length, ...]`. The columns of an item must have the same number of
+            steps, except for those that are a single value, which come whole. The call also waits
+            while no item has such a window. Not with `ragged`.
 
         Returns:
           A `ReplayBatch`: `info` is a `BatchInfo` of arrays `[B]`, `data` has columns
@@ -311,7 +317,9 @@ class Calls:
         Raises:
           InvalidArgumentError: If `batch_size` is below 1, if the items' dtypes or shapes differ,
             if `out` has another dtype or shape than the batch, if there is no such column, or if
-            an item has several steps with `squeeze`; the text says how many.
+            an item has several steps with `squeeze`; the text says how many. With `window`, if no
+            item has one and the table takes no more items, or if the next item of a sampler with
+            an order (`Fifo`, `Lifo`, `MinHeap`, `MaxHeap`, `Shuffle`) has none.
             `error.samples` is a list with a `ReplaySample` for each item that was sampled, whose
             data is a flat list of columns `[T, ...]`; it may be empty.
           DataLossError: If an item is damaged.
@@ -322,8 +330,8 @@ class Calls:
             `False`. Otherwise the sampled items are returned as a smaller batch.
           TypeError: If `out` has a leaf that is not an array.
           UnavailableError: If no server answers.
-          UnimplementedError: With `distinct`, if the server is a dm-reverb server, or of an earlier
-            release.
+          UnimplementedError: With `distinct` or `window`, if the server is a dm-reverb server, or
+            of an earlier release.
         """
         # Positional arguments, because keywords would take half a microsecond.
         request = BatchRequest(
@@ -339,6 +347,7 @@ class Calls:
             squeeze,
             timeout_ms,
             max_batch_bytes,
+            window,
         )
         if request.needs_choice:
             request.choose(self._choice(table, columns))
@@ -426,6 +435,7 @@ class Calls:
         max_batch_bytes: int | str | None = None,
         epochs: int | None = None,
         drop_last: bool = False,
+        window: Window | None = None,
     ) -> BatchSampler:
         """Makes an iterator of batches that owns their memory and reuses it.
 
@@ -451,6 +461,7 @@ class Calls:
           epochs: The iterator ends after so many epochs; `None`: it has no end. As in
             `reverb.batches`.
           drop_last: Whether the last batch of an epoch is dropped if it is shorter.
+          window: As in `sample_batch`.
 
         Raises:
           InvalidArgumentError: If a number is below 1, or if `drop_last` is given without `epochs`,
@@ -470,4 +481,5 @@ class Calls:
             max_batch_bytes=max_batch_bytes,
             epochs=check_epochs(epochs, drop_last, partial),
             drop_last=bool(drop_last),
+            window=window,
         )

@@ -48,6 +48,9 @@ def joined(
         lengths = [list(it) if it[0] is not None else None for it in zip(*of_parts, strict=True)]
     _check_shapes(parts, columns, lengths)
     info = BatchInfo(*map(np.concatenate, zip(*(part.info[:7] for part in parts), strict=True)))
+    if len(parts[0].num_windows):
+        windows = zip(*(part.info[8:] for part in parts), strict=True)
+        info = BatchInfo(*info[:7], (), *map(np.concatenate, windows))
     if parts[0].lengths:
         info = info.with_lengths([it if it is None else np.concatenate(it) for it in lengths])
     if out is not None:

@@ -32,6 +32,7 @@ from reverb._client.epochs import check_epochs
 from reverb._client.rows import keys_of, sequence_of, step_of, steps_of, updates_of
 from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._client.where import Where, condition_of
+from reverb._client.window import Window
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
     UNCHANGED,
@@ -330,6 +331,7 @@ class Client:
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
         max_batch_bytes: int | str | None = None,
+        window: Window | None = None,
     ) -> ReplayBatch:
         """Samples `B` items and stacks them into one batch.
 
@@ -380,6 +382,10 @@ class Client:
           max_batch_bytes: Limit of new memory for the columns, in bytes, padding included; a string
             counts 24 bytes and its length. A number, a size such as `"2GiB"`, or a share of the
             memory that the process may use, such as `"25%"`. `None`: 50 %, at most 8 GiB.
+          window: Samples a random window of each item's steps instead of the whole item: columns
+            are `[B, before + length, ...]`. The columns of an item must have the same number of
+            steps, except for those that are a single value, which come whole. The call also waits
+            while no item has such a window. Not with `ragged`.
 
         Returns:
           A `ReplayBatch`: `info` is a `BatchInfo` of arrays `[B]`, `data` has columns
@@ -389,7 +395,9 @@ class Client:
         Raises:
           InvalidArgumentError: If `batch_size` is below 1, if the items' dtypes or shapes differ,
             if `out` has another dtype or shape than the batch, if there is no such column, or if
-            an item has several steps with `squeeze`; the text says how many.
+            an item has several steps with `squeeze`; the text says how many. With `window`, if no
+            item has one and the table takes no more items, or if the next item of a sampler with
+            an order (`Fifo`, `Lifo`, `MinHeap`, `MaxHeap`, `Shuffle`) has none.
             `error.samples` is a list with a `ReplaySample` for each item that was sampled, whose
             data is a flat list of columns `[T, ...]`; it may be empty.
           DataLossError: If an item is damaged.
@@ -400,8 +408,8 @@ class Client:
             `False`. Otherwise the sampled items are returned as a smaller batch.
           TypeError: If `out` has a leaf that is not an array.
           UnavailableError: If no server answers.
-          UnimplementedError: With `distinct`, if the server is a dm-reverb server, or of an earlier
-            release.
+          UnimplementedError: With `distinct` or `window`, if the server is a dm-reverb server, or
+            of an earlier release.
         """
         # Positional arguments, because keywords would take half a microsecond.
         request = BatchRequest(
@@ -417,6 +425,7 @@ class Client:
             squeeze,
             timeout_ms,
             max_batch_bytes,
+            window,
         )
         if request.needs_choice:
             request.choose(await self._choice(table, columns))
@@ -506,6 +515,7 @@ class Client:
         max_batch_bytes: int | str | None = None,
         epochs: int | None = None,
         drop_last: bool = False,
+        window: Window | None = None,
     ) -> BatchSampler:
         """Makes an iterator of batches that owns their memory and reuses it.
 
@@ -526,6 +536,7 @@ class Client:
           epochs: The iterator ends after so many epochs; `None`: it has no end. As in
             `reverb.batches`.
           drop_last: Whether the last batch of an epoch is dropped if it is shorter.
+          window: As in `sample_batch`.
 
         Raises:
           InvalidArgumentError: If a number is below 1, or if `drop_last` is given without `epochs`,
@@ -545,6 +556,7 @@ class Client:
             max_batch_bytes=max_batch_bytes,
             epochs=check_epochs(epochs, drop_last, partial),
             drop_last=bool(drop_last),
+            window=window,
         )
 
     def scan(

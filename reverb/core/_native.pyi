@@ -39,7 +39,7 @@ class LifoSelector(ItemSelector):
 
 @final
 class UniformSelector(ItemSelector):
-    def __new__(cls) -> UniformSelector: ...
+    def __new__(cls, *, over: str = ...) -> UniformSelector: ...
 
 @final
 class PrioritizedSelector(ItemSelector):

@@ -91,7 +91,8 @@ def as_sample(sample: ReplayBatch) -> ReplayBatch:
     info = sample.info
     from_numpy = torch.from_numpy
     lengths = info.lengths
-    info = BatchInfo(from_numpy(info.key.view(np.int64)), *map(from_numpy, info[1:7]))
+    windows = (it if isinstance(it, tuple) else from_numpy(it) for it in info[8:])
+    info = BatchInfo(from_numpy(info.key.view(np.int64)), *map(from_numpy, info[1:7]), (), *windows)
     if are_lengths(lengths):
         info = info.with_lengths(tree.map_structure(as_tensor, lengths))
     data = sample.data

@@ -13,7 +13,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use reverb_client::{BatchColumn, ColumnData, GivenColumn, SampledNumbers};
-use reverb_data::{DType, Error, Sampled, Shape, Tensor, TensorData};
+use reverb_data::{DType, Error, Sampled, SampledWindow, Shape, Tensor, TensorData};
 use reverb_memory::Memory;
 
 use crate::array::{batch_memory_to_array, number_array, tensor_to_array};
@@ -44,7 +44,7 @@ pub(crate) fn max_batch_bytes_of(given: Option<u64>) -> usize {
 }
 
 /// The fields of `BatchInfo`: `[B]` each, and no lengths.
-type Infos<'py> = [Bound<'py, PyAny>; NUM_INFOS + 1];
+type Infos<'py> = [Bound<'py, PyAny>; NUM_INFOS + 4];
 
 const NUM_INFOS: usize = 7;
 
@@ -119,8 +119,32 @@ fn batch_infos<'py>(
         let dtype = INFO_DTYPES[field].1;
         number_array(py, dtype, samples.len(), |out| put_info(field, samples, out))
     };
-    let lengths = PyTuple::empty(py).into_any();
-    Ok([array(0)?, array(1)?, array(2)?, array(3)?, array(4)?, array(5)?, array(6)?, lengths])
+    let none = PyTuple::empty(py).into_any();
+    let (mut start, mut count) = (none.clone(), none.clone());
+    if samples.first().is_some_and(|it| it.numbers().window.count > 0) {
+        let of_windows = |number: fn(SampledWindow) -> i32| {
+            number_array(py, DType::Int32, samples.len(), |out| {
+                put_numbers(samples, out, |it| number(it.window).to_le_bytes());
+            })
+        };
+        start = of_windows(|it| it.start)?;
+        count = of_windows(|it| i32::try_from(it.count).unwrap_or(i32::MAX))?;
+    }
+    let numbers = [array(0)?, array(1)?, array(2)?, array(3)?, array(4)?, array(5)?, array(6)?];
+    let [key, probability, table_size, priority, times_sampled, min_probability, epoch] = numbers;
+    Ok([
+        key,
+        probability,
+        table_size,
+        priority,
+        times_sampled,
+        min_probability,
+        epoch,
+        none.clone(),
+        start,
+        count,
+        none,
+    ])
 }
 
 /// Columns as arrays, and the lengths or offsets of their items: `None` for columns without any.
@@ -192,7 +216,7 @@ fn columns_to_arrays(
 /// A sampled batch.
 #[pyclass(frozen, get_all, module = "reverb.core._native")]
 pub(crate) struct BatchAnswer {
-    /// Fields of `BatchInfo`; the last one, `lengths`, is empty.
+    /// Fields of `BatchInfo`; `lengths` and `window_mask` are empty.
     infos: Py<PyTuple>,
     /// Columns, except for those that the program provided.
     columns: Py<PyList>,

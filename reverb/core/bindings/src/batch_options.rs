@@ -7,7 +7,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use reverb_client::{BatchColumn, BatchRequest, RaggedForm};
-use reverb_data::{Error, Result, WithinEpoch};
+use reverb_data::{ColumnSpan, Error, Result, StepWindow, WithinEpoch};
 
 use crate::batch::{self, BatchAnswer, Lent, Numbers, Outputs};
 use crate::error::OrRaise;
@@ -30,6 +30,8 @@ pub(crate) struct BatchForm {
     pub(crate) max_bytes: usize,
     /// The epoch of the items.
     epoch: Option<WithinEpoch>,
+    /// Window of each item's steps, and the columns of which only a part of it is requested.
+    pub(crate) window: Option<(StepWindow, Vec<ColumnSpan>)>,
     /// Arrays of the program that the batch is written to.
     outputs: Option<Py<Outputs>>,
 }
@@ -67,8 +69,31 @@ impl<'py> FromPyObject<'_, 'py> for BatchForm {
             ragged: ragged_form(ragged.cast::<PyString>()?.to_str()?, multiple_of)?,
             columns: form.getattr(intern!(py, "indices"))?.extract()?,
             max_bytes: batch::max_batch_bytes(max_batch_bytes),
+            window: form
+                .getattr(intern!(py, "window"))?
+                .extract::<Option<Window>>()?
+                .map(|it| it.0),
             outputs: form.getattr(intern!(py, "outputs"))?.extract()?,
         })
+    }
+}
+
+/// Window with its spans: Python's tuple of the length, the number of steps before the anchor,
+/// whether both ends are padded, and for each span its column, start and stop.
+struct Window((StepWindow, Vec<ColumnSpan>));
+
+impl<'py> FromPyObject<'_, 'py> for Window {
+    type Error = PyErr;
+
+    fn extract(window: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        type Spans = Vec<(u32, i32, i32)>;
+        let (length, before, pads_left, pads_right, spans): (u32, u32, bool, bool, Spans) =
+            window.extract()?;
+        let window = StepWindow { length, before, pads_left, pads_right };
+        let span = |(column, start, stop)| ColumnSpan { column, start, stop };
+        let spans: Vec<ColumnSpan> = spans.into_iter().map(span).collect();
+        window.validate().and_then(|()| ColumnSpan::validate(&spans, window)).or_raise()?;
+        Ok(Self((window, spans)))
     }
 }
 
@@ -77,7 +102,7 @@ impl BatchForm {
     fn usual() -> Self {
         let max_bytes = batch::max_batch_bytes(None);
         let (ragged, columns) = (RaggedForm::Refuse, Vec::new());
-        Self { ragged, columns, max_bytes, epoch: None, outputs: None }
+        Self { ragged, columns, max_bytes, epoch: None, window: None, outputs: None }
     }
 }
 
@@ -90,6 +115,8 @@ impl BatchOptions {
             partial: self.partial,
             distinct: self.distinct,
             epoch: self.form.epoch,
+            window: self.form.window.as_ref().map(|(window, _)| *window),
+            spans: self.form.window.as_ref().map_or(&[], |(_, spans)| spans),
             ragged: self.form.ragged,
             columns: &self.form.columns,
             max_bytes: self.form.max_bytes,

@@ -43,6 +43,7 @@ impl BatchesAhead {
             distinct: request.distinct,
             ragged,
             columns: request.form.columns,
+            window: request.form.window,
             max_bytes: request.form.max_bytes,
             is_local: client.is_local()?,
         };

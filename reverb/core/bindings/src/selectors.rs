@@ -87,11 +87,26 @@ selector_without_arguments!(
     LifoSelector,
     SelectorConfig::Lifo
 );
-selector_without_arguments!(
-    /// Selects any item with equal probability.
-    UniformSelector,
-    SelectorConfig::Uniform
-);
+/// Selects any item, or any step, with equal probability.
+#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
+pub(crate) struct UniformSelector;
+
+#[pymethods]
+impl UniformSelector {
+    #[new]
+    #[pyo3(signature = (*, over = "items"))]
+    fn new(over: &str) -> PyResult<PyClassInitializer<Self>> {
+        let config = match over {
+            "items" => SelectorConfig::Uniform,
+            "steps" => SelectorConfig::UniformOverSteps,
+            _ => {
+                let text = format!("over must be \"items\" or \"steps\", got \"{over}\".");
+                return Err(Error::invalid_argument(text)).or_raise();
+            }
+        };
+        Ok(PyClassInitializer::from(ItemSelector::new(config)).add_subclass(Self))
+    }
+}
 
 /// Selects item i with probability `p_i^e / sum_k p_k^e`.
 #[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
@@ -157,6 +172,7 @@ pub(crate) fn selector_text(config: SelectorConfig) -> String {
         SelectorConfig::Fifo => "FifoSelector".to_owned(),
         SelectorConfig::Lifo => "LifoSelector".to_owned(),
         SelectorConfig::Uniform => "UniformSelector".to_owned(),
+        SelectorConfig::UniformOverSteps => "UniformSelector(over='steps')".to_owned(),
         SelectorConfig::Prioritized { priority_exponent, draw: Draw::Independent } => {
             format!("PrioritizedSelector(priority_exponent={priority_exponent})")
         }

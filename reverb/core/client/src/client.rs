@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reverb_data::{
-    Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, TrajectoryBuilder, WithinEpoch,
-    keep_samples, spare_samples,
+    ColumnSpan, Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, StepWindow,
+    TrajectoryBuilder, WithinEpoch, keep_samples, spare_samples,
 };
 use reverb_wire::Capability;
 use reverb_wire::calls::SmallCall;
@@ -205,6 +205,8 @@ impl Client {
             partial,
             distinct,
             epoch,
+            window,
+            spans,
             ragged,
             columns,
             ..
@@ -216,15 +218,19 @@ impl Client {
         if epoch.is_some() {
             self.session.require(&[Capability::Epochs]).await?;
         }
+        if window.is_some() {
+            self.session.require(&[Capability::Windows]).await?;
+        }
         if !columns.is_empty() {
             selects = !self.session.capabilities().await?.has(Capability::Columns);
         }
         let stacking = ragged.is_stacked().then(|| Stacking::new(batch_size));
         let all_or_nothing = !partial && epoch.is_none();
-        let options = SampleOptions { stacking, all_or_nothing, distinct, epoch };
+        let options = SampleOptions { stacking, all_or_nothing, distinct, epoch, window };
         let mut cursor = SampleCursor::new(self, table, batch_size as u64, timeout)
             .at_once(options)
-            .with_columns(columns);
+            .with_columns(columns)
+            .with_spans(spans);
         let bounds = BatchBounds { batch_size, max_bytes: request.max_bytes };
         let mut builder = BatchBuilder::new(bounds, ragged, given);
         while taken.len() < batch_size {
@@ -276,6 +282,10 @@ pub struct BatchRequest<'a> {
     pub distinct: bool,
     /// The epoch of the items. The batch ends with it, perhaps without any item.
     pub epoch: Option<WithinEpoch>,
+    /// Window of each item's steps.
+    pub window: Option<StepWindow>,
+    /// Columns of which only a part of the window is requested, in increasing order.
+    pub spans: &'a [ColumnSpan],
     /// Treatment of items of different lengths.
     pub ragged: RaggedForm,
     /// Requested columns, in increasing order; empty: all.

@@ -154,6 +154,8 @@ fn blocks_of_batches(batch_size: usize, ragged: RaggedForm) -> u64 {
         partial: true,
         distinct: false,
         epoch: None,
+        window: None,
+        spans: &[],
         ragged,
         columns: &[],
         max_bytes: usize::MAX,

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::step_window::SampledWindow;
 use crate::trajectory::Trajectory;
 
 /// An item to insert into a table.
@@ -47,6 +48,8 @@ pub struct Sampled {
     pub epoch: i64,
     /// Priority for the remover, instead of `priority`; set only by scans.
     pub removal_priority: Option<f64>,
+    /// Window of its steps. The columns are those of the whole item until the window is cut.
+    pub window: SampledWindow,
     /// Its columns.
     pub trajectory: Trajectory,
 }
@@ -82,6 +85,7 @@ impl StoredItem {
             min_probability: 0.0,
             epoch: 0,
             removal_priority: self.removal_priority,
+            window: SampledWindow::default(),
             trajectory: self.trajectory,
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::item::Sampled;
 use crate::stacking::Stacking;
+use crate::step_window::StepWindow;
 
 /// The epoch that a request samples from, where the sampler makes passes over the whole table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +27,8 @@ pub struct SampleOptions {
     /// If set, the request ends with the epoch, perhaps without any item. Its items must not be
     /// required to be complete or distinct: they are distinct within an epoch.
     pub epoch: Option<WithinEpoch>,
+    /// If set, each sample is a window of an item's steps, and items without one are not sampled.
+    pub window: Option<StepWindow>,
 }
 
 impl SampleOptions {

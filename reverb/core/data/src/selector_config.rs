@@ -12,6 +12,8 @@ pub enum SelectorConfig {
     Lifo,
     /// Every item with the same probability.
     Uniform,
+    /// Every step with the same probability: items in proportion to their number of steps.
+    UniformOverSteps,
     /// Items in proportion to `priority ^ priority_exponent`; priority 0 weighs nothing.
     Prioritized {
         /// The exponent; 0 makes all items with a priority above 0 equally likely.
@@ -96,9 +98,12 @@ impl SelectorConfig {
                 [Some(priority_exponent.to_string()), Some(draw.name().to_owned()), None]
             }
             Self::Recent { expected_age } => [None, None, Some(expected_age.to_string())],
-            Self::Fifo | Self::Lifo | Self::Uniform | Self::Heap { .. } | Self::Shuffle { .. } => {
-                [None, None, None]
-            }
+            Self::Fifo
+            | Self::Lifo
+            | Self::Uniform
+            | Self::UniformOverSteps
+            | Self::Heap { .. }
+            | Self::Shuffle { .. } => [None, None, None],
         }
     }
 
@@ -122,6 +127,7 @@ impl SelectorConfig {
             Self::Fifo => "fifo",
             Self::Lifo => "lifo",
             Self::Uniform => "uniform",
+            Self::UniformOverSteps => "uniform over steps",
             Self::Prioritized { .. } => "prioritized",
             Self::Heap { min_heap: true } => "min-heap",
             Self::Heap { min_heap: false } => "max-heap",
@@ -135,6 +141,7 @@ impl SelectorConfig {
         match self {
             Self::Fifo | Self::Lifo | Self::Heap { .. } => true,
             Self::Uniform
+            | Self::UniformOverSteps
             | Self::Prioritized { .. }
             | Self::Shuffle { .. }
             | Self::Recent { .. } => false,
@@ -151,6 +158,7 @@ impl SelectorConfig {
         let reason = match *self {
             Self::Fifo | Self::Lifo | Self::Heap { .. } => return Ok(GroupSampling::Ordered),
             Self::Uniform => return Ok(GroupSampling::Uniform),
+            Self::UniformOverSteps => return Ok(GroupSampling::Steps),
             Self::Prioritized { priority_exponent, .. } => {
                 return Ok(GroupSampling::Prioritized { exponent: priority_exponent });
             }
@@ -175,9 +183,12 @@ impl SelectorConfig {
                 .then(|| format!("priority_exponent must be finite, got {priority_exponent}.")),
             Self::Recent { expected_age } => (!(expected_age > 0.0 && expected_age.is_finite()))
                 .then(|| format!("expected_age must be finite and above 0, got {expected_age}.")),
-            Self::Fifo | Self::Lifo | Self::Uniform | Self::Heap { .. } | Self::Shuffle { .. } => {
-                None
-            }
+            Self::Fifo
+            | Self::Lifo
+            | Self::Uniform
+            | Self::UniformOverSteps
+            | Self::Heap { .. }
+            | Self::Shuffle { .. } => None,
         };
         problem.map_or(Ok(()), |text| Err(Error::invalid_argument(text)))
     }
@@ -188,6 +199,8 @@ impl SelectorConfig {
 pub enum GroupSampling {
     /// Every item alike.
     Uniform,
+    /// Every step alike.
+    Steps,
     /// By `priority ** exponent`.
     Prioritized {
         /// Exponent of the priority.
@@ -198,12 +211,12 @@ pub enum GroupSampling {
 }
 
 impl GroupSampling {
-    /// The weight of an item.
+    /// The weight of an item, as far as it depends on the priority.
     pub fn weight(self, priority: f64) -> f64 {
         match self {
             Self::Prioritized { exponent } if priority > 0.0 => priority.powf(exponent),
             Self::Prioritized { .. } => 0.0,
-            Self::Uniform | Self::Ordered => 1.0,
+            Self::Uniform | Self::Steps | Self::Ordered => 1.0,
         }
     }
 }

@@ -49,7 +49,11 @@ impl Stacking {
 
 /// Dtypes and shapes of the columns of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ItemSpec(SmallVec<[ColumnSpec; 4]>);
+pub struct ItemSpec {
+    columns: SmallVec<[ColumnSpec; 4]>,
+    /// True if items of other lengths fit, because windows of one length are cut out of them.
+    of_windows: bool,
+}
 
 /// Dtype and shape of one column.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,7 +77,14 @@ impl ItemSpec {
             let (dtype, shape) = trajectory.column_spec(&column)?;
             Ok(ColumnSpec { dtype, shape, squeeze: column.squeeze })
         });
-        columns.collect::<Result<_>>().map(Self)
+        Ok(Self { columns: columns.collect::<Result<_>>()?, of_windows: false })
+    }
+
+    /// The column types of windows that are cut out of items like this one: the number of steps
+    /// does not matter.
+    #[must_use]
+    pub fn of_windows(self) -> Self {
+        Self { of_windows: true, ..self }
     }
 
     /// Checks that an item can be in one batch with items of these column types.
@@ -85,32 +96,43 @@ impl ItemSpec {
         if self.fits(trajectory)? {
             return Ok(());
         }
-        let other = Self::from_trajectory(trajectory)?;
-        if self.0.len() != other.0.len() {
-            return Err(different_columns(self.0.len(), other.0.len()));
+        let other = Self::from_trajectory(trajectory)?.columns;
+        if self.columns.len() != other.len() {
+            return Err(different_columns(self.columns.len(), other.len()));
         }
-        match (0..self.0.len()).find(|&i| self.0[i] != other.0[i]) {
+        let differs = |one: &ColumnSpec, another: &ColumnSpec| {
+            let is_same = one.dtype == another.dtype
+                && one.squeeze == another.squeeze
+                && self.have_same_shape(&one.shape, &another.shape);
+            !is_same
+        };
+        let mut pairs = self.columns.iter().zip(&other).enumerate();
+        match pairs.find(|(_, (one, another))| differs(one, another)) {
             None => Ok(()),
-            Some(i) => {
-                let (one, another) = (&self.0[i], &other.0[i]);
-                Err(different_shapes(i, one, another))
-            }
+            Some((i, (one, another))) => Err(different_shapes(i, one, another)),
         }
+    }
+
+    /// Compares the shapes of two columns, `[T, ...]`.
+    fn have_same_shape(&self, one: &[usize], another: &[usize]) -> bool {
+        let first = usize::from(self.of_windows);
+        one.get(first..) == another.get(first..)
     }
 
     /// Returns true if an item has these column types. This is the fast path for nearly all items.
     fn fits(&self, trajectory: &Trajectory) -> Result<bool> {
-        if trajectory.num_columns() != self.0.len() {
+        if trajectory.num_columns() != self.columns.len() {
             return Ok(false);
         }
-        for (known, column) in self.0.iter().zip(trajectory.columns()) {
+        for (known, column) in self.columns.iter().zip(trajectory.columns()) {
             let fits = if let Some(slice) = column.single_slice() {
                 let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
                 tensor.dtype == known.dtype
-                    && slice.length == known.shape[0]
+                    && (slice.length == known.shape[0] || self.of_windows)
                     && tensor.row_shape() == &known.shape[1..]
             } else {
-                trajectory.column_spec(&column)? == (known.dtype, known.shape.clone())
+                let (dtype, shape) = trajectory.column_spec(&column)?;
+                dtype == known.dtype && self.have_same_shape(&shape, &known.shape)
             };
             if !fits || column.squeeze != known.squeeze {
                 return Ok(false);

@@ -106,6 +106,12 @@ impl TableConfig {
             }
             self.sampler.validate()?;
             self.remover.validate()?;
+            if self.remover == SelectorConfig::UniformOverSteps {
+                return Err(Error::invalid_argument(
+                    "remover must not be Uniform(over=\"steps\"), which is for samplers: it would \
+                     remove long items first. Choose Uniform().",
+                ));
+            }
             self.rate_limiter.validate()?;
             self.memory.validate()
         };

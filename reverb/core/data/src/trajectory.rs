@@ -2,6 +2,7 @@
 //! Trajectories: the columns of an item, as slices of chunks.
 
 mod builder;
+mod cut;
 mod decoded;
 
 pub use builder::TrajectoryBuilder;

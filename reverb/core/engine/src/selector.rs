@@ -14,6 +14,7 @@ mod lifo;
 mod prioritized;
 mod recent;
 mod shuffle;
+mod steps;
 mod uniform;
 
 use fifo::Fifo;
@@ -23,6 +24,7 @@ pub(crate) use prioritized::NewWeights;
 use prioritized::Prioritized;
 use recent::Recent;
 pub(crate) use shuffle::Shuffle;
+use steps::Steps;
 use uniform::Uniform;
 
 /// The address of an item in its table. Handles of removed items are reused.
@@ -45,6 +47,7 @@ pub(crate) fn check_priority(config: &SelectorConfig, priority: f64) -> Result<(
         SelectorConfig::Fifo
         | SelectorConfig::Lifo
         | SelectorConfig::Uniform
+        | SelectorConfig::UniformOverSteps
         | SelectorConfig::Heap { .. }
         | SelectorConfig::Shuffle { .. }
         | SelectorConfig::Recent { .. } => Ok(()),
@@ -136,6 +139,7 @@ pub(crate) enum Selector {
     Fifo(Fifo),
     Lifo(Lifo),
     Uniform(Uniform),
+    Steps(Steps),
     Prioritized(Prioritized),
     Heap(Heap),
     Shuffle(Shuffle),
@@ -148,6 +152,7 @@ macro_rules! dispatch {
             Selector::Fifo($selector) => $call,
             Selector::Lifo($selector) => $call,
             Selector::Uniform($selector) => $call,
+            Selector::Steps($selector) => $call,
             Selector::Prioritized($selector) => $call,
             Selector::Heap($selector) => $call,
             Selector::Shuffle($selector) => $call,
@@ -162,6 +167,7 @@ impl Selector {
             SelectorConfig::Fifo => Self::Fifo(Fifo::default()),
             SelectorConfig::Lifo => Self::Lifo(Lifo::default()),
             SelectorConfig::Uniform => Self::Uniform(Uniform::default()),
+            SelectorConfig::UniformOverSteps => Self::Steps(Steps::default()),
             SelectorConfig::Prioritized { priority_exponent, draw } => {
                 Self::Prioritized(Prioritized::new(priority_exponent, draw))
             }
@@ -215,6 +221,7 @@ impl Selector {
     pub(crate) fn mass(&self) -> Option<f64> {
         match self {
             Self::Prioritized(selector) => Some(selector.mass()),
+            Self::Steps(selector) => Some(selector.mass()),
             _ => None,
         }
     }
@@ -240,9 +247,27 @@ impl Selector {
             (Self::Prioritized(_) | Self::Recent(_), _) => debug_assert!(false, "another kind"),
             // They have no parameter that can change.
             (
-                Self::Fifo(_) | Self::Lifo(_) | Self::Uniform(_) | Self::Heap(_) | Self::Shuffle(_),
+                Self::Fifo(_)
+                | Self::Lifo(_)
+                | Self::Uniform(_)
+                | Self::Steps(_)
+                | Self::Heap(_)
+                | Self::Shuffle(_),
                 _,
             ) => {}
+        }
+    }
+
+    /// True if it weighs items by their numbers of steps, which it gets instead of priorities.
+    pub(crate) fn is_over_steps(&self) -> bool {
+        matches!(self, Self::Steps(_))
+    }
+
+    /// True if the next choice is certain, or one of an order: nothing else can be chosen instead.
+    pub(crate) fn is_ordered(&self) -> bool {
+        match self {
+            Self::Fifo(_) | Self::Lifo(_) | Self::Heap(_) | Self::Shuffle(_) => true,
+            Self::Uniform(_) | Self::Steps(_) | Self::Prioritized(_) | Self::Recent(_) => false,
         }
     }
 

@@ -31,6 +31,7 @@ mod scan;
 mod snapshot;
 mod state;
 mod statistics;
+mod step_counts;
 #[cfg(test)]
 mod testing;
 mod transfer;
@@ -314,10 +315,14 @@ impl Table {
     /// items under one lock; `num` is then at most [`MAX_SAMPLE_ITEMS`]. The same holds for
     /// `distinct`, which returns no item twice; the probability of an item is that of one draw.
     ///
+    /// With `window`, each sample has a window that is drawn from those of its item, and its
+    /// trajectory is still that of the whole item. A call waits while no item has such a window.
+    ///
     /// # Errors
     ///
     /// `InvalidArgument` if `distinct` requests more items than there are, although the rate
-    /// limiter allows the request. Errors of [`Table::sample`] and of
+    /// limiter allows the request; if no item has the window and no insert will bring one; or if
+    /// the next item of a sampler with an order has none. Errors of [`Table::sample`] and of
     /// [`reverb_data::ItemSpec::check`]; nothing was sampled then.
     pub async fn sample_with(
         &self,
@@ -350,6 +355,10 @@ impl Table {
                 "A batch of all items or none may have {MAX_SAMPLE_ITEMS} items, got {num}. Ask for \
                  smaller batches, or let them be partial."
             )));
+        }
+        if let Some(window) = options.window {
+            window.validate()?;
+            self.know_steps().await;
         }
         let wait = |shared: &mut Shared, id| {
             if timeout != Some(Duration::ZERO) {
@@ -388,6 +397,23 @@ impl Table {
         waiting.answer().await
     }
 
+    /// Counts the steps of all items at the first request for a window, some under each lock, so
+    /// that other requests go on.
+    async fn know_steps(&self) {
+        loop {
+            {
+                let state = &mut self.shared.lock().state;
+                if !state.knows_steps() {
+                    state.count_steps();
+                }
+                if state.knows_steps() {
+                    return;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Like [`Table::sample`], but never waits. `None` if the rate limiter allows no sample now, if
     /// other requests are queued, or if the table is closed.
     pub fn try_sample(&self, num: usize) -> Option<Vec<Sampled>> {
@@ -398,6 +424,11 @@ impl Table {
     pub fn try_sample_with(&self, num: usize, options: SampleOptions) -> Option<Vec<Sampled>> {
         let options = options.whole();
         if num == 0 || (options.all_or_nothing && num > MAX_SAMPLE_ITEMS) {
+            return None;
+        }
+        if let Some(window) = options.window
+            && (window.validate().is_err() || !self.shared.lock().state.knows_steps())
+        {
             return None;
         }
         match self.attempt(num, options, |shared, id| shared.queues.cancel(id)) {

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use reverb_data::{Error, PerProcess, Result, SampleOptions, Sampled};
+use reverb_data::{ColumnSpan, Error, PerProcess, Result, SampleOptions, Sampled};
 use reverb_engine::{ChangedBy, Confirm, Table};
 use reverb_rpc::client::own_name;
 use reverb_rpc::socket_path::SocketPath;
@@ -350,7 +350,8 @@ struct LocalRequest {
     timeout: Option<Duration>,
     options: SampleOptions,
     columns: Box<[u32]>,
-    /// Columns of the last request; absent before the first items.
+    spans: Box<[ColumnSpan]>,
+    /// Selected part of the items; absent before the first items, and if they stay whole.
     selection: Option<Selection>,
 }
 
@@ -394,8 +395,11 @@ async fn sample(
     let (name, table) = service.tables.get(&request.table)?;
     stream.use_table(name);
     let LocalRequest { remaining, timeout, options, .. } = *request;
-    if request.selection.is_none() && !request.columns.is_empty() {
-        request.selection = Some(Selection::new(table, &request.columns)?);
+    let LocalRequest { columns, spans, .. } = &*request;
+    let is_part = !columns.is_empty() || !spans.is_empty() || options.window.is_some();
+    if request.selection.is_none() && is_part {
+        let selection = Selection::new(table, columns)?.with_window(options.window, spans)?;
+        request.selection = Some(selection);
     }
     let wanted = options.at_once(MAX_BATCH, remaining);
     let mut samples = if let Some(samples) = table.try_sample_with(wanted, options) {
@@ -408,14 +412,14 @@ async fn sample(
     };
     stream.count_items(samples.len());
     if let Some(selection) = &mut request.selection {
-        selection.apply(&mut samples)?;
+        selection.apply_to_all(&mut samples)?;
     }
     Ok(samples)
 }
 
 impl SampleStream for LocalSampleStream {
     fn request(&mut self, request: &SampleRequest<'_>) -> Result<()> {
-        let SampleRequest { table, num_samples, timeout, options, columns } = *request;
+        let SampleRequest { table, num_samples, timeout, options, columns, spans } = *request;
         if num_samples == 0 {
             return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
         }
@@ -425,6 +429,7 @@ impl SampleStream for LocalSampleStream {
             timeout,
             options,
             columns: columns.into(),
+            spans: spans.into(),
             selection: None,
         });
         Ok(())

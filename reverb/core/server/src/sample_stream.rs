@@ -11,6 +11,7 @@ use reverb_rpc::framing::MessageReader;
 use reverb_rpc::message::Message;
 use reverb_rpc::server::{CallType, PASS_BYTES, Responder, decode};
 use reverb_wire::codec::sample::{self, MAX_MESSAGE_CHUNK_BYTES, SampleEncoder};
+use reverb_wire::convert::window::to_spans;
 use reverb_wire::generated::{SampleStreamRequest, SampleStreamResponse};
 
 use crate::caller::Caller;
@@ -72,7 +73,10 @@ async fn serve_request(
 ) -> Result<()> {
     let (name, table) = service.table_for(caller, Right::Sample, &request.table)?;
     stream.use_table(name);
-    let mut selection = Selection::new(table, &request.columns)?;
+    let mut options = sample::options(request)?;
+    let spans = request.window.as_ref().map(to_spans).unwrap_or_default();
+    let mut selection =
+        Selection::new(table, &request.columns)?.with_window(options.window, &spans)?;
     let mut remaining = usize::try_from(request.num_samples).unwrap_or(0);
     if remaining == 0 {
         return Err(Error::invalid_argument(format!(
@@ -81,7 +85,6 @@ async fn serve_request(
         )));
     }
     let timeout = timeout(request);
-    let mut options = sample::options(request)?;
     let mut batch = FIRST_BATCH;
     let listed_bytes = if selection.is_of_all() { LISTED_BYTES } else { SELECTED_BYTES };
     let outbox = responder.outbox();
@@ -118,10 +121,10 @@ async fn serve_request(
         options = options.after_items(&samples);
         let is_full = samples.len() == wanted;
         batch = if is_full { batch.saturating_mul(2).min(MAX_BATCH) } else { FIRST_BATCH };
-        selection.apply(&mut samples)?;
         // The pass counts for the message from here on.
         let list = (!list.is_pass()).then_some(list);
-        send_samples(service, stream, responder, encoder, (name, &samples)).await?;
+        let items = (&**name, &mut samples[..], &mut selection);
+        send_samples(service, stream, responder, encoder, items).await?;
         keep_samples(samples);
         drop(list);
         if remaining > 0 {
@@ -133,25 +136,37 @@ async fn serve_request(
     Ok(())
 }
 
-/// Sends samples of a table as fast as the reader takes them. Each message is encoded once there is
-/// room for it.
+/// Sends samples of a table as fast as the reader takes them, the selected part of each. A message
+/// is encoded once there is room for it. Items are cut for one message at a time, because windows
+/// with padding may take more memory than their items.
 pub(crate) async fn send_samples(
     service: &Service,
     stream: &Stream,
     responder: &mut Responder,
     encoder: &mut SampleEncoder,
-    (table, samples): (&str, &[Sampled]),
+    (table, samples, selection): (&str, &mut [Sampled], &mut Selection),
 ) -> Result<()> {
     let outbox = responder.outbox();
-    let (mut rest, mut sent_bytes) = (samples, 0);
-    while !rest.is_empty() {
-        let room = outbox.room_or_pass(CallType::Stream, message_bytes(rest));
+    let (mut at, mut num_selected, mut sent_bytes) = (0, 0, 0);
+    while at < samples.len() {
+        let mut bytes = samples[at..num_selected].iter().map(message_bytes).sum::<usize>();
+        while num_selected < samples.len() && bytes < MAX_MESSAGE_CHUNK_BYTES {
+            selection.apply(&mut samples[num_selected])?;
+            bytes += message_bytes(&samples[num_selected]);
+            num_selected += 1;
+        }
+        let bytes = bytes.min(MAX_MESSAGE_CHUNK_BYTES);
+        let room = outbox.room_or_pass(CallType::Stream, bytes);
         let room = wait_for_room(service, stream, responder, room).await?;
         let max_bytes = if room.is_pass() { PASS_BYTES } else { MAX_MESSAGE_CHUNK_BYTES };
-        while let Some(sample) = rest.first() {
-            let is_complete = encoder.write(table, sample, max_bytes);
+        while at < samples.len() {
+            if at == num_selected {
+                selection.apply(&mut samples[at])?;
+                num_selected += 1;
+            }
+            let is_complete = encoder.write(table, &samples[at], max_bytes);
             if is_complete {
-                rest = &rest[1..];
+                at += 1;
             }
             if !is_complete || encoder.is_full() || room.is_pass() {
                 break;
@@ -161,7 +176,7 @@ pub(crate) async fn send_samples(
         sent_bytes += message.remaining();
         let sent = service.stop.or(responder.send(message));
         stream.waiting(WaitsFor::Peer, sent).await??;
-        if sent_bytes >= TURN_BYTES && !rest.is_empty() {
+        if sent_bytes >= TURN_BYTES && at < samples.len() {
             sent_bytes = 0;
             tokio::task::yield_now().await;
         }
@@ -183,16 +198,9 @@ async fn send_epoch_end(
     stream.waiting(WaitsFor::Peer, sent).await?
 }
 
-/// Estimated size of the next message of these samples.
-fn message_bytes(samples: &[Sampled]) -> usize {
-    let mut bytes = 0;
-    for sample in samples {
-        bytes += sample.trajectory.chunk_bytes() + ITEM_BYTES;
-        if bytes > MAX_MESSAGE_CHUNK_BYTES {
-            break;
-        }
-    }
-    bytes.min(MAX_MESSAGE_CHUNK_BYTES)
+/// Estimated size of a sample in a message.
+fn message_bytes(sample: &Sampled) -> usize {
+    sample.trajectory.chunk_bytes() + ITEM_BYTES
 }
 
 async fn wait_for_samples(

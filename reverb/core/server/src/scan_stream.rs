@@ -75,8 +75,8 @@ pub(crate) async fn run(
         }
         let _items = (!room.is_pass()).then_some(room);
         stream.count_items(items.len());
-        selection.apply(&mut items)?;
-        send_samples(service, stream, responder, &mut encoder, (name, &items)).await?;
+        let items = (&**name, &mut items[..], &mut selection);
+        send_samples(service, stream, responder, &mut encoder, items).await?;
         // The connection sends queued data before the next items are taken.
         tokio::task::yield_now().await;
     }

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Columns that a reader requests.
+//! Columns and windows that a reader requests.
 
-use reverb_data::{Error, Result, Sampled, TrajectoryBuilder};
+use reverb_data::{ColumnSpan, Error, Result, Sampled, StepWindow, TrajectoryBuilder};
 use reverb_engine::Table;
 
-/// Selected columns of items, by position in the flat structure.
+/// Part of each item that a reader gets, cut out after the lock and before anything reads a chunk.
 pub(crate) struct Selection {
-    /// Positions in increasing order; empty: all.
+    /// Positions in the flat structure, in increasing order; empty: all.
     columns: Box<[u32]>,
+    window: Option<StepWindow>,
+    spans: Box<[ColumnSpan]>,
     builder: TrajectoryBuilder,
 }
 
@@ -35,27 +37,59 @@ impl Selection {
                 table.name()
             )));
         }
-        Ok(Self { columns: columns.into(), builder: TrajectoryBuilder::new() })
+        let (columns, builder) = (columns.into(), TrajectoryBuilder::new());
+        Ok(Self { columns, window: None, spans: Box::default(), builder })
     }
 
-    /// True if all columns are selected.
-    pub(crate) fn is_of_all(&self) -> bool {
-        self.columns.is_empty()
-    }
-
-    /// Removes all other columns.
+    /// Selects the window of each item, and of some columns only a part of it.
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if an item lacks a selected column, which only tables without a signature
-    /// have.
-    pub(crate) fn apply(&mut self, samples: &mut [Sampled]) -> Result<()> {
-        if self.columns.is_empty() {
-            return Ok(());
+    /// `InvalidArgument` if a span is not within the window, or there is no window.
+    pub(crate) fn with_window(
+        self,
+        window: Option<StepWindow>,
+        spans: &[ColumnSpan],
+    ) -> Result<Self> {
+        match window {
+            Some(window) => ColumnSpan::validate(spans, window)?,
+            None if spans.is_empty() => {}
+            None => return Err(Error::invalid_argument("`spans` need a window.")),
         }
-        for sampled in samples {
-            sampled.trajectory = self.builder.select(&sampled.trajectory, &self.columns)?;
+        Ok(Self { window, spans: spans.into(), ..self })
+    }
+
+    /// True if the items stay whole.
+    pub(crate) fn is_of_all(&self) -> bool {
+        self.columns.is_empty() && self.window.is_none()
+    }
+
+    /// Removes everything else from an item.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the item lacks a selected column, which only items of tables without a
+    /// signature do, or if a span is about a single value.
+    pub(crate) fn apply(&mut self, sampled: &mut Sampled) -> Result<()> {
+        let Self { columns, window, spans, builder } = self;
+        if let Some(window) = *window {
+            let window = (window, sampled.window.start);
+            sampled.trajectory = builder.cut(&sampled.trajectory, columns, window, spans)?;
+        } else if !columns.is_empty() {
+            sampled.trajectory = builder.select(&sampled.trajectory, columns)?;
         }
         Ok(())
+    }
+
+    /// Removes everything else from these items.
+    ///
+    /// # Errors
+    ///
+    /// Errors of [`Self::apply`].
+    pub(crate) fn apply_to_all(&mut self, samples: &mut [Sampled]) -> Result<()> {
+        if self.is_of_all() {
+            return Ok(());
+        }
+        samples.iter_mut().try_for_each(|sampled| self.apply(sampled))
     }
 }

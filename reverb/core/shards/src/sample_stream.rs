@@ -224,12 +224,13 @@ impl GroupSampleStream {
                 ..request.options
             },
             columns: &request.columns,
+            spans: &request.spans,
             ..SampleRequest::new(&self.table, count, timeout)
         };
         let shard = &mut self.shards[i];
         let deadline = request.deadline;
-        let (options, columns) = (request.options, Arc::clone(&request.columns));
-        shard.parts.push_back(Part { missing: count, share, deadline, options, columns });
+        let Request { options, columns, spans, .. } = request.clone();
+        shard.parts.push_back(Part { missing: count, share, deadline, options, columns, spans });
         let asked = match &mut shard.stream {
             Some(stream) => stream.request(&asked),
             None => Err(Error::unavailable("its stream is lost")),
@@ -459,7 +460,7 @@ impl GroupSampleStream {
 
 impl SampleStream for GroupSampleStream {
     fn request(&mut self, request: &SampleRequest<'_>) -> Result<()> {
-        let SampleRequest { table, num_samples, timeout, options, columns } = *request;
+        let SampleRequest { table, num_samples, timeout, options, columns, spans } = *request;
         if options.epoch.is_some() {
             self.failure = Some(Error::invalid_argument(
                 "Epochs are of one server: the shards of a group do not end theirs together. Use the \
@@ -476,8 +477,8 @@ impl SampleStream for GroupSampleStream {
             }
         }
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let columns = columns.into();
-        self.unasked.push_back(Request { count: num_samples, deadline, options, columns });
+        let (columns, spans) = (columns.into(), spans.into());
+        self.unasked.push_back(Request { count: num_samples, deadline, options, columns, spans });
         // Requests leave at once, so that the shards work while the caller does.
         if let Err(error) = self.ask() {
             self.unasked.clear();

@@ -82,7 +82,7 @@ impl Stats {
         self.min_probability = Some(last.min_probability);
         match sampling {
             GroupSampling::Uniform => self.mass = Some(last.table_size as f64),
-            GroupSampling::Ordered => {}
+            GroupSampling::Ordered | GroupSampling::Steps => {}
             GroupSampling::Prioritized { .. } => {
                 let mass = samples.iter().rev().find_map(|it| {
                     let weight = sampling.weight(it.priority);

@@ -23,6 +23,8 @@ pub enum Capability {
     Selectors,
     /// `ScanRequest.columns`, `condition` and `keys`.
     ChosenItems,
+    /// `SampleStreamRequest.window`, and samplers over steps.
+    Windows,
 }
 
 impl Capability {
@@ -36,6 +38,7 @@ impl Capability {
         Self::RemovalPriority,
         Self::Selectors,
         Self::ChosenItems,
+        Self::Windows,
     ];
 
     /// Name in messages.
@@ -49,6 +52,7 @@ impl Capability {
             Self::RemovalPriority => "removal_priority",
             Self::Selectors => "selectors",
             Self::ChosenItems => "chosen_items",
+            Self::Windows => "windows",
         }
     }
 
@@ -63,6 +67,7 @@ impl Capability {
             Self::RemovalPriority => "removal priorities",
             Self::Selectors => "selectors beyond dm-reverb's",
             Self::ChosenItems => "a choice of items (fetch, scan with columns or where)",
+            Self::Windows => "windows",
         }
     }
 

@@ -5,3 +5,4 @@ pub mod item_condition;
 pub mod signature;
 pub mod table_config;
 pub mod table_info;
+pub mod window;

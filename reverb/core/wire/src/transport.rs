@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use reverb_data::{Chunk, Error, ItemCondition, KeySlots, NewItem, Result, SampleOptions, Sampled};
+use reverb_data::{
+    Chunk, ColumnSpan, Error, ItemCondition, KeySlots, NewItem, Result, SampleOptions, Sampled,
+};
 use tokio::sync::mpsc;
 
 use crate::calls::SmallCall;
@@ -103,12 +105,21 @@ pub struct SampleRequest<'a> {
     pub options: SampleOptions,
     /// Requested columns, in increasing order; empty for all. A server may send all columns anyway.
     pub columns: &'a [u32],
+    /// Columns of which only a part of the window is sent; needs a window in the options.
+    pub spans: &'a [ColumnSpan],
 }
 
 impl<'a> SampleRequest<'a> {
     /// A request for whole items, without options.
     pub fn new(table: &'a str, num_samples: usize, timeout: Option<Duration>) -> Self {
-        Self { table, num_samples, timeout, options: SampleOptions::default(), columns: &[] }
+        Self {
+            table,
+            num_samples,
+            timeout,
+            options: SampleOptions::default(),
+            columns: &[],
+            spans: &[],
+        }
     }
 }
 

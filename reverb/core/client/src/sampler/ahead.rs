@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use reverb_data::{Error, Result, Sampled, keep_samples, spare_samples};
+use reverb_data::{
+    ColumnSpan, Error, Result, Sampled, SampledWindow, StepWindow, keep_samples, spare_samples,
+};
 use tokio::sync::Notify;
 
 use crate::client::{BatchRequest, Client};
@@ -35,6 +37,8 @@ pub struct AheadOptions {
     pub ragged: RaggedForm,
     /// Requested columns, in increasing order; empty: all.
     pub columns: Vec<u32>,
+    /// Window of each item's steps, and the columns of which only a part of it is requested.
+    pub window: Option<(StepWindow, Vec<ColumnSpan>)>,
     /// Largest number of bytes of a batch's columns.
     pub max_bytes: usize,
     /// True if the server is in this process. Then `close` withdraws a pending request. With
@@ -60,6 +64,8 @@ pub struct SampledNumbers {
     pub min_probability: f64,
     /// Number of complete passes over the items; see [`Sampled`].
     pub epoch: i64,
+    /// Window of its steps.
+    pub window: SampledWindow,
 }
 
 /// A batch that is ready.
@@ -248,8 +254,9 @@ impl Shared {
         client: &Client,
         samples: &mut Vec<Sampled>,
     ) -> Option<Result<ReadyBatch>> {
-        let AheadOptions { table, batch_size, distinct, ragged, columns, max_bytes, .. } =
-            &self.options;
+        let AheadOptions {
+            table, batch_size, distinct, ragged, columns, window, max_bytes, ..
+        } = &self.options;
         let request = BatchRequest {
             table,
             batch_size: *batch_size,
@@ -257,6 +264,8 @@ impl Shared {
             partial: true,
             distinct: *distinct,
             epoch: None,
+            window: window.as_ref().map(|(window, _)| *window),
+            spans: window.as_ref().map_or(&[], |(_, spans)| spans),
             ragged: *ragged,
             columns,
             max_bytes: *max_bytes,
@@ -323,8 +332,18 @@ impl From<&Sampled> for SampledNumbers {
             table_size,
             min_probability,
             epoch,
+            window,
             ..
         } = *sampled;
-        Self { key, priority, times_sampled, probability, table_size, min_probability, epoch }
+        Self {
+            key,
+            priority,
+            times_sampled,
+            probability,
+            table_size,
+            min_probability,
+            epoch,
+            window,
+        }
     }
 }

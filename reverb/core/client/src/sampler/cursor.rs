@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::{Error, Result, SampleOptions, Sampled};
+use reverb_data::{ColumnSpan, Error, Result, SampleOptions, Sampled};
 use reverb_wire::transport::{SampleRequest, SampleStream};
 
 use crate::client::Client;
@@ -47,6 +47,8 @@ pub struct SampleCursor {
     is_at_once: bool,
     /// Requested columns; empty: all.
     columns: Vec<u32>,
+    /// Requested parts of windows.
+    spans: Vec<ColumnSpan>,
     stream: Option<Box<dyn SampleStream>>,
     /// True if the stream was idle and has not answered since: it may be stale.
     may_be_stale: bool,
@@ -71,6 +73,7 @@ impl SampleCursor {
             options: SampleOptions::default(),
             is_at_once: false,
             columns: Vec::new(),
+            spans: Vec::new(),
             stream: None,
             may_be_stale: false,
             backoff,
@@ -91,6 +94,13 @@ impl SampleCursor {
     #[must_use]
     pub fn with_columns(mut self, columns: &[u32]) -> Self {
         self.columns = columns.to_vec();
+        self
+    }
+
+    /// Requests only these parts of a window, which the options have.
+    #[must_use]
+    pub fn with_spans(mut self, spans: &[ColumnSpan]) -> Self {
+        self.spans = spans.to_vec();
         self
     }
 
@@ -150,6 +160,7 @@ impl SampleCursor {
             let request = SampleRequest {
                 options: self.options,
                 columns: &self.columns,
+                spans: &self.spans,
                 ..SampleRequest::new(&self.table, num, self.timeout)
             };
             // If the stream cannot take the request, `fetch` opens a new one.

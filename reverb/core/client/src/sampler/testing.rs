@@ -16,6 +16,7 @@ pub(super) fn sampled(key: u64, trajectory: Trajectory) -> Sampled {
         min_probability: 0.0,
         epoch: 0,
         removal_priority: None,
+        window: reverb_data::SampledWindow::default(),
         trajectory,
     }
 }

@@ -109,7 +109,7 @@ impl TrajectoryBuilder {
         self.finish()
     }
 
-    fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.chunks.clear();
         self.ordinals.clear();
         self.columns.clear();

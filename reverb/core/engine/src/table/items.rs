@@ -6,7 +6,7 @@ use std::ops::Range;
 use hashbrown::HashTable;
 use rand::Rng;
 use reverb_data::{
-    Chunk, OneChunkColumns, StoredItem, StoredTrajectory, Trajectory, TrajectoryContent,
+    Chunk, OneChunkColumns, StepCount, StoredItem, StoredTrajectory, Trajectory, TrajectoryContent,
 };
 use smallvec::SmallVec;
 
@@ -88,6 +88,11 @@ impl Item {
             Self::OfOneChunk(_, chunk, _) => Some(chunk),
             Self::Stored(_, stored) => stored.first_chunk(),
         }
+    }
+
+    /// Number of its steps.
+    pub(super) fn step_count(&self) -> StepCount {
+        StepCount::of(&self.trajectory())
     }
 
     /// The item in the form for checkpoints and scans.

@@ -11,7 +11,7 @@ use reverb_data::{
 
 use super::state::{Batch, REMOVAL_BYTES, TableState};
 use super::statistics::Removal;
-use super::testing::{config, selectors};
+use super::testing::{config, removers, selectors};
 use crate::selector::NewWeights;
 
 /// Number of chunks. Chunk `n` belongs to episode `n % NUM_EPISODES`. Items share chunks.
@@ -172,6 +172,11 @@ impl Model {
             SelectorConfig::Heap { min_heap: true } => by_rank(1.0).into_iter().collect(),
             SelectorConfig::Heap { min_heap: false } => by_rank(-1.0).into_iter().collect(),
             SelectorConfig::Uniform => alike().collect(),
+            SelectorConfig::UniformOverSteps => {
+                let steps = |item: &ModelItem| item.chunks.len() as f64;
+                let total: f64 = self.items.iter().map(steps).sum();
+                self.items.iter().map(|item| (item.key, steps(item) / total)).collect()
+            }
             SelectorConfig::Shuffle { .. } => {
                 let is_left = |key: u64| {
                     self.items.iter().any(|item| item.key == key && item.epoch < self.epoch)
@@ -533,7 +538,7 @@ proptest! {
     #[test]
     fn a_table_does_what_the_model_does(
         sampler in selectors(),
-        remover in selectors(),
+        remover in removers(),
         rate_limiter in limiters(),
         max_size in 1i64..12,
         max_times_sampled in -1i32..4,

@@ -8,6 +8,7 @@
 //! [`super::snapshot`] copies a state while it changes, and [`super::restore`] makes a state from
 //! stored items.
 
+mod anchors;
 mod batch;
 mod contents;
 mod distinct;
@@ -29,6 +30,7 @@ use super::foreign_keys::ForeignKeys;
 use super::items::{Item, Items};
 use super::snapshot::BeforeImages;
 use super::statistics::{Removal, Statistics};
+use super::step_counts::StepCounts;
 use crate::rate_limiter::RateLimiter;
 use crate::selector::{Handle, Largest, NewWeights, Pick};
 
@@ -184,11 +186,12 @@ impl TableState {
             contents.largest_priority = f64::NEG_INFINITY;
         }
         contents.largest_priority = contents.largest_priority.max(priority);
+        let steps = contents.step_count(&item.trajectory);
         let handle = contents.items.insert(item.into());
         if let Some(removal_priority) = removal_priority {
             contents.keep_removal_priority(handle, removal_priority);
         }
-        contents.sampler.insert(handle, priority);
+        contents.add_to_sampler(handle, steps, priority);
         contents.remover.insert(handle, removal_priority.unwrap_or(priority));
         handle
     }
@@ -254,7 +257,10 @@ impl TableState {
     pub(super) fn reset(&mut self, config: &TableConfig) -> Option<Contents> {
         self.limiter.reset();
         self.foreign_keys.reset();
-        let empty = Contents::new(config, self.contents.account.server());
+        let mut empty = Contents::new(config, self.contents.account.server());
+        if self.contents.step_counts.is_some() {
+            empty.step_counts = Some(Box::new(StepCounts::of_no_items()));
+        }
         let contents = std::mem::replace(&mut self.contents, empty);
         match &mut self.before_images {
             Some(before) => before.record_reset(contents, &mut self.statistics.removed),
@@ -402,6 +408,9 @@ impl TableState {
         if removal_priority.is_some() {
             contents.removal_priorities.remove(&handle);
             contents.account.remove_bytes(REMOVAL_BYTES);
+        }
+        if let Some(counts) = &mut contents.step_counts {
+            counts.set(handle, 0);
         }
         contents.sampler.remove(handle);
         contents.remover.remove(handle);

@@ -28,7 +28,8 @@ pub(in crate::table) fn selectors() -> impl Strategy<Value = SelectorConfig> {
         let of_next_kind = match all[all.len() - 1] {
             SelectorConfig::Fifo => vec![SelectorConfig::Lifo],
             SelectorConfig::Lifo => vec![SelectorConfig::Uniform],
-            SelectorConfig::Uniform => vec![
+            SelectorConfig::Uniform => vec![SelectorConfig::UniformOverSteps],
+            SelectorConfig::UniformOverSteps => vec![
                 SelectorConfig::prioritized(0.7),
                 SelectorConfig::prioritized(0.0),
                 SelectorConfig::Prioritized { priority_exponent: 0.7, draw: Draw::Stratified },
@@ -44,6 +45,11 @@ pub(in crate::table) fn selectors() -> impl Strategy<Value = SelectorConfig> {
         };
         all.extend(of_next_kind);
     }
+}
+
+/// Selectors of every kind that may be removers.
+pub(in crate::table) fn removers() -> impl Strategy<Value = SelectorConfig> {
+    selectors().prop_filter("it is for samplers", |it| *it != SelectorConfig::UniformOverSteps)
 }
 
 /// An item of one chunk. All items are of the same episode.

@@ -42,6 +42,8 @@ pub enum WaitReason {
         /// would bring the table below its minimum size.
         allowed: usize,
     },
+    /// No item has a window of the requested number of steps. A sentence with the longest one.
+    NoWindow(String),
     /// The call is allowed, but earlier requests are blocked.
     Turn {
         /// Number of earlier requests.
@@ -142,7 +144,7 @@ impl WaitReason {
     pub fn cause(&self) -> String {
         match self {
             Self::Paused(by) => format!("paused by {by}"),
-            Self::Never(_) | Self::Turn { .. } => self.to_string(),
+            Self::Never(_) | Self::NoWindow(_) | Self::Turn { .. } => self.to_string(),
             Self::TableFull { bytes, max_bytes } => format!(
                 "the table holds {} of {} (max_bytes, when_full=\"wait\")",
                 byte_size::describe(*bytes),
@@ -166,6 +168,7 @@ impl fmt::Display for WaitReason {
         match self {
             Self::Paused(_) => write!(f, "It is {}; resume_table lets it go on.", cause()),
             Self::Never(why) => f.write_str(why),
+            Self::NoWindow(why) => write!(f, "{why} A longer item lets it go on."),
             Self::TableFull { .. } => write!(
                 f,
                 "Inserts wait for memory: {}. Items leave by sampling (max_times_sampled), deletes \
@@ -258,11 +261,16 @@ impl Shared {
             let allowed = limiter.samples_allowed(wanted).min(state.samples_left(state.len()));
             (wanted, allowed)
         });
+        let window = queues.sample_request(at).and_then(Batch::window);
         match batch {
-            // The first request was tried and is still blocked.
-            Some((wanted, allowed)) if allowed < wanted || at == 0 => {
+            Some((wanted, allowed)) if allowed < wanted => {
                 Some(WaitReason::Batch { wanted, allowed })
             }
+            // The first request was tried and is still blocked.
+            _ if at == 0 && window.is_some_and(|it| !state.has_window(it)) => {
+                window.map(|window| WaitReason::NoWindow(state.no_window(window)))
+            }
+            Some((wanted, allowed)) if at == 0 => Some(WaitReason::Batch { wanted, allowed }),
             _ if at > 0 => {
                 let first = Box::new(self.why_waits_at(0)?);
                 Some(WaitReason::Turn { before: at, first })

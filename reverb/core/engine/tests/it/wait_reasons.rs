@@ -8,15 +8,20 @@ use std::time::Duration;
 use crate::common::{UNLIMITED, chunk, config, insert, item, item_of, limiter, min_size, queue};
 use proptest::prelude::*;
 use reverb_data::{
-    MemoryConfig, RateLimiterConfig, Result, SampleOptions, Sampled, SelectorConfig, TableChange,
-    TableConfig, WhenFull,
+    MemoryConfig, RateLimiterConfig, Result, SampleOptions, Sampled, SelectorConfig, StepWindow,
+    TableChange, TableConfig, WhenFull,
 };
 use reverb_engine::{
     ChangedBy, Held, Limit, LimiterHold, Table, TableStatus, WaitReason, configure,
 };
 
-const WHOLE: SampleOptions =
-    SampleOptions { stacking: None, all_or_nothing: true, distinct: false, epoch: None };
+const WHOLE: SampleOptions = SampleOptions {
+    stacking: None,
+    all_or_nothing: true,
+    distinct: false,
+    epoch: None,
+    window: None,
+};
 
 fn options(is_whole: bool) -> SampleOptions {
     if is_whole { WHOLE } else { SampleOptions::default() }
@@ -155,6 +160,30 @@ fn items_that_leave_early_allow_larger_batches_than_the_bounds() {
         table.try_sample_with(3, WHOLE).is_some()
     };
     assert!((0..50).any(is_sampled));
+}
+
+/// Items of this file have one step.
+#[test]
+fn a_request_says_that_no_item_has_its_window() {
+    let sampler = SelectorConfig::Uniform;
+    let table = Table::new(TableConfig { sampler, ..config(10) }).unwrap();
+    insert(&table, vec![item(0, 1.0)]);
+    let window = StepWindow { length: 4, before: 0, pads_left: false, pads_right: false };
+    let options = SampleOptions { window: Some(window), ..SampleOptions::default() };
+    let mut waiting = request(&table, 1, options).unwrap();
+    let text = "No item of table t has a window of 4 steps; the longest has 1.";
+    assert_eq!(table.status().sampling.reason, Some(WaitReason::NoWindow(text.to_owned())));
+    // Others wait behind it.
+    let behind = request(&table, 1, SampleOptions::default());
+    assert!(behind.is_some());
+    let refused = refusal(&table, 1, options).unwrap();
+    assert!(refused.contains("2 requests are before it, and the first one waits too: No item"));
+    insert(&table, vec![item(1, 1.0)]);
+    assert!(is_waiting(&mut waiting));
+    drop((waiting, behind));
+    let padded = StepWindow { pads_right: true, ..window };
+    let options = SampleOptions { window: Some(padded), ..SampleOptions::default() };
+    assert!(request(&table, 1, options).is_none());
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -377,7 +406,7 @@ impl Case {
                     && can_sample(*allowed)
                     && (is_used_up || !can_sample(allowed + 1))
             }
-            WaitReason::Turn { .. } => false,
+            WaitReason::NoWindow(_) | WaitReason::Turn { .. } => false,
         }
     }
 

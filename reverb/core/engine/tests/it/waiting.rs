@@ -264,8 +264,13 @@ fn waiting_calls_can_be_spawned() {
 }
 
 /// All items or none.
-const WHOLE: SampleOptions =
-    SampleOptions { stacking: None, all_or_nothing: true, distinct: false, epoch: None };
+const WHOLE: SampleOptions = SampleOptions {
+    stacking: None,
+    all_or_nothing: true,
+    distinct: false,
+    epoch: None,
+    window: None,
+};
 
 #[tokio::test]
 async fn a_whole_batch_waits_until_all_of_it_is_allowed() {

@@ -44,7 +44,7 @@ impl LocalScanStream {
         self.open.use_table(name);
         let mut items = table.scan(&mut self.scan).map_err(|error| service.stop.explain(error))?;
         self.open.count_items(items.len());
-        self.selection.apply(&mut items)?;
+        self.selection.apply_to_all(&mut items)?;
         Ok(items)
     }
 }

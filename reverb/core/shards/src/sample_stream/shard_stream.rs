@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use reverb_data::SampleOptions;
+use reverb_data::{ColumnSpan, SampleOptions};
 use reverb_wire::transport::SampleStream;
 
 use crate::member::Member;
@@ -23,6 +23,7 @@ pub(super) struct Part {
     pub(super) deadline: Option<Instant>,
     pub(super) options: SampleOptions,
     pub(super) columns: Arc<[u32]>,
+    pub(super) spans: Arc<[ColumnSpan]>,
 }
 
 impl Part {
@@ -30,7 +31,8 @@ impl Part {
     /// be spread over several batches, so they are not checked as one.
     pub(super) fn into_request(self) -> Request {
         let options = SampleOptions { stacking: None, ..self.options };
-        Request { count: self.missing, deadline: self.deadline, options, columns: self.columns }
+        let Self { missing: count, deadline, columns, spans, .. } = self;
+        Request { count, deadline, options, columns, spans }
     }
 }
 
@@ -65,4 +67,5 @@ pub(super) struct Request {
     pub(super) deadline: Option<Instant>,
     pub(super) options: SampleOptions,
     pub(super) columns: Arc<[u32]>,
+    pub(super) spans: Arc<[ColumnSpan]>,
 }

@@ -8,13 +8,16 @@ use reverb_data::proto_bytes::{
     Field, Reader, put_bytes_field, put_double_field, put_int_field, put_nested,
     put_nested_of_width, put_tag, put_varint, put_varint_field, varint_len,
 };
-use reverb_data::{Chunk, Error, Result, SampleOptions, Sampled, Stacking, WithinEpoch};
+use reverb_data::{
+    Chunk, Error, Result, SampleOptions, Sampled, SampledWindow, Stacking, WithinEpoch,
+};
 use smallvec::SmallVec;
 
 use crate::codec::chunk::{ChunkMeasure, RawChunk, put_chunk, put_small_chunk};
 use crate::codec::item::{ItemHead, RawItem, put_item};
 use crate::codec::kept_chunks::KeptChunks;
 use crate::codec::trajectory_template::TrajectoryTemplates;
+use crate::convert::window::{to_window, window_message};
 use crate::generated::{SampleStreamRequest, Timeout, sample_stream_request};
 use crate::transport::SampleRequest;
 use reverb_rpc::message::{Message, MessageBuilder};
@@ -30,8 +33,8 @@ const EPOCH_IS_OVER: u32 = 1000;
 /// dm-reverb's servers take a timeout of zero as "no timeout", so their shortest timeout is sent
 /// instead.
 pub fn request(request: &SampleRequest<'_>) -> SampleStreamRequest {
-    let SampleRequest { table, num_samples, timeout, options, columns } = *request;
-    let SampleOptions { stacking, all_or_nothing, distinct, epoch } = options;
+    let SampleRequest { table, num_samples, timeout, options, columns, spans } = *request;
+    let SampleOptions { stacking, all_or_nothing, distinct, epoch, window } = options;
     let milliseconds = timeout.map_or(-1, |timeout| {
         i64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX).max(1)
     });
@@ -50,6 +53,7 @@ pub fn request(request: &SampleRequest<'_>) -> SampleStreamRequest {
             WithinEpoch::New => sample_stream_request::Epoch { begin: true, up_to: 0 },
             WithinEpoch::UpTo(up_to) => sample_stream_request::Epoch { begin: false, up_to },
         }),
+        window: window.map(|window| window_message(window, spans)),
     }
 }
 
@@ -69,7 +73,9 @@ pub fn options(request: &SampleStreamRequest) -> Result<SampleOptions> {
              ends with an epoch may be short, and has no item twice.",
         ));
     }
-    Ok(SampleOptions { stacking: stacking(request)?, all_or_nothing, distinct, epoch })
+    let stacking = stacking(request)?;
+    let window = request.window.as_ref().map(to_window).transpose()?;
+    Ok(SampleOptions { stacking, all_or_nothing, distinct, epoch, window })
 }
 
 fn stacking(request: &SampleStreamRequest) -> Result<Option<Stacking>> {
@@ -266,6 +272,11 @@ fn put_sample_info(
     if sample.epoch != 0 {
         put_int_field(out, 1001, sample.epoch);
     }
+    let SampledWindow { start, count } = sample.window;
+    if count != 0 {
+        put_int_field(out, 1002, i64::from(start));
+        put_varint_field(out, 1003, u64::from(count));
+    }
 }
 
 /// Joins the entries of any number of messages to samples.
@@ -395,6 +406,7 @@ fn build_sample<'a>(
     let mut table_size = reader.next_varint(3)?.map_or(0, |size| size as i64);
     let mut rate_limited = reader.next_varint(4)?.is_some_and(|flag| flag != 0);
     let (mut min_probability, mut epoch) = (0.0, 0);
+    let mut window = SampledWindow::default();
     while let Some((field, value)) = reader.field()? {
         match (field, value) {
             (1, Field::Bytes(bytes)) => item = bytes,
@@ -403,6 +415,8 @@ fn build_sample<'a>(
             (4, Field::Varint(flag)) => rate_limited = flag != 0,
             (1000, Field::Fixed64(bits)) => min_probability = f64::from_bits(bits),
             (1001, Field::Varint(number)) => epoch = number as i64,
+            (1002, Field::Varint(start)) => window.start = start as i32,
+            (1003, Field::Varint(count)) => window.count = count as u32,
             _ => {}
         }
     }
@@ -418,6 +432,7 @@ fn build_sample<'a>(
         min_probability,
         epoch,
         removal_priority: item.removal_priority,
+        window,
         trajectory: templates.read(&item, find)?,
     })
 }

@@ -9,7 +9,7 @@ use reverb_data::{
 
 use super::signature::flatten_signature;
 use crate::generated::key_distribution_options::extension::{
-    self, Distribution as ExtendedDistribution, Recent, Shuffle,
+    self, Distribution as ExtendedDistribution, Recent, Shuffle, UniformOverSteps,
 };
 use crate::generated::key_distribution_options::{Distribution, Extension, Heap, Prioritized};
 use crate::generated::tensorflow::StructuredValue;
@@ -26,6 +26,10 @@ pub fn from_selector(config: SelectorConfig) -> KeyDistributionOptions {
         SelectorConfig::Fifo => Distribution::Fifo(true),
         SelectorConfig::Lifo => Distribution::Lifo(true),
         SelectorConfig::Uniform => Distribution::Uniform(true),
+        SelectorConfig::UniformOverSteps => {
+            extension = Some(ExtendedDistribution::UniformOverSteps(UniformOverSteps {}));
+            Distribution::Uniform(true)
+        }
         SelectorConfig::Prioritized { priority_exponent, draw } => {
             extension = (draw != Draw::Independent)
                 .then(|| ExtendedDistribution::Draw(from_draw(draw).into()));
@@ -82,6 +86,9 @@ pub fn to_selector(options: Option<&KeyDistributionOptions>) -> Option<SelectorC
         }
         Some(ExtendedDistribution::Recent(Recent { expected_age })) => {
             return Some(SelectorConfig::Recent { expected_age: *expected_age });
+        }
+        Some(ExtendedDistribution::UniformOverSteps(UniformOverSteps {})) => {
+            return Some(SelectorConfig::UniformOverSteps);
         }
         Some(ExtendedDistribution::Draw(draw)) => match extension::Draw::try_from(*draw) {
             Ok(extension::Draw::Stratified) => Draw::Stratified,

@@ -135,6 +135,12 @@ pub struct SampleInfo {
     /// for others.
     #[prost(int64, tag = "1001")]
     pub epoch: i64,
+    /// First step of the window in the item; below 0 if the window begins with padding.
+    #[prost(int32, tag = "1002")]
+    pub window_start: i32,
+    /// Number of windows that the item has; 0 if none was requested. `item` has the window alone then.
+    #[prost(uint32, tag = "1003")]
+    pub num_windows: u32,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TableInfo {
@@ -231,13 +237,15 @@ pub mod key_distribution_options {
     /// Selector that dm-reverb lacks. The nearest one that it has stands beside it.
     #[derive(Clone, Copy, PartialEq, ::prost::Message)]
     pub struct Extension {
-        #[prost(oneof = "extension::Distribution", tags = "1, 2, 3")]
+        #[prost(oneof = "extension::Distribution", tags = "1, 2, 3, 4")]
         pub distribution: ::core::option::Option<extension::Distribution>,
     }
     /// Nested message and enum types in `Extension`.
     pub mod extension {
         #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
         pub struct Shuffle {}
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+        pub struct UniformOverSteps {}
         #[derive(Clone, Copy, PartialEq, ::prost::Message)]
         pub struct Recent {
             /// Mean age of the selected item, in items, above 0; the newest item has age 0.
@@ -294,6 +302,9 @@ pub mod key_distribution_options {
             /// Used with `uniform`.
             #[prost(message, tag = "3")]
             Recent(Recent),
+            /// Used with `uniform`: items in proportion to their number of steps.
+            #[prost(message, tag = "4")]
+            UniformOverSteps(UniformOverSteps),
         }
     }
     #[derive(Clone, Copy, PartialEq, ::prost::Oneof)]
@@ -381,7 +392,7 @@ pub struct Timeout {
     #[prost(int64, tag = "1")]
     pub milliseconds: i64,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SampleStreamRequest {
     #[prost(string, tag = "1")]
     pub table: ::prost::alloc::string::String,
@@ -408,6 +419,9 @@ pub struct SampleStreamRequest {
     /// The request ends with the epoch; not with `all_or_nothing` and `distinct`.
     #[prost(message, optional, tag = "1004")]
     pub epoch: ::core::option::Option<sample_stream_request::Epoch>,
+    /// A window of each item; items without one are not sampled.
+    #[prost(message, optional, tag = "1005")]
+    pub window: ::core::option::Option<sample_stream_request::Window>,
 }
 /// Nested message and enum types in `SampleStreamRequest`.
 pub mod sample_stream_request {
@@ -430,6 +444,40 @@ pub mod sample_stream_request {
         /// Without `begin`: the present epoch, if its number is at most this, or the next one, if that is.
         #[prost(int64, tag = "2")]
         pub up_to: i64,
+    }
+    /// Not in dm-reverb. Each sample is a window of an item's steps: those from `before` steps before a
+    /// step of the item, its anchor, to `length` steps after it. Anchors are drawn at random.
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Window {
+        /// At least 1.
+        #[prost(uint32, tag = "1")]
+        pub length: u32,
+        /// `before + length` is at most 65,536.
+        #[prost(uint32, tag = "2")]
+        pub before: u32,
+        /// The window may begin before the first step of the item, which is repeated.
+        #[prost(bool, tag = "3")]
+        pub pads_left: bool,
+        /// The window may end after the last step of the item, which is repeated.
+        #[prost(bool, tag = "4")]
+        pub pads_right: bool,
+        /// Columns of which only these steps are sent, in increasing order.
+        #[prost(message, repeated, tag = "5")]
+        pub spans: ::prost::alloc::vec::Vec<window::Span>,
+    }
+    /// Nested message and enum types in `Window`.
+    pub mod window {
+        /// Steps of one column, relative to the anchor, without `stop`; within the window.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+        pub struct Span {
+            /// Index in the flat structure.
+            #[prost(uint32, tag = "1")]
+            pub column: u32,
+            #[prost(sint32, tag = "2")]
+            pub start: i32,
+            #[prost(sint32, tag = "3")]
+            pub stop: i32,
+        }
     }
 }
 /// Several samples, or a part of one: a sample may be cut between chunks.

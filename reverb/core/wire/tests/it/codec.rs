@@ -8,8 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message as _;
 use reverb_data::{
-    Chunk, ChunkMaker, DType, Draw, ErrorKind, MAX_PRIORITY, NewItem, SampleOptions, Sampled,
-    SelectorConfig, SequenceRange, Stacking, TrajectoryBuilder, WithinEpoch,
+    Chunk, ChunkMaker, ColumnSpan, DType, Draw, ErrorKind, MAX_PRIORITY, NewItem, SampleOptions,
+    Sampled, SampledWindow, SelectorConfig, SequenceRange, Stacking, StepWindow, TrajectoryBuilder,
+    WithinEpoch,
 };
 use reverb_rpc::message::{Message, body_bytes};
 use reverb_wire::codec::chunk::{RawChunk, put_chunk_data};
@@ -24,6 +25,7 @@ use reverb_wire::codec::sample::{
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
 use reverb_wire::convert::signature::flatten_signature;
 use reverb_wire::convert::table_config::{from_selector, to_selector};
+use reverb_wire::convert::window::to_spans;
 use reverb_wire::generated as proto;
 use reverb_wire::transport::{InsertBatch, SampleRequest};
 
@@ -218,6 +220,7 @@ fn selectors_beyond_dm_reverb_stand_beside_the_nearest_one() {
         (exponent(Draw::Systematic), true),
         (SelectorConfig::Shuffle { seed: None }, true),
         (SelectorConfig::Recent { expected_age: 2.5 }, true),
+        (SelectorConfig::UniformOverSteps, true),
     ] {
         let message = from_selector(config);
         assert_eq!(message.extension.is_some(), is_extended, "{config:?}");
@@ -225,9 +228,9 @@ fn selectors_beyond_dm_reverb_stand_beside_the_nearest_one() {
         let known = proto::KeyDistributionOptions { extension: None, ..message };
         let nearest = match config {
             SelectorConfig::Prioritized { .. } => exponent(Draw::Independent),
-            SelectorConfig::Shuffle { .. } | SelectorConfig::Recent { .. } => {
-                SelectorConfig::Uniform
-            }
+            SelectorConfig::Shuffle { .. }
+            | SelectorConfig::Recent { .. }
+            | SelectorConfig::UniformOverSteps => SelectorConfig::Uniform,
             other => other,
         };
         assert_eq!(to_selector(Some(&known)), Some(nearest));
@@ -310,8 +313,49 @@ fn sample(key: u64, chunks: &[Chunk]) -> Sampled {
         min_probability: 0.0,
         epoch: 0,
         removal_priority: None,
+        window: SampledWindow::default(),
         trajectory: builder.finish().unwrap(),
     }
+}
+
+#[test]
+fn a_window_is_read_as_it_was_written() {
+    for window in [
+        SampledWindow::default(),
+        SampledWindow { start: -7, count: 1 },
+        SampledWindow { start: i32::MIN, count: u32::MAX },
+        SampledWindow { start: 0, count: 70_000 },
+    ] {
+        let mut encoder = SampleEncoder::new();
+        let sample = Sampled { window, ..sample(1, &[chunk(1, 10)]) };
+        push(&mut encoder, "t", &sample, |_| {});
+        let written = body_bytes(finish(&mut encoder).unwrap());
+        let message = proto::SampleStreamResponse::decode(written.clone()).unwrap();
+        let info = message.entries[0].info.as_ref().unwrap();
+        assert_eq!((info.window_start, info.num_windows), (window.start, window.count));
+        let mut samples = Vec::new();
+        SampleDecoder::new().push(&written, &mut samples).unwrap();
+        assert_eq!(samples[0].window, window);
+    }
+}
+
+#[test]
+fn a_request_for_a_window_is_read_as_it_was_written() {
+    let window = StepWindow { length: 9, before: 4, pads_left: true, pads_right: false };
+    let spans =
+        [ColumnSpan { column: 0, start: -4, stop: 1 }, ColumnSpan { column: 3, start: 0, stop: 9 }];
+    let wanted = SampleOptions { window: Some(window), ..SampleOptions::default() };
+    let message = request(&SampleRequest {
+        options: wanted,
+        spans: &spans,
+        ..SampleRequest::new("t", 3, None)
+    });
+    assert_eq!(options(&message).unwrap(), wanted);
+    assert_eq!(to_spans(message.window.as_ref().unwrap()), spans);
+    let too_long = proto::sample_stream_request::Window { length: 70_000, ..Default::default() };
+    let message = proto::SampleStreamRequest { window: Some(too_long), ..message };
+    let error = options(&message).unwrap_err();
+    assert!(error.message().contains("before + length must be at most 65536"), "{error}");
 }
 
 #[test]

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message as _;
 use reverb_data::{
-    Chunk, ChunkMaker, Error, ErrorKind, ItemValidator, NewItem, Sampled, SequenceRange, Tensor,
-    TrajectoryBuilder,
+    Chunk, ChunkMaker, Error, ErrorKind, ItemValidator, NewItem, Sampled, SampledWindow,
+    SequenceRange, Tensor, TrajectoryBuilder,
 };
 use reverb_rpc::message::body_bytes;
 use reverb_wire::codec::insert::{InsertRequest, decode_confirmation, encode_request};
@@ -159,6 +159,7 @@ proptest! {
                     min_probability: 0.0,
                     epoch: 0,
                     removal_priority: None,
+                    window: SampledWindow { start: -3, count: 8 },
                     trajectory,
                 }, |_| {});
             }

@@ -246,7 +246,7 @@ async fn a_server_that_keeps_silent_does_not_hold_a_request_with_a_timeout() {
     let mut stream = soon(server.open_sample()).await.unwrap();
     let timeout = Some(Duration::from_millis(1500));
     let options = reverb_data::SampleOptions::default();
-    let request = SampleRequest { table: "t", num_samples: 1, timeout, options, columns: &[] };
+    let request = SampleRequest { options, ..SampleRequest::new("t", 1, timeout) };
     stream.request(&request).unwrap();
     assert!(tokio::time::timeout(Duration::from_millis(100), stream.receive()).await.is_err());
     // From here on the clock jumps to the next moment at which something happens.

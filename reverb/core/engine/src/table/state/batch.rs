@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Batch: the items of one sample request, and its end.
 
-use reverb_data::{Error, Result, SampleOptions, Sampled, keep_samples, spare_samples};
+use reverb_data::{Error, Result, SampleOptions, Sampled, StepWindow, keep_samples, spare_samples};
 
 /// A sample request is full when the chunks of its items reach this many bytes.
 pub const MAX_SAMPLE_BYTES: usize = 1024 * 1024;
@@ -65,6 +65,11 @@ impl Batch {
     /// Number of samples that it needs under one lock, if it takes all or nothing.
     pub(in crate::table) fn whole(&self) -> Option<usize> {
         self.options.all_or_nothing.then_some(self.wanted)
+    }
+
+    /// The window that it asks for.
+    pub(in crate::table) fn window(&self) -> Option<StepWindow> {
+        self.options.window
     }
 
     /// Items that were added after the first `first` ones.

@@ -2,12 +2,13 @@
 //! Contents of a table: its items, with the indexes over them.
 
 use hashbrown::HashMap;
-use reverb_data::{ServerAccount, TableAccount, TableConfig};
+use reverb_data::{ServerAccount, StepCount, TableAccount, TableConfig, Trajectory};
 
-use crate::selector::{Handle, Largest, Selector};
+use crate::selector::{Handle, Largest, RestorePoint, Selector};
 use crate::table::episodes::Episodes;
 use crate::table::items::{self, Items};
 use crate::table::statistics::{Removal, Removed};
+use crate::table::step_counts::StepCounts;
 
 /// Bytes of a removal priority in its map: a handle, a number and a control byte, at a load of
 /// about two thirds.
@@ -21,6 +22,8 @@ pub(in crate::table) struct Contents {
     pub(super) remover: Selector,
     pub(super) episodes: Episodes,
     pub(super) num_unique_samples: i64,
+    /// Numbers of steps, from the first request for a window on, or if the sampler goes by them.
+    pub(super) step_counts: Option<Box<StepCounts>>,
     /// Removal priorities of items that have one.
     pub(super) removal_priorities: HashMap<Handle, f64>,
     /// Largest priority of any item since the table was empty, or since the beginning.
@@ -37,6 +40,7 @@ impl Contents {
             // One more than `max_size`: an item is added before another one is evicted.
             items: Items::new(config.max_size as usize + 1),
             item_bytes: items::ITEM_BYTES + sampler.item_bytes() + remover.item_bytes(),
+            step_counts: sampler.is_over_steps().then(|| Box::new(StepCounts::of_no_items())),
             sampler,
             remover,
             episodes: Episodes::default(),
@@ -60,6 +64,47 @@ impl Contents {
         if self.removal_priorities.insert(handle, priority).is_none() {
             self.account.add_bytes(REMOVAL_BYTES);
         }
+    }
+
+    /// Number of steps of an item from which windows can be cut.
+    pub(super) fn steps_of(&self, handle: Handle) -> u32 {
+        self.step_counts.as_ref().map_or(0, |counts| counts.get(handle))
+    }
+
+    /// Numbers of steps of an item, if anything depends on them.
+    pub(super) fn step_count(&self, trajectory: &Trajectory) -> Option<StepCount> {
+        self.step_counts.as_ref().map(|_| StepCount::of(trajectory))
+    }
+
+    /// Adds a new item to the sampler.
+    pub(super) fn add_to_sampler(
+        &mut self,
+        handle: Handle,
+        steps: Option<StepCount>,
+        priority: f64,
+    ) {
+        let weight = self.note_steps(handle, steps, priority);
+        self.sampler.insert(handle, weight);
+    }
+
+    /// Puts an item back that was removed.
+    pub(super) fn put_back_into_sampler(
+        &mut self,
+        handle: Handle,
+        steps: Option<StepCount>,
+        priority: f64,
+        point: RestorePoint,
+    ) {
+        let weight = self.note_steps(handle, steps, priority);
+        self.sampler.put_back(handle, weight, point);
+    }
+
+    /// Stores the number of steps of an item, and returns what the sampler weighs it by.
+    #[inline]
+    fn note_steps(&mut self, handle: Handle, steps: Option<StepCount>, priority: f64) -> f64 {
+        let (Some(counts), Some(steps)) = (&mut self.step_counts, steps) else { return priority };
+        counts.set(handle, steps.common);
+        if self.sampler.is_over_steps() { f64::from(steps.longest) } else { priority }
     }
 
     /// Largest priority of the present items. Removed items count too if the sampler has no

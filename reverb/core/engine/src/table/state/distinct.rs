@@ -7,8 +7,10 @@
 
 use std::collections::HashSet;
 
-use reverb_data::{Error, ItemSpec, Result, SampleOptions};
+use rand::Rng;
+use reverb_data::{Error, ItemSpec, Result, SampleOptions, StepWindow};
 
+use super::stacked::check;
 use super::{Batch, TableState};
 use crate::selector::{Handle, Pick, RestorePoint};
 
@@ -39,16 +41,19 @@ impl TableState {
     /// and `batch.refusal` has the reason.
     pub(super) fn sample_distinct(&mut self, batch: &mut Batch) {
         let min_probability = self.contents.sampler.min_probability();
+        let window = batch.options.window;
         let chosen = if batch.wanted <= self.len() {
-            self.choose_distinct(batch.wanted)
+            self.choose_distinct(batch.wanted, window)
         } else {
             Chosen::default()
         };
         let refusal = if batch.wanted > self.len() {
-            Err(self.too_few(batch.wanted, self.len()))
+            Err(self.too_few(batch.wanted, self.len(), None))
+        } else if let Some(short) = self.first_without_window(&chosen.picks, window) {
+            Err(short)
         } else if chosen.picks.len() < batch.wanted {
-            // All other items have weight 0.
-            Err(self.too_few(batch.wanted, chosen.picks.len()))
+            // All other items have weight 0, or no window.
+            Err(self.too_few(batch.wanted, chosen.picks.len(), window))
         } else {
             self.check_stacking(&chosen.picks, batch.options)
         };
@@ -64,22 +69,60 @@ impl TableState {
         }
     }
 
-    fn choose_distinct(&mut self, wanted: usize) -> Chosen {
+    fn choose_distinct(&mut self, wanted: usize, window: Option<StepWindow>) -> Chosen {
         let mut chosen = Chosen::default();
+        let mut picks = std::mem::take(&mut self.picks);
         let mut tries = if self.contents.sampler.repeats() { TRIES * wanted } else { 0 };
         while tries > 0 && chosen.picks.len() < wanted {
             let count = wanted - chosen.picks.len();
             tries = tries.saturating_sub(count);
-            self.picks.clear();
-            self.contents.sampler.pick_many(&mut self.rng, count, &mut self.picks);
-            for &pick in &self.picks {
-                chosen.add(pick);
+            picks.clear();
+            self.contents.sampler.pick_many(&mut self.rng, count, &mut picks);
+            for &pick in &picks {
+                if window.is_none_or(|window| self.accepts(window, pick.handle)) {
+                    chosen.add(pick);
+                }
             }
         }
+        self.picks = picks;
         if chosen.picks.len() < wanted {
-            self.choose_among_others(wanted, &mut chosen);
+            match window {
+                Some(window) if !self.contents.sampler.is_ordered() => {
+                    self.choose_among_windows(wanted, window, &mut chosen);
+                }
+                _ => self.choose_among_others(wanted, &mut chosen),
+            }
+        }
+        if let Some(window) = window {
+            self.set_window_probabilities(window, &mut chosen.picks);
         }
         chosen
+    }
+
+    /// Chooses the rest among the items that have a window, by successive draws without
+    /// repetition: an item of weight `w` gets an exponential time of rate `w`, and the first times
+    /// win.
+    fn choose_among_windows(&mut self, wanted: usize, window: StepWindow, chosen: &mut Chosen) {
+        let mut times: Vec<(f64, Handle)> = Vec::new();
+        for (handle, weight) in self.list(window).items {
+            if !chosen.handles.contains(&handle) {
+                // Not 0, whose logarithm is infinite.
+                let uniform = 1.0 - self.rng.random::<f64>();
+                times.push((-uniform.ln() / weight, handle));
+            }
+        }
+        times.sort_unstable_by(|one, another| one.0.total_cmp(&another.0));
+        for (_, handle) in times.into_iter().take(wanted - chosen.picks.len()) {
+            let probability = self.contents.sampler.probability_of(handle);
+            chosen.add(Pick { handle, probability, epoch: 0 });
+        }
+    }
+
+    /// Error if an ordered sampler chose an item that has no window.
+    fn first_without_window(&self, picks: &[Pick], window: Option<StepWindow>) -> Option<Error> {
+        let window = window?;
+        let short = picks.iter().find(|pick| self.num_windows_of(window, pick.handle) == 0)?;
+        Some(self.is_short(window, short.handle))
     }
 
     /// Takes the chosen items out of the sampler, chooses the rest, and puts all back.
@@ -106,8 +149,13 @@ impl TableState {
             }
         }
         for (handle, point) in taken_out.into_iter().rev() {
-            let priority = self.contents.items.get(handle).priority();
-            sampler.put_back(handle, priority, point);
+            let item = self.contents.items.get(handle);
+            let weight = if sampler.is_over_steps() {
+                f64::from(item.step_count().longest)
+            } else {
+                item.priority()
+            };
+            sampler.put_back(handle, weight, point);
         }
         for pick in &mut chosen.picks[first..] {
             pick.probability = sampler.probability_of(pick.handle);
@@ -125,18 +173,16 @@ impl TableState {
                 spec = None;
             }
             let trajectory = self.contents.items.get(pick.handle).trajectory();
-            match &spec {
-                Some(spec) => spec.check(&trajectory)?,
-                None => spec = Some(ItemSpec::from_trajectory(&trajectory)?),
-            }
+            check(&mut spec, &trajectory, options.window.is_some())?;
         }
         Ok(())
     }
 
-    fn too_few(&self, wanted: usize, has: usize) -> Error {
+    fn too_few(&self, wanted: usize, has: usize, window: Option<StepWindow>) -> Error {
+        let having = window.map_or(String::new(), |window| format!(" with a {}", window.told()));
         Error::invalid_argument(format!(
-            "{wanted} distinct items asked of table {}, which has {has}. Ask for fewer, or let the \
-             rate limiter wait for more with a larger min_size_to_sample.",
+            "{wanted} distinct items asked of table {}, which has {has}{having}. Ask for fewer, or \
+             let the rate limiter wait for more with a larger min_size_to_sample.",
             self.name
         ))
     }

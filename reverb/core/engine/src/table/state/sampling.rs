@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use reverb_data::{Chunk, SampleOptions, Sampled};
+use reverb_data::{Chunk, SampleOptions, Sampled, SampledWindow};
 
 use super::{BLOCK, Batch, MAX_SAMPLE_ITEMS, TableState, record};
 use crate::selector::Pick;
@@ -12,14 +12,21 @@ use crate::table::statistics::Removal;
 impl TableState {
     /// Samples into `batch` while the limiter allows and until the batch is full.
     pub(in crate::table) fn sample(&mut self, batch: &mut Batch) {
-        let SampleOptions { stacking, all_or_nothing, .. } = batch.options;
+        let SampleOptions { stacking, all_or_nothing, window, .. } = batch.options;
         if all_or_nothing && !self.may_allow(batch.wanted) {
+            return;
+        }
+        if let Some(window) = window
+            && !self.may_have_window(window, batch)
+        {
             return;
         }
         if batch.options.distinct {
             return self.sample_distinct(batch);
         }
-        if self.max_times_sampled > 0 && (stacking.is_some() || all_or_nothing) {
+        // An ordered sampler may come to an item that has no window.
+        let may_stop = window.is_some() && self.contents.sampler.is_ordered();
+        if (self.max_times_sampled > 0 || may_stop) && (stacking.is_some() || all_or_nothing) {
             return self.sample_with_undo(batch);
         }
         // If sampling can delete items, each choice depends on the previous one.
@@ -41,7 +48,10 @@ impl TableState {
                 self.begin_epoch_for(batch);
             }
             let min_probability = self.contents.sampler.min_probability();
-            self.contents.sampler.pick_many(&mut self.rng, allowed, &mut picks);
+            match window {
+                Some(window) => self.pick_windows(window, allowed, batch, &mut picks),
+                None => self.contents.sampler.pick_many(&mut self.rng, allowed, &mut picks),
+            }
             if picks.len() > 1 {
                 self.prefetch(&picks);
             }
@@ -92,6 +102,10 @@ impl TableState {
 
     pub(super) fn take(&mut self, pick: Pick, min_probability: f64, batch: &mut Batch) {
         let table_size = self.contents.items.len() as i64;
+        let window = match batch.options.window {
+            Some(window) => self.draw_window(window, pick.handle),
+            None => SampledWindow::default(),
+        };
         let removal_priority = self.contents.removal_priority(pick.handle);
         let item = self.contents.items.get_mut(pick.handle);
         record(&mut self.before_images, pick.handle, item, removal_priority);
@@ -101,7 +115,10 @@ impl TableState {
         let times_sampled = item.times_sampled().saturating_add(1);
         item.set_times_sampled(times_sampled);
         let trajectory = item.trajectory();
-        batch.chunk_bytes += trajectory.chunk_bytes();
+        batch.chunk_bytes += match batch.options.window {
+            Some(of) => of.part_of(trajectory.chunk_bytes(), window.count),
+            None => trajectory.chunk_bytes(),
+        };
         batch.items.push(Sampled {
             key: item.key(),
             priority: item.priority(),
@@ -113,6 +130,7 @@ impl TableState {
             min_probability,
             epoch: pick.epoch,
             removal_priority: None,
+            window,
             trajectory,
         });
         // "At least", because an item can be inserted with a count.

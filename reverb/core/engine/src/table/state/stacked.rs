@@ -36,7 +36,7 @@ impl TableState {
     /// Samples into `batch` while the limiter allows, until the request is full or the next batch
     /// of the reader cannot be stacked. In that case `batch.refusal` has the reason.
     pub(super) fn sample_with_undo(&mut self, batch: &mut Batch) {
-        let SampleOptions { stacking, all_or_nothing, .. } = batch.options;
+        let SampleOptions { stacking, all_or_nothing, window, .. } = batch.options;
         let begins = |count| stacking.is_some_and(|it| it.after(count).position == 0);
         let mut undo = self.begin_undo(batch);
         let mut spec = None;
@@ -45,7 +45,7 @@ impl TableState {
             spec = batch
                 .items
                 .last()
-                .and_then(|last| ItemSpec::from_trajectory(&last.trajectory).ok());
+                .and_then(|last| spec_of(&last.trajectory, window.is_some()).ok());
         }
         while !batch.is_full() {
             let room = self.room_in_epoch(batch);
@@ -54,7 +54,7 @@ impl TableState {
             }
             self.begin_epoch_for(batch);
             let min_probability = self.contents.sampler.min_probability();
-            let Some(pick) = self.pick_one() else { break };
+            let Some(pick) = self.pick_one(batch) else { break };
             if begins(batch.len()) {
                 spec = None;
                 if !all_or_nothing {
@@ -63,7 +63,7 @@ impl TableState {
             }
             let trajectory = &self.contents.items.get(pick.handle).trajectory();
             if stacking.is_some()
-                && let Err(error) = check(&mut spec, trajectory)
+                && let Err(error) = check(&mut spec, trajectory, window.is_some())
             {
                 self.contents.sampler.unpick(pick);
                 self.undo(undo, batch);
@@ -81,15 +81,23 @@ impl TableState {
             self.take(pick, min_probability, batch);
             batch.options.note_epoch(&batch.items);
         }
-        if all_or_nothing && !batch.is_full() {
+        let is_cut = batch.refusal.is_some() && !begins(batch.len());
+        if (all_or_nothing || is_cut) && !batch.is_full() {
             self.undo(undo, batch);
         }
     }
 
-    fn pick_one(&mut self) -> Option<Pick> {
-        self.picks.clear();
-        self.contents.sampler.pick_many(&mut self.rng, 1, &mut self.picks);
-        self.picks.first().copied()
+    /// Picks the next item; none if there is none, or none with the window of the request.
+    fn pick_one(&mut self, batch: &mut Batch) -> Option<Pick> {
+        let mut picks = std::mem::take(&mut self.picks);
+        picks.clear();
+        match batch.options.window {
+            Some(window) => self.pick_windows(window, 1, batch, &mut picks),
+            None => self.contents.sampler.pick_many(&mut self.rng, 1, &mut picks),
+        }
+        let pick = picks.first().copied();
+        self.picks = picks;
+        pick
     }
 
     fn begin_undo(&self, batch: &Batch) -> Undo {
@@ -116,6 +124,7 @@ impl TableState {
             }
             contents.account.add(&sampled.trajectory, contents.item_bytes);
             contents.episodes.put_back(&sampled.trajectory);
+            let steps = contents.step_count(&sampled.trajectory);
             let item = StoredItem {
                 key: sampled.key,
                 trajectory: sampled.trajectory,
@@ -131,7 +140,8 @@ impl TableState {
                 contents.keep_removal_priority(handle, removal_priority);
             }
             let removal_priority = taken.removal_priority.unwrap_or(sampled.priority);
-            contents.sampler.put_back(handle, sampled.priority, taken.restore_points.0);
+            let (point, _) = taken.restore_points;
+            contents.put_back_into_sampler(handle, steps, sampled.priority, point);
             contents.remover.put_back(handle, removal_priority, taken.restore_points.1);
             contents.sampler.unpick(taken.pick);
         }
@@ -144,11 +154,20 @@ impl TableState {
 }
 
 /// Checks an item with the spec of its batch, which is that of its first item.
-fn check(spec: &mut Option<ItemSpec>, trajectory: &Trajectory) -> Result<()> {
+pub(super) fn check(
+    spec: &mut Option<ItemSpec>,
+    trajectory: &Trajectory,
+    of_windows: bool,
+) -> Result<()> {
     match spec {
         Some(spec) => spec.check(trajectory),
-        None => ItemSpec::from_trajectory(trajectory).map(|first| *spec = Some(first)),
+        None => spec_of(trajectory, of_windows).map(|first| *spec = Some(first)),
     }
+}
+
+fn spec_of(trajectory: &Trajectory, of_windows: bool) -> Result<ItemSpec> {
+    let spec = ItemSpec::from_trajectory(trajectory)?;
+    Ok(if of_windows { spec.of_windows() } else { spec })
 }
 
 #[cfg(test)]
@@ -280,6 +299,11 @@ mod tests {
             .prop_filter("no order of its own", |it| !matches!(it, SelectorConfig::Shuffle { .. }))
     }
 
+    fn restored_removers() -> impl Strategy<Value = SelectorConfig> {
+        restored_selectors()
+            .prop_filter("it is for samplers", |it| *it != SelectorConfig::UniformOverSteps)
+    }
+
     /// The contents of a selector. Entries of heaps are sorted, because their order is internal.
     fn describe_selector(selector: &Selector) -> Vec<String> {
         let text = format!("{selector:?}");
@@ -316,7 +340,7 @@ mod tests {
         #[test]
         fn a_refusal_leaves_no_trace(
             sampler in restored_selectors(),
-            remover in restored_selectors(),
+            remover in restored_removers(),
             max_times_sampled in 1..4i32,
             max_size in 2..9i64,
             steps in proptest::collection::vec(step(), 1..60),

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Step windows: consecutive steps of an item, which a sampler chooses at random.
+
+use crate::error::{Error, Result};
+use crate::trajectory::Trajectory;
+
+/// A window of an item's steps, relative to a step of the item, its *anchor*: the steps from
+/// `anchor - before` to `anchor + length`, without the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StepWindow {
+    /// Number of steps from the anchor on, at least 1.
+    pub length: u32,
+    /// Number of steps before the anchor.
+    pub before: u32,
+    /// True if the window may begin before the first step; that step is repeated there.
+    pub pads_left: bool,
+    /// True if the window may end after the last step; that step is repeated there.
+    pub pads_right: bool,
+}
+
+impl StepWindow {
+    /// Largest number of steps of a window.
+    pub const MAX_STEPS: u32 = 65_536;
+
+    /// Checks the numbers.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that names the number, its value and its limit.
+    pub fn validate(&self) -> Result<()> {
+        if self.length == 0 {
+            return Err(Error::invalid_argument("window.length must be at least 1, got 0."));
+        }
+        let num_steps = u64::from(self.before) + u64::from(self.length);
+        if num_steps > u64::from(Self::MAX_STEPS) {
+            return Err(Error::invalid_argument(format!(
+                "window: before + length must be at most {}, got {num_steps}.",
+                Self::MAX_STEPS
+            )));
+        }
+        Ok(())
+    }
+
+    /// Number of its steps, padding included.
+    pub fn num_steps(&self) -> u32 {
+        self.before + self.length
+    }
+
+    /// Number of windows in an item of `steps` steps, one for each anchor.
+    pub fn count(&self, steps: u32) -> u32 {
+        if steps == 0 {
+            return 0;
+        }
+        let end = if self.pads_right { steps } else { (steps + 1).saturating_sub(self.length) };
+        end.saturating_sub(self.first_anchor())
+    }
+
+    /// The first anchor of an item.
+    pub fn first_anchor(&self) -> u32 {
+        if self.pads_left { 0 } else { self.before }
+    }
+
+    /// Smallest number of steps of an item that has a window.
+    pub fn min_steps(&self) -> u32 {
+        let before = if self.pads_left { 0 } else { self.before };
+        let length = if self.pads_right { 1 } else { self.length };
+        before + length
+    }
+
+    /// Number of steps of an item with this many windows, at least one.
+    pub fn steps_of(&self, count: u32) -> u32 {
+        let after = if self.pads_right { 0 } else { self.length - 1 };
+        count.saturating_add(self.first_anchor()).saturating_add(after)
+    }
+
+    /// The share of a window in the bytes of an item with this many windows.
+    pub fn part_of(&self, bytes: usize, count: u32) -> usize {
+        let steps = u64::from(self.steps_of(count).max(1));
+        let part = bytes as u64 * u64::from(self.num_steps()) / steps;
+        (part as usize).min(bytes)
+    }
+
+    /// The window as a part of a sentence: "window of 64 steps".
+    pub fn told(&self) -> String {
+        let steps =
+            |count: u32| if count == 1 { "1 step".to_owned() } else { format!("{count} steps") };
+        match self.before {
+            0 => format!("window of {}", steps(self.length)),
+            before => format!("window of {before} + {}", steps(self.length)),
+        }
+    }
+}
+
+/// The steps of one column that a reader gets, relative to the anchor of a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ColumnSpan {
+    /// Position of the column in the flat structure of the table.
+    pub column: u32,
+    /// First step.
+    pub start: i32,
+    /// The step after the last.
+    pub stop: i32,
+}
+
+impl ColumnSpan {
+    /// Checks that the spans lie within the window, and that their columns increase.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` that names the span.
+    pub fn validate(spans: &[Self], window: StepWindow) -> Result<()> {
+        let (first, end) = (-i64::from(window.before), i64::from(window.length));
+        for (at, &Self { column, start, stop }) in spans.iter().enumerate() {
+            if i64::from(start) < first || i64::from(stop) > end || start >= stop {
+                return Err(Error::invalid_argument(format!(
+                    "window.spans: the span of column {column} must have at least one step and lie \
+                     within [{first}, {end}), got ({start}, {stop})."
+                )));
+            }
+            if at > 0 && spans[at - 1].column >= column {
+                return Err(Error::invalid_argument(format!(
+                    "window.spans: columns must increase, got {} before {column}.",
+                    spans[at - 1].column
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The window of a sampled item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct SampledWindow {
+    /// First step of the window in its item; below 0 if it begins with padding.
+    pub start: i32,
+    /// Number of windows of the item; 0 if the item was sampled without a window.
+    pub count: u32,
+}
+
+/// Number of steps of an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepCount {
+    /// Number of steps that all columns with a time axis have; 0 if they differ, or if there is
+    /// none. Windows are cut from these.
+    pub common: u32,
+    /// Number of steps of the longest column, at least 1.
+    pub longest: u32,
+}
+
+impl StepCount {
+    /// Counts the steps of an item.
+    pub fn of(trajectory: &Trajectory) -> Self {
+        let (mut common, mut longest) = (None, 1);
+        for column in trajectory.columns().filter(|column| !column.squeeze) {
+            let steps = u32::try_from(column.num_steps()).unwrap_or(u32::MAX);
+            longest = steps.max(longest);
+            common = match common {
+                None => Some(steps),
+                Some(known) if known == steps => common,
+                Some(_) => Some(0),
+            };
+        }
+        Self { common: common.unwrap_or(0), longest }
+    }
+}
+
+/// Error for an item that has no window because its columns differ; `None` if it is too short.
+pub fn different_lengths(key: u64, trajectory: &Trajectory) -> Option<Error> {
+    let mut lengths = trajectory
+        .columns()
+        .enumerate()
+        .filter(|(_, column)| !column.squeeze)
+        .map(|(at, column)| (at, column.num_steps()));
+    let (first, steps) = lengths.next()?;
+    let (other, others) = lengths.find(|&(_, it)| it != steps)?;
+    Some(Error::invalid_argument(format!(
+        "Columns {first} ({steps} steps) and {other} ({others} steps) of item {key} differ, so no \
+         window can be cut."
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_are_counted_as_by_enumeration() {
+        for bits in 0..4 {
+            let (pads_left, pads_right) = (bits & 1 == 1, bits & 2 == 2);
+            for (length, before) in [(1, 0), (1, 3), (2, 0), (3, 1), (7, 0), (7, 7)] {
+                let window = StepWindow { length, before, pads_left, pads_right };
+                for steps in 0..20u32 {
+                    let fits = |anchor: u32| {
+                        (pads_left || anchor >= before) && (pads_right || anchor + length <= steps)
+                    };
+                    let anchors: Vec<u32> = (0..steps).filter(|&it| fits(it)).collect();
+                    assert_eq!(window.count(steps), anchors.len() as u32, "{window:?} {steps}");
+                    assert_eq!(window.count(steps) > 0, steps >= window.min_steps());
+                    if window.count(steps) > 0 {
+                        assert_eq!(window.steps_of(window.count(steps)), steps);
+                    }
+                    if let Some(&first) = anchors.first() {
+                        assert_eq!(window.first_anchor(), first);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_have_limits() {
+        let window =
+            |length, before| StepWindow { length, before, pads_left: false, pads_right: false };
+        assert!(window(1, 65_535).validate().is_ok());
+        let text = window(0, 1).validate().unwrap_err();
+        assert_eq!(text.message(), "window.length must be at least 1, got 0.");
+        let text = window(u32::MAX, u32::MAX).validate().unwrap_err();
+        let expected = "window: before + length must be at most 65536, got 8589934590.";
+        assert_eq!(text.message(), expected);
+        let span = |start, stop| ColumnSpan { column: 3, start, stop };
+        let check = |spans: &[ColumnSpan]| ColumnSpan::validate(spans, window(4, 2));
+        assert!(check(&[span(-2, 4)]).is_ok());
+        for (start, stop) in [(-3, 1), (0, 5), (1, 1), (2, 1)] {
+            let text = check(&[span(start, stop)]).unwrap_err();
+            assert!(text.message().contains("within [-2, 4)"), "{text}");
+        }
+        assert!(check(&[span(0, 1), span(0, 1)]).unwrap_err().message().contains("must increase"));
+    }
+}

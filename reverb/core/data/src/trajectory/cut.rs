@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Cuts windows of steps out of trajectories, without reading a chunk.
+
+use std::ops::Range;
+
+use super::{Column, Slice, Trajectory, TrajectoryBuilder};
+use crate::error::{Error, Result};
+use crate::step_window::{ColumnSpan, StepWindow};
+
+impl TrajectoryBuilder {
+    /// A window of some columns of an item, with only the chunks that it needs. Steps before the
+    /// first one and after the last one are these again, by reference. Columns that are a single
+    /// value of the item stay whole.
+    ///
+    /// `start` is the first step of the window in the item; `columns` are all columns if empty;
+    /// `spans` restrict some columns to a part of the window.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the item lacks a column, or if a span is about a single value.
+    pub fn cut(
+        &mut self,
+        trajectory: &Trajectory,
+        columns: &[u32],
+        (window, start): (StepWindow, i32),
+        spans: &[ColumnSpan],
+    ) -> Result<Trajectory> {
+        let anchor = i64::from(start) + i64::from(window.before);
+        let steps_of = |at: u32| {
+            let span = spans.binary_search_by_key(&at, |span| span.column).map(|at| &spans[at]);
+            match span {
+                Ok(span) => anchor + i64::from(span.start)..anchor + i64::from(span.stop),
+                Err(_) => i64::from(start)..anchor + i64::from(window.length),
+            }
+        };
+        let (mut wanted, mut num_columns) = (columns.iter().copied().peekable(), 0);
+        for (at, column) in (0u32..).zip(trajectory.columns()) {
+            num_columns = at + 1;
+            if !columns.is_empty() && wanted.next_if_eq(&at).is_none() {
+                continue;
+            }
+            if !column.squeeze {
+                self.cut_column(trajectory, &column, steps_of(at));
+            } else if spans.iter().any(|span| span.column == at) {
+                self.clear();
+                return Err(Error::invalid_argument(format!(
+                    "window.spans: column {at} is a single value of the item, which has no steps."
+                )));
+            } else {
+                for Slice { chunk, tensor, offset, length } in column.slices() {
+                    self.slice(&trajectory.chunks()[chunk], tensor, offset, length);
+                }
+            }
+            self.end_column(column.squeeze);
+        }
+        if let Some(at) = wanted.next() {
+            self.clear();
+            return Err(Error::invalid_argument(format!(
+                "columns has column {at}, but an item has {num_columns} columns."
+            )));
+        }
+        self.finish()
+    }
+
+    /// Adds these steps of a column, some of which may lie before or after it.
+    fn cut_column(&mut self, trajectory: &Trajectory, column: &Column<'_>, steps: Range<i64>) {
+        let mut position = 0;
+        let mut next = steps.start;
+        let mut last = None;
+        for Slice { chunk, tensor, offset, length } in column.slices() {
+            let end = position + length as i64;
+            // The first slice stands for the steps before it.
+            while position == 0 && next < 0.min(steps.end) {
+                self.slice(&trajectory.chunks()[chunk], tensor, offset, 1);
+                next += 1;
+            }
+            let stop = end.min(steps.end);
+            if next < stop {
+                let first = offset + (next - position) as usize;
+                self.slice(&trajectory.chunks()[chunk], tensor, first, (stop - next) as usize);
+                next = stop;
+            }
+            if next >= steps.end {
+                return;
+            }
+            position = end;
+            last = Some((chunk, tensor, offset + length - 1));
+        }
+        if let Some((chunk, tensor, offset)) = last {
+            for _ in next..steps.end {
+                self.slice(&trajectory.chunks()[chunk], tensor, offset, 1);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::chunk::{Chunk, ChunkBuilder, SequenceRange};
+    use crate::dtype::DType;
+    use crate::tensor::{Shape, Tensor, TensorData};
+
+    /// An item whose columns hold their step numbers, cut into slices of these lengths.
+    fn item(lengths: &[usize], num_columns: usize) -> Trajectory {
+        let mut builder = TrajectoryBuilder::new();
+        for column in 0..num_columns {
+            let mut first = 0u8;
+            for (at, &length) in lengths.iter().enumerate() {
+                // Steps before and after those of the slice must never be seen.
+                let values: Vec<u8> =
+                    [255].into_iter().chain(first..first + length as u8).chain([254]).collect();
+                let mut chunk = ChunkBuilder::new(false);
+                chunk.push(&Tensor {
+                    dtype: DType::UInt8,
+                    shape: Shape::from_slice(&[values.len()]),
+                    data: TensorData::Bytes(values),
+                });
+                let key = (column * 100 + at) as u64;
+                let chunk: Chunk = chunk.finish(key, SequenceRange::default());
+                builder.slice(&chunk, 0, 1, length);
+                first += length as u8;
+            }
+            builder.end_column(false);
+        }
+        builder.finish().unwrap()
+    }
+
+    fn values(trajectory: &Trajectory) -> Vec<Vec<u8>> {
+        let bytes = |tensor: Tensor| match tensor.data {
+            TensorData::Bytes(bytes) => bytes,
+            TensorData::Strings(_) => unreachable!("no strings here"),
+        };
+        trajectory.decode().unwrap().into_iter().map(bytes).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_window_has_the_steps_of_an_enumeration(
+            lengths in prop::collection::vec(1usize..6, 1..6),
+            (length, before) in (1u32..9, 0u32..5),
+            at in 0.0f64..1.0,
+            span in prop::option::of((0.0f64..1.0, 0.0f64..1.0)),
+        ) {
+            let steps = lengths.iter().sum::<usize>() as i32;
+            let window = StepWindow { length, before, pads_left: true, pads_right: true };
+            let start = (at * f64::from(steps)) as i32 - before as i32;
+            let spans: Vec<ColumnSpan> = span
+                .map(|(first, more)| {
+                    let start = (first * f64::from(before + length)) as i32;
+                    let rest = (before + length) as i32 - start - 1;
+                    let stop = start + 1 + (more * f64::from(rest)) as i32;
+                    let (start, stop) = (start - before as i32, stop - before as i32);
+                    ColumnSpan { column: 1, start, stop }
+                })
+                .into_iter()
+                .collect();
+            ColumnSpan::validate(&spans, window).unwrap();
+            let whole = item(&lengths, 2);
+            let cut = TrajectoryBuilder::new().cut(&whole, &[], (window, start), &spans).unwrap();
+            cut.validate().unwrap();
+            let step = |it: i32| it.clamp(0, steps - 1) as u8;
+            let all: Vec<u8> = (start..start + (before + length) as i32).map(step).collect();
+            let anchor = start + before as i32;
+            let part = spans.first().map_or(all.clone(), |span| {
+                (anchor + span.start..anchor + span.stop).map(step).collect()
+            });
+            prop_assert_eq!(values(&cut), [all, part.clone()]);
+            // Only chunks of the window, and of the chosen columns, are there.
+            let one = TrajectoryBuilder::new().cut(&whole, &[1], (window, start), &spans).unwrap();
+            prop_assert_eq!(values(&one), [part.clone()]);
+            let mut begin = 0;
+            let needed = lengths.iter().filter(|&&it| {
+                begin += it as u8;
+                part.iter().any(|step| (begin - it as u8..begin).contains(step))
+            });
+            prop_assert_eq!(one.chunks().len(), needed.count());
+        }
+    }
+
+    #[test]
+    fn single_values_stay_whole_and_have_no_span() {
+        let chunk = item(&[1], 1).chunks()[0].clone();
+        let mut builder = TrajectoryBuilder::new();
+        builder.slice(&chunk, 0, 1, 1);
+        builder.end_column(true);
+        let sequences = item(&[3], 2);
+        builder.slice(&sequences.chunks()[1], 0, 1, 3);
+        builder.end_column(false);
+        let whole = builder.finish().unwrap();
+        let window = StepWindow { length: 2, before: 0, pads_left: false, pads_right: false };
+        let cut = builder.cut(&whole, &[], (window, 1), &[]).unwrap();
+        assert_eq!(values(&cut), [vec![0], vec![1, 2]]);
+        let span = ColumnSpan { column: 0, start: 0, stop: 1 };
+        let error = builder.cut(&whole, &[], (window, 1), &[span]).unwrap_err();
+        assert!(error.message().contains("column 0 is a single value"), "{error}");
+        let error = builder.cut(&whole, &[0, 5], (window, 1), &[]).unwrap_err();
+        assert!(error.message().contains("columns has column 5"), "{error}");
+        // The builder is empty after an error.
+        let cut = builder.cut(&whole, &[1], (window, 0), &[]).unwrap();
+        assert_eq!(values(&cut), [vec![0, 1]]);
+    }
+}
