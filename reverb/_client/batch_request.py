@@ -226,7 +226,7 @@ class BatchRequest:
                 count = answer.num_items
                 if count < self.batch_size:
                     data = [array[:count] for array in data]
-                    info = BatchInfo(*(field[:count] for field in info[:7]), *info[7:])
+                    info = BatchInfo._make([*(field[:count] for field in info[:7]), *info[7:]])
             if self._window is not None:
                 info = info.with_window_mask(self._window.mask)
             if form.ragged == "pad":
