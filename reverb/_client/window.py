@@ -122,8 +122,8 @@ class Window:
           InvalidArgumentError: If a span is of no column, or two are of the same one.
         """
         spans: dict[int, tuple[int, int]] = {}
-        for name, span in self.spans.items() if choice is not None else ():
-            for at in choice.find("window.spans", name):
+        for name, span in self.spans.items():
+            for at in () if choice is None else choice.find("window.spans", name):
                 if at in spans:
                     raise InvalidArgumentError(f"window.spans has two spans of column {at}")
                 spans[at] = span

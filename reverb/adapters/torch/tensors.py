@@ -92,7 +92,8 @@ def as_sample(sample: ReplayBatch) -> ReplayBatch:
     from_numpy = torch.from_numpy
     lengths = info.lengths
     windows = (it if isinstance(it, tuple) else from_numpy(it) for it in info[8:])
-    info = BatchInfo(from_numpy(info.key.view(np.int64)), *map(from_numpy, info[1:7]), (), *windows)
+    numbers = map(from_numpy, info[1:7])
+    info = BatchInfo._make([from_numpy(info.key.view(np.int64)), *numbers, (), *windows])
     if are_lengths(lengths):
         info = info.with_lengths(tree.map_structure(as_tensor, lengths))
     data = sample.data
