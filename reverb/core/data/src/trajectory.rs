@@ -4,9 +4,11 @@
 mod builder;
 mod cut;
 mod decoded;
+mod slice_index;
 
 pub use builder::TrajectoryBuilder;
 pub use decoded::CheckedColumn;
+use slice_index::SliceIndex;
 
 use std::fmt;
 
@@ -46,10 +48,14 @@ pub struct StoredTrajectory(ThinArc<Header, u8>);
 
 struct Header {
     chunks: Chunks,
+    /// With `INDEXED` if there is an index behind the columns.
     num_columns: u32,
     /// Encoded bytes of all chunks, or the largest number if there are more.
     chunk_bytes: u32,
 }
+
+/// Bit of a number of columns that says that an index follows the columns.
+const INDEXED: u32 = 1 << 31;
 
 /// Most items refer to one chunk; that case needs no allocation of its own.
 enum Chunks {
@@ -109,6 +115,33 @@ impl StoredTrajectory {
         let bytes = header.chunks().iter().map(Chunk::payload_len).sum::<usize>();
         header.chunk_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         Self(ThinArc::from_header_and_slice(header, columns))
+    }
+
+    /// With an index if it has many slices.
+    fn indexed(chunks: Chunks, num_columns: u32, columns: &[u8]) -> Self {
+        if slice_index::may_need(columns) {
+            let mut columns = columns.to_vec();
+            if slice_index::append(num_columns, &mut columns) {
+                return Self::new(chunks, num_columns | INDEXED, &columns);
+            }
+        }
+        Self::new(chunks, num_columns, columns)
+    }
+
+    #[inline]
+    fn num_columns(&self) -> u32 {
+        self.header().num_columns & !INDEXED
+    }
+
+    fn index(&self) -> Option<SliceIndex<'_>> {
+        let is_indexed = self.header().num_columns & INDEXED != 0;
+        is_indexed.then(|| SliceIndex::new(self.num_columns() as usize, &self.0.slice))
+    }
+
+    /// The encoded columns.
+    #[inline]
+    fn columns(&self) -> &[u8] {
+        self.index().map_or(&self.0.slice, SliceIndex::columns)
     }
 
     #[inline]
@@ -254,8 +287,8 @@ impl Trajectory {
     pub fn many_chunk_columns(&self) -> Option<ManyChunkColumns> {
         match &self.0 {
             TrajectoryContent::Stored(stored) if self.chunks().len() > 1 => {
-                let (num_columns, columns) = (stored.header().num_columns, &stored.0.slice);
-                Some(ManyChunkColumns { num_columns, columns: columns.into() })
+                let (num_columns, columns) = (stored.num_columns(), stored.columns().into());
+                Some(ManyChunkColumns { num_columns, columns })
             }
             _ => None,
         }
@@ -265,14 +298,14 @@ impl Trajectory {
     pub fn num_columns(&self) -> usize {
         let count = match &self.0 {
             TrajectoryContent::OfOneChunk(_, columns) => columns.columns().len,
-            TrajectoryContent::Stored(stored) => stored.header().num_columns,
+            TrajectoryContent::Stored(stored) => stored.num_columns(),
         };
         count as usize
     }
 
     /// The columns in order.
     pub fn columns(&self) -> impl Iterator<Item = Column<'_>> {
-        let mut reader = Reader::new(self.stored_columns());
+        let mut reader = self.slices().reader;
         (0..self.num_columns()).map(move |_| {
             let head = reader.varint().expect("the builder wrote this");
             let num_slices = (head >> 1) as usize;
@@ -292,7 +325,8 @@ impl Trajectory {
                 let columns = columns.columns();
                 (columns.len, &*columns.encoded)
             }
-            TrajectoryContent::Stored(stored) => (stored.header().num_columns, &stored.0.slice),
+            // An index behind the columns is never reached.
+            TrajectoryContent::Stored(stored) => (stored.num_columns(), &stored.0.slice),
         };
         SliceReader { num_columns: num_columns as usize, reader: Reader::new(columns) }
     }
@@ -302,7 +336,7 @@ impl Trajectory {
     pub fn stored_columns(&self) -> &[u8] {
         match &self.0 {
             TrajectoryContent::OfOneChunk(_, columns) => &columns.columns().encoded,
-            TrajectoryContent::Stored(stored) => &stored.0.slice,
+            TrajectoryContent::Stored(stored) => stored.columns(),
         }
     }
 
@@ -317,8 +351,7 @@ impl Trajectory {
         match &self.0 {
             TrajectoryContent::OfOneChunk(_, columns) => columns.of(chunk),
             TrajectoryContent::Stored(stored) => {
-                let num_columns = stored.header().num_columns;
-                Self::stored(Chunks::One(chunk), num_columns, &stored.0.slice)
+                Self::stored(Chunks::One(chunk), stored.num_columns(), stored.columns())
             }
         }
     }
@@ -387,7 +420,19 @@ impl Trajectory {
     }
 
     fn stored(chunks: Chunks, num_columns: u32, columns: &[u8]) -> Self {
+        Self(TrajectoryContent::Stored(StoredTrajectory::indexed(chunks, num_columns, columns)))
+    }
+
+    /// A part of a trajectory, which is read once: without an index.
+    fn part(chunks: Chunks, num_columns: u32, columns: &[u8]) -> Self {
         Self(TrajectoryContent::Stored(StoredTrajectory::new(chunks, num_columns, columns)))
+    }
+
+    fn index(&self) -> Option<SliceIndex<'_>> {
+        match &self.0 {
+            TrajectoryContent::OfOneChunk(..) => None,
+            TrajectoryContent::Stored(stored) => stored.index(),
+        }
     }
 }
 

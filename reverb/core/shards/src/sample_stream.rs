@@ -10,6 +10,7 @@
 //! Requests go to the shards that have items, and after a short time to others.
 
 mod shard_stream;
+mod window_mass;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use reverb_data::{
-    Error, ErrorKind, GroupSampling, Result, SampleOptions, Sampled, Stacking, slot_of,
+    Error, ErrorKind, GroupSampling, Result, SampleOptions, Sampled, Stacking, StepWindow, slot_of,
 };
 use reverb_wire::transport::{BoxFuture, SampleRequest, SampleStream};
 
@@ -115,6 +116,7 @@ impl GroupSampleStream {
                     share: 0.0,
                     parts: VecDeque::new(),
                     is_receiving: false,
+                    window: None,
                 }
             })
             .collect();
@@ -131,9 +133,9 @@ impl GroupSampleStream {
     }
 
     /// Divides a request among the shards; `None` if no shard can be asked for items now.
-    fn divide(&mut self, count: usize) -> Option<Plan> {
+    fn divide(&mut self, count: usize, window: Option<StepWindow>) -> Option<Plan> {
         let candidates: Vec<Candidate> =
-            self.shards.iter().map(ShardStream::as_candidate).collect();
+            self.shards.iter_mut().map(|shard| shard.as_candidate(window)).collect();
         if self.sampling == GroupSampling::Ordered {
             return Plan::in_turn(&candidates, count, &mut self.shares);
         }
@@ -174,8 +176,12 @@ impl GroupSampleStream {
             if !self.has_heard && !self.is_heard() {
                 return Ok(Next::Hear);
             }
-            let plan = self.plan.take().or_else(|| self.divide(request.count));
+            let window = request.options.window;
+            let plan = self.plan.take().or_else(|| self.divide(request.count, window));
             let Some(plan) = plan else {
+                if let Some(error) = window.and_then(|window| self.no_window(window)) {
+                    return Err(error);
+                }
                 return Ok(if self.has_outstanding() { Next::Listen } else { Next::Wait });
             };
             let asked = || self.shards.iter().zip(&plan.counts).enumerate();
@@ -211,9 +217,31 @@ impl GroupSampleStream {
         Ok(Next::Listen)
     }
 
+    /// Error if no shard has the window and no insert will bring one.
+    fn no_window(&mut self, window: StepWindow) -> Option<Error> {
+        let mut error = None;
+        for shard in self.shards.iter_mut().filter(|shard| !shard.member.is_down()) {
+            let stats = shard.stats.now();
+            let known = shard.window_mass(window);
+            if !known.is_hopeless(&stats) {
+                return None;
+            }
+            error = known.missing(&stats).cloned();
+        }
+        error
+    }
+
     fn ask_shard(&mut self, i: usize, count: usize, share: f64, request: &Request) {
-        let patience =
-            if self.sampling == GroupSampling::Ordered { ORDERED_PATIENCE } else { SHARD_PATIENCE };
+        // A shard without a window would wait for one, while others have some.
+        let is_doubtful = request
+            .options
+            .window
+            .is_some_and(|window| !self.shards[i].window_mass(window).is_there());
+        let patience = if self.sampling == GroupSampling::Ordered || is_doubtful {
+            ORDERED_PATIENCE
+        } else {
+            SHARD_PATIENCE
+        };
         let left = request.deadline.map(|it| it.saturating_duration_since(Instant::now()));
         let timeout = Some(left.map_or(patience, |left| left.min(patience)));
         let asked = SampleRequest {
@@ -293,6 +321,19 @@ impl GroupSampleStream {
             deadline.saturating_duration_since(Instant::now()).min(ORDERED_PATIENCE)
         });
         let _ = tokio::time::timeout(patience, news.changed()).await;
+        let window = self.unasked.front().and_then(|request| request.options.window);
+        if let Some(window) = window
+            && deadline.is_some_and(|deadline| deadline <= Instant::now())
+        {
+            let none = self.shards.iter_mut().find_map(|shard| {
+                let stats = shard.stats.now();
+                shard.window_mass(window).missing(&stats).cloned()
+            });
+            let none = none.filter(|error| error.kind() == ErrorKind::RateLimiterTimeout);
+            if let Some(error) = none {
+                return Err(error);
+            }
+        }
         if deadline.is_some_and(|deadline| deadline <= Instant::now())
             && self.shards.iter().all(|shard| shard.stats.now().size == 0)
         {
@@ -334,11 +375,19 @@ impl GroupSampleStream {
     /// reported after the answers of the other shards: their items are already sampled, and may
     /// have been removed.
     fn take(&mut self, (i, stream, received): Received) -> Vec<Sampled> {
+        let goes_elsewhere = match &received {
+            Ok(_) => false,
+            Err(error) => self.goes_elsewhere(i, error),
+        };
         let shard = &mut self.shards[i];
         shard.is_receiving = false;
         match received {
             Ok(mut samples) => {
                 shard.stream = Some(stream);
+                if let Some(window) = shard.parts.front().and_then(|part| part.options.window) {
+                    let stats = shard.stats.now();
+                    shard.window_mass(window).sampled(&samples, self.sampling, &stats);
+                }
                 shard.stats.sampled(&samples, self.sampling);
                 let mut left = samples.len();
                 let mut at = 0;
@@ -369,17 +418,22 @@ impl GroupSampleStream {
                 }
                 samples
             }
+            Err(_) if goes_elsewhere => {
+                drop(stream);
+                self.shards[i].stream = None;
+                for part in std::mem::take(&mut self.shards[i].parts) {
+                    self.unasked.push_back(part.into_request());
+                }
+                Vec::new()
+            }
             Err(error) if error.kind() == ErrorKind::RateLimiterTimeout => {
                 // The group's stream continues; only the request timed out.
                 shard.stream = None;
                 drop(stream);
                 let part = shard.parts.pop_front();
                 let rest: Vec<Part> = shard.parts.drain(..).collect();
-                let is_over = |deadline: Option<Instant>| {
-                    deadline.is_some_and(|deadline| deadline <= Instant::now())
-                };
                 for part in part.into_iter().chain(rest) {
-                    if is_over(part.deadline) {
+                    if part.is_over() {
                         let name = self.shards[i].member.name();
                         let count = self.shards.len();
                         // The text begins with the event, like the text of a single server.
@@ -404,6 +458,19 @@ impl GroupSampleStream {
                 Vec::new()
             }
         }
+    }
+
+    /// True if a shard has failed because it has no window of a request, which others may have.
+    fn goes_elsewhere(&mut self, i: usize, error: &Error) -> bool {
+        let shard = &mut self.shards[i];
+        let Some(window) = shard.may_lack_window(error) else { return false };
+        let is_over = shard.parts.iter().any(|part| part.is_over());
+        if self.sampling == GroupSampling::Ordered || is_over {
+            return false;
+        }
+        let (stats, error) = (shard.stats.now(), error.clone().context(&shard.member.name()));
+        shard.window_mass(window).is_missing(stats, error);
+        true
     }
 
     async fn next_items(&mut self) -> Result<Vec<Sampled>> {

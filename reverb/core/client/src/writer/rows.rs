@@ -95,9 +95,11 @@ pub(super) fn encode_step(
 /// Size up to which the columns of one length share a chunk: each alone would have more overhead
 /// than data.
 const MAX_SHARED_BYTES: usize = 4096;
-/// A chunk of a longer column ends at about this size. A sequence is always read as a whole, so its
-/// chunks are longer than a writer's, but messages and memory are still cut into pieces.
-const MAX_CHUNK_BYTES: usize = 256 * 1024;
+/// A chunk of a longer column ends at about this size: a window of the sequence is decoded with the
+/// rest of its first and last chunks.
+const MAX_CHUNK_BYTES: usize = 32 * 1024;
+/// Number of steps that a chunk has at most, if they take more than `MAX_SHARED_BYTES`.
+const MAX_CHUNK_STEPS: usize = 64;
 
 /// The trajectory of columns `[T, ...]`, each with at least one step. `range` is the first step.
 ///
@@ -148,7 +150,10 @@ pub(super) fn encode_sequence(
         if let Some((chunk, tensor)) = place {
             builder.slice(&chunk, tensor, 0, num_steps);
         } else {
-            let steps_per_chunk = (MAX_CHUNK_BYTES / (num_bytes(column) / num_steps).max(1)).max(1);
+            let step_bytes = (num_bytes(column) / num_steps).max(1);
+            let chunk_bytes =
+                (MAX_CHUNK_STEPS * step_bytes).clamp(MAX_SHARED_BYTES, MAX_CHUNK_BYTES);
+            let steps_per_chunk = (chunk_bytes / step_bytes).max(1);
             let mut first = 0;
             while first < num_steps {
                 let count = steps_per_chunk.min(num_steps - first);

@@ -35,6 +35,14 @@ struct OpenColumn {
     begin: usize,
 }
 
+/// Error for a requested column that an item lacks.
+#[cold]
+pub(super) fn no_column(at: u32, num_columns: usize) -> Error {
+    Error::invalid_argument(format!(
+        "columns has column {at}, but an item has {num_columns} columns."
+    ))
+}
+
 const MAX_LINEAR_SEARCH: usize = 16;
 
 impl TrajectoryBuilder {
@@ -96,10 +104,7 @@ impl TrajectoryBuilder {
         for &at in columns {
             let Some(column) = all.get(at as usize) else {
                 self.clear();
-                return Err(Error::invalid_argument(format!(
-                    "columns has column {at}, but an item has {} columns.",
-                    all.len()
-                )));
+                return Err(no_column(at, all.len()));
             };
             for Slice { chunk, tensor, offset, length } in column.slices() {
                 self.slice(&trajectory.chunks()[chunk], tensor, offset, length);
@@ -123,11 +128,29 @@ impl TrajectoryBuilder {
     ///
     /// `InvalidArgument` if there is no column or no slice at all.
     pub fn finish(&mut self) -> Result<Trajectory> {
+        self.finish_with(Trajectory::stored, true)
+    }
+
+    /// Builds a part of another trajectory, which is read once: its columns are neither interned
+    /// nor indexed.
+    ///
+    /// # Errors
+    ///
+    /// As `finish`.
+    pub(super) fn finish_part(&mut self) -> Result<Trajectory> {
+        self.finish_with(Trajectory::part, false)
+    }
+
+    fn finish_with(
+        &mut self,
+        make: impl Fn(Chunks, u32, &[u8]) -> Trajectory,
+        interns: bool,
+    ) -> Result<Trajectory> {
         let num_columns = std::mem::take(&mut self.num_columns);
         self.ordinals.clear();
         let trajectory = match self.chunks.len() {
             0 => Err(Error::invalid_argument("Item trajectory must not be empty.")),
-            1 => {
+            1 if interns => {
                 let chunk = self.chunks.swap_remove(0);
                 let is_it = |latest: &OneChunkColumns| {
                     let columns = latest.columns();
@@ -139,12 +162,13 @@ impl TrajectoryBuilder {
                 }
                 Ok(match self.latest {
                     Some(columns) => columns.of(chunk),
-                    None => Trajectory::stored(Chunks::One(chunk), num_columns, &self.columns),
+                    None => make(Chunks::One(chunk), num_columns, &self.columns),
                 })
             }
+            1 => Ok(make(Chunks::One(self.chunks.swap_remove(0)), num_columns, &self.columns)),
             _ => {
                 let chunks = Chunks::Many(self.chunks.drain(..).collect());
-                Ok(Trajectory::stored(chunks, num_columns, &self.columns))
+                Ok(make(chunks, num_columns, &self.columns))
             }
         };
         self.columns.clear();

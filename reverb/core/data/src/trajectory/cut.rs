@@ -3,7 +3,8 @@
 
 use std::ops::Range;
 
-use super::{Column, Slice, Trajectory, TrajectoryBuilder};
+use super::builder::no_column;
+use super::{Slice, Trajectory, TrajectoryBuilder};
 use crate::error::{Error, Result};
 use crate::step_window::{ColumnSpan, StepWindow};
 
@@ -26,48 +27,63 @@ impl TrajectoryBuilder {
         spans: &[ColumnSpan],
     ) -> Result<Trajectory> {
         let anchor = i64::from(start) + i64::from(window.before);
-        let steps_of = |at: u32| {
+        let steps_of = |at: u32, squeeze: bool| {
             let span = spans.binary_search_by_key(&at, |span| span.column).map(|at| &spans[at]);
             match span {
-                Ok(span) => anchor + i64::from(span.start)..anchor + i64::from(span.stop),
-                Err(_) => i64::from(start)..anchor + i64::from(window.length),
+                Ok(_) if squeeze => Err(Error::invalid_argument(format!(
+                    "window.spans: column {at} is a single value of the item, which has no steps."
+                ))),
+                Ok(span) => Ok(anchor + i64::from(span.start)..anchor + i64::from(span.stop)),
+                Err(_) if squeeze => Ok(0..1),
+                Err(_) => Ok(i64::from(start)..anchor + i64::from(window.length)),
             }
         };
-        let (mut wanted, mut num_columns) = (columns.iter().copied().peekable(), 0);
-        for (at, column) in (0u32..).zip(trajectory.columns()) {
-            num_columns = at + 1;
-            if !columns.is_empty() && wanted.next_if_eq(&at).is_none() {
-                continue;
-            }
-            if !column.squeeze {
-                self.cut_column(trajectory, &column, steps_of(at));
-            } else if spans.iter().any(|span| span.column == at) {
-                self.clear();
-                return Err(Error::invalid_argument(format!(
-                    "window.spans: column {at} is a single value of the item, which has no steps."
-                )));
+        if let Some(&last) = columns.last()
+            && last as usize >= trajectory.num_columns()
+        {
+            return Err(no_column(last, trajectory.num_columns()));
+        }
+        let mut wanted = columns.iter().copied().peekable();
+        let mut is_wanted = |at: u32| columns.is_empty() || wanted.next_if_eq(&at).is_some();
+        let mut cut = || {
+            if let Some(index) = trajectory.index() {
+                for at in (0..trajectory.num_columns()).filter(|&at| is_wanted(at as u32)) {
+                    let column = index.column(at);
+                    let steps = steps_of(at as u32, column.squeeze)?;
+                    let slices = column.slices_from(usize::try_from(steps.start).unwrap_or(0));
+                    self.cut_column(trajectory, slices, steps);
+                    self.end_column(column.squeeze);
+                }
             } else {
-                for Slice { chunk, tensor, offset, length } in column.slices() {
-                    self.slice(&trajectory.chunks()[chunk], tensor, offset, length);
+                for (at, column) in (0..).zip(trajectory.columns()) {
+                    if is_wanted(at) {
+                        let steps = steps_of(at, column.squeeze)?;
+                        self.cut_column(trajectory, (0, column.slices()), steps);
+                        self.end_column(column.squeeze);
+                    }
                 }
             }
-            self.end_column(column.squeeze);
-        }
-        if let Some(at) = wanted.next() {
+            Ok(())
+        };
+        if let Err(error) = cut() {
             self.clear();
-            return Err(Error::invalid_argument(format!(
-                "columns has column {at}, but an item has {num_columns} columns."
-            )));
+            return Err(error);
         }
-        self.finish()
+        self.finish_part()
     }
 
-    /// Adds these steps of a column, some of which may lie before or after it.
-    fn cut_column(&mut self, trajectory: &Trajectory, column: &Column<'_>, steps: Range<i64>) {
-        let mut position = 0;
+    /// Adds these steps of a column, some of which may lie before or after it. The slices begin at
+    /// or before the steps, with step `begin`.
+    fn cut_column(
+        &mut self,
+        trajectory: &Trajectory,
+        (begin, slices): (usize, impl Iterator<Item = Slice>),
+        steps: Range<i64>,
+    ) {
+        let mut position = begin as i64;
         let mut next = steps.start;
         let mut last = None;
-        for Slice { chunk, tensor, offset, length } in column.slices() {
+        for Slice { chunk, tensor, offset, length } in slices {
             let end = position + length as i64;
             // The first slice stands for the steps before it.
             while position == 0 && next < 0.min(steps.end) {
@@ -180,6 +196,68 @@ mod tests {
         }
     }
 
+    /// A column of single steps, each in a slice of its own, and one that is a single value.
+    fn long_item(num_slices: u32, num_columns: usize) -> Trajectory {
+        let mut chunk = ChunkBuilder::new(false);
+        // Steps in reverse, so that no slice continues the one before.
+        let values: Vec<u8> = (0..num_slices).rev().flat_map(u32::to_le_bytes).collect();
+        chunk.push(&Tensor {
+            dtype: DType::UInt32,
+            shape: Shape::from_slice(&[num_slices as usize]),
+            data: TensorData::Bytes(values),
+        });
+        let chunk = chunk.finish(5, SequenceRange::default());
+        let mut builder = TrajectoryBuilder::new();
+        for _ in 0..num_columns {
+            for at in (0..num_slices as usize).rev() {
+                builder.slice(&chunk, 0, at, 1);
+            }
+            builder.end_column(false);
+        }
+        builder.slice(&chunk, 0, 0, 1);
+        builder.end_column(true);
+        builder.finish().unwrap()
+    }
+
+    #[test]
+    fn a_window_of_a_long_item_is_found_by_its_index() {
+        for num_slices in [100, 130, 257, 1_000, 10_000] {
+            let whole = long_item(num_slices, 2);
+            assert_eq!(whole.index().is_some(), num_slices > 128);
+            assert_eq!(whole.columns().count(), 3);
+            let window = StepWindow { length: 5, before: 3, pads_left: true, pads_right: true };
+            let mut builder = TrajectoryBuilder::new();
+            let steps = num_slices as i32;
+            let starts = (-3..steps.min(300)).chain(steps - 70..steps - 3);
+            for start in starts.chain([steps / 2, steps / 3, 64, 63, 65]) {
+                for columns in [&[][..], &[1], &[0, 2]] {
+                    let cut = builder.cut(&whole, columns, (window, start), &[]).unwrap();
+                    assert!(cut.index().is_none());
+                    let found: Vec<u32> = values(&cut)[0]
+                        .chunks_exact(4)
+                        .map(|it| u32::from_le_bytes(it.try_into().unwrap()))
+                        .collect();
+                    let expected = (start..start + 8).map(|it| it.clamp(0, steps - 1) as u32);
+                    assert_eq!(found, expected.collect::<Vec<_>>(), "{num_slices} {start}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_index_takes_little_and_changes_nothing_else() {
+        let (short, long) = (long_item(40, 2), long_item(1_000, 2));
+        assert!(short.index().is_none());
+        let index = long.index().unwrap();
+        let columns = long.stored_columns();
+        assert_eq!(index.columns(), columns);
+        assert!(long.bytes() < columns.len() as u64 * 105 / 100 + 200);
+        let again = long.with_chunk(long.chunks()[0].clone());
+        assert_eq!(again.stored_columns(), columns);
+        assert_eq!(again.slices().num_columns, 3);
+        long.validate().unwrap();
+    }
+
     #[test]
     fn single_values_stay_whole_and_have_no_span() {
         let chunk = item(&[1], 1).chunks()[0].clone();
@@ -198,6 +276,10 @@ mod tests {
         assert!(error.message().contains("column 0 is a single value"), "{error}");
         let error = builder.cut(&whole, &[0, 5], (window, 1), &[]).unwrap_err();
         assert!(error.message().contains("columns has column 5"), "{error}");
+        // A single value of an item that has an index.
+        let span = ColumnSpan { column: 2, start: 0, stop: 1 };
+        let error = builder.cut(&long_item(500, 2), &[], (window, 0), &[span]).unwrap_err();
+        assert!(error.message().contains("column 2 is a single value"), "{error}");
         // The builder is empty after an error.
         let cut = builder.cut(&whole, &[1], (window, 0), &[]).unwrap();
         assert_eq!(values(&cut), [vec![0, 1]]);

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use reverb_data::{ColumnSpan, SampleOptions};
+use reverb_data::{ColumnSpan, Error, ErrorKind, SampleOptions, StepWindow};
 use reverb_wire::transport::SampleStream;
 
 use crate::member::Member;
 use crate::plan::Candidate;
 use crate::table_stats::TableStats;
+
+use super::window_mass::WindowMass;
 
 /// Part of a request that was sent to one shard.
 #[derive(Debug, Clone)]
@@ -27,6 +29,11 @@ pub(super) struct Part {
 }
 
 impl Part {
+    /// True if its request has timed out.
+    pub(super) fn is_over(&self) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= Instant::now())
+    }
+
     /// Makes a request for the missing items, to be sent to any shard. One shard's items may then
     /// be spread over several batches, so they are not checked as one.
     pub(super) fn into_request(self) -> Request {
@@ -47,15 +54,31 @@ pub(super) struct ShardStream {
     /// Parts of requests that the shard has not answered completely.
     pub(super) parts: VecDeque<Part>,
     pub(super) is_receiving: bool,
+    /// What is known of the window that was asked for last.
+    pub(super) window: Option<WindowMass>,
 }
 
 impl ShardStream {
-    pub(super) fn as_candidate(&self) -> Candidate {
+    /// The shard as one that could serve a request for a window, or for whole items.
+    pub(super) fn as_candidate(&mut self, window: Option<StepWindow>) -> Candidate {
+        let stats = self.stats.now();
+        let stats = window.map_or(stats, |window| self.window_mass(window).apply(stats));
         Candidate {
             is_usable: !self.member.is_down(),
             is_watched: self.member.is_watched.load(Ordering::Relaxed),
-            stats: self.stats.now(),
+            stats,
         }
+    }
+
+    pub(super) fn window_mass(&mut self, window: StepWindow) -> &mut WindowMass {
+        let known = self.window.take().filter(|known| known.is_of(window));
+        self.window.insert(known.unwrap_or_else(|| WindowMass::of(window)))
+    }
+
+    /// True if an error may mean that the shard lacks the window of its first part.
+    pub(super) fn may_lack_window(&self, error: &Error) -> Option<StepWindow> {
+        let kinds = [ErrorKind::RateLimiterTimeout, ErrorKind::InvalidArgument];
+        kinds.contains(&error.kind()).then(|| self.parts.front()?.options.window).flatten()
     }
 }
 
