@@ -40,6 +40,7 @@ from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryColumn, 
 
 if _TYPE_CHECKING:
     from reverb import aio as aio
+    from reverb._batches.hindsight import hindsight as hindsight
     from reverb.pattern_dataset import PatternDataset as PatternDataset
     from reverb.pattern_dataset import pattern_dataset_with_info as pattern_dataset_with_info
     from reverb.tf_client import TFClient as TFClient
@@ -79,6 +80,7 @@ __all__ = [
     "batches",
     "checkpointers",
     "cluster",
+    "hindsight",
     "importance_weights",
     "logging",
     "rate_limiters",
@@ -100,6 +102,8 @@ _TENSORFLOW_NAMES = {
 }
 _TENSORFLOW_MODULES = frozenset({*_TENSORFLOW_NAMES.values(), "tf_ops"})
 
+# All names that are imported on first use, and their modules.
+_LAZY_NAMES = {**_TENSORFLOW_NAMES, "hindsight": "_batches.hindsight"}
 
 # Modules that are imported on first use: `aio` imports asyncio.
 _LAZY_MODULES = _TENSORFLOW_MODULES | {"aio"}
@@ -111,13 +115,13 @@ _PRIVATE_MODULES = {"core", "shown_text"}
 
 def __dir__() -> list[str]:
     names = {name for name in globals() if not name.startswith("_") or name == "__version__"}
-    return sorted(names - _PRIVATE_MODULES | {"aio"})
+    return sorted(names - _PRIVATE_MODULES | {"aio", "hindsight"})
 
 
 def __getattr__(name: str) -> _Any:
     if name in _LAZY_MODULES:
         return _importlib.import_module(f"reverb.{name}")
-    if name in _TENSORFLOW_NAMES:
-        module = _importlib.import_module(f"reverb.{_TENSORFLOW_NAMES[name]}")
+    if name in _LAZY_NAMES:
+        module = _importlib.import_module(f"reverb.{_LAZY_NAMES[name]}")
         return globals().setdefault(name, getattr(module, name))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -38,6 +38,11 @@ def test_import_leaves_heavy_libraries_alone():
     assert heavy.isdisjoint(imported()["modules"])
 
 
+def test_import_leaves_rarely_used_modules_alone():
+    rarely_used = {"reverb.aio", "reverb._batches.hindsight"}
+    assert rarely_used.isdisjoint(imported()["modules"])
+
+
 WITHOUT_LIBRARY = """
 import sys
 library = sys.argv[1]
