@@ -169,6 +169,17 @@ def test_memory_of_the_program(serve):
     assert sizes == [2, 2, 1]
 
 
+@READERS
+def test_other_batches_of_the_process_have_no_epoch(serve, read):
+    client = serve(table())
+    fill(client, 4)
+    with read(client, "t", 3, epochs=1, squeeze=True) as iterator:
+        assert [len(batch.info.key) for batch in iterator] == [3, 1]
+    # They would end with the epoch of that reader.
+    for _ in range(3):
+        assert len(client.sample_batch("t", 3, squeeze=True).info.key) == 3
+
+
 def test_transforms_and_updates_of_priorities(serve):
     client = serve(table())
     fill(client, 5)
