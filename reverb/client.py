@@ -298,7 +298,7 @@ class Client:
 
         def start() -> native.Sampler | None:
             check_table(table)
-            number = check_integer("num_samples", num_samples)
+            number = check_integer("num_samples", num_samples, allows_bool=True)
             if timeout_ms is not None:
                 check_integer("timeout_ms", timeout_ms)
             if number == -1:  # In dm-reverb this yields nothing.
@@ -819,7 +819,7 @@ class Client:
           UnavailableError: If no server answers.
         """
         del get_signature_timeout_ms
-        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
+        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs, allows_bool=True)
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
 
         def make() -> TrajectoryWriter:
@@ -945,7 +945,9 @@ class Client:
           TypeError: If `timeout` is not an integer.
           UnavailableError: If no server answers.
         """
-        timeout_s = None if timeout is None else check_integer("timeout", timeout)
+        timeout_s = None
+        if timeout is not None:
+            timeout_s = check_integer("timeout", timeout, allows_bool=True)
         limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
         answer = self._client.call(*request_of("ServerInfo"), limit)
         return self._signatures.remember(answer)
@@ -1354,17 +1356,22 @@ class Client:
           UnavailableError: If no server answers.
         """
         max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
-        max_sequence_length = check_at_least_one("max_sequence_length", max_sequence_length)
+        max_sequence_length = check_at_least_one(
+            "max_sequence_length", max_sequence_length, allows_bool=True
+        )
         if chunk_length is None:
             chunk_length = min(_DEFAULT_CHUNK_LENGTH, max_sequence_length)
-        if not 1 <= check_integer("chunk_length", chunk_length) <= max_sequence_length:
+        chunk_length = check_integer("chunk_length", chunk_length, allows_bool=True)
+        if not 1 <= chunk_length <= max_sequence_length:
             raise InvalidArgumentError(
                 f"chunk_length must be from 1 to max_sequence_length = {max_sequence_length}, got "
                 f"{chunk_length}"
             )
         if max_in_flight_items is None:
             max_in_flight_items = _UNLIMITED_IN_FLIGHT_ITEMS
-        max_in_flight_items = check_at_least_one("max_in_flight_items", max_in_flight_items)
+        max_in_flight_items = check_at_least_one(
+            "max_in_flight_items", max_in_flight_items, allows_bool=True
+        )
         writer = self._client.writer(
             max_sequence_length, chunk_length, bool(delta_encoded), max_in_flight_items
         )
@@ -1385,6 +1392,7 @@ class Client:
           InvalidArgumentError: If there is no config, or if a config is invalid; the text names it
             and the reason. If `max_pending_bytes` is out of its range.
         """
+        max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
         if not isinstance(configs, Iterable):
             raise TypeError(f"configs must be a list of configs, got {type_name(configs)}")
         configs = list(configs)
@@ -1397,7 +1405,6 @@ class Client:
                     "configs must be results of reverb.structured.create_config, got "
                     f"{type_name(config)}, which has no SerializeToString"
                 )
-        max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
         writer = self._client.structured_writer([config.SerializeToString() for config in configs])
         return StructuredWriter(with_pending_limit(writer, max_pending_bytes))
 

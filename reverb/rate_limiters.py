@@ -58,7 +58,7 @@ class RateLimiter:
         self._max_diff = max_diff
         self.internal_limiter = native.RateLimiter(
             check_number("samples_per_insert", samples_per_insert),
-            check_integer("min_size_to_sample", min_size_to_sample),
+            check_integer("min_size_to_sample", min_size_to_sample, allows_bool=True),
             check_number("min_diff", min_diff),
             check_number("max_diff", max_diff),
         )
@@ -149,7 +149,7 @@ class SampleToInsertRatio(RateLimiter):
         """
         # The middle of the range: `min_size_to_sample` items inserted, none sampled.
         check_number("samples_per_insert", samples_per_insert)
-        check_integer("min_size_to_sample", min_size_to_sample)
+        check_integer("min_size_to_sample", min_size_to_sample, allows_bool=True)
         offset = samples_per_insert * min_size_to_sample
         min_diff, max_diff = _diffs(error_buffer, offset)
         if samples_per_insert <= 0:

@@ -171,7 +171,7 @@ class Server:
                 raise TypeError(f"tables must hold Table objects, got {table!r}")
         if limits is not None and not isinstance(limits, Limits):
             raise TypeError(f"limits must be a reverb.Limits, got {limits!r}")
-        port = 0 if port is None else check_integer("port", port)
+        port = 0 if port is None else check_integer("port", port, allows_bool=True)
         if host is not None and not isinstance(host, str):
             raise TypeError(f"host must be a str, got {type_name(host)}")
         if checkpointer is not None and not hasattr(checkpointer, "internal_checkpointer"):

@@ -124,8 +124,8 @@ class StructuredWriter:
           ReverbError: If the connection failed for good.
         """
         self._writer.flush(
-            check_not_negative("block_until_num_items", block_until_num_items),
-            clamped_timeout_ms(timeout_ms),
+            check_not_negative("block_until_num_items", block_until_num_items, allows_bool=True),
+            clamped_timeout_ms(timeout_ms, allows_bool=True),
         )
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:
@@ -141,7 +141,7 @@ class StructuredWriter:
           DeadlineExceededError: After `timeout_ms`; call again.
           ReverbError: If the connection failed for good.
         """
-        self._writer.end_episode(clear_buffers, clamped_timeout_ms(timeout_ms))
+        self._writer.end_episode(clear_buffers, clamped_timeout_ms(timeout_ms, allows_bool=True))
 
     def __enter__(self) -> "StructuredWriter":
         return self

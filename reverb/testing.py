@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from reverb import item_selectors, rate_limiters
-from reverb._checks.arguments import check_timeout_ms
+from reverb._checks.arguments import check_integer, check_timeout_ms
 from reverb.client import Client
 from reverb.errors import DeadlineExceededError
 from reverb.server import Server, Table
@@ -78,6 +78,7 @@ def wait_for_items(
       DeadlineExceededError: After `timeout_ms`.
     """
     limit = check_timeout_ms(timeout_ms)
+    num_items = check_integer("num_items", num_items)
     deadline = time.monotonic() + (math.inf if limit is None else limit / 1_000)
     while (size := client.server_info()[table].current_size) < num_items:
         if time.monotonic() >= deadline:

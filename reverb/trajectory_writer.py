@@ -108,7 +108,7 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
           DeadlineExceededError: After `timeout_ms`. The episode is unchanged; call again.
           ReverbError: If the connection failed for good.
         """
-        self._writer.end_episode(clear_buffers, clamped_timeout_ms(timeout_ms))
+        self._writer.end_episode(clear_buffers, clamped_timeout_ms(timeout_ms, allows_bool=True))
 
     def __enter__(self) -> "TrajectoryWriter":
         return self

@@ -293,6 +293,8 @@ def _checked(
         check_not_negative("end_after_ms", end_after_ms)
     if mix not in ("item", "batch"):
         raise InvalidArgumentError(f"mix must be 'item' or 'batch', got {mix!r}")
+    if isinstance(seed, bool):
+        raise TypeError("seed must be an integer, got bool")
     if seed is not None:
         np.random.default_rng(seed)
     if not isinstance(container_types, Iterable):

@@ -29,28 +29,38 @@ __all__ = [
 ]
 
 
-def check_at_least_one(argument: str, value: Any) -> int:
+def check_at_least_one(argument: str, value: Any, *, allows_bool: bool = False) -> int:
     """Returns the value as an int.
+
+    Args:
+      argument: As in `check_integer`.
+      value: As in `check_integer`.
+      allows_bool: As in `check_integer`.
 
     Raises:
       InvalidArgumentError: If it is below 1.
       TypeError: If it is not an integer.
     """
-    return _check_at_least(1, argument, value)
+    return _check_at_least(1, argument, value, allows_bool)
 
 
-def check_not_negative(argument: str, value: Any) -> int:
+def check_not_negative(argument: str, value: Any, *, allows_bool: bool = False) -> int:
     """Returns the value as an int.
+
+    Args:
+      argument: As in `check_integer`.
+      value: As in `check_integer`.
+      allows_bool: As in `check_integer`.
 
     Raises:
       InvalidArgumentError: If it is below 0.
       TypeError: If it is not an integer.
     """
-    return _check_at_least(0, argument, value)
+    return _check_at_least(0, argument, value, allows_bool)
 
 
-def _check_at_least(limit: int, argument: str, value: Any) -> int:
-    value = check_integer(argument, value)
+def _check_at_least(limit: int, argument: str, value: Any, allows_bool: bool) -> int:
+    value = check_integer(argument, value, allows_bool=allows_bool)
     if value < limit:
         raise InvalidArgumentError(f"{argument} must be at least {limit}, got {value}")
     return value
@@ -72,16 +82,21 @@ def check_timeout_ms(timeout_ms: Any) -> int | None:
     return value
 
 
-def check_integer(argument: str, value: Any) -> int:
+def check_integer(argument: str, value: Any, *, allows_bool: bool = False) -> int:
     """Returns the value as an int.
+
+    Args:
+      argument: Name of the value in errors.
+      value: The value.
+      allows_bool: Whether `True` is 1, as in the arguments that dm-reverb has.
 
     Raises:
       TypeError: If it is not an integer.
     """
-    try:
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{argument} must be an integer, got {type_name(value)}") from None
+    if allows_bool or not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            return operator.index(value)
+    raise TypeError(f"{argument} must be an integer, got {type_name(value)}")
 
 
 def check_number(argument: str, value: Any) -> float:
@@ -133,9 +148,15 @@ def check_item(table: Any, priority: Any, removal_priority: Any) -> None:
         check_number("removal_priority", removal_priority)
 
 
-def clamped_timeout_ms(timeout_ms: int | None) -> int | None:
-    """Returns the timeout with 0, "do not wait", for negative values; `None` is no limit."""
-    return None if timeout_ms is None else max(0, check_integer("timeout_ms", timeout_ms))
+def clamped_timeout_ms(timeout_ms: int | None, *, allows_bool: bool = False) -> int | None:
+    """Returns the timeout with 0, "do not wait", for negative values; `None` is no limit.
+
+    Raises:
+      TypeError: As `check_integer`.
+    """
+    if timeout_ms is None:
+        return None
+    return max(0, check_integer("timeout_ms", timeout_ms, allows_bool=allows_bool))
 
 
 def as_path(argument: str, value: Any) -> str:

@@ -72,11 +72,10 @@ def _parse(argument: str, value: Any, forms: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        try:
-            return _checked(argument, operator.index(value), value)
-        except TypeError:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
             text = f"{argument} must be {forms}, got {value!r} of type {type(value).__name__}"
-            raise TypeError(text) from None
+            raise TypeError(text)
+        return _checked(argument, operator.index(value), value)
     match = _SIZE.fullmatch(value.strip())
     if match is None or match[2] not in _UNITS:
         raise InvalidArgumentError(f'{argument} must be {forms}, got "{value}"')

@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from reverb._checks.arguments import check_at_least_one, check_integer, check_table
+from reverb._checks.arguments import (
+    check_at_least_one,
+    check_integer,
+    check_table,
+    check_timeout_ms,
+)
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._client.column_choice import ColumnChoice, check_pad
 from reverb._client.ragged import packed_columns
@@ -110,7 +115,8 @@ class BatchRequest:
         self.batch_size = batch_size
         self.partial = bool(partial)
         self.distinct = bool(distinct)
-        self.timeout_ms = timeout_ms
+        # The core takes any integer, and a bool for one.
+        self.timeout_ms = check_timeout_ms(timeout_ms) if type(timeout_ms) is bool else timeout_ms
         is_usual = out is columns is pad_to_multiple_of is max_batch_bytes is None and pad == 0
         if squeeze:
             if ragged != "error":

@@ -59,7 +59,9 @@ class Calls:
           TypeError: If `timeout` is not an integer.
           UnavailableError: If no server answers.
         """
-        timeout_s = None if timeout is None else check_integer("timeout", timeout)
+        timeout_s = None
+        if timeout is not None:
+            timeout_s = check_integer("timeout", timeout, allows_bool=True)
         limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
         answer = self._client.call(*request_of("ServerInfo"), limit)
         return self._signatures.remember(answer)

@@ -226,7 +226,7 @@ class Calls:
 
         def start() -> native.Sampler | None:
             check_table(table)
-            number = check_integer("num_samples", num_samples)
+            number = check_integer("num_samples", num_samples, allows_bool=True)
             if timeout_ms is not None:
                 check_integer("timeout_ms", timeout_ms)
             if number == -1:  # In dm-reverb this yields nothing.

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from reverb._checks.arguments import as_keys, as_rows, check_mapping, check_table
+from reverb._nests.flat import flatten_with_labels
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
+from reverb.shown_text import type_name
 
 __all__ = ["keys_of", "sequence_of", "step_of", "steps_of", "updates_of", "without_tensor"]
 
@@ -34,9 +36,7 @@ def sequence_of(
 ) -> tuple[list[Any], native.ColumnNames, dict[str, float], dict[str, float] | None]:
     """Returns the arguments of the native `insert_sequence`."""
     leaves, names, items, removal = step_of(flattener, data, priorities, removal_priorities)
-    leaves = [native.as_array(leaf, f"column {at}") for at, leaf in enumerate(leaves)]
-    if not leaves:
-        raise InvalidArgumentError("data must have at least one leaf, got none")
+    leaves = _arrays(data, leaves)
     return leaves, names, items, removal
 
 
@@ -49,9 +49,7 @@ def steps_of(
     """Returns the arguments of the native `insert_batch`."""
     _check_tables(priorities, removal_priorities)
     leaves, names = flattener.flatten(data)
-    leaves = [native.as_array(leaf, f"column {at}") for at, leaf in enumerate(leaves)]
-    if not leaves:
-        raise InvalidArgumentError("data must have at least one leaf, got none")
+    leaves = _arrays(data, leaves)
     sizes = {len(leaf) if leaf.ndim else None for leaf in leaves}
     batch_size = sizes.pop()
     if sizes or batch_size is None:
@@ -70,6 +68,26 @@ def steps_of(
     if removal_priorities is not None:
         removal = rows("removal_priorities", removal_priorities)
     return leaves, names, rows("priorities", priorities), removal
+
+
+def _arrays(data: Any, leaves: list[Any]) -> list[Any]:
+    """Returns the leaves of a nest as arrays.
+
+    Raises:
+      InvalidArgumentError: If there are none.
+      TypeError: If one is an object that no array can hold; the text names its path.
+    """
+    if not leaves:
+        raise InvalidArgumentError("data must have at least one leaf, got none")
+    arrays = [native.as_array(leaf, f"column {at}") for at, leaf in enumerate(leaves)]
+    for at, (leaf, array) in enumerate(zip(leaves, arrays, strict=True)):
+        if array.dtype == object and array.ndim == 0 and not isinstance(leaf, np.ndarray):
+            labels, _ = flatten_with_labels(data)
+            raise TypeError(
+                f"leaf {labels[at]!r} of data must be an array of numbers, booleans, str or bytes, "
+                f"got {type_name(leaf)}"
+            )
+    return arrays
 
 
 def keys_of(priorities: Mapping[str, Any], keys: np.ndarray) -> dict[str, np.ndarray]:

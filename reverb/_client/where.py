@@ -4,9 +4,9 @@
 import dataclasses
 import datetime
 import math
-import operator
 from typing import Any
 
+from reverb._checks.arguments import check_integer
 from reverb.core import protos
 from reverb.errors import InvalidArgumentError
 
@@ -115,7 +115,7 @@ def _number(value: Any) -> float:
 
 
 def _count(value: Any) -> int:
-    count = operator.index(value)
+    count = check_integer("a number of samples", value)
     if not 0 <= count <= _MAX_TIMES_SAMPLED:
         raise ValueError(f"{count} is not a number from 0 to 2**31 - 1")
     return count

@@ -44,7 +44,7 @@ class Calls:
           UnavailableError: If no server answers.
         """
         del get_signature_timeout_ms
-        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
+        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs, allows_bool=True)
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
 
         def make() -> TrajectoryWriter:

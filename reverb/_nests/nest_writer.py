@@ -80,9 +80,13 @@ class NestWriter(Generic[_NativeWriter]):
           InvalidArgumentError: If a number is out of its range.
           FailedPreconditionError: If the column has an incomplete chunk.
         """
-        num_keep_alive_refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
+        num_keep_alive_refs = check_at_least_one(
+            "num_keep_alive_refs", num_keep_alive_refs, allows_bool=True
+        )
         if max_chunk_length is not None:
-            max_chunk_length = check_at_least_one("max_chunk_length", max_chunk_length)
+            max_chunk_length = check_at_least_one(
+                "max_chunk_length", max_chunk_length, allows_bool=True
+            )
             if max_chunk_length > num_keep_alive_refs:
                 raise InvalidArgumentError(
                     f"max_chunk_length must be at most num_keep_alive_refs = {num_keep_alive_refs},"
@@ -105,8 +109,8 @@ class NestWriter(Generic[_NativeWriter]):
           ReverbError: If the connection failed for good.
         """
         self._writer.flush(
-            check_not_negative("block_until_num_items", block_until_num_items),
-            clamped_timeout_ms(timeout_ms) or None,
+            check_not_negative("block_until_num_items", block_until_num_items, allows_bool=True),
+            clamped_timeout_ms(timeout_ms, allows_bool=True) or None,
         )
 
     def close(self) -> None:

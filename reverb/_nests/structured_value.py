@@ -6,6 +6,7 @@ saved models, implemented here so that TensorFlow is not required.
 """
 
 import collections
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,10 @@ from reverb import specs
 from reverb._nests import dtypes
 from reverb.core import protos
 from reverb.errors import DataLossError, InvalidArgumentError
+from reverb.shown_text import type_name, without_tokens
+
+# Longest text of a leaf in an error.
+_MAX_SHOWN = 60
 
 # The fields of `TensorProto` that hold single values, by dtype number.
 _VALUE_FIELDS = {
@@ -50,10 +55,21 @@ def encode(nest: Any) -> Any:
     Dicts, lists, tuples and named tuples keep their kind; `None` is a value too.
 
     Raises:
-      InvalidArgumentError: If a leaf is not a spec (the text names its path), or if a dict has a
-        key that is not a string.
+      InvalidArgumentError: If tensors of a leaf's dtype cannot be stored, or if a dict has a key
+        that is not a string.
+      TypeError: If a leaf is not a spec; the text names its path.
     """
-    return _encode(nest, ())
+    return _encode(nest, (), allows_none=True)
+
+
+def encode_signature(nest: Any) -> Any:
+    """Like `encode`, for the signature of a table, in which `None` is no value.
+
+    Raises:
+      InvalidArgumentError: As `encode`.
+      TypeError: As `encode`.
+    """
+    return _encode(nest, (), allows_none=False)
 
 
 def decode(value: Any) -> Any:
@@ -91,31 +107,55 @@ def is_named_tuple(nest: Any) -> bool:
     return isinstance(nest, tuple) and hasattr(nest, "_fields")
 
 
-def _encode(nest: Any, path: tuple[Any, ...]) -> Any:
+def _encode(nest: Any, path: tuple[Any, ...], *, allows_none: bool) -> Any:
     value = protos.StructuredValue()
+    encode_child = functools.partial(_encode, allows_none=allows_none)
     if nest is None:
+        if not allows_none:
+            raise _no_spec(nest, path)
         value.none_value.SetInParent()
     elif isinstance(nest, Mapping):
         value.dict_value.SetInParent()
         for key, item in nest.items():
             if not isinstance(key, str):
                 raise InvalidArgumentError(f"keys of a signature must be strings, got {key!r}")
-            value.dict_value.fields[key].CopyFrom(_encode(item, (*path, key)))
+            value.dict_value.fields[key].CopyFrom(encode_child(item, (*path, key)))
     elif is_named_tuple(nest):
         value.named_tuple_value.name = type(nest).__name__
         for key, item in zip(nest._fields, nest, strict=True):
-            value.named_tuple_value.values.add(key=key, value=_encode(item, (*path, key)))
+            value.named_tuple_value.values.add(key=key, value=encode_child(item, (*path, key)))
     elif isinstance(nest, list | tuple):
         items = value.list_value if isinstance(nest, list) else value.tuple_value
         items.SetInParent()
-        items.values.extend(_encode(item, (*path, i)) for i, item in enumerate(nest))
+        items.values.extend(encode_child(item, (*path, i)) for i, item in enumerate(nest))
     else:
-        try:
-            spec = specs.as_spec(nest)
-        except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"leaf {path} of the signature: {error}") from None
-        _encode_spec(spec, value)
+        _encode_spec(_leaf_spec(nest, path), value)
     return value
+
+
+def _leaf_spec(leaf: Any, path: tuple[Any, ...]) -> specs.TensorSpec:
+    """Returns the spec of a leaf. A value of Python is none, although `as_spec` takes it."""
+    is_type = isinstance(leaf, np.dtype) or (
+        isinstance(leaf, type) and issubclass(leaf, np.generic)
+    )
+    if not is_type and not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+        raise _no_spec(leaf, path)
+    try:
+        return specs.as_spec(leaf)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{_place(path)}: {error}") from None
+
+
+def _no_spec(leaf: Any, path: tuple[Any, ...]) -> TypeError:
+    shown = without_tokens(repr(leaf)) if len(repr(leaf)) <= _MAX_SHOWN else "..."
+    return TypeError(
+        f"{_place(path)} must be a spec, such as reverb.specs.TensorSpec((), np.float32), got "
+        f"{type_name(leaf)} {shown}"
+    )
+
+
+def _place(path: tuple[Any, ...]) -> str:
+    return f"leaf {path} of the signature" if path else "the signature"
 
 
 def _encode_spec(spec: specs.TensorSpec, value: Any) -> None:

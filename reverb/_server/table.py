@@ -87,8 +87,10 @@ class Table:
 
         Raises:
           InvalidArgumentError: If an argument is out of its range, if `max_bytes` is not a size, if
-            a leaf of the signature is not a spec, or if a selector or the rate limiter is already
-            in use.
+            a selector or the rate limiter is already in use, or if the signature has a key that is
+            not a string or a dtype that cannot be stored.
+          TypeError: If an argument has the wrong type, or a leaf of the signature is not a spec;
+            the text names its path.
           UnimplementedError: If an extension builds a native extension.
         """
         check_table(name, "name")
@@ -105,8 +107,8 @@ class Table:
                 f"reverb.rate_limiters.MinSize(1), got {type_name(rate_limiter)}, which has no "
                 "internal_limiter"
             )
-        max_size = check_integer("max_size", max_size)
-        max_times_sampled = check_integer("max_times_sampled", max_times_sampled)
+        max_size = check_integer("max_size", max_size, allows_bool=True)
+        max_times_sampled = check_integer("max_times_sampled", max_times_sampled, allows_bool=True)
         if seed is not None:
             seed = check_integer("seed", seed)
         if not -_INT32_LIMIT <= max_times_sampled < _INT32_LIMIT:
@@ -347,7 +349,7 @@ def _options(**values: Any) -> bytes:
 def _encode_signature(signature: SpecNest | None) -> bytes | None:
     if signature is None or (tree.is_nested(signature) and not signature):
         return None
-    return structured_value.encode(signature).SerializeToString()
+    return structured_value.encode_signature(signature).SerializeToString()
 
 
 # The public import path, as in dm-reverb.

@@ -112,7 +112,7 @@ class Writer:
           FailedPreconditionError: If the writer is closed.
         """
         self._check_open("create_item")
-        num_timesteps = check_at_least_one("num_timesteps", num_timesteps)
+        num_timesteps = check_at_least_one("num_timesteps", num_timesteps, allows_bool=True)
         try:
             self._writer.create_item(table, num_timesteps, priority, removal_priority)
         except TypeError:

@@ -48,7 +48,7 @@ class AwaitedWriter(Generic[_Native]):
 
         `timeout_ms` is that of the native `flush`.
         """
-        most = check_not_negative("block_until_num_items", block_until_num_items)
+        most = check_not_negative("block_until_num_items", block_until_num_items, allows_bool=True)
         await self._event_loops.call(native.AsyncClient.flush, self._native, most, timeout_ms)
 
     async def __aenter__(self: _Self) -> _Self:

@@ -304,7 +304,7 @@ class Client:
 
         async def start() -> native.Sampler | None:
             check_table(table)
-            number = check_integer("num_samples", num_samples)
+            number = check_integer("num_samples", num_samples, allows_bool=True)
             if timeout_ms is not None:
                 check_integer("timeout_ms", timeout_ms)
             if number == -1:  # In dm-reverb this yields nothing.
@@ -815,7 +815,7 @@ class Client:
           UnavailableError: If no server answers.
         """
         del get_signature_timeout_ms
-        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
+        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs, allows_bool=True)
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
 
         async def make() -> TrajectoryWriter:
@@ -941,7 +941,9 @@ class Client:
           TypeError: If `timeout` is not an integer.
           UnavailableError: If no server answers.
         """
-        timeout_s = None if timeout is None else check_integer("timeout", timeout)
+        timeout_s = None
+        if timeout is not None:
+            timeout_s = check_integer("timeout", timeout, allows_bool=True)
         limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
         answer = await self._call(_Core.call, *request_of("ServerInfo"), limit)
         return self._signatures.remember(answer)

@@ -157,7 +157,7 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
             native.AsyncClient.end_episode,
             self._native,
             clear_buffers,
-            clamped_timeout_ms(timeout_ms),
+            clamped_timeout_ms(timeout_ms, allows_bool=True),
         )
 
     async def __aexit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:

@@ -25,9 +25,9 @@ INSERT = {
         "priorities must name at least one table, got none",
     ),
     "None": (
-        lambda c: c.insert([None], {"table": 1.0}),
+        lambda c: c.insert({"a": {"b": None}}, {"table": 1.0}),
         TypeError,
-        "None cannot be stored; every step needs a value for every leaf",
+        "Column a/b: None cannot be stored; every step needs a value for every leaf",
     ),
     "a date": (
         lambda c: c.insert([1, np.datetime64("2020-01-01")], {"table": 1.0}),
@@ -35,14 +35,19 @@ INSERT = {
         f"Column 1: Values of NumPy dtype datetime64[D] {REFUSED}",
     ),
     "an object": (
-        lambda c: c.insert([object()], {"table": 1.0}),
+        lambda c: c.insert({"a": [1, object()]}, {"table": 1.0}),
         TypeError,
-        f"Column 0: Values of NumPy dtype object {REFUSED}",
+        f"Column a/1: Values of type object {REFUSED}",
+    ),
+    "an array of objects": (
+        lambda c: c.insert({"a": np.array([object()])}, {"table": 1.0}),
+        TypeError,
+        f"Column a: Values of NumPy dtype object {REFUSED}",
     ),
     "an int of more than 64 bits": (
         lambda c: c.insert([2**70], {"table": 1.0}),
         TypeError,
-        f"Column 0: Values of NumPy dtype object {REFUSED}",
+        f"Column 0: Values of type int of more than 64 bits {REFUSED}",
     ),
     "nothing": (
         lambda c: c.insert([], {"table": 1.0}),

@@ -104,12 +104,12 @@ LEGACY_WRITER = {
     "None": (
         legacy(lambda w: w.append([None]), [1]),
         TypeError,
-        "None cannot be stored; every step needs a value for every leaf",
+        "Column 0: None cannot be stored; every step needs a value for every leaf",
     ),
     "an object": (
         legacy(lambda w: w.append([1, object()])),
         TypeError,
-        f"Column 1: Values of NumPy dtype object {REFUSED}",
+        f"Column 1: Values of type object {REFUSED}",
     ),
     "an empty sequence": (
         legacy(lambda w: w.append_sequence([])),
@@ -186,7 +186,7 @@ STRUCTURED_WRITER = {
     "an object": (
         appending_again({"a": object()}),
         TypeError,
-        f"Column 0: Values of NumPy dtype object {REFUSED}",
+        f"Column 0: Values of type object {REFUSED}",
     ),
     "a column set twice": (
         appending_again({"a": 1}, {"a": 2}, partial_step=True),

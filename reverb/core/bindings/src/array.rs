@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
 use reverb_client::CellValue;
+use reverb_data::column_names::ColumnNames;
 use reverb_data::tensor::shape_text;
 use reverb_data::{DType, Error, Shape, Tensor, TensorData, Trajectory};
 use reverb_memory::Memory;
@@ -84,7 +85,15 @@ impl<'py> Leaf<'py> {
             return Self::from_array(&array);
         }
         let array = numpy_function(value.py(), &ASARRAY, "asarray")?.call1((value,))?;
-        Self::from_array(array.cast::<PyUntypedArray>()?)
+        let array = array.cast::<PyUntypedArray>()?;
+        Self::from_array(array).map_err(|error| {
+            // NumPy has no dtype for the object itself.
+            if array.ndim() == 0 && array.dtype().kind() == b'O' {
+                unsupported_object(value)
+            } else {
+                error
+            }
+        })
     }
 
     fn from_array(array: &Bound<'py, PyUntypedArray>) -> PyResult<Self> {
@@ -141,6 +150,16 @@ impl<'py> Leaf<'py> {
     }
 }
 
+/// Error for an object of Python that is no array and no number.
+#[cold]
+fn unsupported_object(value: &Bound<'_, PyAny>) -> PyErr {
+    let name = value.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
+    let size = if value.is_instance_of::<PyInt>() { " of more than 64 bits" } else { "" };
+    PyTypeError::new_err(format!(
+        "Values of type {name}{size} cannot be stored. Use numbers, booleans, str or bytes."
+    ))
+}
+
 /// Error for an array that cannot be stored. It names the dtype and possible replacements.
 #[cold]
 fn unsupported_dtype(array: &Bound<'_, PyUntypedArray>) -> PyErr {
@@ -170,22 +189,37 @@ fn unsupported_dtype(array: &Bound<'_, PyUntypedArray>) -> PyErr {
     ))
 }
 
-/// Converts the leaves of a step; errors name the leaf by its number.
+/// Converts the leaves of a step; errors name the leaf by its path, or by its number without
+/// `names`.
 pub(crate) fn parse_leaves<'a, 'py>(
     leaves: &'a [Bound<'py, PyAny>],
+    names: Option<&'a ColumnNames>,
 ) -> impl Iterator<Item = PyResult<Leaf<'py>>> + 'a {
-    leaves
-        .iter()
-        .enumerate()
-        .map(|(i, leaf)| Leaf::new(leaf).map_err(|error| in_column(leaf.py(), i, error)))
+    leaves.iter().enumerate().map(move |(i, leaf)| {
+        Leaf::new(leaf).map_err(|error| in_column(leaf.py(), label(names, i), error))
+    })
 }
 
-/// Values of leaves, all of which must be present.
-pub(crate) fn all_values<'a>(leaves: &'a mut [Leaf<'_>]) -> PyResult<Vec<CellValue<'a>>> {
-    let values: Option<Vec<CellValue<'_>>> = leaves.iter_mut().map(Leaf::value).collect();
-    values.ok_or_else(|| {
-        PyTypeError::new_err("None cannot be stored; every step needs a value for every leaf")
-    })
+/// Values of leaves, all of which must be present; the error names the one that is not.
+pub(crate) fn all_values<'a>(
+    leaves: &'a mut [Leaf<'_>],
+    names: &ColumnNames,
+) -> PyResult<Vec<CellValue<'a>>> {
+    let value = |(i, leaf): (usize, &'a mut Leaf<'_>)| {
+        leaf.value().ok_or_else(|| {
+            PyTypeError::new_err(format!(
+                "Column {}: None cannot be stored; every step needs a value for every leaf",
+                label(Some(names), i)
+            ))
+        })
+    };
+    leaves.iter_mut().enumerate().map(value).collect()
+}
+
+/// The path of a leaf; its number if that is empty or unknown.
+fn label(names: Option<&ColumnNames>, i: usize) -> String {
+    let path = names.and_then(|names| names.0.get(i)).map(ToString::to_string);
+    path.filter(|path| !path.is_empty()).unwrap_or_else(|| i.to_string())
 }
 
 /// Elements of a C-contiguous array. The caller holds the GIL as long as it uses the slice, so no

@@ -295,8 +295,11 @@ impl Client {
     ) -> PyResult<()> {
         let priorities = item_priorities(priorities, removal_priorities)?;
         let mut insertion = self.wait(py, self.core()?.start_insert())?;
-        let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
-        insertion.add(&all_values(&mut parsed)?, &names.get().0, &priorities).or_raise()?;
+        let mut parsed =
+            parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
+        insertion
+            .add(&all_values(&mut parsed, &names.get().0)?, &names.get().0, &priorities)
+            .or_raise()?;
         self.wait(py, insertion.finish())
     }
 
@@ -312,8 +315,11 @@ impl Client {
     ) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let tables = row_priorities(priorities, removal_priorities)?;
         let mut insertion = self.wait(py, self.core()?.start_insert())?;
-        let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
-        insertion.add_batch(&all_values(&mut parsed)?, &names.get().0, &tables).or_raise()?;
+        let mut parsed =
+            parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
+        insertion
+            .add_batch(&all_values(&mut parsed, &names.get().0)?, &names.get().0, &tables)
+            .or_raise()?;
         let keys = insertion.keys();
         self.wait(py, insertion.finish())?;
         Ok(PyArray1::from_vec(py, keys))
@@ -331,9 +337,10 @@ impl Client {
     ) -> PyResult<()> {
         let priorities = item_priorities(priorities, removal_priorities)?;
         let mut insertion = self.wait(py, self.core()?.start_insert())?;
-        let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
+        let mut parsed =
+            parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
         insertion
-            .add_sequence(&all_values(&mut parsed)?, &names.get().0, &priorities)
+            .add_sequence(&all_values(&mut parsed, &names.get().0)?, &names.get().0, &priorities)
             .or_raise()?;
         self.wait(py, insertion.finish())
     }

@@ -36,8 +36,8 @@ fn append_step(
     leaves: &[Bound<'_, PyAny>],
     names: &ColumnNames,
 ) -> PyResult<bool> {
-    let mut parsed = parse_leaves(leaves).collect::<PyResult<Vec<_>>>()?;
-    core.append(all_values(&mut parsed)?, &names.0).or_raise()
+    let mut parsed = parse_leaves(leaves, Some(&names.0)).collect::<PyResult<Vec<_>>>()?;
+    core.append(all_values(&mut parsed, &names.0)?, &names.0).or_raise()
 }
 
 #[pymethods]

@@ -81,7 +81,7 @@ impl StructuredWriter {
         if !self.core.has_signatures() {
             wait(py, self.core.learn_signatures())?;
         }
-        let parsed: PyResult<Vec<Leaf<'_>>> = parse_leaves(&leaves).collect();
+        let parsed: PyResult<Vec<Leaf<'_>>> = parse_leaves(&leaves, None).collect();
         let mut parsed = parsed?;
         let cells = parsed.iter_mut().map(Leaf::value).collect();
         self.core.append(cells, partial_step).or_raise()?;

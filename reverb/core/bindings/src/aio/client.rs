@@ -280,9 +280,12 @@ impl AsyncClient {
         removal_priorities: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Py<PyAny>> {
         let priorities = item_priorities(priorities, removal_priorities)?;
-        let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
+        let mut parsed =
+            parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
         let mut insertion = insertion.get().take().or_raise()?;
-        insertion.add(&all_values(&mut parsed)?, &names.get().0, &priorities).or_raise()?;
+        insertion
+            .add(&all_values(&mut parsed, &names.get().0)?, &names.get().0, &priorities)
+            .or_raise()?;
         self.start(py, insertion.finish(), none)
     }
 
@@ -297,9 +300,12 @@ impl AsyncClient {
         removal_priorities: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Py<PyAny>> {
         let tables = row_priorities(priorities, removal_priorities)?;
-        let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
+        let mut parsed =
+            parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
         let mut insertion = insertion.get().take().or_raise()?;
-        insertion.add_batch(&all_values(&mut parsed)?, &names.get().0, &tables).or_raise()?;
+        insertion
+            .add_batch(&all_values(&mut parsed, &names.get().0)?, &names.get().0, &tables)
+            .or_raise()?;
         let keys = insertion.keys();
         self.start(py, insertion.finish(), |py, ()| {
             Ok(PyArray1::from_vec(py, keys).into_any().unbind())
@@ -317,10 +323,11 @@ impl AsyncClient {
         removal_priorities: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Py<PyAny>> {
         let priorities = item_priorities(priorities, removal_priorities)?;
-        let mut parsed = parse_leaves(&leaves).collect::<PyResult<Vec<_>>>()?;
+        let mut parsed =
+            parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
         let mut insertion = insertion.get().take().or_raise()?;
         insertion
-            .add_sequence(&all_values(&mut parsed)?, &names.get().0, &priorities)
+            .add_sequence(&all_values(&mut parsed, &names.get().0)?, &names.get().0, &priorities)
             .or_raise()?;
         self.start(py, insertion.finish(), none)
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Compares whole steps with the signatures of tables.
 
-use reverb_data::{DType, Error, ErrorKind, Result, Signature};
+use reverb_data::{DType, Error, ErrorKind, Result, Shape, Signature, TensorSpec};
 
 use crate::session::{Session, Signatures};
 
@@ -13,12 +13,33 @@ pub(super) fn check_steps(
     columns: &[(DType, &[usize])],
     num_timesteps: usize,
 ) -> Result<()> {
-    signature.check_by(table, columns, |want, shape| {
-        want.shape_matches(shape) || {
-            let batched: Vec<usize> =
-                std::iter::once(num_timesteps).chain(shape.iter().copied()).collect();
-            want.shape_matches(&batched)
+    let item_shape = |shape: &[usize]| -> Shape {
+        std::iter::once(num_timesteps).chain(shape.iter().copied()).collect()
+    };
+    let is_like = |want: &TensorSpec, shape: &[usize]| {
+        want.shape_matches(shape) || want.shape_matches(&item_shape(shape))
+    };
+    signature.check_by(table, columns, is_like).or_else(|error| {
+        // The text compares each column with the signature in the form that the signature has.
+        if signature.0.len() != columns.len() {
+            return Err(error);
         }
+        let shown = signature.0.iter().zip(columns).map(|(want, (dtype, shape))| {
+            let item = item_shape(shape);
+            let is_item = want.shape_matches(&item) || describes_items(want, &item);
+            (*dtype, if is_item { item } else { Shape::from_slice(shape) })
+        });
+        let shown: Vec<(DType, Shape)> = shown.collect();
+        let shown: Vec<_> = shown.iter().map(|(dtype, shape)| (*dtype, &shape[..])).collect();
+        signature.check(table, &shown)
+    })
+}
+
+/// True if a spec that fits neither a step nor an item was rather meant for items of this shape.
+fn describes_items(want: &TensorSpec, item: &[usize]) -> bool {
+    want.shape.as_ref().is_some_and(|dims| {
+        dims.len() == item.len()
+            && dims.first().is_some_and(|dim| dim.is_none_or(|it| it == item[0]))
     })
 }
 
@@ -33,9 +54,17 @@ pub(super) fn check_sequences(
     columns: &[(DType, &[usize])],
 ) -> Result<()> {
     signature.check(table, columns).or_else(|error| {
-        let are_steps =
-            signature.check_by(table, columns, |want, shape| want.shape_matches(&shape[1..]));
-        are_steps.map_err(|_| error)
+        let is_step = |want: &TensorSpec, shape: &[usize]| want.shape_matches(&shape[1..]);
+        signature.check_by(table, columns, is_step).or_else(|_| {
+            let fit = |(want, (_, shape)): (&TensorSpec, &(DType, &[usize]))| is_step(want, shape);
+            if signature.0.len() != columns.len() || !signature.0.iter().zip(columns).all(fit) {
+                return Err(error);
+            }
+            // Only dtypes differ, so the text has steps, too.
+            let steps: Vec<_> =
+                columns.iter().map(|(dtype, shape)| (*dtype, &shape[1..])).collect();
+            signature.check(table, &steps)
+        })
     })
 }
 
