@@ -41,6 +41,7 @@ class BatchForm:
       ragged: How items of different lengths become a batch; "squeeze": all have one step.
       multiple_of: Rounds the largest length up to a multiple of this.
       indices: Positions of the columns; empty for all.
+      names: The names of these columns for errors; `None`: their positions.
       outputs: The arrays to write to; `None`: new memory.
       max_batch_bytes: Limit of new memory in bytes; `None`: the default.
       epoch: The last epoch that the items may be of; -1: they are of a new one; `None`: of any.
@@ -50,6 +51,7 @@ class BatchForm:
     ragged = "error"
     multiple_of = 1
     indices: Sequence[int] = ()
+    names: native.ColumnNames | None = None
     outputs: native.Outputs | None = None
     max_batch_bytes: int | None = None
     epoch: int | None = None
@@ -211,6 +213,7 @@ class BatchRequest:
         form.indices = choice.indices
         if self._window is not None:
             form.window = self._window.to_native(choice)
+        form.names = choice.names
         if choice.indices:
             self.nested = choice.nested
         if self._out is not None:
@@ -277,7 +280,7 @@ class BatchRequest:
         lengths = batch.lengths
         if self._pad != 0 and self._choice is not None:
             values = self._choice.pad_values(self._pad, len(batch.data))
-            _fill_padding(batch.data, lengths, values)
+            _fill_padding(self._choice, batch.data, lengths, values)
         if self._out is None:
             return nested_batch(batch, nested)
         nest = self._out.data if isinstance(self._out, ReplaySample) else self._out
@@ -367,11 +370,13 @@ def _mapped(function: Callable[[Any], Any], nest: Any) -> Any:
     return function(nest)
 
 
-def _fill_padding(columns: list[Any], lengths: list[Any], values: list[Any]) -> None:
+def _fill_padding(
+    choice: ColumnChoice, columns: list[Any], lengths: list[Any], values: list[Any]
+) -> None:
     """Writes values behind the steps of shorter items."""
     for at, (column, of_column, value) in enumerate(zip(columns, lengths, values, strict=True)):
         if of_column is None or (isinstance(value, int | float) and value == 0):
             continue
         if column.dtype.kind != "O":
-            check_pad(str(at), value, column.dtype)
+            check_pad(choice.name_of(at), value, column.dtype)
         column[np.arange(column.shape[1]) >= of_column[:, None]] = value

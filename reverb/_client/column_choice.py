@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Some columns of a table, chosen by their names in its signature."""
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import tree
 
+from reverb.core import native
 from reverb.errors import InvalidArgumentError
 
 __all__ = ["ColumnChoice"]
@@ -74,6 +76,17 @@ class ColumnChoice:
     def _chosen(self) -> Sequence[int]:
         return self.indices or range(len(self._paths))
 
+    @functools.cached_property
+    def names(self) -> native.ColumnNames | None:
+        """The names of the chosen columns for errors; `None` if only their order is known."""
+        chosen = self._chosen()
+        return native.ColumnNames([self._label(at) for at in chosen]) if chosen else None
+
+    def name_of(self, at: int) -> str:
+        """The name of one of the chosen columns for errors, in quotes, or its position."""
+        chosen = self._chosen()
+        return self._name(chosen[at] if at < len(chosen) else at)
+
     def nested(self, columns: Sequence[Any]) -> Any:
         """Nests columns like the signature.
 
@@ -138,7 +151,12 @@ class ColumnChoice:
                 check_pad(self._name(at), value, np.dtype(dtype))
 
     def _name(self, at: int) -> str:
-        return repr("/".join(map(str, self._paths[at]))) if at < len(self._paths) else str(at)
+        return repr(self._label(at)) if at < len(self._paths) else str(at)
+
+    def _label(self, at: int) -> str:
+        """The path of a column of the table, or its position where it has no path."""
+        path = self._paths[at] if at < len(self._paths) else ()
+        return "/".join(map(str, path)) if path else str(at)
 
     def check_structure(self, name: str, nest: Any) -> None:
         """Checks that the dicts of a nest have the same fields as those of the signature.

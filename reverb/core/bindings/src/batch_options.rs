@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Request for a batch, from Python.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use reverb_client::{BatchColumn, BatchRequest, RaggedForm};
+use reverb_data::column_names::ColumnNames;
 use reverb_data::{ColumnSpan, Error, Result, StepWindow, WithinEpoch};
 
 use crate::batch::{self, BatchAnswer, Lent, Numbers, Outputs};
 use crate::error::OrRaise;
+use crate::flat_nest::ColumnNames as FlatNames;
 use crate::wait::sample_timeout_ms;
 
 /// Request for a batch: the attributes of Python's `BatchRequest`.
@@ -27,6 +30,8 @@ pub(crate) struct BatchForm {
     pub(crate) ragged: RaggedForm,
     /// Indices of the chosen columns; empty for all.
     pub(crate) columns: Vec<u32>,
+    /// Names of these columns for errors.
+    pub(crate) names: Option<Arc<ColumnNames>>,
     pub(crate) max_bytes: usize,
     /// The epoch of the items.
     epoch: Option<WithinEpoch>,
@@ -63,11 +68,13 @@ impl<'py> FromPyObject<'_, 'py> for BatchForm {
         let ragged = form.getattr(intern!(py, "ragged"))?;
         let multiple_of = form.getattr(intern!(py, "multiple_of"))?.extract()?;
         let max_batch_bytes = form.getattr(intern!(py, "max_batch_bytes"))?.extract()?;
+        let names: Option<Bound<'_, FlatNames>> = form.getattr(intern!(py, "names"))?.extract()?;
         let epoch: Option<i64> = form.getattr(intern!(py, "epoch"))?.extract()?;
         Ok(Self {
             epoch: epoch.map(|it| if it < 0 { WithinEpoch::New } else { WithinEpoch::UpTo(it) }),
             ragged: ragged_form(ragged.cast::<PyString>()?.to_str()?, multiple_of)?,
             columns: form.getattr(intern!(py, "indices"))?.extract()?,
+            names: names.map(|names| Arc::clone(&names.get().0)),
             max_bytes: batch::max_batch_bytes(max_batch_bytes),
             window: form
                 .getattr(intern!(py, "window"))?
@@ -102,7 +109,7 @@ impl BatchForm {
     fn usual() -> Self {
         let max_bytes = batch::max_batch_bytes(None);
         let (ragged, columns) = (RaggedForm::Refuse, Vec::new());
-        Self { ragged, columns, max_bytes, epoch: None, window: None, outputs: None }
+        Self { ragged, columns, names: None, max_bytes, epoch: None, window: None, outputs: None }
     }
 }
 
@@ -119,6 +126,7 @@ impl BatchOptions {
             spans: self.form.window.as_ref().map_or(&[], |(_, spans)| spans),
             ragged: self.form.ragged,
             columns: &self.form.columns,
+            names: self.form.names.as_deref(),
             max_bytes: self.form.max_bytes,
         }
     }

@@ -44,6 +44,7 @@ impl BatchesAhead {
             ragged,
             columns: request.form.columns,
             window: request.form.window,
+            names: request.form.names,
             max_bytes: request.form.max_bytes,
             is_local: client.is_local()?,
         };

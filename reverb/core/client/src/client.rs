@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use reverb_data::column_names::ColumnNames;
 use reverb_data::{
     ColumnSpan, Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, StepWindow,
     TrajectoryBuilder, WithinEpoch, keep_samples, spare_samples,
@@ -198,6 +199,17 @@ impl Client {
         taken: &mut Vec<Sampled>,
         ends: impl Fn(&Error) -> bool + Send + Sync,
     ) -> Result<Vec<BatchColumn>> {
+        let sampled = self.sample_columns_until(request, given, taken, ends).await;
+        sampled.map_err(|error| request.named(error))
+    }
+
+    async fn sample_columns_until(
+        &self,
+        request: &BatchRequest<'_>,
+        given: Option<Vec<GivenColumn<'_>>>,
+        taken: &mut Vec<Sampled>,
+        ends: impl Fn(&Error) -> bool + Send + Sync,
+    ) -> Result<Vec<BatchColumn>> {
         let &BatchRequest {
             table,
             batch_size,
@@ -290,8 +302,20 @@ pub struct BatchRequest<'a> {
     pub ragged: RaggedForm,
     /// Requested columns, in increasing order; empty: all.
     pub columns: &'a [u32],
+    /// Names of these columns for errors; `None`: their positions.
+    pub names: Option<&'a ColumnNames>,
     /// Largest number of bytes of the columns, except in memory of the caller.
     pub max_bytes: usize,
+}
+
+impl BatchRequest<'_> {
+    /// Names the column of an error.
+    pub(crate) fn named(&self, error: Error) -> Error {
+        match self.names {
+            Some(names) => error.with_column_of(names),
+            None => error,
+        }
+    }
 }
 
 /// Returns true if the next items are of an earlier epoch: the server was started again, so the

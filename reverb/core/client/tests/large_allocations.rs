@@ -158,6 +158,7 @@ fn blocks_of_batches(batch_size: usize, ragged: RaggedForm) -> u64 {
         spans: &[],
         ragged,
         columns: &[],
+        names: None,
         max_bytes: usize::MAX,
     };
     let mut memory = WIDTHS.map(|width| vec![0; batch_size * length * width * 8]);

@@ -3,8 +3,10 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
+use crate::column_names::ColumnNames;
 use crate::token_text::without_tokens;
 
 /// The result type of the whole core.
@@ -75,6 +77,16 @@ struct Inner {
     limit: Option<&'static str>,
     is_lasting: bool,
     is_final: bool,
+    column: Option<ColumnMark>,
+}
+
+/// A column in a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct ColumnMark {
+    /// Position of the column.
+    index: usize,
+    /// The place in the message that has the position.
+    place: Range<usize>,
 }
 
 /// The message by which dm-reverb's clients recognise a rate limiter timeout.
@@ -88,12 +100,41 @@ impl Error {
     /// message, given by mistake as a path or an address, is not shown in full.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = without_tokens(message.into());
-        Self(Box::new(Inner { kind, message, limit: None, is_lasting: false, is_final: false }))
+        Self(Box::new(Inner {
+            kind,
+            message,
+            limit: None,
+            is_lasting: false,
+            is_final: false,
+            column: None,
+        }))
     }
 
     /// A value that is invalid in every state.
     pub fn invalid_argument(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidArgument, message)
+    }
+
+    /// A value of the column at a position that is invalid in every state. The position stands
+    /// between both parts of the message; `with_column_of` puts a name there.
+    pub fn invalid_column(before: &str, index: usize, after: &str) -> Self {
+        let number = index.to_string();
+        let mut error = Self::invalid_argument(format!("{before}{number}{after}"));
+        let place = before.len()..before.len() + number.len();
+        error.0.column = Some(ColumnMark { index, place });
+        error
+    }
+
+    /// Names the column of the message, if it has one, by its path.
+    #[must_use]
+    pub fn with_column_of(mut self, names: &ColumnNames) -> Self {
+        if let Some(ColumnMark { index, place }) = self.0.column.take()
+            && let Some(path) = names.0.get(index)
+            && self.0.message.is_char_boundary(place.end)
+        {
+            self.0.message.replace_range(place, &path.to_string());
+        }
+        self
     }
 
     /// Data that differs from its declaration.
@@ -189,7 +230,8 @@ impl Error {
     #[must_use]
     pub fn context(self, prefix: &str) -> Self {
         let message = without_tokens(format!("{prefix}: {}", self.0.message));
-        Self(Box::new(Inner { message, ..*self.0 }))
+        // The place of a column has moved.
+        Self(Box::new(Inner { message, column: None, ..*self.0 }))
     }
 
     /// Adds a sentence after the message.
@@ -287,6 +329,18 @@ mod tests {
             error.message(),
             "Priority table x was not found. The tables of this server are: a, b."
         );
+    }
+
+    #[test]
+    fn a_column_gets_its_name() {
+        let names = ColumnNames::from_labels(&["obs/pixels", "reward"]);
+        let error =
+            |index| Error::invalid_column("but column ", index, " is long").followed_by("So.");
+        assert_eq!(error(1).message(), "but column 1 is long So.");
+        assert_eq!(error(0).with_column_of(&names).message(), "but column obs/pixels is long So.");
+        assert_eq!(error(2).with_column_of(&names).message(), "but column 2 is long So.");
+        let moved = error(1).context("batch").with_column_of(&names);
+        assert_eq!(moved.message(), "batch: but column 1 is long So.");
     }
 
     #[test]

@@ -157,10 +157,14 @@ pub fn different_shapes(column: usize, one: &ColumnSpec, another: &ColumnSpec) -
         this.push_str(one.kind());
         that.push_str(another.kind());
     }
-    Error::invalid_argument(format!(
-        "The items of a batch must have the same shapes, but column {column} is {this} in one and {that} in another. \
-         Sample such tables with ragged=\"pad\" or \"packed\", item by item, or store sequences of equal length.",
-    ))
+    Error::invalid_column(
+        "The items of a batch must have the same shapes, but column ",
+        column,
+        &format!(
+            " is {this} in one and {that} in another. Sample such tables with ragged=\"pad\" or \
+             \"packed\", item by item, or store sequences of equal length.",
+        ),
+    )
 }
 
 impl ColumnSpec {

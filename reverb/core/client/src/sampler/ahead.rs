@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use reverb_data::column_names::ColumnNames;
 use reverb_data::{
     ColumnSpan, Error, Result, Sampled, SampledWindow, StepWindow, keep_samples, spare_samples,
 };
@@ -39,6 +40,8 @@ pub struct AheadOptions {
     pub columns: Vec<u32>,
     /// Window of each item's steps, and the columns of which only a part of it is requested.
     pub window: Option<(StepWindow, Vec<ColumnSpan>)>,
+    /// Names of these columns for errors; `None`: their positions.
+    pub names: Option<Arc<ColumnNames>>,
     /// Largest number of bytes of a batch's columns.
     pub max_bytes: usize,
     /// True if the server is in this process. Then `close` withdraws a pending request. With
@@ -255,7 +258,15 @@ impl Shared {
         samples: &mut Vec<Sampled>,
     ) -> Option<Result<ReadyBatch>> {
         let AheadOptions {
-            table, batch_size, distinct, ragged, columns, window, max_bytes, ..
+            table,
+            batch_size,
+            distinct,
+            ragged,
+            columns,
+            window,
+            names,
+            max_bytes,
+            ..
         } = &self.options;
         let request = BatchRequest {
             table,
@@ -268,6 +279,7 @@ impl Shared {
             spans: window.as_ref().map_or(&[], |(_, spans)| spans),
             ragged: *ragged,
             columns,
+            names: names.as_deref(),
             max_bytes: *max_bytes,
         };
         let ends = |error: &Error| {

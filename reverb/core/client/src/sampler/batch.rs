@@ -188,9 +188,11 @@ fn not_single(samples: &[Sampled]) -> Option<Error> {
     } else {
         format!("{shortest} to {longest} steps, {longest} in item {key}")
     };
-    Some(Error::invalid_argument(format!(
-        "squeeze=True is for items of one step, but column {at} has {range}. Sample without squeeze."
-    )))
+    Some(Error::invalid_column(
+        "squeeze=True is for items of one step, but column ",
+        at,
+        &format!(" has {range}. Sample without squeeze."),
+    ))
 }
 
 #[cfg(test)]

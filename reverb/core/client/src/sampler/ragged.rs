@@ -384,16 +384,20 @@ fn check(
         return Ok(());
     }
     let kind = |squeeze| if squeeze { "single " } else { "" };
-    Err(Error::invalid_argument(format!(
+    let before = format!(
         "The items of a batch may differ in their lengths and in nothing else, but a {}step of \
-         column {index} is {} {} in one and a {}step {} {} in another.",
-        kind(squeeze),
+         column ",
+        kind(squeeze)
+    );
+    let after = format!(
+        " is {} {} in one and a {}step {} {} in another.",
         step.dtype.name(),
         shape_text(&step.shape),
         kind(column.squeeze),
         dtype.name(),
         shape_text(&shape[1..]),
-    )))
+    );
+    Err(Error::invalid_column(&before, index, &after))
 }
 
 #[cfg(test)]
