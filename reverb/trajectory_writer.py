@@ -16,6 +16,8 @@ from reverb.core import native
 __all__ = ["BatchedTrajectoryWriter", "TrajectoryColumn", "TrajectoryWriter"]
 
 TrajectoryColumn = native.TrajectoryColumn
+# The types of constants, beside tensors of other libraries.
+_CONSTANTS = (bool, int, float, complex, str, bytes, np.ndarray, np.generic)
 # Programs use this name to check whether an object is a column of `history`.
 _ColumnHistory = native.ColumnHistory
 
@@ -44,6 +46,7 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
     def __init__(self, internal_writer: native.TrajectoryWriter) -> None:
         super().__init__(internal_writer)
         self._create_item = internal_writer.create_item
+        self._trajectories = native.NestFlattener(flatten_with_labels)
 
     def __repr__(self) -> str:
         if "_writer" not in self.__dict__:
@@ -74,12 +77,17 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
         Args:
           table: Name of the table.
           priority: Any number but NaN, or `reverb.MAX_PRIORITY`.
-          trajectory: Nest of columns, each an index or slice of a leaf of `history`.
+          trajectory: Nest of columns, each an index or slice of a leaf of `history`. A leaf may
+            also be a constant, which is in no history: a number, a text, or an array `[...]`. It is
+            sampled as a column that is a single step, `[...]`. A number of Python takes the dtype
+            of the table's signature, if that can hold it (a float is rounded), else int64, float64
+            or bool; an array keeps its own. Equal constants of items that follow each other in an
+            episode are sent and stored once, up to 4 KiB.
           removal_priority: Priority that the table's remover uses instead of `priority`, if it is
             `MinHeap`, `MaxHeap` or `Prioritized`. Later updates of the priority do not change it.
 
         Raises:
-          TypeError: If a leaf of the trajectory is not a `TrajectoryColumn`.
+          TypeError: If a leaf of the trajectory is neither a `TrajectoryColumn` nor a constant.
           InvalidArgumentError: If a column is empty or refers to values that have expired, or if
             the priority is NaN.
           SignatureMismatchError: If the columns do not match the table's signature. They are
@@ -90,7 +98,8 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
         """
         try:
             if not self._create_item(table, priority, trajectory, removal_priority):
-                columns, names = _flat_columns(trajectory)
+                columns, names = self._trajectories.flatten(trajectory)
+                _check_leaves(trajectory, columns, TrajectoryColumn, 'history["x"][-3:]')
                 self._writer.create_item_flat(table, priority, columns, names, removal_priority)
         except TypeError:
             check_item(table, priority, removal_priority)
@@ -223,7 +232,9 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
           priorities: Numbers `[B]`, or one for all; only those of selected environments are used.
           trajectory: Nest of columns, each an index, a slice or a list of indices of a leaf of
             `history`, or a result of its `select`. If a table's signature has the same names in
-            another order, the columns are put into that order.
+            another order, the columns are put into that order. A leaf may also be a constant, as in
+            `TrajectoryWriter.create_item`: a number, a text or an array `[]` for all environments,
+            or an array `[B, ...]` with a row for each.
           where: Booleans `[B]` that select environments; `None`: all whose episode has the steps
             that the columns refer to.
           removal_priorities: Numbers `[B]`, or one for all, used like `removal_priority` of
@@ -233,22 +244,19 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
           Number of items.
 
         Raises:
-          TypeError: If a leaf of the trajectory is not a column of a batched history.
-          InvalidArgumentError: If an argument has another shape, if a selected environment has
-            fewer steps than a column refers to (the text names it), if a column is empty, or if a
-            priority is NaN.
+          TypeError: If a leaf of the trajectory is neither a column of a batched history nor a
+            constant.
+          InvalidArgumentError: If an argument or a constant has another shape, if a selected
+            environment has fewer steps than a column refers to (the text names it), if a column is
+            empty, or if a priority is NaN.
           SignatureMismatchError: If the columns do not match the table's signature, or have other
             names.
           TableNotFoundError: If the server has no such table and items are validated.
         """
         check_table(table)
         columns, names = self._trajectories.flatten(trajectory)
-        for column in columns:
-            if not isinstance(column, native.BatchedTrajectoryColumn):
-                raise TypeError(
-                    "all leaves of a trajectory must be slices of the history of this writer, got "
-                    f"{type(column).__name__}"
-                )
+        kind = native.BatchedTrajectoryColumn
+        _check_leaves(trajectory, columns, kind, "slices of the history of this writer")
         removal = None
         if removal_priorities is not None:
             removal = as_rows(
@@ -320,12 +328,19 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         return None if where is None else as_rows("where", where, np.bool_, self._batch_size)
 
 
-def _flat_columns(trajectory: Any) -> tuple[list[native.TrajectoryColumn], native.ColumnNames]:
-    labels, columns = flatten_with_labels(trajectory)
-    for column in columns:
-        if not isinstance(column, TrajectoryColumn):
+def _check_leaves(trajectory: Any, leaves: Sequence[Any], column: type, example: str) -> None:
+    """Checks that the leaves of a trajectory are columns or constants.
+
+    Raises:
+      TypeError: If one is not; the text names its path.
+    """
+    for at, leaf in enumerate(leaves):
+        if type(leaf) is column or isinstance(leaf, _CONSTANTS):
+            continue
+        if not hasattr(leaf, "__dlpack__"):
+            labels, _ = flatten_with_labels(trajectory)
             raise TypeError(
-                "all leaves of a trajectory must be TrajectoryColumn objects, such as "
-                f'history["x"][-3:], got {type(column).__name__}'
+                f"all leaves of a trajectory must be {column.__name__} objects, such as {example}, "
+                f"or constants (numbers, texts or arrays), got {type(leaf).__name__} for leaf "
+                f"{labels[at]!r}"
             )
-    return columns, native.ColumnNames(labels)

@@ -108,11 +108,12 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
         Args:
           table: Name of the table.
           priority: Any number but NaN, or `reverb.MAX_PRIORITY`.
-          trajectory: Nest of columns, each an index or slice of a leaf of `history`.
+          trajectory: Nest of columns, each an index or slice of a leaf of `history`, or constants;
+            as in `reverb.TrajectoryWriter.create_item`.
           removal_priority: Priority for the table's remover, instead of `priority`.
 
         Raises:
-          TypeError: If a leaf of the trajectory is not a `TrajectoryColumn`.
+          TypeError: If a leaf of the trajectory is neither a `TrajectoryColumn` nor a constant.
           InvalidArgumentError: If a column is empty or refers to values that have expired, or if
             the priority is NaN.
           SignatureMismatchError: If the columns do not match the table's signature.
@@ -273,7 +274,8 @@ class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
           table: Name of the table.
           priorities: Numbers `[B]`, or one for all; only those of selected environments are used.
           trajectory: Nest of columns, each an index, a slice or a list of indices of a leaf of
-            `history`, or a result of its `select`.
+            `history`, or a result of its `select`, or constants; as in
+            `reverb.BatchedTrajectoryWriter.create_items`.
           where: Booleans `[B]` that select environments; `None`: all whose episode has the steps
             that the columns refer to.
           removal_priorities: Priorities for the table's remover: numbers `[B]`, or one for all.
@@ -283,7 +285,8 @@ class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
 
         Raises:
           ReverbError: As `reverb.BatchedTrajectoryWriter.create_items`.
-          TypeError: If a leaf of the trajectory is not a column of a batched history.
+          TypeError: If a leaf of the trajectory is neither a column of a batched history nor a
+            constant.
         """
         num_items = self._writer.create_items(
             table, priorities, trajectory, where=where, removal_priorities=removal_priorities

@@ -677,10 +677,11 @@ class TrajectoryWriter:
         self,
         table: str,
         priority: float,
-        columns: Sequence[TrajectoryColumn],
+        columns: Sequence[Any],
         names: ColumnNames,
         removal_priority: float | None,
-    ) -> None: ...
+    ) -> None:
+        """Queues an item of `TrajectoryColumn` objects and constants."""
     def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
     def end_episode(self, clear_buffers: bool, timeout_ms: int | None) -> None: ...
     def configure(
@@ -707,6 +708,11 @@ class BatchedTrajectoryColumn:
 class BatchedColumnHistory:
     """The values of one column that a batched writer keeps. A leaf for `tree`."""
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """`[B, steps, ...]`, with the steps of the environment that has the most."""
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
     def __len__(self) -> int:
         """Number of steps of the environment that has the most."""
     def __getitem__(
@@ -756,7 +762,7 @@ class BatchedTrajectoryWriter:
         table: str,
         items: Sequence[
             tuple[
-                Sequence[BatchedTrajectoryColumn],
+                Sequence[Any],
                 NDArray[np.float64],
                 NDArray[np.float64] | None,
                 NDArray[np.bool_] | None,
@@ -766,8 +772,9 @@ class BatchedTrajectoryWriter:
     ) -> int:
         """Queues items, all or none: for each element one item in each environment of its mask.
 
-        An element has the columns, the priorities `[B]`, the removal priorities `[B]`, and the
-        mask; without a mask, all environments with enough steps. Returns the number of items.
+        An element has the columns and constants, the priorities `[B]`, the removal priorities
+        `[B]`, and the mask; without a mask, all environments with enough steps. Returns the number
+        of items.
         """
     def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
     def is_confirmed_within(self, block_until_num_items: int, timeout_ms: int) -> bool:

@@ -101,10 +101,17 @@ BATCHED_WRITER = {
         errors.InvalidArgumentError,
         "priority must not be NaN",
     ),
-    "an item of an int": (
-        batched(lambda w: w.create_items("table", 1.0, [1]), ROWS),
+    "an item of an object": (
+        batched(lambda w: w.create_items("table", 1.0, [object()]), ROWS),
         TypeError,
-        "all leaves of a trajectory must be slices of the history of this writer, got int",
+        "all leaves of a trajectory must be BatchedTrajectoryColumn objects, such as slices of the "
+        "history of this writer, or constants (numbers, texts or arrays), got object for leaf '0'",
+    ),
+    "an item of a constant with other rows": (
+        batched(lambda w: w.create_items("table", 1.0, {"x": np.zeros(3)}), ROWS),
+        errors.InvalidArgumentError,
+        "column x must be one value for all environments, or have a row for each, [2, ...], got "
+        "shape [3]",
     ),
     "an item without columns": (
         batched(lambda w: w.create_items("table", 1.0, []), ROWS),

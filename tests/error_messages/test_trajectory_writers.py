@@ -106,7 +106,7 @@ TRAJECTORY_WRITER = {
     "an object": (
         writing(lambda w: w.append({"a": object()}), A),
         TypeError,
-        f"Column ('a',): Values of NumPy dtype object {REFUSED}",
+        f"Column ('a',): Values of type object {REFUSED}",
     ),
     "a record": (
         writing(lambda w: w.append({"a": np.zeros(2, "i4,f4")}), A),
@@ -120,17 +120,28 @@ TRAJECTORY_WRITER = {
         "call and "
         "thus must be omitted or set to None but got: 2",
     ),
-    "an item of an int": (
-        writing(lambda w: item(w, 1), A),
+    "an item of an object": (
+        writing(lambda w: item(w, object()), A),
         TypeError,
         "all leaves of a trajectory must be TrajectoryColumn objects, such as "
-        'history["x"][-3:], got int',
+        "history[\"x\"][-3:], or constants (numbers, texts or arrays), got object for leaf '0'",
+    ),
+    "an item of a date": (
+        writing(lambda w: item(w, np.datetime64("2020-01-01")), A),
+        TypeError,
+        f"Column 0: Values of NumPy dtype datetime64[D] {REFUSED}",
+    ),
+    "an item of an int of more than 64 bits": (
+        writing(lambda w: item(w, 2**70), A),
+        TypeError,
+        f"Column 0: Values of type int of more than 64 bits {REFUSED}",
     ),
     "an item of a history": (
         writing(lambda w: item(w, w.history["a"]), A),
         TypeError,
         "all leaves of a trajectory must be TrajectoryColumn objects, such as "
-        'history["x"][-3:], got ColumnHistory',
+        'history["x"][-3:], or constants (numbers, texts or arrays), got ColumnHistory for leaf '
+        "'0'",
     ),
     "an item without columns": (
         writing(lambda w: item(w), A),

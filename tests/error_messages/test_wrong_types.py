@@ -100,6 +100,14 @@ CALLS = {
         lambda c: c.insert_batch([np.ones(2)], {"t": "x"}),
         "priorities must be numbers, got str",
     ),
+    "insert_batch leaf": (
+        lambda c: c.insert_batch({"x": np.ones(2), "y": {"z": object()}}, {"t": 1.0}),
+        "leaf 'y/z' of data must be an array of numbers, booleans, str or bytes, got object",
+    ),
+    "insert_sequence leaf": (
+        lambda c: c.insert_sequence({"x": None}, {"t": 1.0}),
+        "leaf 'x' of data must be an array of numbers, booleans, str or bytes, got NoneType",
+    ),
     "insert_sequence list": (lambda c: c.insert_sequence([np.ones(2)], ["t"]), MAPPING),
     "sample table": (lambda c: next(c.sample(5)), TABLE),
     "sample number": (lambda c: next(c.sample("t", "x")), integer("num_samples")),
@@ -169,7 +177,8 @@ CALLS = {
     ),
     "create_item leaf": (
         lambda c: item(c, leaf=object()),
-        'must be TrajectoryColumn objects, such as history["x"][-3:], got object',
+        'must be TrajectoryColumn objects, such as history["x"][-3:], or constants (numbers, texts '
+        "or arrays), got object for leaf 'x'",
     ),
     "create_items table": (lambda c: rows(c, 5, 1.0), TABLE),
     "create_items priorities": (

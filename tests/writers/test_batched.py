@@ -201,7 +201,7 @@ def test_shapes_and_priorities_are_checked(writer, options, text):
 def test_columns_come_from_a_batched_history(client, writer):
     single = client.trajectory_writer(1)
     single.append(1)
-    for column in (single.history[-1], np.zeros(3)):
+    for column in (single.history[-1], single.history, object()):
         with pytest.raises(TypeError, match="slices of the history of this writer"):
             writer.create_items("table", 1.0, [column])
 

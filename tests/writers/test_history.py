@@ -304,3 +304,26 @@ def test_a_column_tells_its_shape_and_dtype(serve):
     assert len(column) == 0
     with pytest.raises(TypeError, match="must be TrajectoryColumn objects"):
         writer.create_item("table", 1.0, {"x": column})
+
+
+def test_a_batched_column_tells_its_shape_and_dtype(serve):
+    client = serve(testing.table())
+    writer = client.batched_trajectory_writer(3, 2)
+    writer.append({"x": np.zeros((3, 2), np.float32)}, partial_step=True)
+    writer.append({"y": None})
+    for attribute in ("shape", "dtype"):
+        with pytest.raises(errors.FailedPreconditionError, match=r"Column \('y',\) has no value"):
+            getattr(writer.history["y"], attribute)
+    for steps in range(2, 5):
+        writer.append({"x": np.zeros((3, 2), np.float32), "y": np.array(["a", "b", "c"])})
+        assert writer.history["x"].shape == (3, steps, 2)
+        assert writer.history["x"].dtype == np.float32
+        assert writer.history["y"].shape == (3, steps)
+        assert writer.history["y"].dtype == object
+    writer.end_episode(where=[True, False, True])
+    # The steps of the environment that has the most.
+    assert writer.history["x"].shape == (3, 4, 2)
+    writer.append({"x": np.zeros((3, 2), np.float32)}, where=[True, False, False])
+    assert writer.history["x"].shape == (3, len(writer.history["x"]), 2) == (3, 4, 2)
+    writer.end_episode()
+    assert writer.history["x"].shape == (3, 0, 2)

@@ -12,12 +12,17 @@ use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PySlice, PyTuple};
-use reverb_client::{BatchedColumn, BatchedValue, BatchedWriter as Core, NewItems, StepIndex};
-use reverb_data::Error;
+use reverb_client::{
+    BatchedColumn, BatchedConstant, BatchedValue, BatchedWriter as Core, NewItems, StepIndex,
+};
+use reverb_data::tensor::shape_text;
+use reverb_data::{DType, Error};
 use smallvec::SmallVec;
 
 use crate::array::{Leaf, tensor_to_array};
 use crate::column::{empty_column, stack};
+use crate::constant::{owned, read_constant};
+use crate::dtype;
 use crate::error::{OrRaise, in_column};
 use crate::flat_nest::{ColumnNames, structure_of};
 use crate::nest::{Known, Leaves};
@@ -117,6 +122,18 @@ impl BatchedColumnHistory {
         self.writer.history_len().into_iter().max().unwrap_or(0) as usize
     }
 
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        let shape = self.writer.history_shape(self.column);
+        PyTuple::new(py, shape.ok_or_else(|| self.no_value()).or_raise()?.iter())
+    }
+
+    #[getter]
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let dtype = self.writer.dtype(self.column);
+        dtype::to_numpy(py, dtype.ok_or_else(|| self.no_value()).or_raise()?)
+    }
+
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<BatchedTrajectoryColumn> {
         self.column(index, false)
     }
@@ -132,6 +149,11 @@ impl BatchedColumnHistory {
 }
 
 impl BatchedColumnHistory {
+    fn no_value(&self) -> Error {
+        let label = self.writer.label(self.column);
+        Error::failed_precondition(format!("Column {label} has no value yet"))
+    }
+
     fn column(
         &self,
         index: &Bound<'_, PyAny>,
@@ -192,9 +214,9 @@ fn bad_index(index: &Bound<'_, PyAny>) -> PyErr {
     ))
 }
 
-/// Columns, priorities, removal priorities, and a mask.
+/// Columns and constants, priorities, removal priorities, and a mask.
 type BatchedItems<'py> = (
-    Vec<Bound<'py, BatchedTrajectoryColumn>>,
+    Vec<Bound<'py, PyAny>>,
     PyReadonlyArray1<'py, f64>,
     Option<PyReadonlyArray1<'py, f64>>,
     Option<PyReadonlyArray1<'py, bool>>,
@@ -266,6 +288,28 @@ impl BatchedTrajectoryWriter {
             .or_raise();
         }
         Ok(numbers)
+    }
+
+    /// Reads a constant: one value for all environments, or an array with a row for each.
+    fn constant(
+        &self,
+        value: &Bound<'_, PyAny>,
+        wanted: Option<DType>,
+        label: impl Fn() -> String,
+    ) -> PyResult<BatchedConstant> {
+        let mut leaf = read_constant(value, wanted, &label)?;
+        let value = owned(&mut leaf).ok_or_else(|| Error::internal("a leaf is None")).or_raise()?;
+        match value.shape.first() {
+            None => Ok(BatchedConstant::ForAll(value)),
+            Some(&rows) if rows == self.core.batch_size() => Ok(BatchedConstant::Rows(value)),
+            Some(_) => Err(Error::invalid_argument(format!(
+                "column {} must be one value for all environments, or have a row for each, [{}, ...], got shape {}",
+                label(),
+                self.core.batch_size(),
+                shape_text(&value.shape),
+            )))
+            .or_raise(),
+        }
     }
 
     fn check_mask(&self, mask: Option<PyReadonlyArray1<'_, bool>>) -> PyResult<Option<Vec<bool>>> {
@@ -393,15 +437,28 @@ impl BatchedTrajectoryWriter {
         };
         let items: PyResult<Vec<NewItems>> = items
             .into_iter()
-            .map(|(columns, priorities, removal_priorities, r#where)| {
+            .map(|(leaves, priorities, removal_priorities, r#where)| {
                 let removal = |it| self.per_environment("removal_priorities", &it);
+                let mut constants = Vec::new();
+                let mut columns = Vec::with_capacity(leaves.len());
+                for at in 0..leaves.len() {
+                    let place = order.as_ref().map_or(at, |order| order[at]);
+                    if let Ok(column) = leaves[place].cast_exact::<BatchedTrajectoryColumn>() {
+                        columns.push(column.get().core.clone());
+                        continue;
+                    }
+                    let wanted = self.core.queue().signature_dtype(table, at);
+                    let index = StepIndex::Constant(constants.len());
+                    columns.push(BatchedColumn { column: 0, index, pads_with_first: false });
+                    let label = || {
+                        let name = names.and_then(|names| names.get().0.0.get(place));
+                        name.map_or_else(|| place.to_string(), ToString::to_string)
+                    };
+                    constants.push(self.constant(&leaves[place], wanted, label)?);
+                }
                 Ok(NewItems {
-                    columns: (0..columns.len())
-                        .map(|at| {
-                            let at = order.as_ref().map_or(at, |order| order[at]);
-                            columns[at].get().core.clone()
-                        })
-                        .collect(),
+                    columns,
+                    constants,
                     priorities: self.per_environment("priorities", &priorities)?,
                     removal_priorities: removal_priorities.map(removal).transpose()?,
                     selected: self.check_mask(r#where)?,

@@ -28,6 +28,7 @@ mod batches_ahead;
 mod checkpoint;
 mod client;
 mod column;
+mod constant;
 mod coordinator;
 mod dlpack;
 mod dtype;

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use reverb_client::{CellValue, ColumnOptions, ColumnRefs, TrajectoryWriter as Core};
@@ -15,6 +14,7 @@ use smallvec::SmallVec;
 
 use crate::array::Leaf;
 use crate::column::{ColumnHistory, TrajectoryColumn};
+use crate::constant::read_constant;
 use crate::error::{OrRaise, in_column};
 use crate::flat_nest::{ColumnNames as FlatNames, structure_of};
 use crate::nest::{Known, Leaves, Structure};
@@ -126,17 +126,28 @@ impl TrajectoryWriter {
         names: &Arc<ColumnNames>,
     ) -> PyResult<()> {
         let order = self.core.queue().order_of(table, names).or_raise()?;
+        let place = |at: usize| order.as_ref().map_or(at, |order| order[at]);
+        let is_column = |leaf: &Bound<'_, PyAny>| leaf.is_exact_instance_of::<TrajectoryColumn>();
+        let mut constants: SmallVec<[Leaf<'_>; 2]> = SmallVec::new();
+        for at in (0..leaves.len()).filter(|&at| !is_column(&leaves[place(at)])) {
+            let wanted = self.core.queue().signature_dtype(table, at);
+            let label = || names.0.get(place(at)).map_or_else(String::new, ToString::to_string);
+            constants.push(read_constant(&leaves[place(at)], wanted, label)?);
+        }
+        let mut values: SmallVec<[CellValue<'_>; 2]> =
+            constants.iter_mut().filter_map(Leaf::value).collect();
+        let constants = self.core.constants(&mut values).or_raise()?;
+        let mut constants = constants.chunks(1);
         let mut columns: SmallVec<[ColumnRefs<'_>; 8]> = SmallVec::with_capacity(leaves.len());
         for at in 0..leaves.len() {
-            let leaf = &leaves[order.as_ref().map_or(at, |order| order[at])];
-            let column = leaf.cast_exact::<TrajectoryColumn>().map_err(|_| {
-                PyTypeError::new_err(format!(
-                    "All leaves of a trajectory must be TrajectoryColumn (slices of history), got {}",
-                    leaf.get_type()
-                ))
-            })?;
-            let column = column.get();
-            columns.push(ColumnRefs { cells: &column.cells, squeeze: column.squeeze });
+            let column = leaves[place(at)].cast_exact::<TrajectoryColumn>();
+            columns.push(if let Ok(column) = &column {
+                let TrajectoryColumn { cells, squeeze } = column.get();
+                ColumnRefs { cells, squeeze: *squeeze }
+            } else {
+                let cells = constants.next().ok_or_else(|| Error::internal("a leaf is None"));
+                ColumnRefs { cells: cells.or_raise()?, squeeze: true }
+            });
         }
         self.core.queue().create_item(table, priority, &columns).or_raise()?;
         throttle(py, self.core.queue())

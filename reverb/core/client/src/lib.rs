@@ -35,6 +35,7 @@ pub use waits::{ReportWaits, report_waits};
 pub use writer::batched::{BatchedColumn, BatchedValue, BatchedWriter, NewItems, StepIndex};
 pub use writer::cell::{Cell, CellRef, CellValue};
 pub use writer::column_orders::{ColumnOrder, Matching};
+pub use writer::constants::BatchedConstant;
 pub use writer::insertion::{Insertion, RowPriorities};
 pub use writer::item::ColumnRefs;
 pub use writer::item_queue::ItemQueue;

@@ -4,15 +4,17 @@
 //! `cell` stores single values, `lane` the history of one environment, `item` a pending item, and
 //! `item_kind` the common parts of items. `item_queue` checks items; `send_queue` encodes them
 //! (`resolver`) and streams them in the background. `column_orders` matches the names of columns
-//! with signatures. `dropped` keeps the items of a dropped writer before those of the next.
-//! `trajectory`, `batched`, `sequence` and `legacy` are the writers. `insertion` uses none of this:
-//! it encodes single steps (`rows`) and sends them itself.
+//! with signatures. `constants` makes cells of values that are in no history. `dropped` keeps the
+//! items of a dropped writer before those of the next. `trajectory`, `batched`, `sequence` and
+//! `legacy` are the writers. `insertion` uses none of this: it encodes single steps (`rows`) and
+//! sends them itself.
 
 pub(crate) mod batched;
 mod block;
 pub(crate) mod cell;
 mod chunk_template;
 pub(crate) mod column_orders;
+pub(crate) mod constants;
 pub(crate) mod dropped;
 pub(crate) mod insertion;
 pub(crate) mod item;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, ItemPriority, Result};
+use reverb_data::{DType, Error, ItemPriority, Result, Shape};
 use smallvec::SmallVec;
 
 use super::cell::{Cell, CellRef, CellValue};
 use super::column_orders::Matching;
+use super::constants::{BatchedConstant, ConstantCells, Constants};
 use super::item::PendingItem;
 use super::item_queue::ItemQueue;
 use super::lane::{ColumnOptions, Lane};
@@ -34,6 +35,9 @@ pub enum StepIndex {
     },
     /// Any steps in any order, with repeats allowed. Negative counts from the end.
     Steps(Arc<[i64]>),
+    /// No step of the history: the constant with this number in [`NewItems`], without a leading
+    /// dimension.
+    Constant(usize),
 }
 
 /// One column of new items.
@@ -61,6 +65,8 @@ pub struct BatchedValue<'a> {
 pub struct NewItems {
     /// The columns of an item.
     pub columns: Vec<BatchedColumn>,
+    /// Values of columns that are in no history.
+    pub constants: Vec<BatchedConstant>,
     /// The priority of each environment's item.
     pub priorities: Vec<f64>,
     /// Removal priorities, used by removers instead of `priorities`.
@@ -73,6 +79,8 @@ pub struct NewItems {
 #[derive(Debug)]
 pub struct BatchedWriter {
     lanes: Mutex<Vec<Lane>>,
+    /// Constants of the items of each environment.
+    constants: Mutex<Vec<Constants>>,
     queue: ItemQueue,
 }
 
@@ -88,7 +96,8 @@ impl BatchedWriter {
         let lanes = (0..batch_size).map(|_| Lane::new(num_keep_alive_refs)).collect();
         let gathering = Gathering::of_steps(batch_size);
         let queue = ItemQueue::gathering(gathering, client.session(), signatures, Matching::ByName);
-        Self { lanes: Mutex::new(lanes), queue }
+        let constants = std::iter::repeat_with(Constants::default).take(batch_size).collect();
+        Self { lanes: Mutex::new(lanes), constants: Mutex::new(constants), queue }
     }
 
     /// The items in flight.
@@ -121,7 +130,7 @@ impl BatchedWriter {
     pub fn select(&self, column: &BatchedColumn) -> Vec<Option<Vec<CellRef>>> {
         let select = |lane: &Lane| {
             let mut cells = Vec::new();
-            let is_complete = collect(lane, column, &mut cells);
+            let is_complete = collect(lane, column, &[], &mut cells);
             is_complete.then(|| cells.into_iter().map(Cell::to_ref).collect())
         };
         self.lanes.lock().iter().map(select).collect()
@@ -135,6 +144,21 @@ impl BatchedWriter {
     /// Number of steps in the history, per environment.
     pub fn history_len(&self) -> Vec<u64> {
         self.lanes.lock().iter().map(Lane::history_len).collect()
+    }
+
+    /// Shape `[B, T, ...]` of a column's history, with the steps of the environment that has the
+    /// most; `None` before its first value.
+    pub fn history_shape(&self, column: usize) -> Option<Shape> {
+        let lanes = self.lanes.lock();
+        let spec = lanes.iter().find_map(|lane| lane.spec(column))?;
+        let steps = lanes.iter().map(Lane::history_len).max().unwrap_or(0);
+        let sizes = [lanes.len(), steps as usize];
+        Some(sizes.into_iter().chain(spec.shape.iter().copied()).collect())
+    }
+
+    /// Type of a column's values; `None` before its first value.
+    pub fn dtype(&self, column: usize) -> Option<DType> {
+        self.lanes.lock().iter().find_map(|lane| lane.spec(column)).map(|spec| spec.dtype)
     }
 
     /// Appends one step of every selected environment; `None` selects all. The values have a row
@@ -229,11 +253,13 @@ impl BatchedWriter {
         new: &NewItems,
         items: &mut Vec<PendingItem>,
     ) -> Result<()> {
-        let NewItems { columns, priorities, removal_priorities, selected } = new;
+        let NewItems { columns, priorities, removal_priorities, selected, .. } = new;
         let is_selected = |(i, _): &(usize, &Lane)| selected.as_ref().is_none_or(|it| it[*i]);
         let selected_lanes = lanes.iter().enumerate().filter(is_selected);
         let all: SmallVec<[usize; 8]> = (0..columns.len()).collect();
         let distinct = distinct_columns(columns, selected_lanes.clone().map(|(_, lane)| lane));
+        let constants = self.constant_cells(lanes, new)?;
+        let constants_of = |i: usize| constants.get(i).map_or(&[][..], |cells| cells);
         let mut cells = Cells::default();
         let mut maker = self.queue.items_of(table);
         for (i, lane) in selected_lanes {
@@ -241,7 +267,7 @@ impl BatchedWriter {
                 value: priorities[i],
                 removal: removal_priorities.as_ref().map(|priorities| priorities[i]),
             };
-            if !cells.collect(lane, columns, &distinct) {
+            if !cells.collect(lane, columns, constants_of(i), &distinct) {
                 if selected.is_some() {
                     return Err(Error::invalid_argument(format!(
                         "Environment {i} was selected by `where`, but its history of {} steps lacks a step that the \
@@ -255,11 +281,28 @@ impl BatchedWriter {
                 items.push(item);
                 continue;
             }
-            cells.collect(lane, columns, &all);
+            cells.collect(lane, columns, constants_of(i), &all);
             let all = cells.of(columns, &all).map(|(_, cells, squeeze)| (cells, squeeze));
             items.push(maker.make(priority, all)?);
         }
         Ok(())
+    }
+
+    /// The cells of the constants for each environment; empty if there are none.
+    fn constant_cells(&self, lanes: &[Lane], new: &NewItems) -> Result<Vec<ConstantCells>> {
+        if new.constants.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut known = self.constants.lock();
+        let mut cells = vec![ConstantCells::new(); lanes.len()];
+        for (i, lane) in lanes.iter().enumerate() {
+            if new.selected.as_ref().is_none_or(|selected| selected[i]) {
+                let mut values: SmallVec<[CellValue<'_>; 4]> = SmallVec::new();
+                values.extend(new.constants.iter().map(|it| it.of_row(i, lanes.len())));
+                cells[i] = known[i].cells(lane, &mut values)?;
+            }
+        }
+        Ok(cells)
     }
 
     /// Ends the episode of the selected environments. With `clear_buffers` it also empties their
@@ -312,9 +355,13 @@ fn distinct_columns<'a>(
         return (0..columns.len()).collect();
     };
     let is_like = |column: &BatchedColumn, other: &BatchedColumn| {
+        let is_constant = matches!(column.index, StepIndex::Constant(_));
         let has_same_index =
             (&column.index, column.pads_with_first) == (&other.index, other.pads_with_first);
-        has_same_index && first.is_small(column.column) && first.is_small(other.column)
+        has_same_index
+            && !is_constant
+            && first.is_small(column.column)
+            && first.is_small(other.column)
     };
     let is_first = |i: &usize| !columns[..*i].iter().any(|other| is_like(&columns[*i], other));
     (0..columns.len()).filter(is_first).collect()
@@ -330,11 +377,17 @@ struct Cells<'a> {
 
 impl<'a> Cells<'a> {
     /// Replaces the cells by those of the chosen columns; `false` if a cell does not exist.
-    fn collect(&mut self, lane: &'a Lane, columns: &[BatchedColumn], chosen: &[usize]) -> bool {
+    fn collect(
+        &mut self,
+        lane: &'a Lane,
+        columns: &[BatchedColumn],
+        constants: &'a [CellRef],
+        chosen: &[usize],
+    ) -> bool {
         self.cells.clear();
         self.ends.clear();
         chosen.iter().all(|&i| {
-            let is_complete = collect(lane, &columns[i], &mut self.cells);
+            let is_complete = collect(lane, &columns[i], constants, &mut self.cells);
             self.ends.push(self.cells.len());
             is_complete
         })
@@ -349,14 +402,23 @@ impl<'a> Cells<'a> {
     {
         let begins = std::iter::once(&0).chain(&self.ends);
         chosen.iter().zip(begins.zip(&self.ends)).map(|(&i, (&begin, &end))| {
-            let squeeze = matches!(columns[i].index, StepIndex::At(_));
+            let squeeze = matches!(columns[i].index, StepIndex::At(_) | StepIndex::Constant(_));
             (i, self.cells[begin..end].iter().copied(), squeeze)
         })
     }
 }
 
 /// Adds the cells that an index selects; `false` if a cell does not exist.
-fn collect<'a>(lane: &'a Lane, column: &BatchedColumn, cells: &mut Vec<Cell<'a>>) -> bool {
+fn collect<'a>(
+    lane: &'a Lane,
+    column: &BatchedColumn,
+    constants: &'a [CellRef],
+    cells: &mut Vec<Cell<'a>>,
+) -> bool {
+    if let StepIndex::Constant(at) = column.index {
+        cells.push(constants[at].as_cell());
+        return true;
+    }
     let len = lane.history_len() as i64;
     let absolute = |at: i64| if at < 0 { at + len } else { at };
     let mut push = |step: i64| {
@@ -366,6 +428,7 @@ fn collect<'a>(lane: &'a Lane, column: &BatchedColumn, cells: &mut Vec<Cell<'a>>
         cell.is_some()
     };
     match column.index {
+        StepIndex::Constant(_) => unreachable!("returned above"),
         StepIndex::At(at) => push(absolute(at)),
         StepIndex::Steps(ref steps) => steps.iter().all(|&at| push(absolute(at))),
         StepIndex::Range { start, stop, step } => {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use reverb_data::column_names::ColumnNames;
 use reverb_data::figures::{Bound, plural};
-use reverb_data::{Error, ItemPriority, Result};
+use reverb_data::{DType, Error, ItemPriority, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
 use reverb_wire::generated::reverb::{Diagnosis, StatusRequest, StatusResponse, TableStatus};
@@ -161,6 +161,12 @@ impl ItemQueue {
         let Some(signatures) = self.signatures.get() else { return Ok(None) };
         let signature = signatures.get(table).and_then(Option::as_ref);
         self.orders.of(table, names, signature)
+    }
+
+    /// Dtype of a column in the table's signature; `None` if there is none.
+    pub fn signature_dtype(&self, table: &str, column: usize) -> Option<DType> {
+        let signature = self.signatures.get()?.get(table)?.as_ref()?;
+        signature.0.get(column).map(|spec| spec.dtype)
     }
 
     /// Queues an item. Never waits.

@@ -127,6 +127,11 @@ impl Lane {
         self.episode_steps
     }
 
+    /// Identifier of the current episode, in the chunks of its steps.
+    pub(super) fn episode_id(&self) -> u64 {
+        self.episode_id
+    }
+
     /// True if the last append left its step open.
     pub fn step_is_open(&self) -> bool {
         self.open.is_some()

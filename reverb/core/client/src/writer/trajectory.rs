@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_data::Result;
+use smallvec::SmallVec;
 
+use super::cell::{CellRef, CellValue};
 use super::column_orders::Matching;
+use super::constants::Constants;
 use super::item_queue::ItemQueue;
 use super::lane::Lane;
 use crate::client::Client;
@@ -17,6 +20,7 @@ use crate::session::Signatures;
 #[derive(Debug)]
 pub struct TrajectoryWriter {
     lane: Mutex<Lane>,
+    constants: Mutex<Constants>,
     queue: ItemQueue,
 }
 
@@ -31,6 +35,7 @@ impl TrajectoryWriter {
     ) -> Self {
         Self {
             lane: Mutex::new(Lane::new(num_keep_alive_refs)),
+            constants: Mutex::default(),
             queue: ItemQueue::new(client.session(), signatures, matching),
         }
     }
@@ -38,6 +43,11 @@ impl TrajectoryWriter {
     /// The history.
     pub fn lane(&self) -> &Mutex<Lane> {
         &self.lane
+    }
+
+    /// Cells of values that are in no history, for the next item.
+    pub fn constants(&self, values: &mut [CellValue<'_>]) -> Result<SmallVec<[CellRef; 2]>> {
+        self.constants.lock().cells(&self.lane.lock(), values)
     }
 
     /// The items in flight.

@@ -118,6 +118,7 @@ fn step(writer: &BatchedWriter, column: usize) {
     let value = CellValue::Bytes { dtype: DType::UInt8, shape: &shape, bytes: &bytes };
     writer.append(&[BatchedValue { column, value }], false, None).unwrap();
     let items = NewItems {
+        constants: Vec::new(),
         columns: vec![BatchedColumn { column, index: StepIndex::At(-1), pads_with_first: false }],
         priorities: vec![1.0; batch_size],
         removal_priorities: None,
