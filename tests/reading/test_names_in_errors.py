@@ -119,9 +119,10 @@ def test_a_group(start):
     servers = [start(table(signature=SIGNATURE, sampler=uniform())) for _ in range(2)]
     seeds = ",".join(f"127.0.0.1:{it.port}" for it in servers)
     client = reverb.Client(f"shards:///{seeds}", connect_timeout_s=DEADLINE_S)
-    fill(client, *4 * LENGTHS)
-    with pytest.raises(errors.InvalidArgumentError, match=r"but column obs/image has .*2 steps"):
-        client.sample_batch("table", 64, columns=COLUMNS, squeeze=True)
+    fill(client, *4 * [item(2)])
+    text = "but column obs/image has 2 steps in every item"
+    with pytest.raises(errors.InvalidArgumentError, match=text):
+        client.sample_batch("table", 8, columns=COLUMNS, squeeze=True)
 
 
 class TestSignaturesOfItems:
