@@ -11,6 +11,7 @@ import sys
 import types
 from typing import Any
 
+from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.ext.autodoc.mock import mock
 from sphinx.util import logging
@@ -35,6 +36,7 @@ project_copyright = author
 language = "en"
 
 extensions = [
+    "method_tables",
     "myst_nb",
     "public_names",
     "sphinx.ext.autodoc",
@@ -117,7 +119,10 @@ with mock(_LIBRARIES):
     }
 sys.modules.update(_STAND_INS)
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # The docstrings say it in words, with shapes.
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+# Longer signatures have a line for each argument.
+python_maximum_signature_line_length = 90
 autodoc_default_options = {"members": True}
 autoclass_content = "both"
 napoleon_google_docstring = True
@@ -172,8 +177,14 @@ def _allow_plurals(*arguments: Any) -> None:
 
 
 def _keep_names_without_a_page(app: Sphinx, env: Any, node: Any, content: Any) -> Any:
-    """Shows names that the default role does not find, such as arguments, as code."""
-    return content if node.get("reftype") == "obj" else None
+    """Shows names that the default role does not find, such as arguments, as code.
+
+    Types in signatures that belong to other libraries, or that programs do not name, stay too.
+    """
+    parent = node.parent
+    while parent is not None and not isinstance(parent, addnodes.desc_signature):
+        parent = parent.parent
+    return content if node.get("reftype") == "obj" or parent is not None else None
 
 
 def setup(app: Sphinx) -> None:
