@@ -203,6 +203,7 @@ check: lint build ## formatting, lints, types, stubs, generated code, links of t
 	cargo clippy --workspace --all-targets -- -D warnings
 	$(MAKE) docs-rust
 	$(PY) -m pyright --pythonpath $(PY)
+	$(PY) -m mypy
 	$(PY) -m mypy.stubtest $(STUBTEST_OPTIONS) reverb.core._native
 	$(MAKE) proto
 	git diff --exit-code -- $(GENERATED)

@@ -6,7 +6,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -54,7 +54,7 @@ from reverb.errors import (
     SignatureMismatchError,
 )
 from reverb.rate_limiters import RateLimiter
-from reverb.replay_sample import ReplayBatch, keep_samples, rows_of_batch
+from reverb.replay_sample import ReplayBatch, ReplaySample, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.shown_text import hidden, hidden_token, shown, type_name
@@ -238,7 +238,8 @@ class Client:
         """Inserts a whole sequence, such as an episode, as one item into one or more tables.
 
         Blocks until the server has confirmed the items. The tables' rate limiters may delay that.
-        Needs no history and no writer. Long columns are sent and stored in chunks of 256 KiB.
+        Needs no history and no writer. Long columns are sent and stored in chunks of at most 64
+        steps or 4 KiB, and of 32 KiB at most.
 
         Example:
           >>> client.insert_sequence([np.zeros((5, 4)), np.arange(5.0)], {"table": 1.0})
@@ -258,6 +259,39 @@ class Client:
           UnimplementedError: As `insert`.
         """
         self._insert_sequence(sequence_of(self._flattener, data, priorities, removal_priorities))
+
+    @overload
+    def sample(
+        self,
+        table: str,
+        num_samples: int = 1,
+        *,
+        emit_timesteps: Literal[True] = True,
+        unpack_as_table_signature: bool = False,
+        timeout_ms: int | None = None,
+    ) -> Iterator[list[ReplaySample]]: ...
+
+    @overload
+    def sample(
+        self,
+        table: str,
+        num_samples: int = 1,
+        *,
+        emit_timesteps: Literal[False],
+        unpack_as_table_signature: bool = False,
+        timeout_ms: int | None = None,
+    ) -> Iterator[ReplaySample]: ...
+
+    @overload
+    def sample(
+        self,
+        table: str,
+        num_samples: int = 1,
+        *,
+        emit_timesteps: bool,
+        unpack_as_table_signature: bool = False,
+        timeout_ms: int | None = None,
+    ) -> Iterator[Any]: ...
 
     def sample(
         self,
@@ -555,6 +589,39 @@ class Client:
             drop_last=bool(drop_last),
             window=window,
         )
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        *,
+        unpack_as_table_signature: bool = False,
+        with_inserted_at: Literal[False] = False,
+        columns: Any = None,
+        where: Where | None = None,
+    ) -> Iterator[ReplaySample]: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        *,
+        unpack_as_table_signature: bool = False,
+        with_inserted_at: Literal[True],
+        columns: Any = None,
+        where: Where | None = None,
+    ) -> Iterator[tuple[float, ReplaySample]]: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        *,
+        unpack_as_table_signature: bool = False,
+        with_inserted_at: bool,
+        columns: Any = None,
+        where: Where | None = None,
+    ) -> Iterator[Any]: ...
 
     def scan(
         self,

@@ -39,8 +39,8 @@ def _shapes_of(value: Any) -> str:
 class SampleInfo(NamedTuple):
     """State of an item and its table at the moment the item was sampled.
 
-    Fields are Python numbers in `Client.sample` and `Client.scan`, and tensors in TensorFlow
-    datasets. A batch has a `BatchInfo`.
+    Fields are Python numbers in `Client.sample` and `Client.scan`, as annotated, and tensors in
+    TensorFlow datasets. A batch has a `BatchInfo`.
 
     Example:
       >>> (sample,) = client.sample("table", emit_timesteps=False)
@@ -56,25 +56,25 @@ class SampleInfo(NamedTuple):
         count.
     """
 
-    key: Any
-    probability: Any
-    table_size: Any
-    priority: Any
-    times_sampled: Any = 0
+    key: int
+    probability: float
+    table_size: int
+    priority: float
+    times_sampled: int = 0
 
     @classmethod
-    def tf_dtypes(cls) -> "SampleInfo":
-        """The TensorFlow dtypes of the fields. Imports TensorFlow."""
+    def tf_dtypes(cls) -> Any:
+        """The TensorFlow dtypes of the fields, in a `SampleInfo`. Imports TensorFlow."""
         import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
-        return cls(tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32)
+        return cls._make((tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32))
 
     @classmethod
-    def tf_shapes(cls) -> "SampleInfo":
-        """The TensorFlow shapes of the fields, all scalar. Imports TensorFlow."""
+    def tf_shapes(cls) -> Any:
+        """The TensorFlow shapes of the fields, in a `SampleInfo`. Imports TensorFlow."""
         import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
-        return cls(*(tf.TensorShape([]) for _ in cls._fields))
+        return cls._make(tf.TensorShape([]) for _ in cls._fields)
 
     @classmethod
     def zeros(cls) -> "SampleInfo":

@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "reverb"
 TEXTS = [
     PACKAGE / "_client" / f"{name}.py"
-    for name in ("data_calls", "item_calls", "writer_calls", "calls")
+    for name in ("data_calls", "sample_calls", "item_calls", "writer_calls", "calls")
 ]
 BLOCKING = PACKAGE / "client.py"
 AWAITED = PACKAGE / "aio" / "client.py"
@@ -35,7 +35,10 @@ END = "    # --- end of generated code ---\n"
 # Words of the texts, and their replacements in the twin. A word that no text has is an error.
 WORDS = {
     "contextlib.contextmanager": "contextlib.asynccontextmanager",
-    "-> Iterator[Any]:": "-> SampleIterator:",
+    "-> Iterator[Any]:": "-> SampleIterator[Any]:",
+    "-> Iterator[ReplaySample]:": "-> SampleIterator[ReplaySample]:",
+    "-> Iterator[list[ReplaySample]]:": "-> SampleIterator[list[ReplaySample]]:",
+    "-> Iterator[tuple[float, ReplaySample]]:": "-> SampleIterator[tuple[float, ReplaySample]]:",
     "-> Iterator[None]:": "-> AsyncIterator[None]:",
     "    ) -> TrajectoryWriter:": "    ) -> OpeningWriter[TrajectoryWriter]:",
     "    ) -> BatchedTrajectoryWriter:": "    ) -> OpeningWriter[BatchedTrajectoryWriter]:",

@@ -51,7 +51,8 @@ if __name__ == "__main__":
         spawn = multiprocessing.get_context("spawn")  # No thread of this process is copied.
         arguments = [(f"localhost:{server.port}", seed) for seed in range(ACTORS)]
         actors = [spawn.Process(target=act, args=it) for it in arguments]
-        [actor.start() for actor in actors]
+        for actor in actors:
+            actor.start()
         for _ in range(UPDATES):
             action, reward = (column[:, 0] for column in client.sample_batch("replay", BATCH).data)
             best = action[reward >= np.quantile(reward, 0.75)]
@@ -59,6 +60,7 @@ if __name__ == "__main__":
             publish(client, mean)
         publish(client, mean, is_last=True)
         client.configure_table("replay", rate_limiter=reverb.rate_limiters.MinSize(1))
-        [actor.join() for actor in actors]  # The limiter holds none of them back any more.
+        for actor in actors:
+            actor.join()  # The limiter holds none of them back any more.
     print(f"learned {mean.round(2)}, the best action is {BEST_ACTION}")
     assert np.allclose(mean, BEST_ACTION, atol=0.25)

@@ -42,7 +42,7 @@ with reverb.Server([table]) as server:
 
     # The learner of the world model.
     with reverb.batches(client, "windows", BATCH) as batches:
-        starts = set()
+        starts: set[tuple[int, int]] = set()
         for _ in range(20):
             data = next(batches).data
             time = data["observation"][:, :, 0, 0].astype(int)

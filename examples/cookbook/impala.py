@@ -73,7 +73,7 @@ async def main():
             task.cancel()
 
 
-rewards = []
+rewards: list[float] = []
 with reverb.Server([reverb.Table.queue("rollouts", max_size=2 * BATCH)]) as server:
     asyncio.run(main())
 print(f"mean reward {np.mean(rewards[:10]):.2f} at first, {np.mean(rewards[-10:]):.2f} at last")

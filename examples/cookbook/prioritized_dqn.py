@@ -39,7 +39,7 @@ with reverb.Server([table]) as server:
                 action = network(torch.from_numpy(observation)).argmax(1)
             explore = torch.rand(ENVIRONMENTS) < max(0.05, 1 - step / 200)
             action = torch.where(explore, torch.randint(2, (ENVIRONMENTS,)), action)
-            observation, *_ = envs.step(action.numpy())
+            observation = envs.step(action.numpy())[0]
             if step < 50:
                 continue
             batch = next(loader)

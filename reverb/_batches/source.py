@@ -263,13 +263,14 @@ class TableSource:
 
     def _processed(self, sample: ReplaySample) -> Any:
         key, probability, table_size, priority, times_sampled = sample.info
-        info = SampleInfo(
+        numbers = (
             np.uint64(key),
             np.float64(probability),
             np.int64(table_size),
             np.float64(priority),
             np.int32(times_sampled),
         )
+        info = SampleInfo._make(numbers)
         sample = ReplaySample(info, self._nested(sample.data))
         return sample if self._postprocess is None else self._postprocess(sample)
 

@@ -2,7 +2,7 @@
 """Calls about stored items, by key or condition: their text for both clients; see `calls.py`."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from reverb._checks.arguments import check_table
 from reverb._client.batch_request import BatchRequest
@@ -11,10 +11,43 @@ from reverb._client.rows import updates_of
 from reverb._client.small_calls import answer_of
 from reverb._client.where import Where, condition_of
 from reverb.core import native
-from reverb.replay_sample import ReplayBatch
+from reverb.replay_sample import ReplayBatch, ReplaySample
 
 
 class Calls:
+    @overload
+    def scan(
+        self,
+        table: str,
+        *,
+        unpack_as_table_signature: bool = False,
+        with_inserted_at: Literal[False] = False,
+        columns: Any = None,
+        where: Where | None = None,
+    ) -> Iterator[ReplaySample]: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        *,
+        unpack_as_table_signature: bool = False,
+        with_inserted_at: Literal[True],
+        columns: Any = None,
+        where: Where | None = None,
+    ) -> Iterator[tuple[float, ReplaySample]]: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        *,
+        unpack_as_table_signature: bool = False,
+        with_inserted_at: bool,
+        columns: Any = None,
+        where: Where | None = None,
+    ) -> Iterator[Any]: ...
+
     def scan(
         self,
         table: str,

@@ -7,7 +7,7 @@ import functools
 import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
@@ -54,7 +54,7 @@ from reverb.aio.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWrit
 from reverb.core import native
 from reverb.errors import ReverbError, SignatureMismatchError
 from reverb.rate_limiters import RateLimiter
-from reverb.replay_sample import ReplayBatch, keep_samples, rows_of_batch
+from reverb.replay_sample import ReplayBatch, ReplaySample, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
 from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.shown_text import hidden, hidden_token, shown
@@ -245,7 +245,8 @@ class Client:
         """Inserts a whole sequence, such as an episode, as one item into one or more tables.
 
         Waits until the server has confirmed the items. The tables' rate limiters may delay that.
-        Needs no history and no writer. Long columns are sent and stored in chunks of 256 KiB.
+        Needs no history and no writer. Long columns are sent and stored in chunks of at most 64
+        steps or 4 KiB, and of 32 KiB at most.
 
         Args:
           data: Nest of arrays `[T, ...]`, which may differ in `T`. Its columns are matched with
@@ -265,6 +266,39 @@ class Client:
             sequence_of(self._flattener, data, priorities, removal_priorities)
         )
 
+    @overload
+    def sample(
+        self,
+        table: str,
+        num_samples: int = 1,
+        *,
+        emit_timesteps: Literal[True] = True,
+        unpack_as_table_signature: bool = False,
+        timeout_ms: int | None = None,
+    ) -> SampleIterator[list[ReplaySample]]: ...
+
+    @overload
+    def sample(
+        self,
+        table: str,
+        num_samples: int = 1,
+        *,
+        emit_timesteps: Literal[False],
+        unpack_as_table_signature: bool = False,
+        timeout_ms: int | None = None,
+    ) -> SampleIterator[ReplaySample]: ...
+
+    @overload
+    def sample(
+        self,
+        table: str,
+        num_samples: int = 1,
+        *,
+        emit_timesteps: bool,
+        unpack_as_table_signature: bool = False,
+        timeout_ms: int | None = None,
+    ) -> SampleIterator[Any]: ...
+
     def sample(
         self,
         table: str,
@@ -273,7 +307,7 @@ class Client:
         emit_timesteps: bool = True,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
-    ) -> SampleIterator:
+    ) -> SampleIterator[Any]:
         """Samples items, one at a time.
 
         Nothing happens before the first item is taken. Prefetches samples in the background.
@@ -559,6 +593,39 @@ class Client:
             window=window,
         )
 
+    @overload
+    def scan(
+        self,
+        table: str,
+        *,
+        unpack_as_table_signature: bool = False,
+        with_inserted_at: Literal[False] = False,
+        columns: Any = None,
+        where: Where | None = None,
+    ) -> SampleIterator[ReplaySample]: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        *,
+        unpack_as_table_signature: bool = False,
+        with_inserted_at: Literal[True],
+        columns: Any = None,
+        where: Where | None = None,
+    ) -> SampleIterator[tuple[float, ReplaySample]]: ...
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        *,
+        unpack_as_table_signature: bool = False,
+        with_inserted_at: bool,
+        columns: Any = None,
+        where: Where | None = None,
+    ) -> SampleIterator[Any]: ...
+
     def scan(
         self,
         table: str,
@@ -567,7 +634,7 @@ class Client:
         with_inserted_at: bool = False,
         columns: Any = None,
         where: Where | None = None,
-    ) -> SampleIterator:
+    ) -> SampleIterator[Any]:
         """Reads every item of a table once, oldest first, without sampling.
 
         A scan changes no counters, and a closed rate limiter does not delay it. Use it for exports,
@@ -1264,7 +1331,7 @@ class Client:
         started = await self._call(_Core.start_insert)
         return await self._call(_Core.insert_batch, started, *steps)
 
-    def _items(self, start: Callable[[], Awaitable[native.Sampler | None]]) -> SampleIterator:
+    def _items(self, start: Callable[[], Awaitable[native.Sampler | None]]) -> SampleIterator[Any]:
         return SampleIterator(self._loops, start)
 
     def _opened(self, make: Callable[[], Awaitable[_Writer]]) -> OpeningWriter[_Writer]:

@@ -2,15 +2,17 @@
 """Iterators of items for `async for`."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from reverb.aio.event_loops import EventLoops
 from reverb.core import native
 
 __all__ = ["SampleIterator"]
 
+_Item = TypeVar("_Item")
 
-class SampleIterator:
+
+class SampleIterator(Generic[_Item]):
     """Yields the items of `Client.sample` or `Client.scan`, for `async for`.
 
     Nothing happens before the first item is awaited. If a task is cancelled while it awaits an
@@ -44,10 +46,10 @@ class SampleIterator:
         has_begun = self._sampler is not None
         return f"aio.SampleIterator(has_begun={has_begun}, closed={self._is_closed})"
 
-    def __aiter__(self) -> "SampleIterator":
+    def __aiter__(self) -> "SampleIterator[_Item]":
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> _Item:
         """Waits for the next item.
 
         Raises:

@@ -110,14 +110,14 @@ def transition_to_replaysample(transitions: Any) -> reverb.ReplaySample:
             f"{[np.shape(leaf) for leaf in leaves]}"
         )
     batch_size = np.shape(leaves[0])[0]
-    info = reverb.SampleInfo(
-        key=np.arange(batch_size, dtype=np.uint64),
-        probability=np.full(batch_size, 1.0 / max(1, batch_size)),
-        table_size=np.full(batch_size, batch_size, np.int64),
-        priority=np.ones(batch_size),
-        times_sampled=np.ones(batch_size, np.int32),
-    )
-    return reverb.ReplaySample(info, transitions)
+    arrays: dict[str, Any] = {
+        "key": np.arange(batch_size, dtype=np.uint64),
+        "probability": np.full(batch_size, 1.0 / max(1, batch_size)),
+        "table_size": np.full(batch_size, batch_size, np.int64),
+        "priority": np.ones(batch_size),
+        "times_sampled": np.ones(batch_size, np.int32),
+    }
+    return reverb.ReplaySample(reverb.SampleInfo(**arrays), transitions)
 
 
 def _rolled(leaf: Any) -> Any:

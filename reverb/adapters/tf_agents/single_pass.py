@@ -82,9 +82,9 @@ def scan_source(
                 yield stacked(block, table)
 
         leading = batch_size if batch_size and drop_remainder else None
-        signature = reverb.ReplaySample(
-            info=reverb.SampleInfo(
-                *(tf.TensorSpec([leading], dtype) for dtype in reverb.SampleInfo.tf_dtypes())
+        signature: Any = reverb.ReplaySample(
+            info=reverb.SampleInfo._make(
+                tf.TensorSpec([leading], dtype) for dtype in reverb.SampleInfo.tf_dtypes()
             ),
             data=tree.map_structure(
                 tf.TensorSpec, spec.shapes(leading, sequence_length), spec.dtypes
