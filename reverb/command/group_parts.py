@@ -128,6 +128,21 @@ def allowance_of(parts: Mapping[int, Checkpoint]) -> dict[str, float]:
     return found
 
 
+def totals_of(parts: Mapping[int, Checkpoint]) -> dict[str, tuple[int, int]]:
+    """Returns how many items were inserted into each table and sampled, summed over all parts."""
+    found: dict[str, tuple[int, int]] = {}
+    for part in parts.values():
+        for name, config in configs_of(part).items():
+            limiter = config.rate_limiter
+            # A total is stored where the limiter has counted something else.
+            has_inserts, has_samples = map(config.HasField, ("total_inserts", "total_samples"))
+            inserts = config.total_inserts if has_inserts else limiter.insert_count
+            samples = config.total_samples if has_samples else limiter.sample_count
+            before = found.get(name, (0, 0))
+            found[name] = (before[0] + inserts, before[1] + samples)
+    return found
+
+
 def configs_of(part: Checkpoint) -> dict[str, Any]:
     """Returns the tables of a checkpoint, as it has them, by name."""
     configs = [protos.PriorityTableCheckpoint.FromString(it) for it in part._stored.configs()]

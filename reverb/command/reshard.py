@@ -63,11 +63,32 @@ class _Group:
       parts: The checkpoints of the shards, by index, in the order in which they are moved.
       tables: The tables of the whole group.
       allowances: Number of samples that the limiters allow, see `group_parts.allowance_of`.
+      totals: Number of inserted and of sampled items, see `group_parts.totals_of`.
     """
 
     parts: Mapping[int, Checkpoint]
     tables: Sequence[Table]
     allowances: Mapping[str, float]
+    totals: Mapping[str, tuple[int, int]]
+
+    @classmethod
+    def of(cls, parts: Mapping[int, Checkpoint], tables: Sequence[Table]) -> "_Group":
+        """Makes a group with the numbers of its parts."""
+        return cls(parts, tables, group_parts.allowance_of(parts), group_parts.totals_of(parts))
+
+    def tables_of(self, index: int, num_shards: int) -> list[Table]:
+        """The tables of a new shard: room for all items, and its share of the totals."""
+        tables = []
+        for whole in self.tables:
+            allowance = self.allowances.get(whole.name, 0.0) / num_shards
+            table = _roomy(whole, _part(whole, index, num_shards), allowance)
+            shares = [
+                total // num_shards + (index < total % num_shards)
+                for total in self.totals.get(whole.name, (0, 0))
+            ]
+            table.internal_table.count_from(*shares)
+            tables.append(table)
+        return tables
 
 
 def add_parser(commands: Commands) -> None:
@@ -78,9 +99,9 @@ def add_parser(commands: Commands) -> None:
         description="Makes the checkpoints of a group of servers into those for another number of "
         "shards. No server needs to run. All items keep their keys, priorities, contents, times of "
         "insertion and sample counts; of an item in two parts, the newer one is kept. The rate "
-        "limiters allow as many samples as before. Needs memory for all items of the group. Warns "
-        "of items for which the new servers have no room. The exit code is 2 if the checkpoints "
-        "are not all the parts of one group.",
+        "limiters allow as many samples as before, and the totals of inserts and samples go on. "
+        "Needs memory for all items of the group. Warns of items for which the new servers have no "
+        "room. The exit code is 2 if the checkpoints are not all the parts of one group.",
     )
     parser.add_argument("--shards", required=True, type=_positive, metavar="N")
     parser.add_argument(
@@ -164,7 +185,7 @@ def _reshard_group(
         _with_numbers(it, of_group[it.table_name]) if it.table_name in of_group else it
         for it in group_parts.added_up(parts)
     ]
-    group = _Group(parts, _whole(configs, config), group_parts.allowance_of(parts))
+    group = _Group.of(parts, _whole(configs, config))
     names = {index: f"reshard.{index}" for index in range(num_shards)}
     with _moved(group, num_shards, slots, out, names, progress) as (targets, num_items):
         saved = group_checkpoint.save(
@@ -201,8 +222,7 @@ def _reshard_parts(
         _tell("warning", span)
     # If two shards have an item with the same time, the one of the later checkpoint stays.
     order = sorted(parts, key=lambda index: -(parts[index].taken_at or 0.0))
-    ordered = {index: parts[index] for index in order}
-    group = _Group(ordered, tables, group_parts.allowance_of(parts))
+    group = _Group.of({index: parts[index] for index in order}, tables)
     names = _names({index: part.server_name for index, part in parts.items()}, num_shards)
     out.mkdir(parents=True, exist_ok=True)
     partial = pathlib.Path(tempfile.mkdtemp(prefix=".partial-", dir=out))
@@ -257,14 +277,7 @@ def _moved(
             checkpointer = DefaultCheckpointer(
                 str(group_checkpoint.shard_directory(out, index)), name=names[index]
             )
-            tables = [
-                _roomy(
-                    table,
-                    _part(table, index, num_shards),
-                    group.allowances.get(table.name, 0.0) / num_shards,
-                )
-                for table in group.tables
-            ]
+            tables = group.tables_of(index, num_shards)
             targets[index] = stack.enter_context(
                 Server(tables, checkpointer=checkpointer, host="127.0.0.1")
             )

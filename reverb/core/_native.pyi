@@ -89,6 +89,8 @@ class Table:
         """`options` is a `PriorityTableCheckpoint` with what dm-reverb's tables do not have."""
 
     def name(self) -> str: ...
+    def count_from(self, inserts: int, samples: int) -> None:
+        """Makes a table without a server count on from these numbers of its items."""
     def check_in_group(self) -> None:
         """Raises `InvalidArgumentError` if a group of servers cannot have its sampler."""
 

@@ -11,6 +11,7 @@ from reverb import command
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import Directory
 from reverb.cluster.shard_tables import serialize_tables, tables_as_values
+from reverb.command import group_parts
 from support.reverb_server import QUEUE
 
 CONFIG = (
@@ -76,6 +77,11 @@ def saved(root):
         )
 
 
+def totals(checkpoint):
+    parts = {i: reverb.checkpointers.read(checkpoint.path_of(i)) for i in checkpoint.parts}
+    return group_parts.totals_of(parts)
+
+
 def items(checkpoint):
     """All that an item has, by table and key; and in which shard it is."""
     found, place = {}, {}
@@ -108,6 +114,7 @@ def test_all_items_are_there_with_all_that_they_have(saved, tmp_path, capsys, co
     after, place = items(made)
     assert len(before) == 63
     assert after == before
+    assert totals(made) == totals(saved) == {"table": (60, 48), "queue": (3, 0)}
     owner = {
         slot: entry["owner"]
         for entry in made.slots

@@ -193,6 +193,36 @@ def test_the_limiters_allow_as_many_samples_as_before(tmp_path):
         assert client.server_info()["table"].current_size == 30
 
 
+@pytest.mark.parametrize("num_shards", [1, 2, 4])
+def test_the_totals_go_on(tmp_path, num_shards):
+    def totals(client):
+        tables = client.status().tables
+        return {name: (it.items, it.inserts, it.samples) for name, it in tables.items()}
+
+    root, out = tmp_path / "old", tmp_path / "new"
+    with running(root, 3) as (client, _):
+        fill(client, 30)
+        client.reset("table")
+        fill(client, 30)
+        fill(client, 5, "queue")
+        client.sample_batch("table", 64)
+        client.sample_batch("queue", 2)
+        client.delete_items("table", where=reverb.Where(priority=(None, 10)))
+        before = totals(client)
+        assert before == {"table": (20, 60, 64), "queue": (3, 5, 2)}
+        client.checkpoint()
+    assert reshard("--shards", num_shards, root, out) == 0
+    with running(out, num_shards) as (client, _):
+        assert totals(client) == before
+        fill(client, 6)
+        client.sample_batch("table", 8)
+        assert totals(client)["table"] == (26, 66, 72)
+        client.checkpoint()
+    # From there on they are those of any checkpoint.
+    with running(out, num_shards) as (client, _):
+        assert totals(client)["table"] == (26, 66, 72)
+
+
 def test_numbers_are_those_of_the_config_if_there_is_one(root, tmp_path):
     config = tmp_path / "tables.textproto"
     config.write_text(CONFIG % 900)

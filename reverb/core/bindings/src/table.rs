@@ -9,8 +9,8 @@ use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use reverb_checkpoint::{to_config, to_message};
-use reverb_data::{Error, RateLimiterConfig, TableConfig};
-use reverb_engine::Table as Engine;
+use reverb_data::{Counters, Error, RateLimiterConfig, TableConfig, Totals};
+use reverb_engine::{Restored, Table as Engine};
 use reverb_wire::convert::table_config::{from_limiter, from_selector, to_signature};
 use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::PriorityTableCheckpoint;
@@ -189,6 +189,19 @@ impl Table {
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let info = from_table_info(&self.engine()?.info());
         Ok(PyBytes::new(py, &info.encode_to_vec()))
+    }
+
+    /// Makes the empty table count on from these numbers of inserted and sampled items.
+    #[pyo3(signature = (inserts, samples))]
+    fn count_from(&self, inserts: u64, samples: u64) -> PyResult<()> {
+        if self.served.load(Ordering::Acquire) {
+            let text = "a table that was given to a server counts by itself";
+            return Err(Error::failed_precondition(text)).or_raise();
+        }
+        let engine = self.engine()?;
+        let counters = Counters { totals: Totals { inserts, samples }, ..Counters::default() };
+        engine.install(Restored::new(engine.config().as_ref().clone(), &counters).or_raise()?);
+        Ok(())
     }
 
     /// Checks that a group of servers can have its sampler.
