@@ -152,6 +152,9 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
     and repeat steps. `history["obs"].select(slice(-3, None), pad="first")` repeats the first step
     of an environment that has fewer, as stacks of frames do.
 
+    `history["obs"].shape` is `[B, T, ...]`, where `T` is the number of steps of the environment
+    that has the most.
+
     Example:
       >>> with client.batched_trajectory_writer(batch_size=2, num_keep_alive_refs=3) as writer:
       ...     for step in range(5):
