@@ -172,13 +172,14 @@ def check_server_name(name: str) -> None:
 def check_unix_path(path: str | os.PathLike[str]) -> None:
     """Raises `InvalidArgumentError` if no Unix socket can have the path."""
 
-def table_part(
-    table: Any, index: int, num_shards: int
-) -> tuple[int, int | None, int, float, float]:
-    """The fields of a `TablePart`, from a `TableNumbers`."""
+def table_part(table: bytes, index: int, num_shards: int) -> bytes:
+    """The part of a shard; all are `PriorityTableCheckpoint` messages."""
 
-def table_narrowness(table: Any, num_shards: int) -> tuple[str | None, str | None]:
-    """An error and a warning about the parts of a `TableNumbers`."""
+def table_whole(parts: list[bytes]) -> bytes | None:
+    """The table that has these parts; `None` without parts."""
+
+def table_narrowness(table: bytes, num_shards: int) -> tuple[str | None, str | None]:
+    """An error and a warning about the rate limiters of the parts."""
 
 # --- Tokens and certificates ----------------------------------------------------------------------
 
