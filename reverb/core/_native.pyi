@@ -287,8 +287,12 @@ class Client:
         names: ColumnNames,
         priorities: dict[str, float],
         removal_priorities: dict[str, float] | None,
+        is_sequence: bool = False,
     ) -> None:
-        """Inserts one step as one item per table; returns when every item is confirmed."""
+        """Inserts one item per table; returns when every item is confirmed.
+
+        The leaves are those of a step, or of a sequence, `[T, ...]`; `T` may differ between leaves.
+        """
     def insert_batch(
         self,
         leaves: Sequence[Any],
@@ -301,17 +305,6 @@ class Client:
         All arrays must have the same length.
 
         Returns their keys, those of one row side by side; none for a group of servers.
-        """
-    def insert_sequence(
-        self,
-        leaves: Sequence[Any],
-        names: ColumnNames,
-        priorities: dict[str, float],
-        removal_priorities: dict[str, float] | None,
-    ) -> None:
-        """Inserts leaves `[T, ...]` as one item per table; returns when every item is confirmed.
-
-        `T` may differ between leaves.
         """
     def writer(
         self,
@@ -473,6 +466,7 @@ class AsyncClient:
         names: ColumnNames,
         priorities: dict[str, float],
         removal_priorities: dict[str, float] | None,
+        is_sequence: bool = False,
     ) -> Call | None: ...
     def insert_batch(
         self,
@@ -482,14 +476,6 @@ class AsyncClient:
         priorities: Mapping[str, NDArray[np.float64]],
         removal_priorities: dict[str, NDArray[np.float64]] | None,
     ) -> Call | NDArray[np.uint64]: ...
-    def insert_sequence(
-        self,
-        insertion: Insertion,
-        leaves: Sequence[Any],
-        names: ColumnNames,
-        priorities: dict[str, float],
-        removal_priorities: dict[str, float] | None,
-    ) -> Call | None: ...
     def sample_batch(self, request: Any) -> Call | BatchAnswer: ...
     def batch_arrival(self, ahead: BatchesAhead) -> Call | None:
         """Waits until `next` of these batches would return or raise at once."""
