@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import reverb
-from reverb import command
+from reverb import command, testing
 from reverb.cluster import Shard, group_checkpoint
 from reverb.core import protos
 from support.reverb_server import QUEUE
@@ -33,13 +33,8 @@ tables: {
 
 def make_tables(max_size=1000, exponent=0.5, when_full="remove"):
     return [
-        reverb.Table(
-            "table",
-            sampler=reverb.selectors.Prioritized(exponent),
-            remover=reverb.selectors.Fifo(),
-            max_size=max_size,
-            rate_limiter=reverb.rate_limiters.MinSize(1),
-            when_full=when_full,
+        testing.table(
+            sampler=reverb.selectors.Prioritized(exponent), max_size=max_size, when_full=when_full
         ),
         reverb.Table.queue("queue", 100),
     ]
