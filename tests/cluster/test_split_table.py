@@ -100,8 +100,11 @@ def test_parts_add_up_to_a_table_that_has_them(limiter, max_size, num_shards):
     again = whole_of([part_of(whole, index, num_shards) for index in range(num_shards)])
     assert 0 <= again.max_size - max_size < num_shards
     assert 0 <= whole.max_bytes - again.max_bytes < num_shards
+    # The parts have their room around cursors, which may be much larger than a bound.
+    error = 1e-12 * (1.0 + limiter["samples_per_insert"] * limiter["min_size_to_sample"])
     for name in ("min_diff", "max_diff"):
-        assert getattr(again.rate_limiter, name) == pytest.approx(limiter[name], rel=1e-9, abs=1e-9)
+        found = getattr(again.rate_limiter, name)
+        assert found == pytest.approx(limiter[name], rel=1e-9, abs=error)
     for name in {*DIVIDED, "rate_limiter"} & set(whole.DESCRIPTOR.fields_by_name):
         again.ClearField(name)
         whole.ClearField(name)

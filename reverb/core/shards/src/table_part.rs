@@ -337,7 +337,8 @@ mod tests {
         fn a_group_tells_the_numbers_of_the_whole_table(table in tables(), shards in 1..8_usize) {
             let info = |config: TableConfig| {
                 let message = from_table_info(&Table::new(config).unwrap().info());
-                TableInfo { max_priority: None, ..message }
+                // Its clock has begun.
+                TableInfo { table_worker_time: None, ..message }
             };
             let parts: Vec<_> = divided(&table, shards).into_iter().map(|it| vec![info(it)]).collect();
             let table = info(table);
