@@ -258,7 +258,7 @@ class Client:
           UnavailableError: If no server answers.
           UnimplementedError: As `insert`.
         """
-        self._insert_sequence(sequence_of(self._flattener, data, priorities, removal_priorities))
+        self._insert(sequence_of(self._flattener, data, priorities, removal_priorities))
 
     @overload
     def sample(
@@ -1374,9 +1374,6 @@ class Client:
 
     def _insert(self, step: tuple[Any, ...]) -> None:
         self._client.insert(*step)
-
-    def _insert_sequence(self, sequence: tuple[Any, ...]) -> None:
-        self._client.insert_sequence(*sequence)
 
     def _insert_rows(self, steps: tuple[Any, ...]) -> np.ndarray:
         return self._client.insert_batch(*steps)

@@ -177,4 +177,4 @@ class Calls:
           UnavailableError: If no server answers.
           UnimplementedError: As `insert`.
         """
-        self._insert_sequence(sequence_of(self._flattener, data, priorities, removal_priorities))
+        self._insert(sequence_of(self._flattener, data, priorities, removal_priorities))

@@ -33,11 +33,11 @@ def sequence_of(
     data: Any,
     priorities: Mapping[str, float],
     removal_priorities: Mapping[str, float] | None,
-) -> tuple[list[Any], native.ColumnNames, dict[str, float], dict[str, float] | None]:
-    """Returns the arguments of the native `insert_sequence`."""
+) -> tuple[list[Any], native.ColumnNames, dict[str, float], dict[str, float] | None, bool]:
+    """Returns the arguments of the native `insert` for a sequence."""
     leaves, names, items, removal = step_of(flattener, data, priorities, removal_priorities)
     leaves = _arrays(data, leaves)
-    return leaves, names, items, removal
+    return leaves, names, items, removal, True
 
 
 def steps_of(

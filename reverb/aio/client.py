@@ -262,9 +262,7 @@ class Client:
           UnavailableError: If no server answers.
           UnimplementedError: As `insert`.
         """
-        await self._insert_sequence(
-            sequence_of(self._flattener, data, priorities, removal_priorities)
-        )
+        await self._insert(sequence_of(self._flattener, data, priorities, removal_priorities))
 
     @overload
     def sample(
@@ -1323,9 +1321,6 @@ class Client:
     async def _insert(self, step: tuple[Any, ...]) -> None:
         # The stream first, because the encoding of values depends on its server.
         await self._call(_Core.insert, await self._call(_Core.start_insert), *step)
-
-    async def _insert_sequence(self, sequence: tuple[Any, ...]) -> None:
-        await self._call(_Core.insert_sequence, await self._call(_Core.start_insert), *sequence)
 
     async def _insert_rows(self, steps: tuple[Any, ...]) -> np.ndarray:
         started = await self._call(_Core.start_insert)

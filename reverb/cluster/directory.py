@@ -238,18 +238,6 @@ class Directory:
             )
         self.epoch += 1
 
-    def forget_former(self, index: int) -> bool:
-        """Removes a shard from the former owners: it holds no items of other shards' slots.
-
-        Returns:
-          Whether that changed the map.
-        """
-        if not any(index in formers for formers in self._formers):
-            return False
-        self._formers = [tuple(it for it in formers if it != index) for formers in self._formers]
-        self.epoch += 1
-        return True
-
     def learn(self, proto: Any) -> bool:
         """Takes over the map of a shard, if its epoch is higher than that of this directory.
 

@@ -8,11 +8,11 @@ from typing import Any
 from google.protobuf import json_format
 
 from reverb._server.table_change import TableChange
-from reverb.cluster.table_part import TableNumbers, part_of
+from reverb.cluster import table_part
 from reverb.core import protos
 from reverb.errors import DataLossError, InvalidArgumentError
 from reverb.item_selectors import from_options, selector_settings
-from reverb.rate_limiters import RateLimiter
+from reverb.rate_limiters import RateLimiter, from_proto
 
 __all__ = [
     "PartSettings",
@@ -97,32 +97,18 @@ def part_settings(table: bytes, index: int, num_shards: int) -> tuple[str, PartS
       num_shards: Number of shards.
     """
     info = protos.TableInfo.FromString(table)
-    limiter = info.rate_limiter_info
-    limits = {name: getattr(limiter, name) for name in _LIMITS}
-    numbers = TableNumbers(
-        name=info.name,
-        max_size=info.max_size,
-        max_bytes=info.max_bytes or None,
-        max_times_sampled=info.max_times_sampled,
-        **limits,
-    )
-    part = part_of(numbers, index % num_shards, num_shards)
-    rate_limiter = RateLimiter(
-        samples_per_insert=limiter.samples_per_insert,
-        min_size_to_sample=part.min_size_to_sample,
-        min_diff=part.min_diff,
-        max_diff=part.max_diff,
-    )
+    limits = tuple(getattr(info.rate_limiter_info, name) for name in _LIMITS)
+    part = table_part.part_of(table_part.settings_of(info), index % num_shards, num_shards)
     parameters = selector_settings(info.sampler_options).parameters
     draws_apart = parameters.get("draw", "independent") != "independent"
     others = TableChange(
         max_size=part.max_size,
-        max_bytes=part.max_bytes,
+        max_bytes=part.max_bytes or None,
         max_times_sampled=max(info.max_times_sampled, 0),
         priority_exponent=parameters.get("priority_exponent"),
         sampler=from_options(info.sampler_options) if draws_apart else None,
     )
-    return info.name, PartSettings(tuple(limits.values()), rate_limiter, others)
+    return info.name, PartSettings(limits, from_proto(part.rate_limiter), others)
 
 
 def settings_of(table: Any) -> Any:

@@ -3,13 +3,13 @@
 
 import logging
 import operator
+import sys
 from typing import Any
 
-from reverb._server.table import Table
-from reverb.cluster.table_part import TableNumbers, TablePart, narrowness, part_of
+from reverb._server.table import Table, arguments_of
+from reverb.cluster.table_part import narrowness, part_of
 from reverb.errors import InvalidArgumentError
 from reverb.item_selectors import selector_settings
-from reverb.rate_limiters import RateLimiter
 
 __all__ = ["MAX_SHARDS", "check_parts", "check_place", "split_table"]
 
@@ -56,11 +56,10 @@ def split_table(
         many shards (the text has a number that works), or if the sampler is `Shuffle` or `Recent`.
     """
     part = check_parts(table, index, num_shards, is_coordinated=is_coordinated)
-    numbers = _numbers_of(table)
-    warning = next(filter(None, narrowness(numbers, num_shards)), None)
+    warning = next(filter(None, narrowness(table.internal_settings, num_shards)), None)
     if warning is not None:
         _logger.warning("%s", warning)
-    if not is_coordinated and num_shards > 1 and _drifts(numbers, table.info.sampler_options):
+    if not is_coordinated and num_shards > 1 and _drifts(table.internal_settings):
         _logger.warning(
             "table %s is sampled by priority, so its shards are not sampled as they are written: "
             "without a coordinator the rate limiters of the shards make samples and inserts wait "
@@ -68,53 +67,29 @@ def split_table(
             table.name,
         )
     seed = table.internal_seed
-    return table.replace(
-        max_size=part.max_size,
-        max_bytes=part.max_bytes,
-        rate_limiter=RateLimiter(
-            samples_per_insert=numbers.samples_per_insert,
-            min_size_to_sample=part.min_size_to_sample,
-            min_diff=part.min_diff,
-            max_diff=part.max_diff,
-        ),
-        seed=None if seed is None else (seed + index) % _SEEDS,
-    )
+    own_seed = None if seed is None else (seed + index) % _SEEDS
+    return table.replace(**arguments_of(part), seed=own_seed)
 
 
-def check_parts(table: Table, index: int, num_shards: int, *, is_coordinated: bool) -> TablePart:
-    """Returns the numbers of the part of a table, see `split_table`.
+def check_parts(table: Table, index: int, num_shards: int, *, is_coordinated: bool) -> Any:
+    """Returns the settings of the part of a table, see `split_table`.
 
     Raises:
       InvalidArgumentError: As `split_table`.
     """
     index, num_shards = check_place(index, num_shards)
     table.internal_table.check_in_group()
-    numbers = _numbers_of(table)
-    error, _ = narrowness(numbers, num_shards)
+    error, _ = narrowness(table.internal_settings, num_shards)
     if error is not None and not is_coordinated:
         raise InvalidArgumentError(error)
-    return part_of(numbers, index, num_shards)
+    return part_of(table.internal_settings, index, num_shards)
 
 
-def _numbers_of(table: Table) -> TableNumbers:
-    info = table.info
-    limiter = info.rate_limiter_info
-    return TableNumbers(
-        name=table.name,
-        max_size=info.max_size,
-        max_bytes=table.internal_settings.max_bytes or None,
-        max_times_sampled=info.max_times_sampled,
-        samples_per_insert=limiter.samples_per_insert,
-        min_size_to_sample=limiter.min_size_to_sample,
-        min_diff=limiter.min_diff,
-        max_diff=limiter.max_diff,
-    )
-
-
-def _drifts(numbers: TableNumbers, sampler: Any) -> bool:
+def _drifts(settings: Any) -> bool:
     """Whether the cursors of equal parts drift apart until they reach their bounds."""
-    is_bounded = not (numbers.is_open_below or numbers.is_open_above)
-    return is_bounded and selector_settings(sampler).kind == "prioritized"
+    limiter = settings.rate_limiter
+    is_bounded = max(abs(limiter.min_diff), abs(limiter.max_diff)) < sys.float_info.max
+    return is_bounded and selector_settings(settings.sampler).kind == "prioritized"
 
 
 def check_place(index: int, num_shards: int) -> tuple[int, int]:

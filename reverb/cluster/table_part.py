@@ -1,66 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers of a shard's part of a table, such that all parts together keep the table's limits.
+"""The parts of a table in the shards of a group: together they keep the table's limits.
 
-The core computes them, because changes of a group's settings need the same rule.
+The core divides and adds up, because changes of a group's settings need the same rule. Tables are
+`PriorityTableCheckpoint` messages, without counters.
 """
 
-import dataclasses
-import sys
+from collections.abc import Sequence
+from typing import Any
 
-from reverb.core import native
+from reverb.core import native, protos
 
-__all__ = ["TableNumbers", "TablePart", "narrowness", "part_of"]
+__all__ = ["DIVIDED", "narrowness", "part_of", "settings_of", "take_numbers", "whole_of"]
 
-_MAX = sys.float_info.max
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TableNumbers:
-    """The numbers of a table that are divided.
-
-    Attributes:
-      name: Name of the table, for errors.
-      max_size: Maximum number of items.
-      max_bytes: Maximum memory; `None`: no limit.
-      max_times_sampled: Maximum number of samples of an item; below 1: no limit.
-      samples_per_insert: Ratio of the rate limiter.
-      min_size_to_sample: Number of items from which on samples are allowed.
-      min_diff: Lower bound of the cursor: inserts times `samples_per_insert` minus samples.
-      max_diff: Upper bound of the cursor.
-    """
-
-    name: str
-    max_size: int
-    max_bytes: int | None
-    max_times_sampled: int
-    samples_per_insert: float
-    min_size_to_sample: int
-    min_diff: float
-    max_diff: float
-
-    @property
-    def is_open_below(self) -> bool:
-        """Whether the cursor has no lower bound."""
-        return abs(self.min_diff) >= _MAX
-
-    @property
-    def is_open_above(self) -> bool:
-        """Whether the cursor has no upper bound."""
-        return abs(self.max_diff) >= _MAX
+DIVIDED = ("max_size", "max_bytes", "min_size_to_sample", "min_diff", "max_diff")
+"""Settings that differ between the parts of a table."""
 
 
-@dataclasses.dataclass(frozen=True)
-class TablePart:
-    """The numbers of a part; see `TableNumbers`."""
-
-    max_size: int
-    max_bytes: int | None
-    min_size_to_sample: int
-    min_diff: float
-    max_diff: float
-
-
-def part_of(table: TableNumbers, index: int, num_shards: int) -> TablePart:
+def part_of(table: Any, index: int, num_shards: int) -> Any:
     """Returns the part of a shard.
 
     * `max_size` is divided, rounded up. A table that is never full because of its limiter, such as
@@ -72,16 +28,56 @@ def part_of(table: TableNumbers, index: int, num_shards: int) -> TablePart:
       the cursor is always a whole number, so are the bounds.
 
     Raises:
-      InvalidArgumentError: If there are not enough bytes for the parts.
+      InvalidArgumentError: If there are not enough bytes for the parts, or if the table is invalid.
     """
-    return TablePart(*native.table_part(table, index, num_shards))
+    part = native.table_part(table.SerializeToString(), index, num_shards)
+    return protos.PriorityTableCheckpoint.FromString(part)
 
 
-def narrowness(table: TableNumbers, num_shards: int) -> tuple[str | None, str | None]:
+def whole_of(parts: Sequence[Any]) -> Any:
+    """Returns the table that has these parts, at least one.
+
+    Divided again, it has the same parts. A queue keeps its `max_size`, and if every part has
+    `min_size_to_sample` 1, so has the table. Settings that are not divided are those of the first
+    part.
+
+    Raises:
+      InvalidArgumentError: If a part is invalid.
+    """
+    whole = native.table_whole([part.SerializeToString() for part in parts])
+    assert whole is not None, "there are parts"
+    return protos.PriorityTableCheckpoint.FromString(whole)
+
+
+def settings_of(info: Any) -> Any:
+    """Returns the settings that a `TableInfo` message has; others have their defaults."""
+    settings = protos.PriorityTableCheckpoint(
+        table_name=info.name,
+        sampler=info.sampler_options,
+        remover=info.remover_options,
+    )
+    take_numbers(settings, info)
+    return settings
+
+
+def take_numbers(settings: Any, info: Any) -> None:
+    """Changes settings to the numbers of a `TableInfo` message."""
+    limiter, numbers = settings.rate_limiter, info.rate_limiter_info
+    for target, source in ((settings, info), (limiter, numbers)):
+        for field in source.DESCRIPTOR.fields:
+            same = target.DESCRIPTOR.fields_by_name.get(field.name)
+            if same is not None and same.type == field.type and field.message_type is None:
+                setattr(target, field.name, getattr(source, field.name))
+
+
+def narrowness(table: Any, num_shards: int) -> tuple[str | None, str | None]:
     """Why the parts of a rate limiter are too narrow, with a number that works.
 
     Returns:
       An error if inserts and samples of a part would wait for each other, else `None`; and a
       warning if the parts have little budget for requests of several items, else `None`.
+
+    Raises:
+      InvalidArgumentError: If the table is invalid.
     """
-    return native.table_narrowness(table, num_shards)
+    return native.table_narrowness(table.SerializeToString(), num_shards)

@@ -11,7 +11,7 @@ from typing import Any
 
 from reverb._checkpoints.stored import Checkpoint, read
 from reverb.cluster import group_checkpoint
-from reverb.cluster.table_part import TableNumbers, part_of
+from reverb.cluster.table_part import DIVIDED, part_of, whole_of
 from reverb.command import text
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
@@ -29,7 +29,6 @@ __all__ = [
 _SHARD = re.compile(r"shard-(\d+)")
 _NAME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(\.\d+)?([+-]\d\d:\d\d)")
 _MAX = sys.float_info.max
-_BOUNDS = ("min_diff", "max_diff")
 
 
 class PartsError(InvalidArgumentError):
@@ -101,16 +100,13 @@ def span_of(parts: Mapping[int, Checkpoint]) -> str | None:
 
 
 def added_up(parts: Mapping[int, Checkpoint]) -> list[Any]:
-    """Returns the tables of the whole group, computed as the sum of their parts.
-
-    A queue keeps its `max_size`, as it does when a table is divided. If every part has
-    `min_size_to_sample` 1, so has the table of the group.
+    """Returns the tables of the whole group, which `whole_of` makes of their parts.
 
     Returns:
       `PriorityTableCheckpoint` messages, with the signatures that were saved.
     """
     tables = [configs_of(part) for part in parts.values()]
-    return [_sum([configs[name] for configs in tables]) for name in tables[0]]
+    return [whole_of([configs[name] for configs in tables]) for name in tables[0]]
 
 
 def allowance_of(parts: Mapping[int, Checkpoint]) -> dict[str, float]:
@@ -147,40 +143,6 @@ def configs_of(part: Checkpoint) -> dict[str, Any]:
     """Returns the tables of a checkpoint, as it has them, by name."""
     configs = [protos.PriorityTableCheckpoint.FromString(it) for it in part._stored.configs()]
     return {config.table_name: config for config in configs}
-
-
-def _sum(parts: Sequence[Any]) -> Any:
-    whole = protos.PriorityTableCheckpoint()
-    whole.CopyFrom(parts[0])
-    limiter = whole.rate_limiter
-    min_sizes = [it.rate_limiter.min_size_to_sample for it in parts]
-    limiter.min_size_to_sample = sum(min_sizes) if max(min_sizes) > 1 else 1
-    for name in _BOUNDS:
-        values = [getattr(it.rate_limiter, name) for it in parts]
-        # The largest floats mean no bound.
-        setattr(limiter, name, max(min(sum(values), _MAX), -_MAX))
-    has_limit = all(it.max_bytes > 0 for it in parts)
-    whole.max_bytes = sum(it.max_bytes for it in parts) if has_limit else 0
-    sizes = [it.max_size for it in parts]
-    whole.max_size = max(sizes)
-    kept = [part_of(_numbers(whole), index, len(parts)).max_size for index in range(len(parts))]
-    if kept != sizes:
-        whole.max_size = sum(sizes)
-    return whole
-
-
-def _numbers(config: Any) -> TableNumbers:
-    limiter = config.rate_limiter
-    return TableNumbers(
-        name=config.table_name,
-        max_size=config.max_size,
-        max_bytes=None,
-        max_times_sampled=config.max_times_sampled,
-        samples_per_insert=limiter.samples_per_insert,
-        min_size_to_sample=limiter.min_size_to_sample,
-        min_diff=limiter.min_diff,
-        max_diff=limiter.max_diff,
-    )
 
 
 def _shards_in(path: pathlib.Path) -> list[pathlib.Path]:
@@ -256,12 +218,21 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterato
     for name in sorted(set(found) ^ set(wanted)):
         yield name, "is in one only of"
     for name in found:
-        mine, theirs = found[name], wanted[name]
-        for field in ("sampler", "remover", "max_times_sampled", "signature"):
-            if getattr(mine, field) != getattr(theirs, field):
+        mine, theirs = _undivided(found[name]), _undivided(wanted[name])
+        for field in mine:
+            if mine[field] != theirs[field]:
                 yield name, f"has another {field} in"
-        if mine.rate_limiter.samples_per_insert != theirs.rate_limiter.samples_per_insert:
-            yield name, "has another samples_per_insert in"
+
+
+def _undivided(config: Any) -> dict[str, Any]:
+    """The settings that all parts of a table have in common, without counters."""
+    settings = part_of(config, 0, 1)
+    values = [
+        (field.name, getattr(message, field.name))
+        for message in (settings, settings.rate_limiter)
+        for field in message.DESCRIPTOR.fields
+    ]
+    return {name: it for name, it in values if name not in (*DIVIDED, "rate_limiter")}
 
 
 def _taken_at(part: Checkpoint) -> float | None:

@@ -26,7 +26,7 @@ from reverb.cluster.shard import Shard
 from reverb.cluster.shard_calls import move_items, set_map
 from reverb.cluster.shard_tables import serialize_tables, tables_as_values, tables_from_values
 from reverb.cluster.split_table import check_parts
-from reverb.cluster.table_part import TablePart
+from reverb.cluster.table_part import take_numbers
 from reverb.command import group_parts, text
 from reverb.command.group_parts import PartsError
 from reverb.command.progress import Progress
@@ -181,10 +181,10 @@ def _reshard_group(
     parts = {index: read(source.path_of(index)) for index in source.parts}
     infos = [protos.TableInfo.FromString(it) for it in tables_from_values(source.tables)]
     of_group = {info.name: info for info in infos}
-    configs = [
-        _with_numbers(it, of_group[it.table_name]) if it.table_name in of_group else it
-        for it in group_parts.added_up(parts)
-    ]
+    configs = group_parts.added_up(parts)
+    for table in configs:
+        if table.table_name in of_group:
+            take_numbers(table, of_group[table.table_name])
     group = _Group.of(parts, _whole(configs, config))
     names = {index: f"reshard.{index}" for index in range(num_shards)}
     with _moved(group, num_shards, slots, out, names, progress) as (targets, num_items):
@@ -336,24 +336,24 @@ def _times(client: Any, table: str) -> tuple[np.ndarray, np.ndarray]:
 # ---- Tables --------------------------------------------------------------------------------------
 
 
-def _part(table: Table, index: int, num_shards: int) -> TablePart:
+def _part(table: Table, index: int, num_shards: int) -> Any:
     return check_parts(table, index, num_shards, is_coordinated=True)
 
 
-def _roomy(table: Table, part: TablePart, allowance: float) -> Table:
+def _roomy(table: Table, part: Any, allowance: float) -> Table:
     """The part of a table, without a limit of items or memory, while items are added.
 
     Adding items does not move the cursor of its limiter: it is 0, and the lower bound, if there is
     one, is `allowance` below. `_fit` keeps this distance when it sets the real bounds.
     """
-    samples_per_insert = table.info.rate_limiter_info.samples_per_insert
-    if 0 < samples_per_insert == table.info.max_times_sampled:
+    bounds = part.rate_limiter
+    if 0 < bounds.samples_per_insert == part.max_times_sampled:
         # In a queue, every item may be sampled, in whichever shard it is.
         allowance = _MAX_ALLOWANCE
     limiter = rate_limiters.RateLimiter(
-        samples_per_insert=samples_per_insert,
-        min_size_to_sample=part.min_size_to_sample,
-        min_diff=-_NO_BOUND if part.min_diff <= -_NO_BOUND else -allowance,
+        samples_per_insert=bounds.samples_per_insert,
+        min_size_to_sample=bounds.min_size_to_sample,
+        min_diff=-_NO_BOUND if bounds.min_diff <= -_NO_BOUND else -allowance,
         max_diff=_NO_BOUND,
     )
     return table.replace(max_size=_MAX_SIZE, max_bytes=_MAX_BYTES, rate_limiter=limiter)
@@ -367,24 +367,20 @@ def _fit(table: Table, targets: Mapping[int, Server]) -> None:
         now = server.status().tables[table.name]
         too_many += max(now.items - part.max_size, 0)
         largest = max(largest, now.items)
-        waits = arguments_of(table.internal_settings)["when_full"] == "wait"
-        fits = waits or part.max_bytes is None or now.bytes <= part.max_bytes
+        arguments = arguments_of(part)
+        max_bytes = arguments["max_bytes"]
+        fits = arguments["when_full"] == "wait" or max_bytes is None or now.bytes <= max_bytes
         server.localhost_client().configure_table(
             table.name,
             max_size=max(part.max_size, now.items),
-            max_bytes=part.max_bytes if fits else None,
-            rate_limiter=rate_limiters.RateLimiter(
-                samples_per_insert=table.info.rate_limiter_info.samples_per_insert,
-                min_size_to_sample=part.min_size_to_sample,
-                min_diff=part.min_diff,
-                max_diff=part.max_diff,
-            ),
+            max_bytes=max_bytes if fits else None,
+            rate_limiter=arguments["rate_limiter"],
         )
         if not fits:
             _tell(
                 "warning",
                 f"table {table.name} of shard {index} takes {text.bytes_(now.bytes)}, and its part "
-                f"of max_bytes is {text.bytes_(part.max_bytes or 0)}: the new server drops what is "
+                f"of max_bytes is {text.bytes_(max_bytes or 0)}: the new server drops what is "
                 "too much when it loads",
             )
     if too_many:
@@ -425,15 +421,6 @@ def _values(directory: Directory, tables: Sequence[Table]) -> list[dict[str, Any
     """The tables of a group in the form of its manifest."""
     directory.set_tables(0, serialize_tables(tables))
     return tables_as_values(directory.to_proto())
-
-
-def _with_numbers(config: Any, info: Any) -> Any:
-    """A config with the numbers of a `TableInfo` message."""
-    config.max_size, config.max_bytes = info.max_size, info.max_bytes
-    config.max_times_sampled = info.max_times_sampled
-    for name in ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff"):
-        setattr(config.rate_limiter, name, getattr(info.rate_limiter_info, name))
-    return config
 
 
 def _tables_of_config(path: pathlib.Path | None) -> list[Table] | None:

@@ -174,13 +174,14 @@ def check_server_name(name: str) -> None:
 def check_unix_path(path: str | os.PathLike[str]) -> None:
     """Raises `InvalidArgumentError` if no Unix socket can have the path."""
 
-def table_part(
-    table: Any, index: int, num_shards: int
-) -> tuple[int, int | None, int, float, float]:
-    """The fields of a `TablePart`, from a `TableNumbers`."""
+def table_part(table: bytes, index: int, num_shards: int) -> bytes:
+    """The part of a shard; all are `PriorityTableCheckpoint` messages."""
 
-def table_narrowness(table: Any, num_shards: int) -> tuple[str | None, str | None]:
-    """An error and a warning about the parts of a `TableNumbers`."""
+def table_whole(parts: list[bytes]) -> bytes | None:
+    """The table that has these parts; `None` without parts."""
+
+def table_narrowness(table: bytes, num_shards: int) -> tuple[str | None, str | None]:
+    """An error and a warning about the rate limiters of the parts."""
 
 # --- Tokens and certificates ----------------------------------------------------------------------
 
@@ -288,8 +289,12 @@ class Client:
         names: ColumnNames,
         priorities: dict[str, float],
         removal_priorities: dict[str, float] | None,
+        is_sequence: bool = False,
     ) -> None:
-        """Inserts one step as one item per table; returns when every item is confirmed."""
+        """Inserts one item per table; returns when every item is confirmed.
+
+        The leaves are those of a step, or of a sequence, `[T, ...]`; `T` may differ between leaves.
+        """
     def insert_batch(
         self,
         leaves: Sequence[Any],
@@ -302,17 +307,6 @@ class Client:
         All arrays must have the same length.
 
         Returns their keys, those of one row side by side; none for a group of servers.
-        """
-    def insert_sequence(
-        self,
-        leaves: Sequence[Any],
-        names: ColumnNames,
-        priorities: dict[str, float],
-        removal_priorities: dict[str, float] | None,
-    ) -> None:
-        """Inserts leaves `[T, ...]` as one item per table; returns when every item is confirmed.
-
-        `T` may differ between leaves.
         """
     def writer(
         self,
@@ -474,6 +468,7 @@ class AsyncClient:
         names: ColumnNames,
         priorities: dict[str, float],
         removal_priorities: dict[str, float] | None,
+        is_sequence: bool = False,
     ) -> Call | None: ...
     def insert_batch(
         self,
@@ -483,14 +478,6 @@ class AsyncClient:
         priorities: Mapping[str, NDArray[np.float64]],
         removal_priorities: dict[str, NDArray[np.float64]] | None,
     ) -> Call | NDArray[np.uint64]: ...
-    def insert_sequence(
-        self,
-        insertion: Insertion,
-        leaves: Sequence[Any],
-        names: ColumnNames,
-        priorities: dict[str, float],
-        removal_priorities: dict[str, float] | None,
-    ) -> Call | None: ...
     def sample_batch(self, request: Any) -> Call | BatchAnswer: ...
     def batch_arrival(self, ahead: BatchesAhead) -> Call | None:
         """Waits until `next` of these batches would return or raise at once."""

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import reverb
-from reverb import aio, errors
+from reverb import aio, errors, testing
 from support.aio_tables import tables
 from support.hosts import HOSTS
 from support.programs import Program
@@ -195,14 +195,7 @@ def test_an_iterator_is_for_one_task(run):
 
 def test_cancelled_inserts_and_flushes_leave_the_client_usable(start, path):
     limiter = reverb.rate_limiters.Queue(1)
-    table = reverb.Table(
-        "full",
-        sampler=reverb.selectors.Fifo(),
-        remover=reverb.selectors.Fifo(),
-        max_size=100,
-        max_times_sampled=1,
-        rate_limiter=limiter,
-    )
+    table = testing.table("full", max_size=100, max_times_sampled=1, rate_limiter=limiter)
     server = start(table)
     address = f"{HOSTS[path]}:{server.port}"
 

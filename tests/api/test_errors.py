@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The classes of errors: both their parents, and pickling them."""
 
+import pathlib
 import pickle
+import re
 
 import pytest
 
 import reverb
 from reverb import errors
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 PARENTS = {
     "CancelledError": RuntimeError,
@@ -37,6 +41,12 @@ def test_existing_except_clauses_still_catch(name, parent):
 
 def test_the_table_above_is_complete():
     assert set(PARENTS) | {"ReverbError"} == set(errors.__all__)
+
+
+def test_the_core_raises_all_of_them():
+    source = (ROOT / "reverb/core/bindings/src/error.rs").read_text()
+    raised = re.findall(r"import_exception!\(reverb\.errors, (\w+)\);", source)
+    assert set(raised) == set(PARENTS)
 
 
 def test_a_missing_table_is_what_writers_and_servers_raised():

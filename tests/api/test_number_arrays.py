@@ -8,8 +8,7 @@ import pytest
 import reverb
 from reverb import testing
 from reverb._checks.number_arrays import as_array, as_numbers
-
-EXTENSIONS = ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4", "uint4"]
+from support.dtypes import EXTENSIONS
 
 
 def raw_and_known(name):

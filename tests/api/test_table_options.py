@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each option of a table reaches the core, copies, configs and checkpoints.
+"""Each option of a table reaches the core, copies, configs, checkpoints and shards.
 
 Fails for an option that was forgotten somewhere; CONTRIBUTING.md has the recipe.
 """
@@ -12,6 +12,7 @@ import pytest
 import reverb
 from reverb import checkpointers, testing
 from reverb._server.table import arguments_of
+from reverb.cluster.table_part import DIVIDED, part_of
 from reverb.specs import TensorSpec
 
 # Another value than the default of `testing.table`.
@@ -58,6 +59,15 @@ def test_a_config_gives_it(make):
     table.signature.CopyFrom(settings.signature)
     settings.signature.SetInParent()
     assert table == settings
+
+
+def test_shards_divide_it_only_if_that_is_listed(make):
+    whole = make().internal_settings
+    part = part_of(whole, 1, 3)
+    for mine, theirs in ((part, whole), (part.rate_limiter, whole.rate_limiter)):
+        for field in mine.DESCRIPTOR.fields:
+            if field.name not in (*DIVIDED, "rate_limiter"):
+                assert getattr(mine, field.name) == getattr(theirs, field.name)
 
 
 def test_a_checkpoint_restores_it_or_tells_that_it_differs(make, option, tmp_path, capfd):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import reverb
+from reverb import testing
 
 
 @pytest.fixture
@@ -12,13 +13,7 @@ def shards(start):
     """A shard on this machine, and one that its address does not show to be; and the address."""
 
     def table():
-        return reverb.Table(
-            "t",
-            reverb.selectors.Uniform(),
-            reverb.selectors.Fifo(),
-            10_000,
-            reverb.rate_limiters.MinSize(1),
-        )
+        return testing.table("t", sampler=reverb.selectors.Uniform(), max_size=10_000)
 
     near, far = start(table()), start(table())
     clients = [reverb.Client(f"localhost:{server.port}") for server in (near, far)]
@@ -67,15 +62,7 @@ def test_least_loaded_writers_spread(shards):
 
 def test_a_writer_goes_on_at_another_shard_after_its_patience(shards, start):
     clients, address = shards
-    server = start(
-        reverb.Table(
-            "t",
-            reverb.selectors.Uniform(),
-            reverb.selectors.Fifo(),
-            10_000,
-            reverb.rate_limiters.MinSize(1),
-        )
-    )
+    server = start(testing.table("t", sampler=reverb.selectors.Uniform(), max_size=10_000))
     client = reverb.Client(
         f"{address},127.1:{server.port}?failover_after_s=0.3", connect_timeout_s=20
     )

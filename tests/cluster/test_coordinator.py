@@ -185,11 +185,9 @@ def test_a_queue_keeps_its_size_in_each_shard_when_it_changes(group):
 
 def test_a_change_is_told_in_the_numbers_of_the_group(group):
     servers, address = group(
-        lambda: reverb.Table(
+        lambda: testing.table(
             "p",
-            reverb.selectors.Prioritized(1.0),
-            reverb.selectors.Fifo(),
-            max_size=1_000,
+            sampler=reverb.selectors.Prioritized(1.0),
             rate_limiter=reverb.rate_limiters.SampleToInsertRatio(2.0, 100, 400.0),
         )
     )

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import reverb
+from reverb import testing
 from support.waiting import DEADLINE_S
 
 NUM_SHARDS = 4
@@ -16,13 +17,7 @@ KINDS = ["trajectory", "batched", "sequence", "structured", "legacy"]
 
 
 def table(max_size=1_000):
-    return reverb.Table(
-        "t",
-        reverb.selectors.Uniform(),
-        reverb.selectors.Fifo(),
-        max_size,
-        reverb.rate_limiters.MinSize(1),
-    )
+    return testing.table("t", sampler=reverb.selectors.Uniform(), max_size=max_size)
 
 
 class Group:

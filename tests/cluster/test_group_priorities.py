@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import reverb
+from reverb import testing
 from reverb.errors import InvalidArgumentError
 from support.waiting import wait_until
 
@@ -17,17 +18,7 @@ def group_of(make_sampler):
     with contextlib.ExitStack() as stack:
         servers = [
             stack.enter_context(
-                reverb.Server(
-                    [
-                        reverb.Table(
-                            "t",
-                            sampler=make_sampler(),
-                            remover=reverb.selectors.Fifo(),
-                            max_size=100,
-                            rate_limiter=reverb.rate_limiters.MinSize(1),
-                        )
-                    ]
-                )
+                reverb.Server([testing.table("t", sampler=make_sampler(), max_size=100)])
             )
             for _ in range(2)
         ]

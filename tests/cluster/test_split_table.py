@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import reverb
 from reverb._server.table import arguments_of
 from reverb.cluster import split_table
-from reverb.cluster.table_part import TableNumbers, narrowness, part_of
+from reverb.cluster.table_part import DIVIDED, narrowness, part_of, whole_of
 from reverb.errors import InvalidArgumentError
 
 MAX = sys.float_info.max
@@ -28,18 +28,12 @@ def table(limiter=None, sampler=None, **options):
     )
 
 
-def numbers(**given):
-    default = {
-        "name": "t",
-        "max_size": 1000,
-        "max_bytes": None,
-        "max_times_sampled": 0,
-        "samples_per_insert": 1.0,
-        "min_size_to_sample": 1,
-        "min_diff": -MAX,
-        "max_diff": MAX,
-    }
-    return TableNumbers(**default | given)
+def numbers(max_size=1000, max_bytes=None, **limiter):
+    """Settings of a table with these numbers."""
+    unbounded = {"samples_per_insert": 1.0, "min_size_to_sample": 1}
+    unbounded |= {"min_diff": -MAX, "max_diff": MAX}
+    limiter = reverb.rate_limiters.RateLimiter(**unbounded | limiter)
+    return table(limiter, max_size=max_size, max_bytes=max_bytes).internal_settings
 
 
 reals = st.floats(-1e9, 1e9) | st.integers(-(10**9), 10**9).map(float)
@@ -75,27 +69,46 @@ def test_the_parts_keep_what_the_table_promises(limiter, max_size, max_bytes, nu
     whole = numbers(**limiter, max_size=max_size, max_bytes=max_bytes)
     shards = range(num_shards) if num_shards <= 70 else [0, 1, 2000, 4095]
     parts = [part_of(whole, index, num_shards) for index in shards]
+    limiters_of_parts = [part.rate_limiter for part in parts]
     assert {part.max_size for part in parts} == {-(-max_size // num_shards)}
     if max_bytes is not None:
         assert num_shards * parts[0].max_bytes <= max_bytes
-    assert all(part.min_size_to_sample >= 1 for part in parts)
-    low, high = whole.min_diff, whole.max_diff
+    assert all(part.min_size_to_sample >= 1 for part in limiters_of_parts)
+    low, high = whole.rate_limiter.min_diff, whole.rate_limiter.max_diff
     if low == -MAX:
-        assert {part.min_diff for part in parts} == {-MAX}
+        assert {part.min_diff for part in limiters_of_parts} == {-MAX}
     if high == MAX:
-        assert {part.max_diff for part in parts} == {MAX}
+        assert {part.max_diff for part in limiters_of_parts} == {MAX}
     if len(parts) < num_shards:
         return
-    min_sizes = sum(part.min_size_to_sample for part in parts)
-    assert min_sizes == max(whole.min_size_to_sample, num_shards)
+    min_sizes = sum(part.min_size_to_sample for part in limiters_of_parts)
+    assert min_sizes == max(whole.rate_limiter.min_size_to_sample, num_shards)
     error = 1e-9 * max(abs(low), abs(high), 1.0)
     if low != -MAX:
         # The sum of the bounds is within the bounds, to the last bit, and not much narrower.
-        surplus = math.fsum([*(part.min_diff for part in parts), -low])
+        surplus = math.fsum([*(part.min_diff for part in limiters_of_parts), -low])
         assert 0 <= surplus <= error
     if high != MAX:
-        surplus = math.fsum([*(part.max_diff for part in parts), -high])
+        surplus = math.fsum([*(part.max_diff for part in limiters_of_parts), -high])
         assert -error <= surplus <= 0
+
+
+@settings(deadline=None)
+@given(limiter=limiters(), max_size=st.integers(1, 2**31 - 1), num_shards=st.integers(1, 7))
+def test_parts_add_up_to_a_table_that_has_them(limiter, max_size, num_shards):
+    whole = numbers(**limiter, max_size=max_size, max_bytes=4096)
+    again = whole_of([part_of(whole, index, num_shards) for index in range(num_shards)])
+    assert 0 <= again.max_size - max_size < num_shards
+    assert 0 <= whole.max_bytes - again.max_bytes < num_shards
+    # The parts have their room around cursors, which may be much larger than a bound.
+    error = 1e-12 * (1.0 + limiter["samples_per_insert"] * limiter["min_size_to_sample"])
+    for name in ("min_diff", "max_diff"):
+        found = getattr(again.rate_limiter, name)
+        assert found == pytest.approx(limiter[name], rel=1e-9, abs=error)
+    for name in {*DIVIDED, "rate_limiter"} & set(whole.DESCRIPTOR.fields_by_name):
+        again.ClearField(name)
+        whole.ClearField(name)
+    assert again == whole
 
 
 @settings(deadline=None)
@@ -113,14 +126,14 @@ def test_whole_numbers_and_free_inserts_stay_in_the_bounds(spi, min_size, buffer
         min_diff=float(offset - buffer),
         max_diff=float(offset + buffer),
     )
-    parts = [part_of(whole, index, num_shards) for index in range(num_shards)]
+    parts = [part_of(whole, index, num_shards).rate_limiter for index in range(num_shards)]
     assert all(part.min_diff.is_integer() and part.max_diff.is_integer() for part in parts)
-    assert sum(part.min_diff for part in parts) == whole.min_diff
-    assert sum(part.max_diff for part in parts) == whole.max_diff
+    assert sum(part.min_diff for part in parts) == whole.rate_limiter.min_diff
+    assert sum(part.max_diff for part in parts) == whole.rate_limiter.max_diff
     if min_size >= num_shards:
         # A table takes min_size_to_sample items in any case.
         highest = [max(part.max_diff, spi * part.min_size_to_sample) for part in parts]
-        assert sum(highest) <= whole.max_diff
+        assert sum(highest) <= whole.rate_limiter.max_diff
 
 
 @settings(deadline=None)
@@ -128,12 +141,13 @@ def test_whole_numbers_and_free_inserts_stay_in_the_bounds(spi, min_size, buffer
 def test_parts_that_are_accepted_do_not_lock_up(limiter, num_shards):
     whole = numbers(**limiter)
     error, _ = narrowness(whole, num_shards)
-    if error is not None or whole.is_open_below or whole.is_open_above:
+    low, high = whole.rate_limiter.min_diff, whole.rate_limiter.max_diff
+    if error is not None or low == -MAX or high == MAX:
         return
-    spi = whole.samples_per_insert
+    spi = whole.rate_limiter.samples_per_insert
     for index in range(num_shards):
-        part = part_of(whole, index, num_shards)
-        if all(it.is_integer() for it in (spi, whole.min_diff, whole.max_diff)):
+        part = part_of(whole, index, num_shards).rate_limiter
+        if all(it.is_integer() for it in (spi, low, high)):
             # The largest cursor that no insert may leave lets a sample through.
             assert part.max_diff - spi + 1 - 1 >= part.min_diff
         else:
@@ -148,7 +162,7 @@ def test_the_number_that_would_do_does(limiter, num_shards):
         if text is None:
             continue
         wanted = float(text.rpartition(" would do")[0].rpartition(" ")[2]) * 1.00001 + num_shards
-        wider = numbers(**limiter | {"max_diff": whole.min_diff + wanted})
+        wider = numbers(**limiter | {"max_diff": whole.rate_limiter.min_diff + wanted})
         assert narrowness(wider, num_shards)[at] is None
         assert narrowness(wider, num_shards)[0] is None
 

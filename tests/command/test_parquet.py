@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from support.command_items import BFLOAT16, assert_same, make_item, strings, tables_of_items
+from support.command_items import (
+    BFLOAT16,
+    assert_exported,
+    assert_read_back,
+    make_item,
+    strings,
+    tables_of_items,
+)
 
 REASON = "pyarrow is not installed; it comes with the extra `test`"
 pyarrow = pytest.importorskip("pyarrow", reason=REASON)
@@ -54,27 +61,14 @@ def test_all_dtypes_and_a_squeezed_column_make_a_round_trip(run, everything, tmp
     assert run("export", everything.address, *options, "--output", out)[0] == 0
     assert len(list(out.glob("*.parquet"))) == 3
     items = read_back(out)
-    assert [item["item/priority"] for item in items] == everything.priorities
-    keys = [sample.info.key for sample in everything.client.scan("replay")]
-    assert [item["item/key"] for item in items] == keys
-    for item, inserted in zip(items, everything.inserted, strict=True):
-        assert {name for name in item if not name.startswith("item/")} == set(inserted)
-        for name, expected in inserted.items():
-            assert_same(item[name], expected)
+    assert_exported(items, everything)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(items=tables_of_items())
 def test_any_items_come_back(export_items, items):
     found = read_back(export_items(items, "parquet") / "part-00000.parquet")
-    assert len(found) == len(items)
-    for read, item in zip(found, items, strict=True):
-        assert read["item/key"] == item.key
-        assert read["item/priority"] == item.priority
-        assert read["item/times_sampled"] == item.times_sampled
-        assert read["item/inserted_at"] == item.inserted_at
-        for i, column in enumerate(item.columns):
-            assert_same(read[f"column_{i}"], column)
+    assert_read_back(found, items)
 
 
 def test_rows_are_lists_and_inner_dimensions_lists_of_fixed_size(export_items):

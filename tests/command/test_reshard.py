@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import reverb
-from reverb import command
+from reverb import command, testing
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import Directory
 from reverb.cluster.shard_tables import serialize_tables, tables_as_values
@@ -31,11 +31,8 @@ SIGNATURE = {"number": np.zeros([1], np.int64), "data": np.zeros([1, 3], np.floa
 
 def make_tables():
     return [
-        reverb.Table(
-            "table",
+        testing.table(
             sampler=reverb.selectors.Prioritized(0.5),
-            remover=reverb.selectors.Fifo(),
-            max_size=1000,
             rate_limiter=reverb.rate_limiters.SampleToInsertRatio(4.0, 10, 400.0),
             signature=SIGNATURE,
         ),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import reverb
-from reverb import command
+from reverb import command, testing
 from reverb.cluster import Shard, group_checkpoint
 from reverb.core import protos
 from support.reverb_server import QUEUE
@@ -31,14 +31,10 @@ tables: {
 )
 
 
-def make_tables(max_size=1000, exponent=0.5):
+def make_tables(max_size=1000, exponent=0.5, when_full="remove"):
     return [
-        reverb.Table(
-            "table",
-            sampler=reverb.selectors.Prioritized(exponent),
-            remover=reverb.selectors.Fifo(),
-            max_size=max_size,
-            rate_limiter=reverb.rate_limiters.MinSize(1),
+        testing.table(
+            sampler=reverb.selectors.Prioritized(exponent), max_size=max_size, when_full=when_full
         ),
         reverb.Table.queue("queue", 100),
     ]
@@ -358,14 +354,19 @@ class TestRefusals:
         told = refused(tmp_path / "other" / "shard-0", root / "shard-1", root / "shard-2")
         assert "is of a group of 2" in told
 
-    def test_two_groups_of_an_earlier_release(self, root, refused, tmp_path, without_place):
+    @pytest.mark.parametrize(
+        ("option", "field"), [({"exponent": 0.7}, "sampler"), ({"when_full": "wait"}, "when_full")]
+    )
+    def test_two_groups_of_an_earlier_release(
+        self, root, refused, tmp_path, without_place, option, field
+    ):
         other = tmp_path / "other"
-        with running(other, 3, tables=lambda: make_tables(exponent=0.7)) as (client, _):
+        with running(other, 3, tables=lambda: make_tables(**option)) as (client, _):
             client.checkpoint()
         without_place(root)
         without_place(other)
         told = refused(root / "shard-0", other / "shard-1", root / "shard-2")
-        assert "not of one group: table table has another sampler in shard 1" in told
+        assert f"not of one group: table table has another {field} in shard 1" in told
 
     def test_a_directory_that_has_both_kinds(self, root, refused):
         with running(root, 3) as (_, servers):

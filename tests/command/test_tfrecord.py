@@ -13,7 +13,15 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import HealthCheck, given, settings
 
-from support.command_items import BFLOAT16, assert_same, make_item, strings, tables_of_items
+from support.command_items import (
+    BFLOAT16,
+    assert_exported,
+    assert_read_back,
+    assert_same,
+    make_item,
+    strings,
+    tables_of_items,
+)
 
 KINDS = {"bytes_list": "TYPE_BYTES", "float_list": "TYPE_FLOAT", "int64_list": "TYPE_INT64"}
 
@@ -108,31 +116,14 @@ def test_all_dtypes_and_a_squeezed_column_make_a_round_trip(
     options = ("--table=replay", "--format=tfrecord", "--shard-items=4")
     assert run("export", everything.address, *options, "--output", out)[0] == 0
     items = read_back(example_class, out)
-    assert [item["item/priority"] for item in items] == everything.priorities
-    keys = [sample.info.key for sample in everything.client.scan("replay")]
-    assert [item["item/key"] for item in items] == keys
-    for item, inserted in zip(items, everything.inserted, strict=True):
-        assert {name for name in item if not name.startswith("item/")} == set(inserted)
-        for name, expected in inserted.items():
-            assert_same(item[name], expected)
+    assert_exported(items, everything)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(items=tables_of_items())
 def test_any_items_come_back(export_items, example_class, items):
     found = read_back(example_class, export_items(items, "tfrecord"), check=False)
-    assert len(found) == len(items)
-    for read, item in zip(found, items, strict=True):
-        assert read["item/key"] == item.key
-        assert read["item/priority"] == item.priority
-        assert read["item/times_sampled"] == item.times_sampled
-        assert read["item/inserted_at"] == item.inserted_at
-        for i, column in enumerate(item.columns):
-            # The number of empty rows is not stored.
-            if column.size:
-                assert_same(read[f"column_{i}"], column)
-            else:
-                assert read[f"column_{i}"].size == 0
+    assert_read_back(found, items, empty_rows=False)  # Their number is not stored.
 
 
 @pytest.mark.parametrize("power", range(63))

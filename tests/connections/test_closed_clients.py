@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import reverb
-from reverb import errors
+from reverb import errors, testing
 from support.hosts import HOSTS, on_both_hosts
 from support.waiting import DEADLINE_S, Background, wait_until
 
@@ -22,13 +22,7 @@ def server(start):
     """A server with a queue, and a table that everybody may sample."""
     return start(
         reverb.Table.queue("queue", 2),
-        reverb.Table(
-            "table",
-            reverb.selectors.Fifo(),
-            reverb.selectors.Fifo(),
-            100,
-            reverb.rate_limiters.MinSize(1),
-        ),
+        testing.table(max_size=100),
     )
 
 

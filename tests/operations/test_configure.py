@@ -14,6 +14,7 @@ import pytest
 
 import reverb
 from reverb import errors, testing
+from reverb.cluster.shard_tables import part_settings
 from reverb.core import protos
 from support.hosts import on_both_hosts
 from support.waiting import Background, wait_until
@@ -85,6 +86,17 @@ class TestEverySetting:
             before = served.server._tables[0].internal_settings
             served.client.configure_table("replay", **{setting: CHANGES[setting]()})
             assert served.server._tables[0].internal_settings != before
+
+    def test_a_shard_that_starts_again_gets_it(self, setting):
+        def make():
+            return Served("127.0.0.1", sampler=reverb.selectors.Prioritized(0.8))
+
+        with make() as changed, make() as started:
+            changed.client.configure_table("replay", **{setting: CHANGES[setting]()})
+            [table] = changed.server._tables
+            _, part = part_settings(table.internal_table.info(), 0, 1)
+            started.server.configure_tables({"replay": part.change_from(())})
+            assert started.server._tables[0].internal_settings == table.internal_settings
 
 
 @on_both_hosts

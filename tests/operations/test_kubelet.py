@@ -109,22 +109,12 @@ def restart_under_load(kubelet, *roles, rounds=1):
             assert told == []
             kubelet.start_again()
             kubelet.wait_until_ready()
-            everybody_goes_round(clients)
+            clients.wait_until_all_go_round()
         outcome = clients.stop()
     lines = [line for error in outcome.errors for line in error.splitlines()]
     assert [line for line in lines if "by now. The server cannot be reached" not in line] == []
     assert outcome.confirmed["replay"]
     assert collections.Counter(values(kubelet)) == collections.Counter(outcome.confirmed["replay"])
-
-
-def everybody_goes_round(clients):
-    before = clients.rounds()
-
-    def all_are_further():
-        now = clients.rounds()
-        return all(now[role] > rounds for role, rounds in before.items())
-
-    wait_until(all_are_further)
 
 
 def test_the_grace_period_covers_sleep_drain_and_checkpoint(pod):

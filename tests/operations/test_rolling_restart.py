@@ -37,22 +37,12 @@ def restart_under_load(servers, rounds, *roles):
         for _ in range(rounds):
             for server in servers:
                 server.stop()
-                everybody_goes_round(clients)  # Served by the other one, if there is one.
+                clients.wait_until_all_go_round()  # Served by the other one, if there is one.
                 server.start()
-                everybody_goes_round(clients)
+                clients.wait_until_all_go_round()
         outcome = clients.stop()
     account_for(servers, outcome)
     return outcome
-
-
-def everybody_goes_round(clients):
-    before = clients.rounds()
-
-    def all_are_further():
-        now = clients.rounds()
-        return all(now[role] > rounds for role, rounds in before.items())
-
-    wait_until(all_are_further)
 
 
 def account_for(servers, outcome):
@@ -155,6 +145,6 @@ def test_clients_of_one_server_wait_until_it_is_back(servers, rounds):
     with load(server.address, FEW_WRITERS, FEW_SAMPLERS) as clients:
         for _ in range(rounds):
             server.restart()
-            everybody_goes_round(clients)
+            clients.wait_until_all_go_round()
         outcome = clients.stop()
     account_for(servers[:1], outcome)

@@ -63,6 +63,9 @@ def test_an_adapter_has_all_its_places(adapter):
     (page,) = (ROOT / "docs" / "howto").glob(f"*{name}.md")
     for start in ("README.md", "docs/index.md"):
         assert f"howto/{page.name})" in (ROOT / start).read_text(encoding="utf-8")
+    assert f"({page.name})" in (ROOT / "docs" / "howto" / "index.md").read_text(encoding="utf-8")
+    index = (ROOT / "docs" / "reference" / "index.rst").read_text(encoding="utf-8")
+    assert f"   {adapter}\n" in index
     assert (ROOT / "docs" / "reference" / f"{adapter}.rst").is_file()
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     if (ROOT / "tests" / "adapters" / adapter).is_dir():
@@ -70,7 +73,7 @@ def test_an_adapter_has_all_its_places(adapter):
         assert re.search(rf"^INTEGRATION_ENVS := .*\b{name}-", makefile, re.MULTILINE)
     else:
         assert any((ROOT / "tests" / f"with_{adapter}").glob("test_*.py"))
+        assert f"`with_{adapter}/`" in (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
         assert re.search(rf"^test-{name}: ", makefile, re.MULTILINE)
         assert re.search(rf"\btest-{name}\b", makefile.split("\ntest-all: ")[1].split("\n\n")[0])
-        texts = (ROOT / "tests" / "package" / "test_missing_libraries.py").read_text("utf-8")
-        assert f'"{adapter}": ' in texts
+        assert re.search(rf"^\.PHONY: .*\btest-{name}\b", makefile, re.MULTILINE)

@@ -2,6 +2,7 @@
 """Adapters without their libraries: what they say, and that nobody needs them."""
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -13,16 +14,6 @@ else:
     from pip._vendor import tomli as tomllib
 
 ROOT = pathlib.Path(__file__).parents[2]
-
-# Adapters, and the modules that they need.
-LIBRARIES = {
-    "torch": "torch",
-    "jax": "jax",
-    "gymnasium": "gymnasium",
-    "ray": "ray",
-    "sb3": "stable_baselines3",
-    "torchrl": "torchrl",
-}
 
 PROGRAM = """
 import sys
@@ -38,6 +29,18 @@ except ModuleNotFoundError as error:
 def extras():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return project["optional-dependencies"]
+
+
+def libraries():
+    """Adapters and the modules that they need, without the libraries beside TensorFlow."""
+    names = sorted(path.parent.name for path in ROOT.glob("reverb/adapters/*/__init__.py"))
+    for name in names:
+        if not (ROOT / "tests" / "adapters" / name).is_dir():
+            (requirement,) = extras()[name]
+            yield name, re.split(r"[^\w-]", requirement)[0].replace("-", "_")
+
+
+LIBRARIES = dict(libraries())
 
 
 @pytest.mark.parametrize(("name", "module"), LIBRARIES.items())
@@ -67,6 +70,12 @@ def test_other_texts_name_the_requirement_of_the_extra(extra, source):
 def test_no_text_installs_an_extra_of_a_release():
     texts = [path for path in ROOT.glob("reverb/**/*.py") if "reverb-replay[" in path.read_text()]
     assert texts == []
+
+
+@pytest.mark.parametrize("module", LIBRARIES.values())
+def test_the_docs_are_built_without_them(module):
+    source = (ROOT / "docs" / "conf.py").read_text(encoding="utf-8")
+    assert f'"{module}",' in source.partition("_LIBRARIES = [")[2].partition("]")[0]
 
 
 def test_the_package_imports_none_of_them():

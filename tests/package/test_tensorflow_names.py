@@ -2,6 +2,8 @@
 """The names that need TensorFlow, where there is none, or one that will not do."""
 
 import json
+import pathlib
+import re
 import subprocess
 import sys
 
@@ -11,6 +13,13 @@ import reverb
 
 NAMES = sorted(reverb._TENSORFLOW_NAMES)
 MODULES = ["pattern_dataset", "tf_client", "tf_ops", "timestep_dataset", "trajectory_dataset"]
+
+
+def test_type_checkers_see_each_name_in_the_same_module():
+    source = pathlib.Path(reverb.__file__).read_text(encoding="utf-8")
+    seen = re.findall(r"^    from reverb\.([\w.]+) import (\w+) as \2$", source, re.MULTILINE)
+    assert reverb._TENSORFLOW_NAMES.items() <= {name: module for module, name in seen}.items()
+
 
 # Stands in for TensorFlow, as far as `reverb.tf_ops` looks before it hands over its ops.
 STAND_IN = """

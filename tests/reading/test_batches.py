@@ -27,16 +27,6 @@ SPEC = {
 }
 
 
-def table(name="table", **options):
-    kept = {
-        "sampler": item_selectors.Fifo(),
-        "remover": item_selectors.Fifo(),
-        "max_size": 1000,
-        "rate_limiter": rate_limiters.MinSize(1),
-    }
-    return reverb.Table(name, **(kept | options))
-
-
 def step(value):
     return {
         "action": np.int32(value),
@@ -90,8 +80,8 @@ class TestWholeBatches:
 
     def test_a_batch_that_can_never_be_says_why(self, serve):
         client = serve(
-            table("small", max_size=3, max_times_sampled=1),
-            table(
+            testing.table("small", max_size=3, max_times_sampled=1),
+            testing.table(
                 "ratio",
                 rate_limiter=rate_limiters.SampleToInsertRatio(1.0, 1, 2.0),
             ),
@@ -115,7 +105,7 @@ class TestWholeBatches:
         assert client.server_info()["queue"].current_size == 3
 
     def test_a_large_batch_comes_whole(self, serve):
-        client = serve(table())
+        client = serve(testing.table())
         client.insert([np.random.default_rng(0).random(100_000)], {"table": 1.0})
         batch = client.sample_batch("table", 20, partial=False)
         assert batch.data[0].shape == (20, 1, 100_000)
@@ -146,7 +136,7 @@ class TestWholeBatches:
 
 class TestGivenMemory:
     def test_the_batch_is_written_to_it(self, serve):
-        client = serve(table(signature=SPEC))
+        client = serve(testing.table(signature=SPEC))
         write(client, 4)
         out = empty(4)
         batch = client.sample_batch("table", 4, out=out)
@@ -156,7 +146,7 @@ class TestGivenMemory:
             np.testing.assert_array_equal(one, other)
 
     def test_the_info_too(self, serve):
-        client = serve(table())
+        client = serve(testing.table())
         write(client, 3)
         first = client.sample_batch("table", 3)
         out = reverb.ReplaySample(
@@ -176,7 +166,7 @@ class TestGivenMemory:
             client.sample_batch("table", 3, out=reverb.ReplaySample(every[:6], out.data))
 
     def test_the_buffer_protocol_will_do(self, serve):
-        client = serve(table())
+        client = serve(testing.table())
         client.insert([1.5], {"table": 1.0})
         values = array.array("d", [0.0, 0.0])
         client.sample_batch("table", 2, out=[memoryview(values).cast("B").cast("d", (2, 1))])
@@ -218,13 +208,13 @@ class TestGivenMemory:
         ],
     )
     def test_wrong_arrays(self, serve, column, text):
-        client = serve(table())
+        client = serve(testing.table())
         client.insert([1.0], {"table": 1.0})
         with pytest.raises(InvalidArgumentError, match=text):
             client.sample_batch("table", 2, out=[column])
 
     def test_wrong_nests(self, serve):
-        client = serve(table(signature=SPEC))
+        client = serve(testing.table(signature=SPEC))
         write(client, 2)
         with pytest.raises(TypeError, match=r'out\["reward"\] must be a NumPy array or .*str'):
             client.sample_batch("table", 2, out={**empty(2), "reward": "no"})
@@ -246,20 +236,20 @@ class TestGivenMemory:
             client.sample_batch("table", 2, out=reverb.ReplaySample(info, empty(2)))
 
     def test_strings_have_no_given_memory(self, serve):
-        client = serve(table())
+        client = serve(testing.table())
         client.insert(["text"], {"table": 1.0})
         with pytest.raises(InvalidArgumentError, match="a column of strings, which cannot be"):
             client.sample_batch("table", 2, out=[np.zeros((2, 1), object)])
 
     def test_some_columns(self, serve):
-        client = serve(table(signature=SPEC, max_times_sampled=1))
+        client = serve(testing.table(signature=SPEC, max_times_sampled=1))
         write(client, 2)
         out = {"obs": {"speed": np.zeros((2, 1, 2), np.float32)}}
         client.sample_batch("table", 2, out=out, columns=[("obs", "speed")])
         assert out["obs"]["speed"][1].tolist() == [[1, -1]]
 
     def test_it_grows_nothing(self, serve):
-        client = serve(table())
+        client = serve(testing.table())
         write(client, 64)
         first = client.sample_batch("table", 64)
         kept = id(first.data[0])
@@ -280,7 +270,7 @@ class TestColumns:
         ],
     )
     def test_only_these_come(self, serve, columns, nest):
-        client = serve(table(signature=SPEC))
+        client = serve(testing.table(signature=SPEC))
         write(client, 3)
         whole = client.sample_batch("table", 3, unpack_as_table_signature=True)
         some = client.sample_batch("table", 3, columns=columns, unpack_as_table_signature=True)
@@ -295,7 +285,7 @@ class TestColumns:
         assert len(flat_batch.data) == len(flat(some.data))
 
     def test_fewer_bytes_come(self, start):
-        server = start(table(), port=0)
+        server = start(testing.table(), port=0)
         client = reverb.Client(f"{REMOTE}:{server.port}")
         noise = np.random.default_rng(0).integers(0, 255, 1_000_000, np.uint8)
         writer = client.trajectory_writer(1)
@@ -314,7 +304,7 @@ class TestColumns:
         assert sent() - before > 1_000_000
 
     def test_wrong_columns(self, serve):
-        client = serve(table(signature=SPEC), table("unsigned"))
+        client = serve(testing.table(signature=SPEC), testing.table("unsigned"))
         write(client, 1)
         write(client, 1, "unsigned")
         text = "columns has 'nope', which is no column of table table; its columns are 'action'"
@@ -332,7 +322,7 @@ class TestColumns:
 
 class TestOwnMemory:
     def test_large_arrays_are_aligned_and_used_again(self, serve):
-        client = serve(table())
+        client = serve(testing.table())
         client.insert([np.zeros(1000, np.float32), np.zeros(3)], {"table": 1.0})
         starts = set()
         for _ in range(20):
@@ -343,14 +333,14 @@ class TestOwnMemory:
         assert len(starts) <= 2
 
     def test_batches_that_are_kept_stay(self, serve):
-        client = serve(table(sampler=item_selectors.Fifo(), max_times_sampled=1))
+        client = serve(testing.table(sampler=item_selectors.Fifo(), max_times_sampled=1))
         client.insert_batch([np.arange(4096.0).reshape(8, 512)], {"table": 1.0})
         kept = [client.sample_batch("table", 2) for _ in range(4)]
         values = np.concatenate([batch.data[0].ravel() for batch in kept])
         assert values.tolist() == list(range(4096))
 
     def test_a_sampler_hands_its_slots_out_in_turn(self, serve):
-        client = serve(table(max_times_sampled=1, signature=SPEC))
+        client = serve(testing.table(max_times_sampled=1, signature=SPEC))
         write(client, 12)
         with client.batch_sampler(
             "table", 2, num_buffers=3, unpack_as_table_signature=True
@@ -381,24 +371,24 @@ class TestOwnMemory:
         assert next(partial).data[0].tolist() == [[2], [3]]
 
     def test_a_sampler_of_strings(self, serve):
-        client = serve(table())
+        client = serve(testing.table())
         client.insert(["text"], {"table": 1.0})
         batches = client.batch_sampler("table", 2, num_buffers=1)
         assert [next(batches).data[0].tolist() for _ in range(3)] == [[[b"text"]] * 2] * 3
 
     def test_a_sampler_has_no_memory_for_packed_batches(self, serve):
-        client = serve(table())
+        client = serve(testing.table())
         with pytest.raises(TypeError, match="ragged"):
             client.batch_sampler("table", 2, ragged="packed")  # pyright: ignore[reportCallIssue]
 
     def test_a_sampler_needs_a_buffer(self, serve):
-        client = serve(table())
+        client = serve(testing.table())
         with pytest.raises(InvalidArgumentError, match="num_buffers must be at least 1, got 0"):
             client.batch_sampler("table", 2, num_buffers=0)
 
 
 def test_a_batch_is_a_sample_with_attributes(serve):
-    client = serve(table())
+    client = serve(testing.table())
     write(client, 2)
     batch = client.sample_batch("table", 2)
     assert isinstance(batch, reverb.ReplaySample)
@@ -416,8 +406,8 @@ class TestGroups:
     @pytest.fixture
     def group(self):
         with (
-            testing.server([table("queue", max_times_sampled=1)]) as first,
-            testing.server([table("queue", max_times_sampled=1)]) as second,
+            testing.server([testing.table("queue", max_times_sampled=1)]) as first,
+            testing.server([testing.table("queue", max_times_sampled=1)]) as second,
         ):
             pair = ",".join(it.server_address for it in (first, second))
             yield reverb.Client(f"shards:///{pair}")

@@ -19,6 +19,7 @@ from reverb import testing
 from reverb._nests import dtypes
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 from reverb.specs import TensorSpec
+from support.dtypes import EXTENSIONS
 from support.examples import fast_and_thorough
 from support.hosts import on_both_hosts
 
@@ -37,7 +38,6 @@ def every_dtype():
 
 
 DTYPES = every_dtype()
-EXTENSIONS = ["bfloat16", "float8_e5m2", "float8_e4m3fn", "int4", "uint4"]
 QUANTIZED = ["qint8", "quint8", "qint16", "quint16", "qint32"]
 
 
@@ -250,7 +250,7 @@ REFUSED = {
     "another type of ml_dtypes": (
         np.dtype(ml_dtypes.float8_e4m3b11fnuz),
         r"Column 0: Values of NumPy dtype float8_e4m3b11fnuz cannot be stored.*"
-        r"these can be stored: bfloat16, float8_e5m2, float8_e4m3fn, int4, uint4\.",
+        rf"these can be stored: {', '.join(EXTENSIONS)}\.",
     ),
     "another type in its byte order": (
         np.dtype(ml_dtypes.float8_e5m2fnuz).newbyteorder("S"),

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reverb
-from reverb import aio, rate_limiters
+from reverb import aio, testing
 from reverb.errors import DeadlineExceededError, InvalidArgumentError
 from support.hosts import HOSTS
 from support.waiting import DEADLINE_S
@@ -27,14 +27,7 @@ TIMEOUT_MS = 150
 
 def queue():
     """A table whose items leave with their first sample."""
-    return reverb.Table(
-        "queue",
-        reverb.selectors.Fifo(),
-        reverb.selectors.Fifo(),
-        max_size=1000,
-        max_times_sampled=1,
-        rate_limiter=rate_limiters.MinSize(1),
-    )
+    return testing.table("queue", max_times_sampled=1)
 
 
 def write(client, lengths, start=0):

@@ -10,19 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reverb
-from reverb import item_selectors, rate_limiters, testing
+from reverb import testing
 from reverb.errors import InvalidArgumentError
 from support.hosts import HOSTS
-
-
-def table(name="table", **options):
-    kept = {
-        "sampler": item_selectors.Fifo(),
-        "remover": item_selectors.Fifo(),
-        "max_size": 1000,
-        "rate_limiter": rate_limiters.MinSize(1),
-    }
-    return reverb.Table(name, **(kept | options))
 
 
 def write(client, lengths, name="table", start=0):
@@ -48,7 +38,7 @@ def write(client, lengths, name="table", start=0):
 
 
 def test_packed(serve):
-    client = serve(table(max_times_sampled=1))
+    client = serve(testing.table(max_times_sampled=1))
     write(client, [3, 1, 2])
     batch = client.sample_batch("table", 3, ragged="packed")
     one, pair, token = batch.data
@@ -71,7 +61,7 @@ def test_packed(serve):
 
 
 def test_padded(serve):
-    client = serve(table())
+    client = serve(testing.table())
     write(client, [3, 1, 2])
     batch = client.sample_batch("table", 3, ragged="pad", pad_to_multiple_of=4)
     one, pair, token = batch.data
@@ -87,7 +77,7 @@ def test_padded(serve):
 
 def test_pad_values_by_name(serve):
     client = serve(
-        table(
+        testing.table(
             signature={
                 "token": reverb.specs.TensorSpec((None,), np.int32),
                 "pair": reverb.specs.TensorSpec((None, 2), np.float32),
@@ -121,7 +111,7 @@ def test_pad_values_by_name(serve):
 
 
 def test_items_that_are_too_long_for_given_memory(serve):
-    client = serve(table(max_times_sampled=1))
+    client = serve(testing.table(max_times_sampled=1))
     client.insert([np.arange(3)], {"table": 1.0})
     with client.trajectory_writer(2) as writer:
         for value in range(2):
@@ -137,7 +127,7 @@ def test_items_that_are_too_long_for_given_memory(serve):
 
 
 def test_steps_must_be_alike(serve):
-    client = serve(table(max_times_sampled=1))
+    client = serve(testing.table(max_times_sampled=1))
     client.insert([np.zeros(2)], {"table": 1.0})
     client.insert([np.zeros(3)], {"table": 1.0})
     with pytest.raises(InvalidArgumentError, match=r"step of column 0 is double \[2\]") as caught:
@@ -146,7 +136,7 @@ def test_steps_must_be_alike(serve):
 
 
 def test_strings(serve):
-    client = serve(table())
+    client = serve(testing.table())
     with client.trajectory_writer(2) as writer:
         for value in ("a", "b"):
             writer.append([value])
@@ -169,14 +159,14 @@ def test_strings(serve):
     ],
 )
 def test_wrong_options(serve, options, text):
-    client = serve(table())
+    client = serve(testing.table())
     with pytest.raises(InvalidArgumentError, match=text):
         client.sample_batch("table", 1, **options)
 
 
 @pytest.fixture(scope="module")
 def shared(path):
-    with testing.server([table(max_times_sampled=1, max_size=100_000)]) as made:
+    with testing.server([testing.table(max_times_sampled=1, max_size=100_000)]) as made:
         yield reverb.Client(made.server_address.replace("127.0.0.1", HOSTS[path]))
 
 

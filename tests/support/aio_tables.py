@@ -2,17 +2,12 @@
 """The tables of tests that await their calls."""
 
 import reverb
+from reverb import testing
 
 
 def tables():
     """A table that anybody may sample, and a queue."""
     return [
-        reverb.Table(
-            "table",
-            sampler=reverb.selectors.Fifo(),
-            remover=reverb.selectors.Fifo(),
-            max_size=20,
-            rate_limiter=reverb.rate_limiters.MinSize(1),
-        ),
+        testing.table(max_size=20),
         reverb.Table.queue("queue", max_size=2000),
     ]

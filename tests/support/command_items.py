@@ -90,6 +90,36 @@ def assert_same(found, expected):
     np.testing.assert_array_equal(found, expected)
 
 
+def assert_exported(items, everything):
+    """Asserts that these items, as they were exported, are those of the table `replay`."""
+    assert [item["item/priority"] for item in items] == everything.priorities
+    keys = [sample.info.key for sample in everything.client.scan("replay")]
+    assert [item["item/key"] for item in items] == keys
+    assert [item["item/times_sampled"] for item in items] == [0] * len(keys)
+    for item, inserted in zip(items, everything.inserted, strict=True):
+        assert {name for name in item if not name.startswith("item/")} == set(inserted)
+        for name, expected in inserted.items():
+            assert_same(item[name], expected)
+
+
+def assert_read_back(found, items, empty_rows=True):
+    """Asserts that these items, as they were exported, are `items`.
+
+    Without `empty_rows` the number of rows without elements may differ.
+    """
+    assert len(found) == len(items)
+    for read, item in zip(found, items, strict=True):
+        assert read["item/key"] == item.key
+        assert read["item/priority"] == item.priority
+        assert read["item/times_sampled"] == item.times_sampled
+        assert read["item/inserted_at"] == item.inserted_at
+        for i, column in enumerate(item.columns):
+            if empty_rows or column.size:
+                assert_same(read[f"column_{i}"], column)
+            else:
+                assert read[f"column_{i}"].size == 0
+
+
 def columns_of(dtype, row_shape, lengths):
     """A strategy: an array `[length, *row_shape]` for each length, or scalars if that is `None`."""
     shapes = [() if row_shape is None else (length, *row_shape) for length in lengths]

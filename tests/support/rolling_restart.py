@@ -18,7 +18,7 @@ import reverb
 from support.log_lines import from_text, messages
 from support.programs import Program
 from support.reverb_server import COMMAND
-from support.waiting import DEADLINE_S
+from support.waiting import DEADLINE_S, wait_until
 
 QUEUE_SIZE = 500
 
@@ -184,6 +184,16 @@ class Load:
             program.tell("rounds")
             rounds.update(json.loads(program.line()))
         return dict(rounds)
+
+    def wait_until_all_go_round(self) -> None:
+        """Blocks until each role has gone round once more."""
+        before = self.rounds()
+
+        def all_are_further() -> bool:
+            now = self.rounds()
+            return all(now[role] > rounds for role, rounds in before.items())
+
+        wait_until(all_are_further)
 
     def stop(self) -> Outcome:
         """Ends one process after another.

@@ -274,13 +274,7 @@ def test_a_pickle_has_the_transitions(name):
 
 
 def test_several_buffers_write_into_one_table():
-    replay = reverb.Table(
-        "replay",
-        reverb.selectors.Uniform(),
-        reverb.selectors.Fifo(),
-        1000,
-        reverb.rate_limiters.MinSize(1),
-    )
+    replay = testing.table("replay", sampler=reverb.selectors.Uniform())
     with reverb.Server([replay]) as server:
         address = f"localhost:{server.port}"
         buffers = [made(SPACES["vector"], server=address) for _ in range(2)]

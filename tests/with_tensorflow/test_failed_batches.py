@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 import reverb
+from reverb import testing
 from support.hosts import HOSTS
 
 
@@ -63,13 +64,7 @@ def test_errors_that_are_ignored_end_the_dataset(client):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_items_that_a_table_keeps_are_dropped_as_in_tf_data(workers):
-    table = reverb.Table(
-        "queue",
-        sampler=reverb.selectors.Uniform(),
-        remover=reverb.selectors.Fifo(),
-        max_size=100,
-        rate_limiter=reverb.rate_limiters.MinSize(1),
-    )
+    table = testing.table("queue", sampler=reverb.selectors.Uniform(), max_size=100)
     with reverb.Server([table]) as server:
         client = reverb.Client(f"localhost:{server.port}")
         write(client, [1, 2, 3, 4])

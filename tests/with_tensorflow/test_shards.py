@@ -8,6 +8,7 @@ import pytest
 import tensorflow as tf
 
 import reverb
+from reverb import testing
 
 SIZES = (50, 100, 150, 500)
 
@@ -19,12 +20,10 @@ def group(start):
     places = []
     rng = np.random.default_rng(0)
     for shard, size in enumerate(SIZES):
-        table = reverb.Table(
+        table = testing.table(
             "t",
-            reverb.selectors.Prioritized(0.6),
-            reverb.selectors.Fifo(),
-            10_000,
-            reverb.rate_limiters.MinSize(1),
+            sampler=reverb.selectors.Prioritized(0.6),
+            max_size=10_000,
             signature={"x": tf.TensorSpec([1], tf.int64)},
         )
         server = start(table)

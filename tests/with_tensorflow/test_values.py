@@ -9,12 +9,12 @@ import pytest
 import tensorflow as tf
 
 import reverb
+from support.dtypes import EXTENSIONS
 
 DTYPES = [
     np.float16, np.float32, np.float64, np.int8, np.int16, np.int32, np.int64,
     np.uint8, np.uint16, np.uint32, np.uint64, np.bool_, np.complex64, np.complex128,
-    ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn, ml_dtypes.int4,
-    ml_dtypes.uint4,
+    *(getattr(ml_dtypes, name) for name in EXTENSIONS),
 ]  # fmt: skip
 # Short strings live inside TensorFlow's string object, the others outside; 22 bytes is the limit.
 LENGTHS = [0, 1, 21, 22, 23, 24, 255, 5000]

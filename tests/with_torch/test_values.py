@@ -8,11 +8,11 @@ import torch
 import reverb
 from reverb.adapters.torch import Loader
 from reverb.errors import InvalidArgumentError
+from support.dtypes import FLOATS
 
 DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16,
-    torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.float8_e4m3fn,
-    torch.float8_e5m2,
+    torch.float32, torch.float64, torch.complex64, *(getattr(torch, name) for name in FLOATS),
 ]  # fmt: skip
 
 

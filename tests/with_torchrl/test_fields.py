@@ -9,6 +9,7 @@ import torch
 from tensordict import TensorDict
 
 import reverb
+from reverb import testing
 from reverb.adapters.torchrl import tables
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 from reverb.specs import TensorSpec
@@ -18,13 +19,8 @@ FLOATS = TensorSpec([None], np.float32)
 
 
 def table_of(signature, sampler=None):
-    return reverb.Table(
-        "replay",
-        sampler or reverb.selectors.Uniform(),
-        reverb.selectors.Fifo(),
-        100,
-        reverb.rate_limiters.MinSize(1),
-        signature=signature,
+    return testing.table(
+        "replay", sampler=sampler or reverb.selectors.Uniform(), max_size=100, signature=signature
     )
 
 

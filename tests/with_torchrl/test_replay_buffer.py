@@ -17,6 +17,7 @@ from torchrl.envs.transforms import Compose, DoubleToFloat, RenameTransform
 import reverb
 from reverb.adapters.torchrl import ReverbReplayBuffer
 from reverb.errors import FailedPreconditionError, UnavailableError
+from support.dtypes import FLOATS
 from support.torchrl_steps import numbers, steps
 from support.waiting import PATIENCE
 
@@ -27,7 +28,7 @@ DTYPES = [
     torch.float32,
     torch.float64,
     torch.float16,
-    torch.bfloat16,
+    *(getattr(torch, name) for name in FLOATS),
     torch.int64,
     torch.int32,
     torch.uint8,

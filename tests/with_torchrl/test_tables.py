@@ -10,6 +10,7 @@ import torch
 from tensordict import TensorDict
 
 import reverb
+from reverb import testing
 from reverb.adapters.torchrl import tables
 from reverb.errors import DeadlineExceededError, InvalidArgumentError
 from support.torchrl_steps import steps
@@ -39,13 +40,8 @@ def test_a_signature_tells_the_fields_too(made):
         "number": reverb.specs.TensorSpec([None], np.int64),
         "next": {"reward": reverb.specs.TensorSpec([None, 1], np.float32)},
     }
-    one = reverb.Table(
-        "replay",
-        reverb.selectors.Uniform(),
-        reverb.selectors.Fifo(),
-        100,
-        reverb.rate_limiters.MinSize(1),
-        signature=signature,
+    one = testing.table(
+        "replay", sampler=reverb.selectors.Uniform(), max_size=100, signature=signature
     )
     with reverb.Server([one]) as server:
         address = f"localhost:{server.port}"

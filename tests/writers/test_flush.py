@@ -7,17 +7,12 @@ import numpy as np
 import pytest
 
 import reverb
+from reverb import testing
 
 
 @pytest.fixture
 def table() -> reverb.Table:
-    return reverb.Table(
-        name="table",
-        sampler=reverb.selectors.Fifo(),
-        remover=reverb.selectors.Fifo(),
-        max_size=1000,
-        rate_limiter=reverb.rate_limiters.MinSize(1),
-    )
+    return testing.table()
 
 
 def test_flush_waits_for_an_item_that_is_being_encoded(table: reverb.Table) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import reverb
-from reverb import aio, errors, specs
+from reverb import aio, errors, specs, testing
 from support.waiting import DEADLINE_S, Background, wait_until
 
 SIGNATURE = {
@@ -33,13 +33,7 @@ def tables():
         reverb.Table.queue("steps", 10, signature=steps),
         reverb.Table.queue("turned", 10, signature=turned),
         reverb.Table.queue("free", 2),
-        reverb.Table(
-            "removal",
-            reverb.selectors.Fifo(),
-            reverb.selectors.MinHeap(),
-            2,
-            reverb.rate_limiters.MinSize(1),
-        ),
+        testing.table("removal", remover=reverb.selectors.MinHeap(), max_size=2),
     ]
 
 

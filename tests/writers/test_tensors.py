@@ -15,6 +15,7 @@ import pytest
 import reverb
 from reverb import testing
 from reverb.errors import InvalidArgumentError
+from support.dtypes import EXTENSIONS
 
 
 class Tensor:
@@ -188,18 +189,10 @@ def test_the_buffer_protocol_will_do(client, value):
     assert found.dtype == np.asarray(value).dtype
 
 
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        ml_dtypes.bfloat16,
-        ml_dtypes.float8_e5m2,
-        ml_dtypes.float8_e4m3fn,
-        ml_dtypes.int4,
-        ml_dtypes.uint4,
-    ],
-)
+@pytest.mark.parametrize("name", EXTENSIONS)
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
-def test_types_of_ml_dtypes_come_back(client, write, dtype):
+def test_types_of_ml_dtypes_come_back(client, write, name):
+    dtype = getattr(ml_dtypes, name)
     values = np.array([1, 2, 3]).astype(dtype)
     if write in (insert_batch, batched_writer, sequence_of_legacy_writer):
         client.insert_batch({"obs": values[None]}, {"table": 1.0})

@@ -25,10 +25,12 @@ _SAME = (
     "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 "
     "float16 float32 float64 complex64 complex128"
 )
-# Dtypes that NumPy itself lacks.
-_EXTENSIONS = "bfloat16 float8_e4m3fn float8_e5m2"
-
-_DTYPES = {name: getattr(torch, name, None) for name in f"{_SAME} {_EXTENSIONS}".split()}
+_DTYPES = {
+    name: dtype
+    for name, dtype in vars(torch).items()
+    # Many floats are none of NumPy's.
+    if isinstance(dtype, torch.dtype) and (name in _SAME.split() or dtype.is_floating_point)
+}
 
 
 def as_is(batch: Any) -> Any:

@@ -20,7 +20,11 @@ _DTYPES = {
     if isinstance(dtype, torch.dtype)
 }
 # Dtypes that NumPy itself lacks, with a dtype of NumPy of the same size.
-_BITS = {torch.bfloat16: np.int16, torch.float8_e4m3fn: np.uint8, torch.float8_e5m2: np.uint8}
+_BITS = {
+    dtype: np.int16 if dtype.itemsize == 2 else np.uint8
+    for name, dtype in _DTYPES.items()
+    if dtype.is_floating_point and not hasattr(np, name)
+}
 
 _CPU = torch.device("cpu")
 # Skips checks of the shapes, which are right, if this release allows it.

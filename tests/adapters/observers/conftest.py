@@ -2,6 +2,7 @@
 """Frames, episodes of them, and what the observers wrote; nothing here needs TF-Agents."""
 
 import collections
+import contextlib
 
 import numpy as np
 import pytest
@@ -104,3 +105,16 @@ def client():
     ]
     with testing.server(tables) as made:
         yield made
+
+
+@pytest.fixture
+def observers(client):
+    """`observers(kind, length, table="table", **options)`: an observer, closed after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def observers(kind, length, table="table", **options):
+            observer = kind(client, table, length, **options)
+            stack.callback(observer.close)
+            return observer
+
+        yield observers

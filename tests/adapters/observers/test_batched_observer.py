@@ -15,21 +15,14 @@ MID, LAST = 1, 2
 
 
 @pytest.fixture
-def observe(client):
+def observe(observers):
     """Makes an observer of three environments on `table`, and closes it after the test."""
-    made = []
+    kind = reverb_utils.ReverbBatchedTrajectoryObserver
 
     def observe(sequence_length, table="table", batch_size=3, **options):
-        made.append(
-            reverb_utils.ReverbBatchedTrajectoryObserver(
-                client, table, sequence_length, batch_size, **options
-            )
-        )
-        return made[-1]
+        return observers(kind, sequence_length, table, batch_size=batch_size, **options)
 
-    yield observe
-    for observer in made:
-        observer.close()
+    return observe
 
 
 def batch(frame, values, step_types=None):

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The observer that writes whole episodes."""
 
+import functools
 import logging
 
 import numpy as np
@@ -13,19 +14,9 @@ LAST = 2
 
 
 @pytest.fixture
-def observe(client):
+def observe(observers):
     """Makes an observer on `table`, and closes it after the test."""
-    made = []
-
-    def observe(max_sequence_length, table="table", **options):
-        made.append(
-            reverb_utils.ReverbAddEpisodeObserver(client, table, max_sequence_length, **options)
-        )
-        return made[-1]
-
-    yield observe
-    for observer in made:
-        observer.close()
+    return functools.partial(observers, reverb_utils.ReverbAddEpisodeObserver)
 
 
 def show(observer, frames):

@@ -2,6 +2,7 @@
 """Observers that write windows: which windows, of which frames, and what they refuse."""
 
 import collections
+import functools
 import subprocess
 import sys
 
@@ -16,19 +17,9 @@ LAST = 2
 
 
 @pytest.fixture
-def observe(client):
+def observe(observers):
     """Makes an observer on `table`, and closes it after the test."""
-    made = []
-
-    def observe(sequence_length, table="table", **options):
-        made.append(
-            reverb_utils.ReverbAddTrajectoryObserver(client, table, sequence_length, **options)
-        )
-        return made[-1]
-
-    yield observe
-    for observer in made:
-        observer.close()
+    return functools.partial(observers, reverb_utils.ReverbAddTrajectoryObserver)
 
 
 def show(observer, frames):

@@ -165,7 +165,7 @@ fn unsupported_object(value: &Bound<'_, PyAny>) -> PyErr {
 fn unsupported_dtype(array: &Bound<'_, PyUntypedArray>) -> PyErr {
     let descr = array.dtype();
     let declared = dtype::declared_name(&descr).ok().flatten();
-    let known = dtype::EXTENSIONS.map(DType::name);
+    let known: Vec<&str> = dtype::extensions().map(DType::name).collect();
     let is_extension = descr.num() >= NPY_TYPES::NPY_USERDEF as i32;
     let name = match declared {
         // The type is supported, but not in this size.

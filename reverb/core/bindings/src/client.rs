@@ -284,7 +284,8 @@ impl Client {
         Ok((moved.num_added, moved.num_present))
     }
 
-    #[pyo3(signature = (leaves, names, priorities, removal_priorities))]
+    /// One item for each table; of a sequence, its columns are `[T, ...]`, which may differ in `T`.
+    #[pyo3(signature = (leaves, names, priorities, removal_priorities, is_sequence = false))]
     fn insert(
         &self,
         py: Python<'_>,
@@ -292,14 +293,20 @@ impl Client {
         names: &Bound<'_, ColumnNames>,
         priorities: &Bound<'_, PyDict>,
         removal_priorities: Option<&Bound<'_, PyDict>>,
+        is_sequence: bool,
     ) -> PyResult<()> {
         let priorities = item_priorities(priorities, removal_priorities)?;
         let mut insertion = self.wait(py, self.core()?.start_insert())?;
         let mut parsed =
             parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
-        insertion
-            .add(&all_values(&mut parsed, &names.get().0)?, &names.get().0, &priorities)
-            .or_raise()?;
+        let (values, names) =
+            (all_values(&mut parsed, &names.get().0)?, &names.get().0);
+        let added = if is_sequence {
+            insertion.add_sequence(&values, names, &priorities)
+        } else {
+            insertion.add(&values, names, &priorities)
+        };
+        added.or_raise()?;
         self.wait(py, insertion.finish())
     }
 
@@ -323,26 +330,6 @@ impl Client {
         let keys = insertion.keys();
         self.wait(py, insertion.finish())?;
         Ok(PyArray1::from_vec(py, keys))
-    }
-
-    /// Columns `[T, ...]`, which may differ in `T`, as one item for each table.
-    #[pyo3(signature = (leaves, names, priorities, removal_priorities))]
-    fn insert_sequence(
-        &self,
-        py: Python<'_>,
-        leaves: Vec<Bound<'_, PyAny>>,
-        names: &Bound<'_, ColumnNames>,
-        priorities: &Bound<'_, PyDict>,
-        removal_priorities: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<()> {
-        let priorities = item_priorities(priorities, removal_priorities)?;
-        let mut insertion = self.wait(py, self.core()?.start_insert())?;
-        let mut parsed =
-            parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
-        insertion
-            .add_sequence(&all_values(&mut parsed, &names.get().0)?, &names.get().0, &priorities)
-            .or_raise()?;
-        self.wait(py, insertion.finish())
     }
 
     #[pyo3(signature = (max_sequence_length, chunk_length, delta_encoded, max_in_flight_items))]

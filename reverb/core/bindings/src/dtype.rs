@@ -9,16 +9,19 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyAny, PyDict, PyString};
 use reverb_data::DType;
 
-/// The types that the package `ml_dtypes` adds to NumPy, under our names.
-pub(crate) const EXTENSIONS: [DType; 5] =
-    [DType::BFloat16, DType::Float8E5M2, DType::Float8E4M3FN, DType::Int4, DType::UInt4];
+/// The types that NumPy lacks. The package `ml_dtypes` adds them, under our names.
+pub(crate) fn extensions() -> impl Iterator<Item = DType> {
+    DType::ALL.iter().copied().filter(|&it| is_extension(it))
+}
+
+fn is_extension(dtype: DType) -> bool {
+    to_type_num(dtype).is_none()
+}
 
 /// All types: number and name of TensorFlow, name of NumPy, width in bytes, and whether `ml_dtypes`
 /// adds it.
 pub(crate) fn all() -> Vec<(i32, &'static str, &'static str, usize, bool)> {
-    let row = |&it: &DType| {
-        (it.number(), it.name(), it.numpy_name(), it.size(), EXTENSIONS.contains(&it))
-    };
+    let row = |&it: &DType| (it.number(), it.name(), it.numpy_name(), it.size(), is_extension(it));
     DType::ALL.iter().map(row).collect()
 }
 
@@ -46,7 +49,7 @@ fn extension(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<DType>> {
         known.map(|(_, dtype)| *dtype)
     } else if descr.num() == NPY_TYPES::NPY_VOID as i32 {
         let name = declared_name(descr)?;
-        EXTENSIONS.into_iter().find(|dtype| name.as_deref() == Some(dtype.name()))
+        extensions().find(|dtype| name.as_deref() == Some(dtype.name()))
     } else {
         None
     };
@@ -74,7 +77,7 @@ fn extension_types(py: Python<'_>) -> PyResult<&[(Py<PyAny>, DType)]> {
     let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
     let Some(module) = modules.get_item("ml_dtypes")? else { return Ok(&[]) };
     let mut types = Vec::new();
-    for dtype in EXTENSIONS {
+    for dtype in extensions() {
         // An older release lacks some of them.
         if let Some(ty) = module.getattr_opt(dtype.name())? {
             types.push((ty.unbind(), dtype));

@@ -114,6 +114,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(logs::report_waits, module)?)?;
     module.add_function(wrap_pyfunction!(process::shut_down, module)?)?;
     module.add_function(wrap_pyfunction!(table_part::table_part, module)?)?;
+    module.add_function(wrap_pyfunction!(table_part::table_whole, module)?)?;
     module.add_function(wrap_pyfunction!(table_part::table_narrowness, module)?)?;
     module.add_function(wrap_pyfunction!(tensorflow::tensorflow_register_address, module)?)?;
     module.add_function(wrap_pyfunction!(tensorflow::close_parked_samplers, module)?)?;

@@ -1,58 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Division of a table among the shards of a group.
+//! Division of a table among the shards of a group. Tables are serialized `PriorityTableCheckpoint`
+//! messages; their counters are ignored.
 
+use prost::Message as _;
 use pyo3::prelude::*;
-use reverb_shards::table_part::TableNumbers;
+use pyo3::types::PyBytes;
+use reverb_checkpoint::{from_config, to_config};
+use reverb_data::{Error, TableConfig};
+use reverb_shards::table_part::{narrowness, part, whole};
+use reverb_wire::generated::PriorityTableCheckpoint;
 
 use crate::error::OrRaise;
 
-/// The attributes of `reverb.cluster.table_part.TableNumbers`.
-#[derive(FromPyObject)]
-pub(crate) struct Numbers {
-    name: String,
-    max_size: i64,
-    max_bytes: Option<u64>,
-    max_times_sampled: i64,
-    samples_per_insert: f64,
-    min_size_to_sample: i64,
-    min_diff: f64,
-    max_diff: f64,
+fn parse(table: &[u8]) -> PyResult<TableConfig> {
+    let message = PriorityTableCheckpoint::decode(table);
+    let message = message.map_err(|error| Error::invalid_argument(error.to_string())).or_raise()?;
+    to_config(&message).or_raise()
 }
 
-impl From<Numbers> for TableNumbers {
-    fn from(it: Numbers) -> Self {
-        Self {
-            name: it.name,
-            max_size: it.max_size,
-            max_bytes: it.max_bytes,
-            max_times_sampled: it.max_times_sampled,
-            samples_per_insert: it.samples_per_insert,
-            min_size_to_sample: it.min_size_to_sample,
-            min_diff: it.min_diff,
-            max_diff: it.max_diff,
-        }
-    }
+fn encode<'py>(py: Python<'py>, table: &TableConfig) -> Bound<'py, PyBytes> {
+    PyBytes::new(py, &from_config(table).encode_to_vec())
 }
 
-/// Returns `(max_size, max_bytes, min_size_to_sample, min_diff, max_diff)` of a part.
+/// Returns the part of a shard.
 #[pyfunction]
 #[pyo3(signature = (table, index, num_shards))]
-pub(crate) fn table_part(
-    table: Numbers,
+pub(crate) fn table_part<'py>(
+    py: Python<'py>,
+    table: &[u8],
     index: usize,
     num_shards: usize,
-) -> PyResult<(i64, Option<u64>, i64, f64, f64)> {
-    let part = TableNumbers::from(table).part(index, num_shards).or_raise()?;
-    Ok((part.max_size, part.max_bytes, part.min_size_to_sample, part.min_diff, part.max_diff))
+) -> PyResult<Bound<'py, PyBytes>> {
+    Ok(encode(py, &part(&parse(table)?, index, num_shards).or_raise()?))
+}
+
+/// Returns the table that has these parts; `None` if there are none.
+#[pyfunction]
+#[pyo3(signature = (parts))]
+pub(crate) fn table_whole<'py>(
+    py: Python<'py>,
+    parts: Vec<Vec<u8>>,
+) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    let parts = parts.iter().map(|it| parse(it)).collect::<PyResult<Vec<_>>>()?;
+    Ok(whole(&parts).map(|it| encode(py, &it)))
 }
 
 /// Returns `(error, warning)`.
 #[pyfunction]
 #[pyo3(signature = (table, num_shards))]
 pub(crate) fn table_narrowness(
-    table: Numbers,
+    table: &[u8],
     num_shards: usize,
-) -> (Option<String>, Option<String>) {
-    let narrowness = TableNumbers::from(table).narrowness(num_shards);
-    (narrowness.error, narrowness.warning)
+) -> PyResult<(Option<String>, Option<String>)> {
+    let narrowness = narrowness(&parse(table)?, num_shards);
+    Ok((narrowness.error, narrowness.warning))
 }

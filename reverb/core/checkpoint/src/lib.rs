@@ -42,7 +42,7 @@ pub use name::ServerName;
 pub use progress::Progress;
 pub use record::masked_crc;
 pub use save::{SaveOptions, Saved, save};
-pub use settings::{to_config, to_message};
+pub use settings::{from_config, to_config, to_message};
 pub use shard_identity::ShardIdentity;
 pub use statistics::TableStatistics;
 pub use stored::{Stored, StoredTable};

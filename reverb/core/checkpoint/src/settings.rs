@@ -6,13 +6,27 @@ use reverb_data::{
     TableConfig, TableInfo, TableSignature, Totals, WhenFull,
 };
 use reverb_wire::convert::table_config::{
-    from_max_bytes, from_max_priority, from_rate_limiter, from_selector, from_signature,
-    from_when_full, to_max_priority, to_memory, to_rate_limiter, to_selector, to_signature,
+    from_limiter, from_max_bytes, from_max_priority, from_rate_limiter, from_selector,
+    from_signature, from_when_full, to_max_priority, to_memory, to_rate_limiter, to_selector,
+    to_signature,
 };
 use reverb_wire::generated as proto;
 
 /// Message for a table in a checkpoint, without its items.
 pub fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
+    proto::PriorityTableCheckpoint {
+        rate_limiter: Some(from_rate_limiter(info)),
+        num_deleted_episodes: info.num_deleted_episodes,
+        num_unique_samples: info.num_unique_samples,
+        largest_priority: info.largest_priority,
+        total_inserts: unless_counted(info.totals.inserts, info.num_inserts),
+        total_samples: unless_counted(info.totals.samples, info.num_samples),
+        ..from_config(&info.config)
+    }
+}
+
+/// Message for settings, without counters.
+pub fn from_config(config: &TableConfig) -> proto::PriorityTableCheckpoint {
     // The pattern is exhaustive, so that the compiler points here when an option is added. The seed
     // is not stored.
     let TableConfig {
@@ -21,28 +35,23 @@ pub fn to_message(info: &TableInfo) -> proto::PriorityTableCheckpoint {
         remover,
         max_size,
         max_times_sampled,
-        rate_limiter: _,
+        rate_limiter,
         signature,
         seed: _,
         memory: MemoryConfig { max_bytes, when_full },
         max_priority,
-    } = &*info.config;
+    } = config;
     proto::PriorityTableCheckpoint {
         table_name: name.clone(),
-        rate_limiter: Some(from_rate_limiter(info)),
+        rate_limiter: Some(from_limiter(rate_limiter)),
         sampler: Some(from_selector(*sampler)),
         remover: Some(from_selector(*remover)),
         max_size: *max_size,
         max_times_sampled: *max_times_sampled,
-        num_deleted_episodes: info.num_deleted_episodes,
         signature: signature.as_ref().and_then(from_signature),
-        num_unique_samples: info.num_unique_samples,
         max_bytes: from_max_bytes(*max_bytes),
         when_full: from_when_full(*when_full).into(),
         max_priority: from_max_priority(*max_priority).into(),
-        largest_priority: info.largest_priority,
-        total_inserts: unless_counted(info.totals.inserts, info.num_inserts),
-        total_samples: unless_counted(info.totals.samples, info.num_samples),
         ..proto::PriorityTableCheckpoint::default()
     }
 }

@@ -12,10 +12,23 @@ use crate::token_text::without_tokens;
 /// The result type of the whole core.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The kind of an error, which programs branch on. One `match` converts it into a gRPC code, and
-/// another into a Python class.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ErrorKind {
+macro_rules! error_kinds {
+    ($($(#[$doc:meta])* $kind:ident,)*) => {
+        /// The kind of an error, which programs branch on. One `match` converts it into a gRPC
+        /// code, and another into a Python class.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum ErrorKind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl ErrorKind {
+            /// All kinds, in order.
+            pub const ALL: &[Self] = &[$(Self::$kind),*];
+        }
+    };
+}
+
+error_kinds! {
     /// A value that is invalid in every state of the system.
     InvalidArgument,
     /// Shape, dtype or number of columns differ from what was declared.
@@ -44,26 +57,6 @@ pub enum ErrorKind {
     DataLoss,
     /// A bug of ours.
     Internal,
-}
-
-impl ErrorKind {
-    /// All kinds, in order.
-    pub const ALL: [Self; Self::Internal as usize + 1] = [
-        Self::InvalidArgument,
-        Self::SignatureMismatch,
-        Self::TableNotFound,
-        Self::DeadlineExceeded,
-        Self::RateLimiterTimeout,
-        Self::FailedPrecondition,
-        Self::PermissionDenied,
-        Self::Unauthenticated,
-        Self::ResourceExhausted,
-        Self::Unimplemented,
-        Self::Unavailable,
-        Self::Cancelled,
-        Self::DataLoss,
-        Self::Internal,
-    ];
 }
 
 /// An error: its kind, and a message that names the argument, its value and what to do.

@@ -63,7 +63,9 @@ pub use spare_lists::{SpareLists, keep_samples, spare_samples};
 pub use stacking::{ItemSpec, Stacking};
 pub use step_window::{ColumnSpan, SampledWindow, StepCount, StepWindow};
 pub use table_change::TableChange;
-pub use table_config::{MemoryConfig, RateLimiterConfig, TableConfig, TableSignature, WhenFull};
+pub use table_config::{
+    MAX_MAX_SIZE, MemoryConfig, RateLimiterConfig, TableConfig, TableSignature, WhenFull,
+};
 pub use table_info::{Counters, TableInfo, Totals, WorkerTime};
 pub use templates::byte_mask::ByteMask;
 pub use templates::chunk_layout::ChunkLayout;

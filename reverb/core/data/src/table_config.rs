@@ -8,7 +8,7 @@ use crate::selector_config::SelectorConfig;
 use crate::{Error, Result, Signature};
 
 /// Largest `max_size`: sizes are 32 bits wide in the protocol.
-const MAX_MAX_SIZE: i64 = i32::MAX as i64;
+pub const MAX_MAX_SIZE: i64 = i32::MAX as i64;
 
 /// The settings of a table.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,19 +7,17 @@
 use rand::rngs::SmallRng;
 use reverb_data::{Error, Result, SelectorConfig};
 
-mod fifo;
+mod at_end;
 mod heap;
 mod insertion_order;
-mod lifo;
 mod prioritized;
 mod recent;
 mod shuffle;
 mod steps;
 mod uniform;
 
-use fifo::Fifo;
+use at_end::{Fifo, Lifo};
 use heap::Heap;
-use lifo::Lifo;
 pub(crate) use prioritized::NewWeights;
 use prioritized::Prioritized;
 use recent::Recent;

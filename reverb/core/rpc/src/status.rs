@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn every_kind_survives_a_round_trip() {
-        for kind in ErrorKind::ALL {
+        for &kind in ErrorKind::ALL {
             // They are told from others of their code by their text, or in this process alone.
             if matches!(kind, ErrorKind::SignatureMismatch | ErrorKind::RateLimiterTimeout) {
                 continue;

@@ -3,8 +3,9 @@
 
 mod diagnosis;
 
-use reverb_wire::convert::table_config::to_selector;
-use reverb_wire::generated::deepmind::reverb::{RateLimiterCheckpoint, TableInfo};
+use reverb_data::TableConfig;
+use reverb_wire::convert::table_config::{from_limiter, from_max_bytes, from_selector};
+use reverb_wire::generated::deepmind::reverb::RateLimiterCheckpoint;
 use reverb_wire::generated::reverb::{
     CheckpointStatusResponse, Diagnosis, Histogram, MemoryStatus, ProcessStatus, RatesStatus,
     RemovedItems, ShardStatus, SideStatus, StatusResponse, StreamStatus, TableChange, TableStatus,
@@ -385,24 +386,15 @@ pub(crate) fn checkpoints_together<'a>(
     sum
 }
 
-/// The change that undoes `change` at a table with these settings.
-pub(crate) fn old_settings(change: &TableChange, table: &TableInfo) -> TableChange {
-    let limiter = table.rate_limiter_info.unwrap_or_default();
-    let sampler = to_selector(table.sampler_options.as_ref());
-    let exponent = sampler.and_then(|it| it.exponent());
+/// The settings that `change` has, with the values of this table.
+pub(crate) fn settings_in(change: &TableChange, table: &TableConfig) -> TableChange {
     TableChange {
         table: change.table.clone(),
-        max_size: change.max_size.map(|_| table.max_size),
-        max_bytes: change.max_bytes.map(|_| table.max_bytes),
-        max_times_sampled: change.max_times_sampled.map(|_| table.max_times_sampled),
-        rate_limiter: change.rate_limiter.map(|_| RateLimiterCheckpoint {
-            samples_per_insert: limiter.samples_per_insert,
-            min_diff: limiter.min_diff,
-            max_diff: limiter.max_diff,
-            min_size_to_sample: limiter.min_size_to_sample,
-            ..RateLimiterCheckpoint::default()
-        }),
-        priority_exponent: change.priority_exponent.and(exponent),
-        sampler: change.sampler.and(table.sampler_options),
+        max_size: change.max_size.and(Some(table.max_size)),
+        max_bytes: change.max_bytes.and(Some(from_max_bytes(table.memory.max_bytes))),
+        max_times_sampled: change.max_times_sampled.and(Some(table.max_times_sampled)),
+        rate_limiter: change.rate_limiter.and(Some(from_limiter(&table.rate_limiter))),
+        priority_exponent: change.priority_exponent.and(table.sampler.exponent()),
+        sampler: change.sampler.and(Some(from_selector(table.sampler))),
     }
 }

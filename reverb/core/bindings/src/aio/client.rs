@@ -269,7 +269,9 @@ impl AsyncClient {
         })
     }
 
-    #[pyo3(signature = (insertion, leaves, names, priorities, removal_priorities))]
+    /// One item for each table; of a sequence, its columns are `[T, ...]`, which may differ in `T`.
+    #[pyo3(signature = (insertion, leaves, names, priorities, removal_priorities, is_sequence = false))]
+    #[allow(clippy::too_many_arguments, reason = "arguments of Python")]
     fn insert(
         &self,
         py: Python<'_>,
@@ -278,14 +280,20 @@ impl AsyncClient {
         names: &Bound<'_, ColumnNames>,
         priorities: &Bound<'_, PyDict>,
         removal_priorities: Option<&Bound<'_, PyDict>>,
+        is_sequence: bool,
     ) -> PyResult<Py<PyAny>> {
         let priorities = item_priorities(priorities, removal_priorities)?;
         let mut parsed =
             parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
         let mut insertion = insertion.get().take().or_raise()?;
-        insertion
-            .add(&all_values(&mut parsed, &names.get().0)?, &names.get().0, &priorities)
-            .or_raise()?;
+        let (values, names) =
+            (all_values(&mut parsed, &names.get().0)?, &names.get().0);
+        let added = if is_sequence {
+            insertion.add_sequence(&values, names, &priorities)
+        } else {
+            insertion.add(&values, names, &priorities)
+        };
+        added.or_raise()?;
         self.start(py, insertion.finish(), none)
     }
 
@@ -310,26 +318,6 @@ impl AsyncClient {
         self.start(py, insertion.finish(), |py, ()| {
             Ok(PyArray1::from_vec(py, keys).into_any().unbind())
         })
-    }
-
-    #[pyo3(signature = (insertion, leaves, names, priorities, removal_priorities))]
-    fn insert_sequence(
-        &self,
-        py: Python<'_>,
-        insertion: &Bound<'_, Insertion>,
-        leaves: Vec<Bound<'_, PyAny>>,
-        names: &Bound<'_, ColumnNames>,
-        priorities: &Bound<'_, PyDict>,
-        removal_priorities: Option<&Bound<'_, PyDict>>,
-    ) -> PyResult<Py<PyAny>> {
-        let priorities = item_priorities(priorities, removal_priorities)?;
-        let mut parsed =
-            parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
-        let mut insertion = insertion.get().take().or_raise()?;
-        insertion
-            .add_sequence(&all_values(&mut parsed, &names.get().0)?, &names.get().0, &priorities)
-            .or_raise()?;
-        self.start(py, insertion.finish(), none)
     }
 
     #[pyo3(signature = (request))]

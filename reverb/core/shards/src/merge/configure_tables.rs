@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
-use reverb_data::{ErrorKind, Result, TableConfig};
+use reverb_data::{ErrorKind, Result};
 use reverb_wire::Calls as _;
-use reverb_wire::convert::table_config::from_max_bytes;
 use reverb_wire::convert::table_info::to_settings;
 use reverb_wire::generated::deepmind::reverb::key_distribution_options::{
     Distribution, Prioritized,
@@ -21,7 +20,7 @@ use super::roll_call::{change_all, roll_call};
 use super::{Merge, ask_all};
 use crate::group::{Group, View};
 use crate::status;
-use crate::table_part::TableNumbers;
+use crate::table_part::part;
 use crate::tables::together;
 use crate::transport::of_shard;
 
@@ -117,38 +116,19 @@ fn part_of(
     num_shards: usize,
 ) -> Result<ConfigureTablesRequest> {
     let parts = changes.iter().map(|change| {
-        let mut change = change.clone();
         // The shards decide if the table exists.
         let Some(table) = after.iter().find(|table| table.name == change.table) else {
-            return Ok(change);
+            return Ok(change.clone());
         };
-        let part = numbers_of(table).part(index, num_shards)?;
-        change.max_size = change.max_size.and(Some(part.max_size));
-        change.max_bytes = change.max_bytes.and(Some(from_max_bytes(part.max_bytes)));
-        if let Some(limiter) = &mut change.rate_limiter {
-            limiter.min_diff = part.min_diff;
-            limiter.max_diff = part.max_diff;
-            limiter.min_size_to_sample = part.min_size_to_sample;
-        }
-        Ok(change)
+        let part = part(&to_settings(table), index, num_shards)?;
+        Ok(TableChange {
+            priority_exponent: change.priority_exponent,
+            sampler: change.sampler,
+            ..status::settings_in(change, &part)
+        })
     });
     let changes = parts.collect::<Result<_>>()?;
     Ok(ConfigureTablesRequest { changes, ..ConfigureTablesRequest::default() })
-}
-
-fn numbers_of(table: &TableInfo) -> TableNumbers {
-    let TableConfig { name, max_size, max_times_sampled, rate_limiter, memory, .. } =
-        to_settings(table);
-    TableNumbers {
-        name,
-        max_size,
-        max_bytes: memory.max_bytes,
-        max_times_sampled: i64::from(max_times_sampled),
-        samples_per_insert: rate_limiter.samples_per_insert,
-        min_size_to_sample: rate_limiter.min_size_to_sample,
-        min_diff: rate_limiter.min_diff,
-        max_diff: rate_limiter.max_diff,
-    }
 }
 
 /// Restores the old settings of the shards that were changed.
@@ -165,7 +145,7 @@ async fn undo(
             }
             let old = changes.iter().filter_map(|change| {
                 let table = info.table_info.iter().find(|table| table.name == change.table)?;
-                Some(status::old_settings(change, table))
+                Some(status::settings_in(change, &to_settings(table)))
             });
             let request = ConfigureTablesRequest {
                 changes: old.collect(),

@@ -1,16 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Selects the oldest item.
+//! Select the oldest item, or the newest.
 
 use rand::rngs::SmallRng;
 
 use super::insertion_order::InsertionOrder;
 use super::{Handle, Pick, RestorePoint, Select};
 
+/// Selects the oldest item.
+pub(crate) type Fifo = AtEnd<false>;
+/// Selects the newest item.
+pub(crate) type Lifo = AtEnd<true>;
+
 /// Ignores priorities. Updates do not move an item.
 #[derive(Debug, Default)]
-pub(crate) struct Fifo(InsertionOrder);
+pub(crate) struct AtEnd<const IS_NEWEST: bool>(InsertionOrder);
 
-impl Select for Fifo {
+impl<const IS_NEWEST: bool> AtEnd<IS_NEWEST> {
+    fn selected(&self) -> Option<Handle> {
+        if IS_NEWEST { self.0.newest() } else { self.0.oldest() }
+    }
+}
+
+impl<const IS_NEWEST: bool> Select for AtEnd<IS_NEWEST> {
     // Two links.
     const ITEM_BYTES: u64 = 8;
     const REPEATS: bool = false;
@@ -30,7 +41,7 @@ impl Select for Fifo {
     fn update(&mut self, _handle: Handle, _priority: f64) {}
 
     fn pick_many(&mut self, _rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {
-        if let Some(handle) = self.0.oldest() {
+        if let Some(handle) = self.selected() {
             picks.extend(std::iter::repeat_n(Pick::certain(handle), count));
         }
     }
@@ -40,6 +51,6 @@ impl Select for Fifo {
     }
 
     fn min_probability(&self) -> f64 {
-        if self.0.oldest().is_some() { 1.0 } else { 0.0 }
+        if self.selected().is_some() { 1.0 } else { 0.0 }
     }
 }
