@@ -82,7 +82,7 @@ class Window:
 
     @property
     def num_steps(self) -> int:
-        """Number of steps of a window: `before + length`."""
+        """Number of steps of a window, `before + length`."""
         return self.before + self.length
 
     @property
