@@ -1,55 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dreamer: windows of T steps that begin at any step of any episode."""
+"""Dreamer: windows of T steps that begin at any step of the stream of an environment.
+
+Pieces of the stream begin every `STRIDE` steps and have T - 1 more, so that each start of a window
+is in exactly one piece. Steps that two pieces share are stored once.
+"""
 
 import numpy as np
 
 import reverb
 
-T, BATCH, EPISODES = 16, 8, 20
+T, BATCH, STEPS, STRIDE = 16, 8, 1_000, 64  # Dreamer: 64, 16, 1e6; and a stride of 1,024.
 
 table = reverb.Table(
-    "windows",
+    "stream",
     sampler=reverb.selectors.Uniform(),
     remover=reverb.selectors.Fifo(),
-    max_size=100_000,
-    rate_limiter=reverb.rate_limiters.MinSize(BATCH),
+    max_size=100_000 // STRIDE,
+    rate_limiter=reverb.rate_limiters.MinSize(1),
+    seed=0,
     signature={
-        "observation": reverb.specs.TensorSpec([T, 8, 8], np.uint8),
-        "action": reverb.specs.TensorSpec([T], np.int64),
-        "episode": reverb.specs.TensorSpec([T], np.int64),
-        "is_first": reverb.specs.TensorSpec([T], np.bool_),
+        "image": reverb.specs.TensorSpec([None, 8, 8], np.uint8),
+        "action": reverb.specs.TensorSpec([None], np.int64),
+        "is_first": reverb.specs.TensorSpec([None], np.bool_),
+        "time": reverb.specs.TensorSpec([None], np.int64),
     },
 )
 
 with reverb.Server([table]) as server:
     client = reverb.Client(f"localhost:{server.port}")
 
-    # The actor. Stride 1: a window begins at each step. Windows share their steps, so a step is
-    # stored once. No window has steps of two episodes.
+    # The actor. The writer is not told where episodes end: windows go on into the next one, and
+    # `is_first` tells the world model where to forget its state.
     rng = np.random.default_rng(0)
-    lengths = rng.integers(T, 3 * T, EPISODES)
-    with client.sequence_writer("windows", T, stride_length=1) as writer:
-        for episode, length in enumerate(lengths):
-            for t in range(length):
-                step = {
-                    "observation": np.full((8, 8), t, np.uint8),
-                    "action": np.int64(t % 3),
-                    "episode": np.int64(episode),
-                    "is_first": np.bool_(t == 0),
-                }
-                writer.append(step, is_last=t == length - 1)
-    assert client.server_info()["windows"].current_size == sum(lengths - T + 1)
+    is_first = rng.random(STEPS) < 0.05
+    images = rng.integers(0, 256, (STEPS, 8, 8), np.uint8)
+    with client.sequence_writer("stream", STRIDE + T - 1, stride_length=STRIDE) as writer:
+        for t in range(STEPS):
+            step = {"image": images[t], "action": np.int64(t % 3), "time": np.int64(t)}
+            writer.append({**step, "is_first": is_first[t]})
 
-    # The learner of the world model.
-    with reverb.batches(client, "windows", BATCH) as batches:
-        starts: set[tuple[int, int]] = set()
-        for _ in range(20):
-            data = next(batches).data
-            time = data["observation"][:, :, 0, 0].astype(int)
+    # The learner of the world model. All pieces have as many windows, so all starts are as likely.
+    starts = np.zeros(STEPS, int)
+    with reverb.batches(client, "stream", BATCH, window=reverb.Window(T)) as batches:
+        for _ in range(1_500):
+            batch = next(batches)
+            data, time = batch.data, batch.data["time"]
             assert (np.diff(time, axis=1) == 1).all()  # Consecutive.
-            assert (np.diff(data["episode"], axis=1) == 0).all()  # One episode.
-            starts.update(zip(data["episode"][:, 0].tolist(), time[:, 0].tolist(), strict=True))
-    memory = client.status().tables["windows"]
+            assert (batch.num_windows == STRIDE).all()
+            assert (data["image"] == images[time]).all()
+            assert (data["is_first"] == is_first[time]).all()
+            np.add.at(starts, time[:, 0], 1)
+    memory = client.status().tables["stream"]
 
-size = memory.bytes / memory.items
-print(f"{len(starts)} different starts in 160 windows; {size:.0f} bytes a window")
+num_pieces = (STEPS - (T - 1)) // STRIDE
+assert memory.items == num_pieces
+assert (starts[: num_pieces * STRIDE] > 0).all()  # Each start, at the ends of pieces too.
+assert memory.bytes / (memory.items * STRIDE) < 2 * images[0].nbytes
+print(f"{num_pieces * STRIDE} starts, each in {starts.sum() / num_pieces / STRIDE:.0f} windows")

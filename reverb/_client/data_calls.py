@@ -157,8 +157,8 @@ class Calls:
         """Inserts a whole sequence, such as an episode, as one item into one or more tables.
 
         Blocks until the server has confirmed the items. The tables' rate limiters may delay that.
-        Needs no history and no writer. Long columns are sent and stored in chunks of at most 64
-        steps or 4 KiB, and of 32 KiB at most.
+        Needs no history and no writer. Long columns are sent and stored in chunks of 64 steps, but
+        of 4 KiB at least and 32 KiB at most.
 
         Example:
           >>> client.insert_sequence([np.zeros((5, 4)), np.arange(5.0)], {"table": 1.0})

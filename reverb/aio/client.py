@@ -245,8 +245,8 @@ class Client:
         """Inserts a whole sequence, such as an episode, as one item into one or more tables.
 
         Waits until the server has confirmed the items. The tables' rate limiters may delay that.
-        Needs no history and no writer. Long columns are sent and stored in chunks of at most 64
-        steps or 4 KiB, and of 32 KiB at most.
+        Needs no history and no writer. Long columns are sent and stored in chunks of 64 steps, but
+        of 4 KiB at least and 32 KiB at most.
 
         Args:
           data: Nest of arrays `[T, ...]`, which may differ in `T`. Its columns are matched with

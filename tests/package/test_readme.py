@@ -60,6 +60,7 @@ def test_snippets_run(run_snippets):
         "docs/howto/troubleshooting.md",
         "docs/howto/waiting.md",
         "docs/howto/watching.md",
+        "docs/howto/windows.md",
         "docs/index.md",
         "docs/quickstart.md",
     ]
