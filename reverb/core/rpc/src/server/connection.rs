@@ -303,7 +303,7 @@ async fn serve_streams<H: Handler>(
     let mut deadline = None;
     loop {
         let accepted = tokio::select! {
-            accepted = accept(&mut connection, &reading_pause) => accepted,
+            accepted = accept(&mut connection, &reading_pause, &mut begun) => accepted,
             () = shared.stop.stopped(), if deadline.is_none() => {
                 connection.graceful_shutdown();
                 deadline = Some(Instant::now() + GRACE);
@@ -370,20 +370,29 @@ async fn serve_streams<H: Handler>(
         let call = (caller, Outbox::new(&outgoing));
         let known = (&peer, &liveness, admissions.is_known());
         begin_call(shared, &turns, known, call, (request, response));
-        begun = (begun + 1) % CALLS_AT_ONCE;
-        if begun == 0 {
+        begun += 1;
+        if begun == CALLS_AT_ONCE {
+            begun = 0;
             reading_pause.begin();
             tokio::task::yield_now().await;
         }
     }
 }
 
-/// The next call. In a pause the socket is read once all calls that were read have begun.
-async fn accept(connection: &mut Connection, pause: &ReadingPause) -> Option<Accept> {
+/// The next call. In a pause the socket is read once all calls that were read have begun. `begun`
+/// counts calls that came without a wait.
+async fn accept(
+    connection: &mut Connection,
+    pause: &ReadingPause,
+    begun: &mut u32,
+) -> Option<Accept> {
     std::future::poll_fn(|context| {
-        let accepted = connection.poll_accept(context);
+        let mut accepted = connection.poll_accept(context);
         if accepted.is_pending() && pause.end() {
-            return connection.poll_accept(context);
+            accepted = connection.poll_accept(context);
+        }
+        if accepted.is_pending() {
+            *begun = 0;
         }
         accepted
     })

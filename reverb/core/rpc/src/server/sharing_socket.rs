@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::turns::use_up_budget;
 
 /// Time that a connection may use without a pause.
-const TURN: Duration = Duration::from_micros(250);
+const TURN: Duration = Duration::from_micros(100);
 
 /// A socket that is neither readable nor writable after a turn, until other tasks have run. It is
 /// not read while reading is paused.
