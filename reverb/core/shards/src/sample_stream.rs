@@ -464,7 +464,7 @@ impl GroupSampleStream {
     fn goes_elsewhere(&mut self, i: usize, error: &Error) -> bool {
         let shard = &mut self.shards[i];
         let Some(window) = shard.may_lack_window(error) else { return false };
-        let is_over = shard.parts.iter().any(|part| part.is_over());
+        let is_over = shard.parts.iter().any(Part::is_over);
         if self.sampling == GroupSampling::Ordered || is_over {
             return false;
         }

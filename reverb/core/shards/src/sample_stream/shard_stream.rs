@@ -54,7 +54,7 @@ pub(super) struct ShardStream {
     /// Parts of requests that the shard has not answered completely.
     pub(super) parts: VecDeque<Part>,
     pub(super) is_receiving: bool,
-    /// What is known of the window that was asked for last.
+    /// Knowledge about the window that was asked for last.
     pub(super) window: Option<WindowMass>,
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Window mass: what a shard has said of one window of its items.
+//! Window mass: how many windows of one kind the items of a shard have, as far as it has told.
 
 use reverb_data::{Error, ErrorKind, GroupSampling, Sampled, StepWindow};
 
 use crate::table_stats::Stats;
 
-/// What is known of one window at one shard. A request for another window begins anew.
+/// Knowledge about one window at one shard. A request for another window begins anew.
 #[derive(Debug, Clone)]
 pub(super) struct WindowMass {
     window: StepWindow,
