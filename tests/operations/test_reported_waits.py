@@ -165,6 +165,26 @@ def test_a_call_that_waits_is_told_with_its_reason(call, way, log):
         assert not waiting.is_alive()
 
 
+@pytest.mark.parametrize("way", HOSTS)
+@pytest.mark.parametrize("call", ["sample_batch", "batches", "aio"])
+def test_a_call_that_waits_for_a_window_is_told_so(call, way, log):
+    window = reverb.Window(5)
+    calls = {
+        "sample_batch": lambda client: client.sample_batch("empty", 2, window=window),
+        "batches": lambda client: batches(client, window=window),
+        "aio": awaited(lambda client: client.sample_batch("empty", 2, window=window)),
+    }
+    with running(way) as (client, own):
+        client.insert_batch({"x": np.zeros((5, 3), np.float32)}, {"empty": 1.0})
+        waiting = threading.Thread(target=calls[call], args=(client,), daemon=True)
+        waiting.start()
+        text = "No item of table empty has a window of 5 steps; the longest has 1."
+        wait_until(lambda: any(text in line for line in log()))
+        own[0].insert_sequence({"x": np.zeros((5, 3), np.float32)}, {"empty": 1.0})
+        waiting.join(DEADLINE_S)
+        assert not waiting.is_alive()
+
+
 def test_all_calls_of_a_process_are_one_wait(log):
     with running("remote") as (client, own):
         others = [reverb.Client(client.server_address) for _ in range(3)]

@@ -299,8 +299,7 @@ impl Client {
         let mut insertion = self.wait(py, self.core()?.start_insert())?;
         let mut parsed =
             parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
-        let (values, names) =
-            (all_values(&mut parsed, &names.get().0)?, &names.get().0);
+        let (values, names) = (all_values(&mut parsed, &names.get().0)?, &names.get().0);
         let added = if is_sequence {
             insertion.add_sequence(&values, names, &priorities)
         } else {

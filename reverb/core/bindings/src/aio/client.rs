@@ -286,8 +286,7 @@ impl AsyncClient {
         let mut parsed =
             parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
         let mut insertion = insertion.get().take().or_raise()?;
-        let (values, names) =
-            (all_values(&mut parsed, &names.get().0)?, &names.get().0);
+        let (values, names) = (all_values(&mut parsed, &names.get().0)?, &names.get().0);
         let added = if is_sequence {
             insertion.add_sequence(&values, names, &priorities)
         } else {
