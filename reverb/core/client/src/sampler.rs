@@ -16,6 +16,7 @@ pub(crate) mod fetch_ahead;
 pub(crate) mod fetch_items;
 #[cfg(test)]
 mod hostile_tests;
+pub(crate) mod known_chunks;
 pub(crate) mod parallel;
 pub(crate) mod ragged;
 pub(crate) mod scan;

@@ -6,6 +6,7 @@
 //! pay. Every reader of the format understands it. Our reader recognises it and slices rows out of
 //! it without decompressing.
 
+mod snappy;
 mod view;
 
 use std::cell::RefCell;
@@ -36,6 +37,7 @@ struct Scratch {
     encoder: snap::raw::Encoder,
     compressed: Vec<u8>,
     decoded: Vec<u8>,
+    block: Vec<u8>,
 }
 
 thread_local! {
@@ -43,6 +45,7 @@ thread_local! {
         encoder: snap::raw::Encoder::new(),
         compressed: Vec::new(),
         decoded: Vec::new(),
+        block: Vec::new(),
     });
 }
 

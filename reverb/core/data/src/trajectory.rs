@@ -218,11 +218,11 @@ fn read_slice(reader: &mut Reader<'_>) -> Slice {
         && (chunk | tensor | offset | length) & 0x80 == 0
     {
         *reader = Reader::new(rest);
-        let [chunk, tensor, offset, length] =
-            [chunk, tensor, offset, length].map(|&it| usize::from(it));
+        let (chunk, tensor) = (usize::from(*chunk), usize::from(*tensor));
+        let (offset, length) = (usize::from(*offset), usize::from(*length));
         return Slice { chunk, tensor, offset, length };
     }
-    let mut next = || reader.varint().expect("the builder wrote this") as usize;
+    let mut next = || reader.length().expect("the builder wrote this");
     Slice { chunk: next(), tensor: next(), offset: next(), length: next() }
 }
 

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Columns and windows that a reader requests.
 
-use reverb_data::{ColumnSpan, Error, Result, Sampled, StepWindow, TrajectoryBuilder};
+use reverb_data::{
+    ColumnSpan, Error, Result, Sampled, SampledWindow, StepWindow, TrajectoryBuilder,
+};
 use reverb_engine::Table;
 
 /// Part of each item that a reader gets, cut out after the lock and before anything reads a chunk.
@@ -73,7 +75,12 @@ impl Selection {
     pub(crate) fn apply(&mut self, sampled: &mut Sampled) -> Result<()> {
         let Self { columns, window, spans, builder } = self;
         if let Some(window) = *window {
-            let window = (window, sampled.window.start);
+            let SampledWindow { start, count } = sampled.window;
+            let is_whole = start == 0 && window.num_steps() == window.steps_of(count);
+            if is_whole && columns.is_empty() && spans.is_empty() {
+                return Ok(());
+            }
+            let window = (window, start);
             sampled.trajectory = builder.cut(&sampled.trajectory, columns, window, spans)?;
         } else if !columns.is_empty() {
             sampled.trajectory = builder.select(&sampled.trajectory, columns)?;

@@ -9,6 +9,7 @@ use crate::sampler::batch_size::{self, BatchBounds, TakenBytes, no_room};
 use crate::sampler::column_plan::ColumnPlan;
 use crate::sampler::copy_plan::CopyPlans;
 use crate::sampler::fetch_ahead::fetched_ahead;
+use crate::sampler::known_chunks::KnownCopies;
 use crate::sampler::ragged::{self, RaggedForm};
 
 /// Stacks items that arrive in several parts, each part while the next is being sampled.
@@ -109,6 +110,7 @@ impl<'m> BatchBuilder<'m> {
             self.make_room(samples, capacity, num_bytes)?;
         }
         let Self { columns, plans, num_rows, room, .. } = self;
+        let mut copies = KnownCopies::default();
         for sampled in fetched_ahead(&samples[*num_rows..]) {
             let (row, trajectory) = (*num_rows, &sampled.trajectory);
             *num_rows += 1;
@@ -118,13 +120,27 @@ impl<'m> BatchBuilder<'m> {
             if trajectory.num_columns() != columns.len() {
                 return Err(different_columns(columns.len(), trajectory.num_columns()));
             }
+            let learns = row + 1 < capacity;
+            let mut is_known = true;
             for (i, (rows, column)) in columns.iter_mut().zip(trajectory.columns()).enumerate() {
-                rows.put(i, trajectory, &column, room)?;
+                if rows.find_known((i, row), trajectory, &column, &mut copies) {
+                    continue;
+                }
+                is_known = false;
+                rows.put((i, row), trajectory, &column, room)?;
+                // The layouts of the first item are part of its plan.
+                if learns && row > 0 {
+                    rows.learn(trajectory, &column);
+                }
             }
-            if row + 1 < capacity {
+            if copies.are_many() {
+                copies.make(|i, row, at, values| columns[i].put_values(row, at, values));
+            }
+            if learns && !is_known {
                 plans.learn(trajectory);
             }
         }
+        copies.make(|i, row, at, values| columns[i].put_values(row, at, values));
         Ok(())
     }
 

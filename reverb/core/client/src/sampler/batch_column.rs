@@ -10,6 +10,7 @@ use reverb_memory::Memory;
 
 use crate::sampler::batch_size::{STRING_BYTES, no_room};
 use crate::sampler::column_plan::ColumnPlan;
+use crate::sampler::known_chunks::{KnownChunks, KnownCopies};
 
 /// A column of a batch.
 #[derive(Debug)]
@@ -177,7 +178,7 @@ impl Target<'_> {
 pub(crate) struct ColumnRows<'m> {
     plan: ColumnPlan,
     target: Target<'m>,
-    num_rows: usize,
+    known: KnownChunks,
 }
 
 impl<'m> ColumnRows<'m> {
@@ -195,19 +196,19 @@ impl<'m> ColumnRows<'m> {
         } else {
             Target::new(plan.dtype, num_bytes)?
         };
-        Ok(Self { plan, target, num_rows: 0 })
+        Ok(Self { plan, target, known: KnownChunks::default() })
     }
 
     /// Adds an item, and subtracts the bytes of its strings from `room`.
     pub(crate) fn put(
         &mut self,
-        index: usize,
+        (index, row): (usize, usize),
         trajectory: &Trajectory,
         column: &Column<'_>,
         room: &mut usize,
     ) -> Result<()> {
-        let Self { plan, target, num_rows } = self;
-        let begin = *num_rows * plan.item_bytes;
+        let Self { plan, target, .. } = self;
+        let begin = row * plan.item_bytes;
         let fits = match target {
             Target::Strings(strings) => plan.append_strings(trajectory, column, strings, room)?,
             target => {
@@ -215,8 +216,27 @@ impl<'m> ColumnRows<'m> {
                 plan.write(trajectory, column, &mut target.bytes_mut(end)[begin..])?
             }
         };
-        *num_rows += 1;
         if fits { Ok(()) } else { Err(plan.mismatch(index, trajectory, column)) }
+    }
+
+    /// Adds the copies of an item whose chunks are known; returns false if they are not.
+    #[inline]
+    pub(crate) fn find_known<'t>(
+        &self,
+        at: (usize, usize),
+        trajectory: &'t Trajectory,
+        column: &Column<'_>,
+        copies: &mut KnownCopies<'t>,
+    ) -> bool {
+        let Self { plan, known, .. } = self;
+        column.squeeze == plan.squeeze
+            && known.find(trajectory, column, plan.item_bytes, at, copies)
+    }
+
+    /// Learns the layouts of the chunks of an item that was added.
+    pub(crate) fn learn(&mut self, trajectory: &Trajectory, column: &Column<'_>) {
+        let ColumnPlan { dtype, item_shape, .. } = &self.plan;
+        self.known.learn(trajectory, column, *dtype, &item_shape[1..]);
     }
 
     /// Adds the values of an item with the planned shape; `at` is their position in its row.
@@ -225,7 +245,6 @@ impl<'m> ColumnRows<'m> {
         let begin = row * self.plan.item_bytes + at;
         let end = begin + values.len();
         self.target.bytes_mut(end)[begin..].copy_from_slice(values);
-        self.num_rows = row + 1;
     }
 
     pub(crate) fn finish(self, num_rows: usize) -> BatchColumn {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Encoded tensors for reading: rows in place, or decompressed.
 
-use super::{SCRATCH, trim};
+use super::{SCRATCH, Scratch, snappy, trim};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::proto_bytes::{Field, Reader};
@@ -73,6 +73,10 @@ const STRING_VALUE: u32 = 8;
 
 fn damaged(what: &str) -> Error {
     Error::data_loss(format!("The tensor in the chunk is damaged: {what}."))
+}
+
+fn corrupt(_: snappy::Corrupt) -> Error {
+    damaged("its snappy block is corrupt")
 }
 
 pub(crate) fn no_memory(num_bytes: usize) -> Error {
@@ -195,18 +199,22 @@ impl<'a> TensorView<'a> {
             return Err(damaged("its content is shorter or longer than its shape says"));
         }
         if !delta && out.len() == total {
-            return decompress(block, out);
+            return snappy::decompress(block, out).map_err(corrupt);
         }
-        SCRATCH.with_borrow_mut(|scratch| {
-            let decoded = &mut scratch.decoded;
-            if decoded.len() < total {
-                let missing = total - decoded.len();
-                decoded.try_reserve_exact(missing).map_err(|_| no_memory(total))?;
-                decoded.resize(total, 0);
+        SCRATCH.with_borrow_mut(|Scratch { decoded, block: copy, .. }| {
+            let room = snappy::room_for_first(wanted.end, total);
+            if decoded.len() < room {
+                let missing = room - decoded.len();
+                decoded.try_reserve_exact(missing).map_err(|_| no_memory(room))?;
+                decoded.resize(room, 0);
             }
-            decompress(block, &mut decoded[..total])?;
+            let first = (wanted.end, total);
+            snappy::decompress_first(block, first, &mut decoded[..room], copy).map_err(corrupt)?;
+            trim(copy);
             if delta {
-                delta::decode(self.dtype, &self.shape, &mut decoded[..total]);
+                let mut shape = self.shape.clone();
+                shape[0] = offset + length;
+                delta::decode(self.dtype, &shape, &mut decoded[..wanted.end]);
             }
             out.copy_from_slice(&decoded[wanted]);
             trim(decoded);
@@ -387,11 +395,4 @@ fn parse_dim(message: &[u8]) -> Result<usize> {
         .ok()
         .and_then(|size| usize::try_from(size).ok())
         .ok_or_else(|| damaged("a dimension is negative"))
-}
-
-fn decompress(block: &[u8], out: &mut [u8]) -> Result<()> {
-    match snap::raw::Decoder::new().decompress(block, out) {
-        Ok(written) if written == out.len() => Ok(()),
-        _ => Err(damaged("its snappy block is corrupt")),
-    }
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
+use super::cut::NeededChunks;
 use super::{Chunks, Column, OneChunkColumns, Slice, Trajectory};
 use crate::chunk::Chunk;
 use crate::error::{Error, Result};
@@ -18,9 +19,11 @@ pub struct TrajectoryBuilder {
     chunks: Vec<Chunk>,
     /// Filled only once there are enough chunks for a linear search to be slow.
     ordinals: HashMap<u64, usize>,
-    columns: Vec<u8>,
-    num_columns: u32,
+    pub(super) columns: Vec<u8>,
+    pub(super) num_columns: u32,
     open: OpenColumn,
+    /// Chunks of an item of which a part is cut.
+    pub(super) needed: NeededChunks,
     /// Columns of the last trajectory of one chunk; nearly always the next one has the same.
     latest: Option<OneChunkColumns>,
 }
@@ -41,6 +44,20 @@ pub(super) fn no_column(at: u32, num_columns: usize) -> Error {
     Error::invalid_argument(format!(
         "columns has column {at}, but an item has {num_columns} columns."
     ))
+}
+
+/// Error for an item without a step.
+#[cold]
+pub(super) fn no_slice() -> Error {
+    Error::invalid_argument("Item trajectory must not be empty.")
+}
+
+/// Appends a slice to the column that is being built.
+#[inline]
+pub(super) fn put_slice(columns: &mut Vec<u8>, slice: Slice) {
+    for number in [slice.chunk, slice.tensor, slice.offset, slice.length] {
+        put_varint(columns, number as u64);
+    }
 }
 
 const MAX_LINEAR_SEARCH: usize = 16;
@@ -89,9 +106,7 @@ impl TrajectoryBuilder {
             self.columns.push(0);
         }
         self.open.num_slices += 1;
-        for number in [slice.chunk, slice.tensor, slice.offset, slice.length] {
-            put_varint(&mut self.columns, number as u64);
-        }
+        put_slice(&mut self.columns, slice);
     }
 
     /// A trajectory of some columns of another one, with only the chunks that they need.
@@ -128,29 +143,11 @@ impl TrajectoryBuilder {
     ///
     /// `InvalidArgument` if there is no column or no slice at all.
     pub fn finish(&mut self) -> Result<Trajectory> {
-        self.finish_with(Trajectory::stored, true)
-    }
-
-    /// Builds a part of another trajectory, which is read once: its columns are neither interned
-    /// nor indexed.
-    ///
-    /// # Errors
-    ///
-    /// As `finish`.
-    pub(super) fn finish_part(&mut self) -> Result<Trajectory> {
-        self.finish_with(Trajectory::part, false)
-    }
-
-    fn finish_with(
-        &mut self,
-        make: impl Fn(Chunks, u32, &[u8]) -> Trajectory,
-        interns: bool,
-    ) -> Result<Trajectory> {
         let num_columns = std::mem::take(&mut self.num_columns);
         self.ordinals.clear();
         let trajectory = match self.chunks.len() {
-            0 => Err(Error::invalid_argument("Item trajectory must not be empty.")),
-            1 if interns => {
+            0 => Err(no_slice()),
+            1 => {
                 let chunk = self.chunks.swap_remove(0);
                 let is_it = |latest: &OneChunkColumns| {
                     let columns = latest.columns();
@@ -162,13 +159,12 @@ impl TrajectoryBuilder {
                 }
                 Ok(match self.latest {
                     Some(columns) => columns.of(chunk),
-                    None => make(Chunks::One(chunk), num_columns, &self.columns),
+                    None => Trajectory::stored(Chunks::One(chunk), num_columns, &self.columns),
                 })
             }
-            1 => Ok(make(Chunks::One(self.chunks.swap_remove(0)), num_columns, &self.columns)),
             _ => {
                 let chunks = Chunks::Many(self.chunks.drain(..).collect());
-                Ok(make(chunks, num_columns, &self.columns))
+                Ok(Trajectory::stored(chunks, num_columns, &self.columns))
             }
         };
         self.columns.clear();

@@ -1,12 +1,60 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Cuts windows of steps out of trajectories, without reading a chunk.
 
+use std::hint::black_box;
 use std::ops::Range;
 
-use super::builder::no_column;
-use super::{Slice, Trajectory, TrajectoryBuilder};
+use super::builder::{no_column, no_slice, put_slice};
+use super::{Chunks, Slice, Trajectory, TrajectoryBuilder};
 use crate::error::{Error, Result};
+use crate::proto_bytes::put_varint_before;
 use crate::step_window::{ColumnSpan, StepWindow};
+
+/// Chunks of an item that a part of it needs.
+#[derive(Debug, Default)]
+pub(super) struct NeededChunks {
+    /// Their positions in the item, in the order of first reference.
+    positions: Vec<usize>,
+    /// For each chunk of the item its number in `positions`, from 1 on; 0 if it is not needed.
+    numbers: Vec<u32>,
+}
+
+impl NeededChunks {
+    /// Number of a chunk in the part.
+    #[inline]
+    fn number(&mut self, trajectory: &Trajectory, position: usize) -> usize {
+        let number = &mut self.numbers[position];
+        if *number == 0 {
+            // All chunks are fetched from memory at the same time, and referred to later.
+            black_box(trajectory.chunks()[position].key());
+            self.positions.push(position);
+            *number = self.positions.len() as u32;
+        }
+        *number as usize - 1
+    }
+
+    /// Makes room for the chunks of an item.
+    fn begin(&mut self, trajectory: &Trajectory) {
+        let count = trajectory.chunks().len();
+        if self.numbers.len() < count {
+            self.numbers.resize(count, 0);
+        }
+    }
+
+    /// The chunks; none are needed then.
+    fn take(&mut self, trajectory: &Trajectory) -> Option<Chunks> {
+        let chunk = |&position: &usize| trajectory.chunks()[position].clone();
+        let chunks = match &self.positions[..] {
+            [] => None,
+            [position] => Some(Chunks::One(chunk(position))),
+            positions => Some(Chunks::Many(positions.iter().map(chunk).collect())),
+        };
+        for position in self.positions.drain(..) {
+            self.numbers[position] = 0;
+        }
+        chunks
+    }
+}
 
 impl TrajectoryBuilder {
     /// A window of some columns of an item, with only the chunks that it needs. Steps before the
@@ -45,68 +93,94 @@ impl TrajectoryBuilder {
         }
         let mut wanted = columns.iter().copied().peekable();
         let mut is_wanted = |at: u32| columns.is_empty() || wanted.next_if_eq(&at).is_some();
+        self.needed.begin(trajectory);
         let mut cut = || {
             if let Some(index) = trajectory.index() {
                 for at in (0..trajectory.num_columns()).filter(|&at| is_wanted(at as u32)) {
                     let column = index.column(at);
                     let steps = steps_of(at as u32, column.squeeze)?;
-                    let slices = column.slices_from(usize::try_from(steps.start).unwrap_or(0));
-                    self.cut_column(trajectory, slices, steps);
-                    self.end_column(column.squeeze);
+                    let first = usize::try_from(steps.start).unwrap_or(0);
+                    let (begin, mut slices) = column.slices_from(first);
+                    self.cut_column(trajectory, (begin, &mut slices), (steps, column.squeeze));
                 }
             } else {
-                for (at, column) in (0..).zip(trajectory.columns()) {
+                let mut reader = trajectory.slices();
+                for at in 0..reader.num_columns as u32 {
+                    let (squeeze, num_slices) = reader.column();
+                    let mut slices = (0..num_slices).map(|_| reader.slice());
                     if is_wanted(at) {
-                        let steps = steps_of(at, column.squeeze)?;
-                        self.cut_column(trajectory, (0, column.slices()), steps);
-                        self.end_column(column.squeeze);
+                        let steps = steps_of(at, squeeze)?;
+                        self.cut_column(trajectory, (0, &mut slices), (steps, squeeze));
                     }
+                    // The next column follows the last slice.
+                    slices.for_each(drop);
                 }
             }
             Ok(())
         };
-        if let Err(error) = cut() {
-            self.clear();
-            return Err(error);
-        }
-        self.finish_part()
+        let cut = cut();
+        let (num_columns, chunks) = (self.num_columns, self.needed.take(trajectory));
+        let part = cut.and_then(|()| {
+            let chunks = chunks.ok_or_else(no_slice)?;
+            Ok(Trajectory::part(chunks, num_columns, &self.columns))
+        });
+        self.clear();
+        part
     }
 
     /// Adds these steps of a column, some of which may lie before or after it. The slices begin at
     /// or before the steps, with step `begin`.
+    #[inline]
     fn cut_column(
         &mut self,
         trajectory: &Trajectory,
-        (begin, slices): (usize, impl Iterator<Item = Slice>),
-        steps: Range<i64>,
+        (begin, slices): (usize, &mut impl Iterator<Item = Slice>),
+        (steps, squeeze): (Range<i64>, bool),
     ) {
+        let head_at = self.columns.len();
+        // The head of the column is known at its end.
+        self.columns.push(0);
+        let mut num_slices = 0;
+        let mut put = |slice: Slice, offset: usize, length: i64| {
+            let chunk = self.needed.number(trajectory, slice.chunk);
+            put_slice(&mut self.columns, Slice { chunk, offset, length: length as usize, ..slice });
+            num_slices += 1;
+        };
         let mut position = begin as i64;
         let mut next = steps.start;
-        let mut last = None;
-        for Slice { chunk, tensor, offset, length } in slices {
-            let end = position + length as i64;
+        let mut last: Option<Slice> = None;
+        while next < steps.end {
+            let Some(slice) = slices.next() else { break };
+            let end = position + slice.length as i64;
+            if end <= next {
+                (position, last) = (end, Some(slice));
+                continue;
+            }
             // The first slice stands for the steps before it.
             while position == 0 && next < 0.min(steps.end) {
-                self.slice(&trajectory.chunks()[chunk], tensor, offset, 1);
+                put(slice, slice.offset, 1);
                 next += 1;
             }
             let stop = end.min(steps.end);
             if next < stop {
-                let first = offset + (next - position) as usize;
-                self.slice(&trajectory.chunks()[chunk], tensor, first, (stop - next) as usize);
+                put(slice, slice.offset + (next - position) as usize, stop - next);
                 next = stop;
             }
-            if next >= steps.end {
-                return;
-            }
             position = end;
-            last = Some((chunk, tensor, offset + length - 1));
+            last = Some(slice);
         }
-        if let Some((chunk, tensor, offset)) = last {
+        if let Some(slice) = last {
             for _ in next..steps.end {
-                self.slice(&trajectory.chunks()[chunk], tensor, offset, 1);
+                put(slice, slice.offset + slice.length - 1, 1);
             }
         }
+        let head = num_slices << 1 | u64::from(squeeze);
+        if head < 0x80 {
+            self.columns[head_at] = head as u8;
+        } else {
+            put_varint_before(&mut self.columns, head_at, head);
+        }
+        self.num_columns += 1;
     }
 }
 

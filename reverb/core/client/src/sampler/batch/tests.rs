@@ -3,7 +3,8 @@
 
 use proptest::prelude::*;
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, SequenceRange, Shape, Tensor, TensorData, TrajectoryBuilder,
+    Chunk, ChunkBuilder, DType, SequenceRange, Shape, StepWindow, Tensor, TensorData, Trajectory,
+    TrajectoryBuilder,
 };
 
 use super::*;
@@ -95,6 +96,75 @@ proptest! {
         let batch = unfinished.finish(&samples).unwrap();
         for (i, column) in batch.into_iter().enumerate() {
             prop_assert_eq!(&column.shape[..], &[samples.len(), num_steps, WIDTHS[i]]);
+            prop_assert_eq!(content(column), decoded(&samples, i).concat());
+        }
+    }
+}
+
+/// An episode: of both columns all steps, in chunks of these lengths and kinds.
+fn episode(key: u64, chunks: &[(usize, u8)]) -> Trajectory {
+    let mut builder = TrajectoryBuilder::new();
+    let mut noise = key as u32 + 1;
+    for (width, column) in WIDTHS.into_iter().zip(0..) {
+        for (&(length, kind), at) in chunks.iter().zip(0..) {
+            let mut value = || {
+                noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                if kind == 1 { (noise >> 30) as u8 } else { (noise >> 24) as u8 }
+            };
+            let mut chunk = ChunkBuilder::new(kind == 2);
+            // The second column is in a chunk with another one.
+            for width in [width, 1].into_iter().take(1 + column) {
+                chunk.push(&Tensor {
+                    dtype: DType::UInt8,
+                    shape: Shape::from_slice(&[length, width]),
+                    data: TensorData::Bytes((0..length * width).map(|_| value()).collect()),
+                });
+            }
+            let chunk =
+                chunk.finish(key * 1000 + column as u64 * 100 + at, SequenceRange::default());
+            builder.slice(&chunk, 0, 0, length);
+        }
+        builder.end_column(false);
+    }
+    builder.finish().unwrap()
+}
+
+proptest! {
+    /// Windows of episodes are copied, from chunks that are known or not, in any number of parts.
+    #[test]
+    fn a_batch_of_windows_has_their_steps(
+        // Chunks of few lengths, most of them raw, others compressed or delta encoded.
+        episodes in prop::collection::vec(
+            prop::collection::vec(
+                (prop::sample::select(vec![1usize, 4, 4, 7]), prop::sample::select(vec![0u8, 0, 0, 1, 2])),
+                3..9,
+            ),
+            1..5,
+        ),
+        picks in prop::collection::vec(any::<(prop::sample::Index, prop::sample::Index)>(), 1..60),
+        length in 1u32..4,
+        parts in 0usize..5,
+    ) {
+        let episodes: Vec<(Trajectory, usize)> = episodes
+            .iter()
+            .zip(0..)
+            .map(|(it, key)| (episode(key, it), it.iter().map(|(steps, _)| steps).sum()))
+            .collect();
+        let window = StepWindow { length, before: 0, pads_left: false, pads_right: false };
+        let mut cutter = TrajectoryBuilder::new();
+        let mut cut = |(at, first): &(prop::sample::Index, prop::sample::Index)| {
+            let (whole, steps) = at.get(&episodes);
+            let start = first.index(steps + 1 - length as usize) as i32;
+            cutter.cut(whole, &[], (window, start), &[]).unwrap()
+        };
+        let samples: Vec<Sampled> =
+            picks.iter().zip(0..).map(|(pick, key)| testing::sampled(key, cut(pick))).collect();
+        let mut unfinished = builder(samples.len());
+        for part in 1..=parts {
+            unfinished.add(&samples[..samples.len() * part / parts]);
+        }
+        for (i, column) in unfinished.finish(&samples).unwrap().into_iter().enumerate() {
+            prop_assert_eq!(&column.shape[..], &[samples.len(), length as usize, WIDTHS[i]]);
             prop_assert_eq!(content(column), decoded(&samples, i).concat());
         }
     }
