@@ -34,7 +34,7 @@ from reverb.client import Client, Writer
 from reverb.errors import DeadlineExceededError, ReverbError
 from reverb.platform import checkpointers_lib as _checkpointers_lib  # noqa: F401
 from reverb.platform.default import checkpointers as _default_checkpointers  # noqa: F401
-from reverb.replay_sample import BatchInfo, ReplayBatch, ReplaySample, SampleInfo
+from reverb.replay_sample import BatchInfo, ReplayBatch, ReplaySample, SampleInfo, WindowInfo
 from reverb.server import Server, Table
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryColumn, TrajectoryWriter
 
@@ -75,6 +75,7 @@ __all__ = [
     "TrajectoryWriter",
     "Where",
     "Window",
+    "WindowInfo",
     "Writer",
     "__version__",
     "batches",

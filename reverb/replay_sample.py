@@ -11,6 +11,7 @@ __all__ = [
     "ReplayBatch",
     "ReplaySample",
     "SampleInfo",
+    "WindowInfo",
     "are_lengths",
     "keep_samples",
     "rows_of_batch",
@@ -80,6 +81,38 @@ class SampleInfo(NamedTuple):
     def zeros(cls) -> "SampleInfo":
         """Returns an info with all fields zero, for data that does not come from a table."""
         return cls(0, 0.0, 0, 0.0, 0)
+
+
+class WindowInfo(NamedTuple):
+    """State of an item, and the window of its steps that was sampled, in TensorFlow datasets.
+
+    The first five fields are those of `SampleInfo`. All are tensors; those of a batch have a first
+    dimension `[B]` more.
+
+    Example:
+      >>> print(reverb.WindowInfo._fields[5:])
+      ('window_start', 'num_windows', 'window_mask')
+
+    Attributes:
+      key: uint64 that identifies the item in its table.
+      probability: float64, the probability of sampling this item at that moment.
+      table_size: int64, number of items at that moment.
+      priority: float64, the item's priority at that moment.
+      times_sampled: int32, how often the item was sampled, this time included.
+      window_start: int32, the first step of the window in its item; below 0 if the window begins
+        with padding.
+      num_windows: int32, number of windows that the item has, each with the same probability.
+      window_mask: bool `[before + length]`, `False` for padding.
+    """
+
+    key: Any
+    probability: Any
+    table_size: Any
+    priority: Any
+    times_sampled: Any
+    window_start: Any
+    num_windows: Any
+    window_mask: Any
 
 
 class BatchInfo(NamedTuple):
@@ -153,7 +186,8 @@ class ReplaySample(NamedTuple):
       (1, 4) 1.0
 
     Attributes:
-      info: State of the item when it was sampled; `BatchInfo` of a batch.
+      info: State of the item when it was sampled; `BatchInfo` of a batch, `WindowInfo` of a window
+        in TensorFlow.
       data: Columns of the item: a flat list, or a nest like the table's signature.
     """
 

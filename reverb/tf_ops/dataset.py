@@ -12,13 +12,15 @@ import tensorflow as tf  # pyright: ignore[reportMissingImports]
 import tree
 
 from reverb import specs as reverb_specs
+from reverb._client.window import Window
 from reverb.client import Client
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, TableNotFoundError
-from reverb.replay_sample import ReplaySample, SampleInfo
+from reverb.replay_sample import ReplaySample
 from reverb.tf_ops import ops
 from reverb.tf_ops.arguments import checked_batch_size, checked_sampler_options, one_string
 from reverb.tf_ops.pipeline import SamplerPipeline, SpecifiedDataset, on_cpu
+from reverb.tf_ops.windows import check_lengths_are_free, info_type, window_column
 
 __all__ = ["SamplerDataset", "without_lists"]
 
@@ -31,6 +33,9 @@ class SamplerDataset(SpecifiedDataset):
     """The base of `TrajectoryDataset` and `TimestepDataset`; see there."""
 
     _TIMESTEPS = False
+
+    # Window of each item, set by a subclass before the constructor.
+    _window: Window | None = None
 
     def __init__(
         self,
@@ -89,11 +94,11 @@ class SamplerDataset(SpecifiedDataset):
         self._source = (one_string("server_address", server_address), one_string("table", table))
         self._batch = (checked_batch_size(batch_size, drop_remainder), bool(drop_remainder))
         columns = [
-            tf.TensorSpec(tf.TensorShape(shape), tf.as_dtype(dtype))
+            window_column(tf.TensorSpec(tf.TensorShape(shape), tf.as_dtype(dtype)), self._window)
             for dtype, shape in zip(tree.flatten(dtypes), tree.flatten(shapes), strict=True)
         ]
         self._pipeline = SamplerPipeline(
-            columns, self._TIMESTEPS, self._sampler_options, self._batch[0]
+            columns, self._TIMESTEPS, self._sampler_options, self._batch[0], self._window
         )
         # Python iterators run a pipeline of their own, made on first use. It finds the sampler that
         # was started for the iterator.
@@ -140,7 +145,25 @@ class SamplerDataset(SpecifiedDataset):
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers.
         """
-        tables = Client(server_address).server_info(get_signature_timeout_secs)
+        return cls._of_signature(
+            server_address,
+            table,
+            get_signature_timeout_secs,
+            max_in_flight_samples_per_worker=max_in_flight_samples_per_worker,
+            num_workers_per_iterator=num_workers_per_iterator,
+            max_samples_per_stream=max_samples_per_stream,
+            rate_limiter_timeout_ms=rate_limiter_timeout_ms,
+            max_samples=max_samples,
+            batch_size=batch_size,
+            drop_remainder=drop_remainder,
+        )
+
+    @classmethod
+    def _of_signature(
+        cls, server_address: str, table: str, timeout_secs: int | None, **options: Any
+    ) -> Any:
+        """Makes a dataset with the dtypes and shapes of the table's signature."""
+        tables = Client(server_address).server_info(timeout_secs)
         if table not in tables:
             raise TableNotFoundError(
                 f"Server at {server_address} does not contain any table named {table}. "
@@ -152,18 +175,14 @@ class SamplerDataset(SpecifiedDataset):
                 f"Table {table} at {server_address} does not have a signature."
             )
         signature = tree.map_structure(_tensorflow_spec, signature)
+        if options.get("window") is not None:
+            check_lengths_are_free(signature, f"Table {table} at {server_address}")
         return cls(
             server_address=server_address,
             table=table,
             dtypes=tree.map_structure(lambda spec: spec.dtype, signature),
             shapes=tree.map_structure(lambda spec: spec.shape, signature),
-            max_in_flight_samples_per_worker=max_in_flight_samples_per_worker,
-            num_workers_per_iterator=num_workers_per_iterator,
-            max_samples_per_stream=max_samples_per_stream,
-            rate_limiter_timeout_ms=rate_limiter_timeout_ms,
-            max_samples=max_samples,
-            batch_size=batch_size,
-            drop_remainder=drop_remainder,
+            **options,
         )
 
     def batch(
@@ -187,6 +206,7 @@ class SamplerDataset(SpecifiedDataset):
           name: As in `tf.data.Dataset.batch`.
         """
         size = tf.get_static_value(batch_size) if tf.is_tensor(batch_size) else batch_size
+        more_options = self._more_options()
         if (
             self._batch[0] is None
             and isinstance(size, int | np.integer)
@@ -195,7 +215,7 @@ class SamplerDataset(SpecifiedDataset):
             and num_parallel_calls is None
             and deterministic is None
             and name is None
-            and type(self).__init__ is SamplerDataset.__init__  # Its arguments are known.
+            and more_options is not None
         ):
             return type(self)(
                 *self._source,
@@ -203,8 +223,13 @@ class SamplerDataset(SpecifiedDataset):
                 **dataclasses.asdict(self._sampler_options),
                 batch_size=int(size),
                 drop_remainder=drop_remainder,
+                **more_options,
             )
         return super().batch(batch_size, drop_remainder, num_parallel_calls, deterministic, name)
+
+    def _more_options(self) -> dict[str, Any] | None:
+        """Options of the constructor that this class does not have; `None` if it is not known."""
+        return {} if type(self).__init__ is SamplerDataset.__init__ else None
 
     def __iter__(self) -> Any:
         """Starts a sampler, and returns an iterator over its items.
@@ -214,6 +239,8 @@ class SamplerDataset(SpecifiedDataset):
 
         Raises:
           tf.errors.InvalidArgumentError: If they do not match the signature.
+          tf.errors.UnimplementedError: If there is a window, and the server does not know windows
+            (dm-reverb, or older).
         """
         if not tf.executing_eagerly():
             return super().__iter__()
@@ -251,9 +278,11 @@ class SamplerDataset(SpecifiedDataset):
     def _make_element_spec(self, dtypes: Any) -> ReplaySample:
         batch_size, drop_remainder = self._batch
         leading = [] if batch_size is None else [batch_size if drop_remainder else None]
-        specs = self._pipeline.specs(leading)
-        info, columns = specs[: len(SampleInfo._fields)], specs[len(SampleInfo._fields) :]
-        return ReplaySample(SampleInfo(*info), without_lists(tree.unflatten_as(dtypes, columns)))
+        specs, info = self._pipeline.specs(leading), info_type(self._window)
+        columns = specs[len(info._fields) :]
+        return ReplaySample(
+            info(*specs[: len(info._fields)]), without_lists(tree.unflatten_as(dtypes, columns))
+        )
 
 
 def _untuned() -> Any:

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
+from reverb._client.window import Window
 from reverb.replay_sample import SampleInfo
 from reverb.tf_ops import ops
 from reverb.tf_ops.arguments import SamplerOptions
 from reverb.tf_ops.polling import polling_dataset
 from reverb.tf_ops.transformations import filtered, flat_mapped, unbatched
+from reverb.tf_ops.windows import info_specs, window_attributes
 
 __all__ = ["SamplerPipeline", "SpecifiedDataset", "on_cpu", "rows_of"]
 
@@ -19,6 +21,9 @@ __all__ = ["SamplerPipeline", "SpecifiedDataset", "on_cpu", "rows_of"]
 # rows, but no more than this number, beyond which there is no gain.
 _MAX_ROWS = 64
 _MAX_BYTES = 1 << 20
+
+# Number of tensors about each item that are not about its window.
+_NUM_INFOS = len(SampleInfo._fields)
 
 # Assumed size of an unknown dimension, usually time, when the size of a row is estimated.
 _TYPICAL_DIMENSION = 16
@@ -55,6 +60,7 @@ class SamplerPipeline:
         timesteps: bool,
         options: SamplerOptions,
         batch_size: int | None,
+        window: Window | None,
     ) -> None:
         """Makes no sampler yet.
 
@@ -63,13 +69,15 @@ class SamplerPipeline:
           timesteps: Whether items are split into their steps.
           options: Options of the samplers.
           batch_size: Number of rows in a batch; `None`: elements are single rows.
+          window: Window of each item; `None`: whole items.
         """
         self._dtypes = [column.dtype for column in columns]
         self._shapes = [column.shape for column in columns]
         self._timesteps = timesteps
         self._options = options
         self._batch_size = batch_size
-        self._specs = [*(tf.TensorSpec([], dtype) for dtype in SampleInfo.tf_dtypes()), *columns]
+        self._window = window
+        self._specs = [*info_specs(window), *columns]
 
     def create(self, server_address: Any, table: Any, key: Any, *, park: bool = False) -> Any:
         """Starts a sampler; returns its handle.
@@ -94,10 +102,11 @@ class SamplerPipeline:
             max_samples=self._options.max_samples,
             batch_size=self._stacked_batch_size(),
             park=park,
+            **window_attributes(self._window),
         )
 
     def dataset(self, server_address: Any, table: Any, key: int, *, drop_remainder: bool) -> Any:
-        """The dataset of flat elements: five tensors of the info, then the columns.
+        """The dataset of flat elements: the tensors of the info, then the columns.
 
         Args:
           server_address: As for `reverb.Client`.
@@ -105,18 +114,19 @@ class SamplerPipeline:
           key: As in `create`.
           drop_remainder: Drops a last batch that is not full.
         """
-        specs = self.specs([None])
+        specs, num_infos = self.specs([None]), len(info_specs(self._window))
         batch_size = self._batch_size
         attributes = {
             "Toutput_list": self._dtypes,
             "rows": self._rows_per_call() if batch_size is None else batch_size,
             "exact": batch_size is not None,
             "drop_remainder": drop_remainder,
+            "Twindow_list": [spec.dtype for spec in specs[_NUM_INFOS:num_infos]],
         }
 
         def take(handle: Any) -> list[Any]:
             batch = ops.reverb_replay_sampler_next(handle, **attributes)
-            tensors = [*batch[:5], *batch.data]
+            tensors = [*batch[:_NUM_INFOS], *batch.window, *batch.data]
             for tensor, spec in zip(tensors, specs, strict=True):
                 tensor.set_shape(spec.shape)
             return tensors

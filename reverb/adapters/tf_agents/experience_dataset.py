@@ -55,6 +55,7 @@ def sampler_source(
     rate_limiter_timeout_ms: int = -1,
     max_samples: int = -1,
     ordered: bool = True,
+    window: reverb.Window | None = None,
 ) -> ItemSource:
     """Makes a source of items in the order of a table's sampler.
 
@@ -69,6 +70,7 @@ def sampler_source(
       rate_limiter_timeout_ms: As in `reverb.TrajectoryDataset`.
       max_samples: As in `reverb.TrajectoryDataset`.
       ordered: Whether the order of the items must be kept.
+      window: As in `reverb.TrajectoryDataset`.
     """
 
     def source(batch_size: int | None, drop_remainder: bool) -> Any:
@@ -88,6 +90,7 @@ def sampler_source(
             max_samples_per_stream=max_samples_per_stream,
             rate_limiter_timeout_ms=rate_limiter_timeout_ms,
             max_samples=max_samples,
+            window=window,
         )
         return dataset if batch_size is None else dataset.batch(batch_size, drop_remainder)
 

@@ -46,6 +46,16 @@ def sampled_eagerly(
     Returns:
       A pair: data `[B, T, ...]`, and an info whose leaves are `[B, T]`.
     """
+    window = None if num_steps is None else table.window(num_steps)
+    if window is not None:
+        return _sampled_windows(
+            table,
+            spec,
+            window,
+            sequence_length=sequence_length,
+            batch_size=batch_size,
+            timeout_ms=timeout_ms,
+        )
     samples = []
     for sample in table.client.sample(
         table.name, batch_size or 1, emit_timesteps=False, timeout_ms=timeout_ms
@@ -61,12 +71,50 @@ def sampled_eagerly(
             start = int(_random_start(length, num_steps))
             columns = [column[start : start + num_steps] for column in columns]
         samples.append(sample._replace(data=spec.nested(columns)))
-    batch = stacked(samples, table.name)
+    return _as_pair(stacked(samples, table.name), spec, batch_size)
+
+
+def _sampled_windows(
+    table: RemoteTable,
+    spec: DataSpec,
+    window: reverb.Window,
+    *,
+    sequence_length: int | None,
+    batch_size: int | None,
+    timeout_ms: int | None,
+) -> Any:
+    """Like `sampled_eagerly`, of a server that cuts the items."""
+    batches, missing = [], batch_size or 1
+    while missing > 0:
+        batch = table.client.sample_batch(table.name, missing, window=window, timeout_ms=timeout_ms)
+        columns = tree.flatten(batch.data)
+        spec.checked_item([column[0] for column in columns], table.name, window.length)
+        _check_lengths(batch.num_windows + (window.length - 1), table.name, sequence_length)
+        info = reverb.SampleInfo(*batch.info[: len(reverb.SampleInfo._fields)])
+        batches.append(reverb.ReplaySample(info=info, data=spec.nested(columns)))
+        missing -= len(info.key)
+    whole = batches[0]
+    if len(batches) > 1:
+        whole = tree.map_structure(lambda *leaves: np.concatenate(leaves), *batches)
+    return _as_pair(whole, spec, batch_size)
+
+
+def _check_lengths(lengths: Any, table: str, sequence_length: int | None) -> None:
+    others = [] if sequence_length is None else sorted(set(lengths.tolist()) - {sequence_length})
+    if others:
+        raise errors.SignatureMismatchError(
+            f"items of table {table} must have the sequence_length of the buffer, "
+            f"{sequence_length}, got one of {others[0]} steps"
+        )
+
+
+def _as_pair(batch: Any, spec: DataSpec, batch_size: int | None) -> Any:
+    """Converts a batch `[B, T, ...]` of arrays to tensors, and its info to `[B, T]`."""
+    length = np.shape(tree.flatten(batch.data)[0])[1]
     if batch_size is None:
         batch = tree.map_structure(lambda leaf: leaf[0], batch)
     dtypes = reverb.ReplaySample(info=reverb.SampleInfo.tf_dtypes(), data=spec.dtypes)
     tensors: Any = tree.map_structure(tf.constant, batch, dtypes)
-    length = np.shape(tree.flatten(samples[0].data)[0])[0]
     return tensors.data, repeated_info(tensors.info, length)
 
 
@@ -79,17 +127,24 @@ def sampled_in_graph(
     num_steps: int | None,
     rate_limiter_timeout_ms: int,
 ) -> Any:
-    """Like `sampled_eagerly`, as ops of a graph that sample whenever they run."""
+    """Like `sampled_eagerly`, as ops of a graph that sample whenever they run.
+
+    Blocks until the server has said, once, whether it knows windows.
+    """
+    window = None if num_steps is None else table.window(num_steps)
     source = sampler_source(
         table.server_address,
         table.name,
         spec.dtypes,
-        spec.shapes(sequence_length),
+        spec.shapes(sequence_length if window is None else num_steps),
         rate_limiter_timeout_ms=rate_limiter_timeout_ms,
         max_in_flight=batch_size or 1,
         max_samples=batch_size or 1,
+        window=window,
     )
-
+    if window is not None:
+        pair_of = functools.partial(_pair_of_windows, table.name, sequence_length, window.length)
+        return inline_map(source(batch_size, True), pair_of).get_single_element()
     dataset = experience_dataset(
         source,
         sequence_length=sequence_length,
@@ -125,6 +180,18 @@ def unstacked(pair: Any, axis: int) -> Any:
     steps = [tf.unstack(leaf, axis=axis) for leaf in tf.nest.flatten(data)]
     by_time = tuple(tf.nest.pack_sequence_as(data, leaves) for leaves in zip(*steps, strict=True))
     return by_time, type(info)(*(tuple(tf.unstack(leaf, axis=axis)) for leaf in info))
+
+
+def _pair_of_windows(table: str, sequence_length: int | None, num_steps: int, sample: Any) -> Any:
+    """Makes a pair of data and info, `[B, T]` or `[T]`, of windows."""
+    checks = []
+    if sequence_length is not None:
+        text = f"items of table {table} must have the sequence_length of the buffer"
+        lengths = sample.info.num_windows + (num_steps - 1)
+        checks.append(tf.debugging.assert_equal(lengths, sequence_length, message=text))
+    with tf.control_dependencies(checks):
+        info = reverb.SampleInfo(*map(tf.identity, sample.info[: len(reverb.SampleInfo._fields)]))
+    return sample.data, repeated_info(info, num_steps)
 
 
 def _random_start(length: Any, num_steps: int) -> Any:

@@ -38,6 +38,7 @@ class RemoteTable:
         self.name = name
         self.client = reverb.Client(server_address, connect_timeout_s=connect_timeout_s)
         self._connect_timeout_s = connect_timeout_s
+        self._knows_windows: bool | None = None
 
     @property
     def server_address(self) -> str:
@@ -66,6 +67,32 @@ class RemoteTable:
           UnavailableError: If no server answers.
         """
         return self._info_among(self.client.server_info())
+
+    def window(self, num_steps: int) -> reverb.Window | None:
+        """Returns the window of so many steps, or `None` if it cannot be sampled.
+
+        Asks the server once whether it knows windows, and blocks until it answers.
+
+        Raises:
+          UnavailableError: If no server answers.
+        """
+        if self._knows_windows is None:
+            self._knows_windows = self._asked_for_windows()
+        try:
+            return reverb.Window(num_steps) if self._knows_windows else None
+        except errors.InvalidArgumentError:  # More steps than a window may have.
+            return None
+
+    def _asked_for_windows(self) -> bool:
+        # A request that samples nothing: no table has this name.
+        unknown = max(self.client.server_info(), key=len, default="") + "?"
+        try:
+            self.client.sample_batch(unknown, 1, window=reverb.Window(1), timeout_ms=0)
+        except errors.UnimplementedError:
+            return False
+        except (errors.TableNotFoundError, errors.PermissionDeniedError):
+            pass
+        return True
 
     def _info_among(self, tables: dict[str, Any]) -> Any:
         if self.name not in tables:

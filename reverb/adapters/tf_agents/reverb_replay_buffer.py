@@ -292,6 +292,9 @@ class ReverbReplayBuffer(replay_buffer.ReplayBuffer):
 
         Blocks while the table's rate limiter allows no sample. With `num_steps`, that many
         consecutive steps of each item are taken, from a random start; otherwise items are whole.
+        The server draws the start, and items that are shorter again; it sends these steps only. One
+        that does not know windows (dm-reverb, or older) sends whole items, which are cut here, and
+        a shorter one is an error.
         If `time_stacked` is False, the data are a tuple of `T` nests, `[B, ...]` each.
         """
         check_sizes(self._sequence_length, sample_batch_size, num_steps)

@@ -11,10 +11,12 @@ from tf_agents.specs import tensor_spec
 
 import reverb
 from reverb import errors, testing
-from reverb.adapters.tf_agents import reverb_replay_buffer
+from reverb.adapters.tf_agents import remote_table, reverb_replay_buffer
+from support.wire.scripted_server import ScriptedServer
 
 SPEC = {"a": tf.TensorSpec([2], tf.float32), "b": tf.TensorSpec([], tf.int64)}
 LENGTH = 4
+TABLES = ("even", "varying")
 
 
 def fill(client, name, lengths):
@@ -60,6 +62,12 @@ def even(client):
 @pytest.fixture
 def varying(client):
     return reverb_replay_buffer.ReverbReplayBuffer(SPEC, "varying", None, client.server_address)
+
+
+@pytest.fixture
+def client_cuts(monkeypatch):
+    """Buffers take the server for one that does not know windows."""
+    monkeypatch.setattr(remote_table.RemoteTable, "_asked_for_windows", lambda table: False)
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 5])
@@ -124,11 +132,81 @@ def test_time_may_be_unstacked_as_in_other_buffers(even, get_next, batch_size):
     np.testing.assert_array_equal(info.key[0], info.key[1])
 
 
-def test_items_that_are_too_short_are_named(varying):
+def test_items_that_are_too_short_are_drawn_again(varying, get_next):
+    data, _ = get_next(varying, sample_batch_size=60, num_steps=4)
+    first = data["b"][:, 0].numpy()
+    assert set(first) == {100, 200, 201, 202}
+    # Each item as often as the other, and not each window.
+    assert 10 < (first == 100).sum() < 50
+
+
+def test_items_that_are_too_short_are_named_if_the_client_cuts(varying, client_cuts):
     with pytest.raises(
         errors.InvalidArgumentError, match=r"at most the length of an item, 3 .*got 4"
     ):
         varying.get_next(sample_batch_size=60, num_steps=4)
+
+
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_older_servers_send_whole_items(even, varying, get_next, client_cuts, batch_size):
+    for buffer in (even, varying):
+        data, info = get_next(buffer, sample_batch_size=batch_size, num_steps=2)
+        shape = [2] if batch_size is None else [batch_size, 2]
+        assert data["b"].shape == info.key.shape == shape
+        steps = np.diff(data["b"].numpy(), axis=-1)
+        np.testing.assert_array_equal(steps, np.ones_like(steps))
+
+
+def test_the_server_is_asked_whether_it_knows_windows(client):
+    server = ScriptedServer("even")
+    try:
+        older = remote_table.RemoteTable(server.address, "even", 10.0)
+        assert older.window(3) is None
+    finally:
+        server.stop()
+    newer = remote_table.RemoteTable(client.server_address, "even", 10.0)
+    samples = [client.server_info()[name].rate_limiter_info.sample_stats for name in TABLES]
+    assert newer.window(3) == reverb.Window(3)
+    assert newer.window(100_000) is None
+    assert samples == [client.server_info()[it].rate_limiter_info.sample_stats for it in TABLES]
+
+
+def test_the_seed_of_the_table_decides_where_steps_begin(get_next):
+    starts = []
+    for seed in (1, 1, 2):
+        table = testing.table(sampler=reverb.selectors.Uniform(), seed=seed)
+        with testing.server([table]) as client:
+            fill(client, "table", [100])
+            buffer = reverb_replay_buffer.ReverbReplayBuffer(
+                SPEC, "table", None, client.server_address
+            )
+            data, _ = get_next(buffer, sample_batch_size=20, num_steps=5)
+            starts.append(data["b"][:, 0].numpy().tolist())
+    assert starts[0] == starts[1] != starts[2]
+
+
+def test_items_of_another_length_than_declared_are_refused(client, get_next):
+    buffer = reverb_replay_buffer.ReverbReplayBuffer(SPEC, "varying", 8, client.server_address)
+    kinds = (errors.SignatureMismatchError, tf.errors.InvalidArgumentError)
+    with pytest.raises(kinds, match="items of table varying must have the sequence_length"):
+        get_next(buffer, sample_batch_size=4, num_steps=2)
+
+
+def test_a_batch_is_collected_while_items_come_one_by_one(get_next):
+    table = testing.table(max_times_sampled=1)
+    with testing.server([table]) as client:
+        buffer = reverb_replay_buffer.ReverbReplayBuffer(
+            SPEC, "table", None, client.server_address, rate_limiter_timeout_ms=60_000
+        )
+        done = []
+        thread = threading.Thread(
+            target=lambda: done.append(get_next(buffer, sample_batch_size=3, num_steps=2))
+        )
+        thread.start()
+        for _ in range(3):
+            fill(client, "table", [LENGTH])
+        thread.join()
+        assert done[0][0]["b"].shape == [3, 2]
 
 
 def test_items_of_other_lengths_are_no_batch(varying):

@@ -20,12 +20,14 @@ mod kernel;
 mod ops;
 mod patterns;
 mod pending;
+mod row_specs;
 mod rows;
 mod sampler;
 mod strings;
 mod tensor;
 mod timesteps;
 mod waiting;
+mod windows;
 mod writers;
 
 pub use api::register_address;

@@ -2,148 +2,17 @@
 //! Conversion of sampled items to an op's outputs: stacked, and decoded directly into memory that
 //! TensorFlow takes over.
 
-use std::sync::{Arc, OnceLock};
-
 use reverb_client::{ColumnPlan, CopyPlans, fetched_ahead};
 use reverb_data::stacking::different_columns;
-use reverb_data::tensor::shape_text;
 use reverb_data::trajectory::Column;
-use reverb_data::{DType, Error, Result, Sampled, Shape, Signature, Tensor, Trajectory};
+use reverb_data::{DType, Error, Result, Sampled, Shape, Tensor, Trajectory};
 use smallvec::SmallVec;
 
-use crate::attrs::PartialShape;
-use crate::failure::{Failure, Outcome};
+use crate::failure::Outcome;
 use crate::kernel::Context;
+use crate::row_specs::RowSpecs;
 use crate::tensor::Output;
-
-/// The rows that a dataset's caller expects.
-pub(crate) struct RowSpecs {
-    pub(crate) table: String,
-    pub(crate) columns: Vec<(DType, PartialShape)>,
-    /// True if a row is one step of an item instead of a whole item.
-    pub(crate) timesteps: bool,
-    /// Signature of the table, once known; the inner value is `None` if there is none or it is
-    /// unavailable.
-    pub(crate) signature: OnceLock<Option<Arc<Signature>>>,
-}
-
-impl RowSpecs {
-    /// Compares the specs with the signature of the table.
-    pub(crate) fn check_signature(&self, signature: &Signature) -> Result<()> {
-        let (table, requested, known) = (&self.table, self.columns.len(), signature.0.len());
-        if requested != known {
-            return Err(Error::invalid_argument(format!(
-                "Inconsistent number of tensors requested from table '{table}'.  Requested {requested} tensors, but \
-                 table signature shows {known} tensors.  Table signature: {}",
-                signature.describe(),
-            )));
-        }
-        for (i, ((dtype, shape), spec)) in self.columns.iter().zip(&signature.0).enumerate() {
-            if *dtype != spec.dtype || !are_compatible(shape, &spec.shape) {
-                return Err(Error::invalid_argument(format!(
-                    "Requested incompatible tensor at flattened index {i} from table '{table}'.  Requested (dtype, \
-                     shape): ({}, {}).  Signature (dtype, shape): ({}, {}).  The column is '{}'.  Table signature: {}",
-                    dtype.name(),
-                    partial_shape_text(shape),
-                    spec.dtype.name(),
-                    spec.shape_text(),
-                    spec.name,
-                    signature.describe(),
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    /// Compares an item with the specs.
-    pub(crate) fn check_item(&self, trajectory: &Trajectory) -> Outcome<()> {
-        self.check_num_columns(trajectory)?;
-        for (i, column) in trajectory.columns().enumerate() {
-            let (dtype, shape) = trajectory.column_spec(&column)?;
-            self.check_row(i, dtype, &shape[usize::from(column.squeeze)..])?;
-        }
-        Ok(())
-    }
-
-    /// Compares a row with the specs.
-    pub(crate) fn check_row(&self, index: usize, dtype: DType, shape: &[usize]) -> Outcome<()> {
-        let signature = self.signature.get().and_then(Option::as_ref);
-        let name =
-            signature.and_then(|signature| signature.0.get(index)).map(|spec| spec.name.as_str());
-        let (expected, expected_shape) = &self.columns[index];
-        if dtype != *expected || !matches(expected_shape, shape) {
-            return Err(self.mismatch(
-                index,
-                name,
-                (*expected, &partial_shape_text(expected_shape)),
-                (dtype, shape),
-            ));
-        }
-        if let Some(spec) = signature.and_then(|signature| signature.0.get(index))
-            && (dtype != spec.dtype || !spec.shape_matches(shape))
-        {
-            return Err(self.mismatch(
-                index,
-                name,
-                (spec.dtype, &spec.shape_text()),
-                (dtype, shape),
-            ));
-        }
-        Ok(())
-    }
-
-    fn mismatch(
-        &self,
-        index: usize,
-        name: Option<&str>,
-        (expected, expected_shape): (DType, &str),
-        (dtype, shape): (DType, &[usize]),
-    ) -> Failure {
-        let name = name.filter(|name| !name.is_empty()).map(|name| format!(" (column '{name}')"));
-        Failure::invalid_argument(format!(
-            "Received incompatible tensor at flattened index {index}{} from table '{}'.  Specification has (dtype, \
-             shape): ({}, {expected_shape}).  Tensor has (dtype, shape): ({}, {}).",
-            name.unwrap_or_default(),
-            self.table,
-            expected.name(),
-            dtype.name(),
-            shape_text(shape),
-        ))
-    }
-
-    pub(crate) fn check_num_columns(&self, trajectory: &Trajectory) -> Outcome<()> {
-        let (expected, found) = (self.columns.len(), trajectory.num_columns());
-        if expected == found {
-            return Ok(());
-        }
-        Err(Failure::invalid_argument(format!(
-            "Inconsistent number of tensors received from table '{}'.  Specification has {expected} tensors, but data \
-             coming from the table shows {found} tensors.",
-            self.table,
-        )))
-    }
-}
-
-/// True if some shape matches both.
-fn are_compatible(a: &PartialShape, b: &PartialShape) -> bool {
-    let (Some(a), Some(b)) = (a, b) else { return true };
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_none() || b.is_none() || a == b)
-}
-
-fn matches(expected: &PartialShape, shape: &[usize]) -> bool {
-    let Some(expected) = expected else { return true };
-    expected.len() == shape.len()
-        && expected.iter().zip(shape).all(|(dim, &size)| dim.is_none_or(|dim| dim == size))
-}
-
-fn partial_shape_text(shape: &PartialShape) -> String {
-    match shape {
-        None => "<unknown>".to_owned(),
-        Some(dims) => {
-            shape_text(dims.iter().map(|dim| dim.map_or("?".to_owned(), |dim| dim.to_string())))
-        }
-    }
-}
+use crate::windows::Windows;
 
 /// The five vectors of sample info.
 pub(crate) struct Infos {
@@ -203,6 +72,7 @@ impl Infos {
 pub(crate) struct Rows {
     infos: Infos,
     columns: Vec<Output>,
+    windows: Option<Windows>,
     /// Number of items in the rows.
     pub(crate) num_items: usize,
 }
@@ -210,7 +80,7 @@ pub(crate) struct Rows {
 impl Rows {
     /// Rows of `num_items` items.
     pub(crate) fn new(infos: Infos, columns: Vec<Output>, num_items: usize) -> Self {
-        Self { infos, columns, num_items }
+        Self { infos, columns, windows: None, num_items }
     }
 
     /// No rows, in the form that the specs require.
@@ -224,16 +94,18 @@ impl Rows {
             }
         });
         let columns = columns.collect::<Outcome<_>>()?;
-        Ok(Self { infos: Infos::with_capacity(0), columns, num_items: 0 })
+        let (infos, windows) = (Infos::with_capacity(0), Windows::of(specs.window, &[]));
+        Ok(Self { infos, columns, windows, num_items: 0 })
     }
 
-    /// Sets all outputs: the five vectors of sample info, then the columns.
+    /// Sets all outputs: the five vectors of sample info, the columns, and those of windows.
     pub(crate) fn set_outputs(self, context: &mut Context) -> Outcome<()> {
         self.infos.set_outputs(context, 0)?;
+        let end = 5 + self.columns.len();
         for (i, column) in self.columns.into_iter().enumerate() {
             context.set_output(5 + i, column)?;
         }
-        Ok(())
+        self.windows.map_or(Ok(()), |windows| windows.set_outputs(context, end))
     }
 
     /// Stacks whole items: columns become `[B, T, ...]`. Stops before an item whose shape differs
@@ -259,7 +131,8 @@ impl Rows {
             infos.push(sampled, 1);
         }
         let num_items = infos.keys.len();
-        Ok(Self { infos, columns: columns.finish(num_items)?, num_items })
+        let windows = Windows::of(specs.window, &samples[..num_items]);
+        Ok(Self { infos, columns: columns.finish(num_items)?, windows, num_items })
     }
 }
 
@@ -269,7 +142,7 @@ fn column_plans(trajectory: &Trajectory, specs: &RowSpecs) -> Outcome<Plans> {
     let mut plans = Plans::new();
     for (i, column) in trajectory.columns().enumerate() {
         let plan = ColumnPlan::new(trajectory, &column)?;
-        specs.check_row(i, plan.dtype, &plan.item_shape[usize::from(plan.squeeze)..])?;
+        specs.check_column(i, plan.dtype, &plan.item_shape, plan.squeeze)?;
         plans.push(plan);
     }
     Ok(plans)

@@ -8,12 +8,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use reverb_client::{Client, Sampler, SamplerOptions, TakeOutcome};
 use reverb_data::{DType, Result, Sampled};
+use reverb_wire::Capability;
 
 use crate::failure::{Failure, Outcome};
 use crate::handles::Handles;
-use crate::rows::{RowSpecs, Rows};
+use crate::row_specs::RowSpecs;
+use crate::rows::Rows;
 use crate::timesteps::StepQueue;
 use crate::waiting::Notifier;
+use crate::windows::WINDOW_DTYPES;
 
 /// Time that an iterator waits for the signature of its table before it continues without it.
 const SIGNATURE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -126,7 +129,7 @@ pub fn close_parked(dataset_key: i64, keep: usize) {
 }
 
 /// Compares the specs with the signature of the table, if it is available. Returns true if the
-/// table removes sampled items.
+/// table removes sampled items. Fails if the server does not know windows and the specs have one.
 async fn learn_signature(
     client: Arc<Client>,
     specs: Arc<RowSpecs>,
@@ -135,6 +138,9 @@ async fn learn_signature(
     let table = specs.table.clone();
     let lookup = async {
         let info = client.server_info().await?;
+        if specs.window.is_some() {
+            info.capabilities.require(Capability::Windows, client.address())?;
+        }
         let info = info.tables.iter().find(|info| info.name == table);
         Ok((client.signatures().await?, info.is_some_and(|info| info.max_times_sampled > 0)))
     };
@@ -213,13 +219,20 @@ impl OpenSampler {
     }
 
     /// Checks that an op's outputs match the sampler's specs.
-    pub(crate) fn check_outputs(&self, dtypes: &[DType]) -> Outcome<()> {
-        if self.specs.columns.iter().map(|(dtype, _)| dtype).eq(dtypes) {
-            return Ok(());
+    pub(crate) fn check_outputs(&self, dtypes: &[DType], of_window: &[DType]) -> Outcome<()> {
+        if !self.specs.columns.iter().map(|(dtype, _)| dtype).eq(dtypes) {
+            return Err(Failure::invalid_argument(
+                "Toutput_list must hold the dtypes with which the sampler was created",
+            ));
         }
-        Err(Failure::invalid_argument(
-            "Toutput_list must hold the dtypes with which the sampler was created",
-        ))
+        let expected = self.specs.window.map_or(&[][..], |_| &WINDOW_DTYPES);
+        if of_window != expected {
+            return Err(Failure::invalid_argument(
+                "Twindow_list must be [int32, int32, bool] if the sampler was created with a \
+                 window, else empty",
+            ));
+        }
+        Ok(())
     }
 
     /// Takes items from the sampler; `None` if there are not enough yet.
@@ -312,5 +325,6 @@ pub(crate) fn options(
             .ok()
             .map(Duration::from_millis),
         batch_size: usize::try_from(batch_size).ok().filter(|&size| size > 0),
+        window: None,
     })
 }

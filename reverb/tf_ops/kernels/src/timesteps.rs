@@ -9,7 +9,8 @@ use reverb_data::{DType, Error, Result, Sampled, Shape, Tensor, TensorData, Traj
 use smallvec::SmallVec;
 
 use crate::failure::{Failure, Outcome};
-use crate::rows::{Infos, RowSpecs, Rows};
+use crate::row_specs::RowSpecs;
+use crate::rows::{Infos, Rows};
 use crate::tensor::Output;
 
 /// Items with steps that were not returned yet, in order.

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, ErrorKind, Result, SampleOptions, Sampled, Stacking};
+use reverb_data::{Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, StepWindow};
+use reverb_wire::Capability;
 use reverb_wire::transport::{SampleRequest, SampleStream};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
@@ -45,6 +46,8 @@ pub struct SamplerOptions {
     /// Size of the batches into which the consumer stacks the items, if their shapes may differ.
     /// With one worker, a table that removes sampled items keeps batches that cannot be stacked.
     pub batch_size: Option<usize>,
+    /// Window of each item's steps that is fetched; `None` for whole items.
+    pub window: Option<StepWindow>,
 }
 
 impl Default for SamplerOptions {
@@ -56,6 +59,7 @@ impl Default for SamplerOptions {
             max_samples_per_stream: 10_000,
             rate_limiter_timeout: None,
             batch_size: None,
+            window: None,
         }
     }
 }
@@ -446,16 +450,20 @@ async fn fetch(
     stacking: Option<Stacking>,
     backoff: &mut Backoff,
 ) -> Result<()> {
+    let window = shared.options.window;
     let open = if let Some(open) = stream {
         open
     } else {
+        if window.is_some() {
+            shared.session.require(&[Capability::Windows]).await?;
+        }
         let opened = shared.session.transport()?.open_sample().await?;
         backoff.connected();
         stream.insert(OpenStream { stream: opened, received: 0 })
     };
     let timeout = shared.options.rate_limiter_timeout;
     let request = SampleRequest {
-        options: SampleOptions { stacking, ..SampleOptions::default() },
+        options: SampleOptions { stacking, window, ..SampleOptions::default() },
         ..SampleRequest::new(&shared.table, *missing, timeout)
     };
     open.stream.request(&request)?;

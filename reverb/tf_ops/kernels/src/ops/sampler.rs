@@ -5,13 +5,13 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use reverb_client::SamplerOptions;
-use reverb_data::DType;
+use reverb_data::{DType, StepWindow};
 
 use crate::attrs::{Attrs, PartialShape};
 use crate::environment::client;
 use crate::failure::{Failure, Outcome};
 use crate::kernel::{Context, Definition, Op};
-use crate::rows::RowSpecs;
+use crate::row_specs::RowSpecs;
 use crate::sampler::{self, RowRequest};
 use crate::tensor::Output;
 
@@ -39,6 +39,9 @@ impl Op for Create {
             "max_samples: int = -1",
             "batch_size: int = 0",
             "park: bool = false",
+            "window_length: int = 0",
+            "window_before: int = 0",
+            "window_pad: int = 0",
         ],
     };
 
@@ -51,17 +54,22 @@ impl Op for Create {
                 shapes.len()
             )));
         }
+        let (timesteps, window) = (attrs.bool("timesteps")?, window(attrs)?);
+        if timesteps && window.is_some() {
+            return Err(Failure::invalid_argument("single steps cannot be sampled with a window"));
+        }
+        let options = sampler::options(
+            attrs.int("max_in_flight_samples_per_worker")?,
+            attrs.int("num_workers")?,
+            attrs.int("max_samples_per_stream")?,
+            attrs.int("rate_limiter_timeout_ms")?,
+            attrs.int("max_samples")?,
+            attrs.int("batch_size")?,
+        )?;
         Ok(Self {
             columns: dtypes.into_iter().zip(shapes).collect(),
-            timesteps: attrs.bool("timesteps")?,
-            options: sampler::options(
-                attrs.int("max_in_flight_samples_per_worker")?,
-                attrs.int("num_workers")?,
-                attrs.int("max_samples_per_stream")?,
-                attrs.int("rate_limiter_timeout_ms")?,
-                attrs.int("max_samples")?,
-                attrs.int("batch_size")?,
-            )?,
+            timesteps,
+            options: SamplerOptions { window, ..options },
             park: attrs.bool("park")?,
         })
     }
@@ -79,6 +87,7 @@ impl Op for Create {
             table: context.input(1)?.text()?,
             columns: self.columns.clone(),
             timesteps: self.timesteps,
+            window: self.options.window,
             signature: OnceLock::new(),
         };
         let handle = sampler::open(&client, specs, self.options.clone());
@@ -88,6 +97,27 @@ impl Op for Create {
         }
         context.set_output(0, owner(handle)?)
     }
+}
+
+/// The window of the attributes; `None` if its length is 0. The bits of `window_pad` are the ends
+/// at which it may reach beyond the item: 1 at the left, 2 at the right.
+fn window(attrs: &Attrs) -> Outcome<Option<StepWindow>> {
+    let number = |name: &str, max: u32| {
+        let value = attrs.int(name)?;
+        u32::try_from(value).ok().filter(|&it| it <= max).ok_or_else(|| {
+            Failure::invalid_argument(format!("{name} must be from 0 to {max}, got {value}"))
+        })
+    };
+    let length = number("window_length", StepWindow::MAX_STEPS)?;
+    let before = number("window_before", StepWindow::MAX_STEPS)?;
+    let pad = number("window_pad", 3)?;
+    if length == 0 && (before, pad) == (0, 0) {
+        return Ok(None);
+    }
+    let (pads_left, pads_right) = (pad & 1 == 1, pad & 2 == 2);
+    let window = StepWindow { length, before, pads_left, pads_right };
+    window.validate()?;
+    Ok(Some(window))
 }
 
 /// Makes a tensor with the handle of a sampler. The sampler is closed with the last tensor that
@@ -124,6 +154,7 @@ pub(super) struct Next {
     request: RowRequest,
     wait: Duration,
     dtypes: Vec<DType>,
+    window_dtypes: Vec<DType>,
 }
 
 impl Op for Next {
@@ -137,6 +168,7 @@ impl Op for Next {
             "priority: double",
             "times_sampled: int32",
             "data: Toutput_list",
+            "window: Twindow_list",
         ],
         attrs: &[
             "Toutput_list: list(type) >= 0",
@@ -144,6 +176,7 @@ impl Op for Next {
             "exact: bool = false",
             "drop_remainder: bool = false",
             "wait_ms: int = 50",
+            "Twindow_list: list(type) >= 0 = []",
         ],
     };
 
@@ -159,12 +192,13 @@ impl Op for Next {
             },
             wait: super::wait(attrs)?,
             dtypes: attrs.types("Toutput_list")?,
+            window_dtypes: attrs.types("Twindow_list")?,
         })
     }
 
     fn compute(&self, context: &mut Context) -> Outcome<()> {
         let sampler = sampler::get(context.input(0)?.int()?)?;
-        sampler.check_outputs(&self.dtypes)?;
+        sampler.check_outputs(&self.dtypes, &self.window_dtypes)?;
         sampler.next(self.request, self.wait)?.set_outputs(context)
     }
 }
