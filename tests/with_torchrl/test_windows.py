@@ -129,7 +129,7 @@ def test_priorities_are_those_of_episodes(made):
     number = check(sample, window)
     share = torch.bincount(number) / len(number)
     np.testing.assert_allclose(share, np.arange(1, 5) / 10, atol=0.05)
-    # Of windows, normalized by the batch: the inverse of p / n.
+    # The weights of windows, normalized by the batch: the inverse of p / n.
     each = (torch.tensor(LENGTHS) - 1.0) / torch.arange(1, 5)
     weights = sample["priority_weight"]
     assert weights.shape == (4_000, 2)
@@ -193,6 +193,41 @@ def test_episodes_that_another_program_wrote(made):
         assert copy.sample().batch_size == torch.Size([100, 6])
         assert [len(item) for item in copy.scan()] == [6, 20]
         copy.close()
+
+
+def test_episodes_of_a_recorder(made):
+    gymnasium = pytest.importorskip("gymnasium", reason="Gymnasium is not installed")
+    from reverb.adapters.gymnasium import Episodes, Recorder, signature
+
+    envs = gymnasium.make_vec("CartPole-v1", num_envs=2)
+    items = Episodes(max_length=500)
+    table = reverb.Table(
+        "replay",
+        reverb.selectors.Uniform(over="steps"),
+        reverb.selectors.Fifo(),
+        1_000,
+        reverb.rate_limiters.MinSize(1),
+        signature=signature(envs, items),
+    )
+    with reverb.Server([table]) as server:
+        envs = Recorder(envs, server.localhost_client(), tables="replay", items=items)
+        envs.action_space.seed(1)
+        envs.reset(seed=1)
+        for _ in range(200):
+            envs.step(envs.action_space.sample())
+        envs.close()
+        window = reverb.Window(5, pad="right")
+        buffer = made(f"localhost:{server.port}", window=window, batch_size=64)
+        sample = buffer.sample()
+        assert sample["observation"].shape == torch.Size([64, 5, 4])
+        mask = sample["reverb", "window_mask"]
+        assert mask[:, 0].all()
+        assert not mask.all()
+        inside = mask[:, 1:, None]
+        following = sample["next_observation"][:, :-1].where(inside, torch.zeros(()))
+        assert torch.equal(following, sample["observation"][:, 1:].where(inside, torch.zeros(())))
+        ends = sample["terminated"].reshape(mask.shape)
+        assert (ends | mask).all()  # Padding repeats the last step of an episode.
 
 
 def test_a_server_of_its_own_and_threads_that_fetch_ahead(made):

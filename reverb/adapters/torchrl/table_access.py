@@ -216,8 +216,8 @@ class TableAccess:
 
         Raises:
           RuntimeError: If the table is empty. Also if no item has such a window, on the buffer's
-            own server without `timeout_ms`: who samples there often writes as well, and would wait
-            for itself.
+            own server without `timeout_ms`: a program that samples there usually writes as well,
+            and would wait for itself.
           DeadlineExceededError: After `timeout_ms`.
         """
         client = self.client
