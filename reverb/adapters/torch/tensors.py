@@ -122,10 +122,12 @@ def as_tensordict(sample: ReplayBatch, batch_dims: int) -> Any:
     # The info has one number for each item, except for the steps of windows.
     more = (1,) * (len(size) - 1)
     fields = {name: it for name, it in sample.info._asdict().items() if are_lengths(it)}
-    mask = fields.pop("window_mask", None)
-    info = tree.map_structure(lambda it: it.reshape(-1, *more).expand(size), _as_dict(fields))
-    if mask is not None:
-        info["window_mask"] = mask
+    info = {
+        name: it
+        if name == "window_mask"
+        else tree.map_structure(lambda leaf: leaf.reshape(-1, *more).expand(size), _as_dict(it))
+        for name, it in fields.items()
+    }
     return TensorDict({**data, "reverb": TensorDict(info, size)}, size)
 
 

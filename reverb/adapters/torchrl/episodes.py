@@ -12,10 +12,32 @@ from reverb.adapters.torchrl.sequences import SequenceWriter
 from reverb.adapters.torchrl.table_access import TableAccess
 from reverb.errors import InvalidArgumentError
 
-__all__ = ["EpisodeWriter"]
+__all__ = ["EpisodeWriter", "writer_of_steps"]
 
 # The writer keeps the steps of episodes that have not ended.
 _MAX_STEPS = 65_536
+
+
+def writer_of_steps(
+    settings: dict[str, Any],
+    access: TableAccess,
+    keys: SequenceKeys,
+    priorities: Priorities,
+    priority: Any,
+) -> SequenceWriter | None:
+    """Returns the writer of a buffer that takes steps; `None` if each row is an item.
+
+    Args:
+      settings: Arguments of the buffer.
+      access: See `EpisodeWriter`, as the others.
+      keys: Finds the ends of episodes.
+      priorities: Reduces the priorities of steps to one for an item.
+      priority: Priority of items whose steps have none.
+    """
+    if settings["window"] is not None:
+        return EpisodeWriter(access, keys, priorities, priority)
+    length = settings["sequence_length"]
+    return None if length is None else SequenceWriter(access, length, keys, priorities, priority)
 
 
 class EpisodeWriter(SequenceWriter):

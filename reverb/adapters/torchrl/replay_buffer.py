@@ -9,13 +9,12 @@ from typing import Any, Literal
 import reverb
 from reverb.adapters.torchrl.arguments import check_parts, check_settings, check_table
 from reverb.adapters.torchrl.buffer_state import BufferState
-from reverb.adapters.torchrl.episodes import EpisodeWriter
+from reverb.adapters.torchrl.episodes import writer_of_steps
 from reverb.adapters.torchrl.item_reader import ItemReader
 from reverb.adapters.torchrl.item_writer import ItemWriter
 from reverb.adapters.torchrl.library import as_one_step, tensordict, torch, torchrl_data
 from reverb.adapters.torchrl.priorities import Priorities
 from reverb.adapters.torchrl.sequence_keys import INIT_KEY, TRUNCATED_KEY, SequenceKeys
-from reverb.adapters.torchrl.sequences import SequenceWriter
 from reverb.adapters.torchrl.table_access import TableAccess
 from reverb.adapters.torchrl.table_parts import (
     PrioritizedTableSampler,
@@ -172,13 +171,9 @@ class ReverbReplayBuffer(UnusedCalls):
         self._state = BufferState(self, self._access)
         new_item = 1.0 if self.alpha is None else reverb.MAX_PRIORITY
         self._items = ItemWriter(self._access, self._priorities, new_item)
-        self._sequences: SequenceWriter | None = None
-        if sequence_length is not None:
-            self._sequences = SequenceWriter(
-                self._access, sequence_length, keys, self._priorities, new_item
-            )
-        if window is not None:
-            self._sequences = EpisodeWriter(self._access, keys, self._priorities, new_item)
+        self._sequences = writer_of_steps(
+            self._settings, self._access, keys, self._priorities, new_item
+        )
         sampler: Any = TableSampler()
         if self.alpha is not None:
             beta = _DEFAULT_BETA if beta is None else beta
@@ -256,9 +251,9 @@ class ReverbReplayBuffer(UnusedCalls):
 
         Without `sequence_length`, each row of `[B, ...]` is an item. With it, data is `[T]` or
         `[N, T]`, steps of one or of `N` environments, and every `sequence_length` consecutive steps
-        of an episode are an item; steps are stored once. With `window`, every episode is an item
-        when it has ended. `traj_key`, `end_key` and `end_keys` mark the ends of episodes; an
-        episode without an end continues with the next call.
+        of an episode are an item; steps are stored once. With `window`, an item is an episode that
+        has ended. `traj_key`, `end_key` and `end_keys` mark the ends of episodes; an episode
+        without an end continues with the next call.
 
         Args:
           tensordicts: TensorDict. Each leaf must be a tensor; "index" is not stored.
@@ -273,9 +268,8 @@ class ReverbReplayBuffer(UnusedCalls):
         Raises:
           SignatureMismatchError: If the fields are not those of the table; they are compared by
             their names.
-          InvalidArgumentError: If a value is no tensor, or with `sequence_length` or `window` if
-            the data has no field that marks the ends of episodes, or if an episode has more than
-            65,536 steps.
+          InvalidArgumentError: If a value is no tensor, if data of steps has no field that marks
+            the ends of episodes, or with `window` if an episode has more than 65,536 steps.
           ValueError: If it is no TensorDict.
         """
         if not isinstance(tensordicts, tensordict.TensorDictBase):
