@@ -8,8 +8,16 @@ import numpy as np
 
 from reverb._checks.number_arrays import as_numbers
 from reverb.errors import InvalidArgumentError
+from reverb.replay_sample import are_lengths
 
 __all__ = ["MAX_PRIORITY", "importance_weights", "sequence_priority"]
+
+
+_OF_WINDOWS = (
+    'normalize must be "batch" for a batch of windows, got {!r}: no server knows the smallest '
+    'probability of a window of its table, or how many windows that has. Pass normalize="batch", '
+    'or per="item" for the weights of the items, whichever of their windows was drawn'
+)
 
 
 class _MaxPriority(float):
@@ -43,12 +51,17 @@ def importance_weights(
     normalize: Literal["table", "batch"] | None = "table",
     *,
     min_probability: Any = None,
+    per: Literal["window", "item"] = "window",
 ) -> np.ndarray:
     """Returns the weights that correct the bias of sampling items with unequal probabilities.
 
     With the probability `P(i)` of an item and the smallest one `P_min`, its weight is
     `(P(i) / P_min) ** -beta`, which is at most 1. Source: "Prioritized Experience Replay", section
     3.4, arXiv:1511.05952.
+
+    A window (`sample_batch(window=)`) of an item with `n` of them has the probability `P(i) / n`,
+    and with `beta=1` all windows of the table count the same. With `Uniform(over="steps")` all
+    weights are 1.
 
     Example:
       >>> info = reverb.SampleInfo(
@@ -64,19 +77,25 @@ def importance_weights(
       normalize: Over which items the minimum `P_min` is taken. "table": all items that the table
         had at that moment, `min_probability`; if that is 0, as from a server of dm-reverb or with
         the sampler `Recent`, as "batch". "batch": the items of this batch. `None`: the weights are
-        not normalized, `(table_size * P(i)) ** -beta`.
+        not normalized, `(table_size * P(i)) ** -beta`. For windows it must be "batch": no server
+        knows the smallest probability of a window, or the number of windows.
       min_probability: The smallest probability in the table, a number or `[B]`; by default the
         field of this name of `info`, which a `BatchInfo` has and a `SampleInfo` lacks. 0: unknown.
+      per: "window": the weights of windows, where the batch has windows. "item": those of their
+        items, as if these were whole, with any `normalize`.
 
     Returns:
       float32 `[B]`; a scalar for the info of one sample.
 
     Raises:
       InvalidArgumentError: If a probability is not above 0, as in a scan, if `beta` is not finite,
-        if `normalize` has another value, or if it is "table" and there is no `min_probability`.
+        if `normalize` or `per` has another value, if `normalize` is "table" and there is no
+        `min_probability`, or if it is not "batch" for windows.
     """
     if normalize not in ("table", "batch", None):
         raise InvalidArgumentError(f'normalize must be "table", "batch" or None, got {normalize!r}')
+    if per not in ("window", "item"):
+        raise InvalidArgumentError(f'per must be "window" or "item", got {per!r}')
     if not np.isfinite(beta):
         raise InvalidArgumentError(f"beta must be finite, got {beta!r}")
     probability = as_numbers("info.probability", _field(info, "probability"))
@@ -86,6 +105,11 @@ def importance_weights(
             f"{float(probability[~(probability > 0)].flat[0])}; an item that was scanned, and not "
             "sampled, has no probability"
         )
+    num_windows = _field(info, "num_windows") if per == "window" else None
+    if num_windows is not None and are_lengths(num_windows):
+        if normalize != "batch":
+            raise InvalidArgumentError(_OF_WINDOWS.format(normalize))
+        probability = probability / as_numbers("info.num_windows", num_windows)
     if normalize is None:
         table_size = as_numbers("info.table_size", _field(info, "table_size"))
         return np.asarray((table_size * probability) ** -beta, np.float32)

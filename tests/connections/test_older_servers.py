@@ -181,6 +181,43 @@ def test_a_batch_without_repetition(server, client):
         client.sample_batch("t", 2, distinct=True)
 
 
+WINDOW = reverb.Window(3)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda client: client.sample_batch("t", 2, window=WINDOW),
+        lambda client: next(client.batch_sampler("t", 2, window=WINDOW)),
+        lambda client: next(client.batches("t", 2, window=WINDOW)),
+        lambda client: next(reverb.batches(client, {"t": 0.5, "u": 0.5}, 2, window=WINDOW)),
+        lambda client: next(client.batches("t", 2, window=WINDOW, transform=lambda it: it)),
+        lambda client: next(client.batches("t", 2, window=WINDOW, end_after_ms=1_000)),
+    ],
+    ids=["batch", "sampler", "core", "mixture", "thread", "end"],
+)
+def test_windows(server, client, read):
+    """Such a server would send whole items."""
+    with pytest.raises(UnimplementedError, match=r"\(dm-reverb, or older\) does not know windows;"):
+        read(client)
+
+
+@pytest.mark.parametrize("options", [{}, {"transform": lambda it: it}], ids=["core", "thread"])
+def test_windows_of_asyncio_programs(server, options):
+    async def program():
+        async with reverb.aio.Client(server.address) as client:
+            with refused(server, "windows"):
+                await client.sample_batch("t", 2, window=WINDOW)
+            with refused(server, "windows"):
+                await anext(client.batch_sampler("t", 2, window=WINDOW))
+            text = "does not know windows; start reverb_server"
+            async with client.batches("t", 2, window=WINDOW, **options) as batches:
+                with pytest.raises(UnimplementedError, match=text):
+                    await anext(batches)
+
+    asyncio.run(program())
+
+
 def test_another_draw_of_a_sampler(server, client):
     with refused(server, "selectors beyond dm-reverb's"):
         client.configure_table("t", sampler=reverb.selectors.Prioritized(1.0, draw="stratified"))

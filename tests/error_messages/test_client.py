@@ -8,6 +8,7 @@ do. Errors of making tables, limiters, specs and configs are tested with those.
 import numpy as np
 import pytest
 
+import reverb
 from reverb import errors
 from support.error_texts import COLUMN_A, EMPTY, NOPE, NOT_FOUND, REFUSED, SIGNED, TABLES
 
@@ -16,6 +17,12 @@ def inserted(client, table):
     """The key of a new item."""
     client.insert([1], {table: 1.0})
     return next(client.sample(table))[0].info.key
+
+
+def windows(client):
+    """A batch of windows."""
+    client.insert_sequence([np.arange(3)], {"table": 1.0})
+    return client.sample_batch("table", 1, window=reverb.Window(2))
 
 
 INSERT = {
@@ -181,6 +188,30 @@ SAMPLE = {
         lambda c: c.sample_batch("table", 0),
         errors.InvalidArgumentError,
         "batch_size must be at least 1, got 0",
+    ),
+    "a window of another type": (
+        lambda c: c.sample_batch("table", 1, window=(1, 2)),
+        TypeError,
+        "window must be a reverb.Window, got tuple",
+    ),
+    "a window of a ragged batch": (
+        lambda c: c.sample_batch("table", 1, window=reverb.Window(2), ragged="pad"),
+        errors.InvalidArgumentError,
+        "window is for samples of one length, and ragged for items of different lengths: give only "
+        "one of them, got ragged='pad'",
+    ),
+    "a window without steps": (
+        lambda c: c.sample_batch("table", 1, window=reverb.Window(0)),
+        errors.InvalidArgumentError,
+        "window.length must be at least 1, got 0",
+    ),
+    "weights of windows by the table": (
+        lambda c: reverb.importance_weights(windows(c), 1.0),
+        errors.InvalidArgumentError,
+        "normalize must be \"batch\" for a batch of windows, got 'table': no server knows the "
+        "smallest probability of a window of its table, or how many windows that has. Pass "
+        'normalize="batch", or per="item" for the weights of the items, whichever of their windows '
+        "was drawn",
     ),
     "a batch of an unknown table": (
         lambda c: c.sample_batch("nope", 1),

@@ -62,6 +62,22 @@ def test_the_fields_of_a_batch(serve, name):
 
 
 @pytest.mark.parametrize("name", CROSSINGS)
+def test_the_fields_of_windows(serve, name):
+    client = serve(make_table())
+    client.insert_sequence({"x": np.arange(9.0)}, {"t": 1.0})
+    batch = client.sample_batch("t", 8, window=reverb.Window(3, before=1, pad="both"))
+    other = CROSSINGS[name](batch)
+    assert (type(other), type(other.info)) == (reverb.ReplayBatch, reverb.BatchInfo)
+    dtypes = {"window_start": np.int32, "num_windows": np.int32, "window_mask": np.bool_}
+    for field, dtype in dtypes.items():
+        one, two = getattr(batch, field), getattr(other.info, field)
+        assert two.dtype == dtype
+        np.testing.assert_array_equal(one, two)
+    assert other.window_mask.shape == (8, 4)
+    assert (reverb.importance_weights(other, 1.0, "batch") == 1).all()
+
+
+@pytest.mark.parametrize("name", CROSSINGS)
 def test_lengths_of_a_padded_batch(serve, name):
     client = serve(make_table())
     write_lengths(client)

@@ -161,6 +161,60 @@ def test_every_field_crosses_jax(serve, table, cross):
         assert reverb.importance_weights(it, 1.0).max() < 1e-5
 
 
+def windows_of(batch):
+    """Compares rows with slices; padding repeats the first or the last step."""
+    start, count, mask = (np.asarray(it) for it in batch.info[8:])
+    assert (start.dtype, count.dtype, mask.dtype) == (np.int32, np.int32, np.bool_)
+    places = start[:, None] + np.arange(4)
+    assert np.array_equal(mask, (places >= 0) & (places < count[:, None]))
+    # Every step is an anchor, so an item has as many windows as steps.
+    assert np.array_equal(batch.data["step"], places.clip(0, count[:, None] - 1))
+    return count
+
+
+@pytest.fixture
+def episodes(serve, table):
+    """A table with two items of steps, each of which tells its place."""
+    client = serve(table(signature={"step": reverb.specs.TensorSpec([None], np.int32)}))
+    for length in (4, 9):
+        client.insert_sequence({"step": np.arange(length, dtype=np.int32)}, {"t": 1.0})
+    return client
+
+
+@pytest.mark.parametrize("cross", CROSSINGS.values(), ids=CROSSINGS)
+def test_the_fields_of_windows_cross_jax(episodes, cross):
+    window = reverb.Window(3, before=1, pad="both")
+    with reverb_jax.batches(episodes, "t", 8, window=window) as batches:
+        batch = next(batches)
+    assert isinstance(batch.data["step"], jax.Array)
+    assert {type(it) for it in batch.info[8:]} == {np.ndarray}
+    batch = cross(batch)
+    assert (type(batch), type(batch.info)) == (reverb.ReplayBatch, reverb.BatchInfo)
+    count = windows_of(batch)
+    weights = reverb.importance_weights(batch, 1.0, "batch")
+    np.testing.assert_allclose(weights, count / count.max(), rtol=1e-6)
+
+
+def test_windows_are_compiled_once(episodes, mesh):
+    """A mask of the loss has the same shape in all batches, also with shards of rows."""
+    traces = []
+
+    @jax.jit
+    def loss(data, mask):
+        traces.append(None)
+        return jnp.sum(data["step"] * mask)
+
+    window = reverb.Window(3, before=1, pad="both")
+    sharding = NamedSharding(mesh, PartitionSpec("x"))
+    with reverb_jax.batches(episodes, "t", 8, window=window, sharding=sharding) as batches:
+        for _, batch in zip(range(4), batches, strict=False):
+            assert batch.data["step"].sharding == sharding
+            windows_of(batch)
+            mask = batch.window_mask
+            assert loss(batch.data, mask) == (np.asarray(batch.data["step"]) * mask).sum()
+    assert len(traces) == 1
+
+
 @pytest.mark.parametrize("sharded", [False, True])
 def test_what_jax_cannot_hold_stays_as_it_is(serve, table, mesh, sharded):
     signature = {

@@ -113,6 +113,98 @@ def test_a_tensordict_has_every_field(client):
         assert reverb.importance_weights(it, 1.0).max() < 1e-5
 
 
+WINDOW = reverb.Window(3, before=1, pad="both")
+
+
+@pytest.fixture
+def episodes(start, table):
+    """A table with two items of steps, each of which tells its place."""
+    signature = {"x": reverb.specs.TensorSpec([None], np.int64)}
+    client = start(table(signature=signature)).localhost_client()
+    for length in (4, 9):
+        client.insert_sequence({"x": np.arange(length)}, {"t": 1.0})
+    return client
+
+
+def check_windows(x, info):
+    """Compares rows with slices; padding repeats the first or the last step."""
+    start, count, mask = (info[it] for it in ("window_start", "num_windows", "window_mask"))
+    assert (start.dtype, count.dtype, mask.dtype) == (torch.int32, torch.int32, torch.bool)
+    assert {it.device.type for it in (start, count, mask)} == {"cpu"}
+    places = start.reshape(8, -1)[:, :1] + torch.arange(4)
+    length = count.reshape(8, -1)[:, :1]  # Every step is an anchor.
+    assert torch.equal(mask, (places >= 0) & (places < length))
+    assert torch.equal(x, places.clamp(min=0).minimum(length - 1).long())
+
+
+@pytest.mark.parametrize(
+    "cross", list((CROSSINGS | libraries()).values()), ids=CROSSINGS | libraries()
+)
+def test_the_fields_of_windows(episodes, cross):
+    with Loader(episodes, "t", 8, window=WINDOW) as loader:
+        batch = cross(next(loader))
+    assert (type(batch), type(batch.info)) == (reverb.ReplayBatch, reverb.BatchInfo)
+    check_windows(batch.data["x"], batch.info._asdict())
+    weights = reverb.importance_weights(batch, 1.0, "batch")
+    counts = batch.num_windows.numpy()
+    np.testing.assert_allclose(weights, counts / counts.max(), rtol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("options", [{}, {"collate_fn": as_is}], ids=["default", "as_is"])
+def test_the_fields_of_windows_through_a_data_loader(episodes, num_workers, options):
+    dataset = SampleDataset(episodes, "t", 8, window=WINDOW)
+    batch = first(DataLoader(dataset, batch_size=None, num_workers=num_workers, **options))
+    check_windows(batch.data["x"], batch.info._asdict())
+
+
+def test_the_fields_of_windows_in_pinned_memory(episodes, monkeypatch):
+    """PyTorch rebuilds the containers; what it does with a tensor needs a GPU."""
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self, *device: self.clone())
+    with Loader(episodes, "t", 8, window=WINDOW) as loader:
+        batch = torch.utils.data._utils.pin_memory.pin_memory(next(loader))
+    assert (type(batch), type(batch.info)) == (reverb.ReplayBatch, reverb.BatchInfo)
+    check_windows(batch.data["x"], batch.info._asdict())
+
+
+@pytest.mark.parametrize("batch_dims", [1, 2])
+def test_a_tensordict_of_windows(episodes, batch_dims):
+    options = {"output": "tensordict", "batch_dims": batch_dims}
+    with Loader(episodes, "t", 8, window=WINDOW, **options) as loader:
+        batch = next(loader)
+    assert batch.batch_size == batch["reverb"].batch_size == (8, 4)[:batch_dims]
+    check_windows(batch["x"], batch["reverb"])
+    weights = reverb.importance_weights(batch, 1.0, "batch")
+    counts = batch["reverb", "num_windows"].numpy()
+    assert counts.shape == tuple(batch.batch_size)
+    np.testing.assert_allclose(weights, counts / counts.max(), rtol=1e-6)
+    flat = batch.reshape(-1)
+    assert len(flat["reverb", "window_mask"]) == flat.batch_size[0]
+
+
+def test_spans_of_a_window(episodes):
+    window = reverb.Window(3, before=1, spans={"x": (0, 1)})
+    for output in ("nest", "tensordict"):
+        with Loader(episodes, "t", 8, window=window, output=output) as loader:
+            batch = next(loader)
+        x, info = (batch["x"], batch["reverb"]) if output == "tensordict" else batch[::-1]
+        x = x if output == "tensordict" else x["x"]
+        fields = info if output == "tensordict" else info._asdict()
+        assert torch.equal(x[:, 0], fields["window_start"] + 1)
+        assert fields["window_mask"].shape == (8, 4)
+    with pytest.raises(InvalidArgumentError, match=r"batch_dims must be 1 with window\.spans"):
+        Loader(episodes, "t", 8, window=window, output="tensordict", batch_dims=2)
+
+
+def test_windows_on_another_device(episodes):
+    """Only the data is moved, as the info says which items it is of."""
+    with Loader(episodes, "t", 8, window=WINDOW, device="meta") as loader:
+        batch = next(loader)
+    assert batch.data["x"].device.type == "meta"
+    assert {it.device.type for it in batch.info[8:]} == {"cpu"}
+
+
 @pytest.mark.parametrize("output", ["nest", "tensordict"])
 def test_lengths_are_tensors(serve, table, output):
     client = serve(table())

@@ -88,6 +88,24 @@ def test_a_collector_writes_into_the_buffer(sequence_length):
     buffer.close()
 
 
+def test_a_collector_writes_whole_episodes():
+    buffer = ReverbReplayBuffer(window=reverb.Window(4, before=1, pad="left"), batch_size=32)
+    collector = Collector(make_env, frames_per_batch=50, total_frames=200, replay_buffer=buffer)
+    for data in collector:
+        assert data is None
+    collector.shutdown()
+    for item in buffer.scan():
+        assert item["step_count"][:, 0].tolist() == list(range(len(item)))
+        assert item["next", "done"][:, 0].tolist() == [False] * (len(item) - 1) + [True]
+        assert len(set(item["collector", "traj_ids"].tolist())) == 1
+    sample = buffer.sample()
+    places = sample["reverb", "window_start"] + torch.arange(5)
+    assert torch.equal(sample["step_count"][..., 0], places.clamp(min=0))
+    following = sample["next", "observation"]
+    assert torch.equal(following[:, 1:-1], sample["observation"][:, 2:])
+    buffer.close()
+
+
 @pytest.mark.parametrize("has_own_server", [True, False])
 def test_collectors_in_processes_share_the_table(has_own_server):
     server = None if has_own_server else reverb.Server(tables("replay", alpha=0.6))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import reverb
-from reverb import BatchIterator, errors
+from reverb import BatchIterator, Window, errors
 from reverb.adapters.acme.adders.base import DEFAULT_PRIORITY_TABLE, Step
 from reverb.adapters.acme.types import Transition
 from reverb.client import Client
@@ -103,6 +103,7 @@ def make_reverb_dataset(
     timeout_ms: int | None = None,
     container_types: Sequence[type] = (Step, Transition),
     seed: int | None = None,
+    window: Window | None = None,
 ) -> ReplayDataset:
     """Makes a dataset of samples of one or several tables, in batches.
 
@@ -142,6 +143,9 @@ def make_reverb_dataset(
       container_types: Named tuple classes for `data`, matched by name and fields. Use
         `[acme.types.Transition]` to get Acme's class.
       seed: Makes the choice between tables reproducible.
+      window: Samples a random window of the steps of each item, as of an `EpisodeAdder`, see
+        `Client.sample_batch`. `info` of the batches is a `reverb.BatchInfo` then, which has the
+        fields of windows. Not with `postprocess`.
 
     Returns:
       A `ReplayDataset`. Does not connect yet.
@@ -172,9 +176,12 @@ def make_reverb_dataset(
         "container_types": container_types,
         "seed": seed,
     }
+    if window is not None:
+        options["window"] = window
     BatchIterator.check_arguments(table, batch_size, **options)
     size = prefetch_size or _num_ahead(batch_size, max_in_flight_samples_per_worker)
-    functions = [_as_in_acme] if batch_size is not None and postprocess is None else []
+    is_batch = batch_size is not None and postprocess is None
+    functions = [_as_in_acme] if is_batch and window is None else []
     return ReplayDataset((client, table, batch_size), options, size, functions)
 
 

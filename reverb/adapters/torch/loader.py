@@ -21,10 +21,10 @@ class Loader:
 
     It begins to fetch with the first `next`. Each element is a `ReplayBatch`, a named tuple
     `(info, data)`: `data` is nested like the table's signature with tensors `[B, ...]`, on
-    `device`; `info` is a `BatchInfo` of tensors `[B]` on the CPU, `lengths` too. With
-    output="tensordict" it is a `TensorDict` instead. The `key` is int64 with the bits of the key.
-    Values that a tensor cannot hold, such as strings, stay NumPy arrays. On the CPU, tensors share
-    the memory that the batch was decoded into.
+    `device`; `info` is a `BatchInfo` of tensors `[B]` on the CPU, `lengths` and the fields of
+    windows too. With output="tensordict" it is a `TensorDict` instead. The `key` is int64 with the
+    bits of the key. Values that a tensor cannot hold, such as strings, stay NumPy arrays. On the
+    CPU, tensors share the memory that the batch was decoded into.
 
     Batches that are fetched ahead count as sampled, see `reverb.batches`. Close it, or use it in a
     `with` block. Not thread-safe, except for `update_priorities`.
@@ -78,6 +78,12 @@ class Loader:
             raise InvalidArgumentError(
                 f"batch_dims must be 1, or 2 with output='tensordict', got {batch_dims} with "
                 f"output={output!r}"
+            )
+        window = options.get("window")
+        if batch_dims == 2 and window is not None and getattr(window, "spans", None):
+            raise InvalidArgumentError(
+                "batch_dims must be 1 with window.spans, which give columns other numbers of "
+                f"steps, got {batch_dims} and {window}"
             )
         if output == "tensordict":
             import_tensordict()

@@ -112,18 +112,22 @@ def as_tensordict(sample: ReplayBatch, batch_dims: int) -> Any:
 
     Dicts and named tuples in the data become nested dicts with their keys and fields, lists and
     tuples nested dicts with the keys "0", "1", and so on; data that is one tensor has the key
-    "data". The fields of the info are below "reverb", with lengths only if there are any.
+    "data". The fields of the info are below "reverb", with lengths and those of windows only if
+    there are any.
     """
     TensorDict = import_tensordict().TensorDict
     data = _as_dict(sample.data)
     data = data if isinstance(data, dict) else {"data": data}
     size = next(it for it in tree.flatten(sample.data) if it is not None).shape[:batch_dims]
-    # The info has one number for each item.
+    # The info has one number for each item, except for the steps of windows.
     more = (1,) * (len(size) - 1)
-    fields = sample.info._asdict()
-    if not are_lengths(fields["lengths"]):
-        del fields["lengths"]
-    info = tree.map_structure(lambda it: it.reshape(-1, *more).expand(size), _as_dict(fields))
+    fields = {name: it for name, it in sample.info._asdict().items() if are_lengths(it)}
+    info = {
+        name: it
+        if name == "window_mask"
+        else tree.map_structure(lambda leaf: leaf.reshape(-1, *more).expand(size), _as_dict(it))
+        for name, it in fields.items()
+    }
     return TensorDict({**data, "reverb": TensorDict(info, size)}, size)
 
 

@@ -4,6 +4,7 @@
 import math
 from typing import Any
 
+from reverb import Window
 from reverb.adapters.torchrl.sequence_keys import INIT_KEY, TRUNCATED_KEY
 from reverb.adapters.torchrl.table_access import TableAccess
 from reverb.errors import InvalidArgumentError
@@ -11,7 +12,7 @@ from reverb.errors import InvalidArgumentError
 __all__ = ["check_parts", "check_settings", "check_table"]
 
 _REDUCTIONS = ("max", "min", "mean", "median", "sum")
-# Arguments that go with sequence_length, and their defaults.
+# Arguments that go with sequence_length or window, and their defaults.
 _OF_SEQUENCES: dict[str, Any] = {
     "end_key": None,
     "end_keys": None,
@@ -84,10 +85,13 @@ def check_settings(
         raise InvalidArgumentError(
             "generator must be None with a server: its table draws the samples, with its own seed"
         )
+    _check_window(settings)
     for name, default in _OF_SEQUENCES.items():
-        if settings["sequence_length"] is None and settings[name] != default:
+        is_of_steps = settings["sequence_length"] is not None or settings["window"] is not None
+        if not is_of_steps and settings[name] != default:
             raise InvalidArgumentError(
-                f"{name}={settings[name]!r} is for sequences; give sequence_length, or leave it out"
+                f"{name}={settings[name]!r} is for sequences; give sequence_length or window, or "
+                "leave it out"
             )
     if settings["reduction"] not in _REDUCTIONS:
         raise InvalidArgumentError(
@@ -97,6 +101,32 @@ def check_settings(
         raise ValueError("Prefetching is not supported when consume_after_n_samples is set.")
     if settings["prefetch"] and batch_size is None:
         raise ValueError("prefetch needs batch_size in the constructor")
+
+
+def _check_window(settings: dict[str, Any]) -> None:
+    """Checks the argument `window`, and that no other one excludes it."""
+    window = settings["window"]
+    if window is None:
+        return
+    if not isinstance(window, Window):
+        raise TypeError(f"window must be a reverb.Window, got {type(window).__name__}")
+    if settings["sequence_length"] is not None:
+        raise InvalidArgumentError(
+            f"window={window} and sequence_length={settings['sequence_length']} exclude each "
+            "other: with a window an item is a whole episode, of which each sample is another "
+            "part; with sequence_length it is a sequence that is sampled whole. Leave one out"
+        )
+    if window.spans:
+        raise InvalidArgumentError(
+            "window.spans must be empty: all fields of a TensorDict [B, T] have the same steps, "
+            f"got {window.spans}"
+        )
+    if settings["consume_after_n_samples"] is not None:
+        raise InvalidArgumentError(
+            f"consume_after_n_samples={settings['consume_after_n_samples']} is for items that are "
+            "sampled whole, and a sample of a window would remove the other steps unseen; leave "
+            "it out"
+        )
 
 
 def check_table(

@@ -19,6 +19,8 @@ __all__ = ["BufferState"]
 
 _ITEMS, _TRANSFORMS, _NUMBERS = "checkpoint.tar", "transform.t", "buffer_metadata.json"
 _MAX_NUMBERS_BYTES = 1024 * 1024
+# Whether items are whole episodes.
+_EPISODES = "episodes"
 # Types of the numbers in a state; each may also be `None`.
 _KINDS: dict[str, type | tuple[type, ...]] = {
     "batch_size": int,
@@ -109,6 +111,7 @@ class BufferState:
         return {
             "batch_size": buffer.batch_size,
             "sequence_length": buffer.sequence_length,
+            _EPISODES: buffer.window is not None,
             "consume_after_n_samples": self._access.max_times_sampled or None,
             "alpha": alpha,
             "beta": None if alpha is None else buffer.sampler.beta,
@@ -142,6 +145,12 @@ class BufferState:
                 f"sequence_length={own['sequence_length']} must be that of {name}, which is "
                 f"{numbers['sequence_length']}"
             )
+        # States of earlier releases do not have it.
+        if numbers.get(_EPISODES, False) != own[_EPISODES]:
+            kind, other = "whole episodes, for a window", "items without a window"
+            if own[_EPISODES]:
+                kind, other = other, kind
+            raise InvalidArgumentError(f"{name} has {kind}, and this buffer has {other}")
 
     # ---- Loading ---------------------------------------------------------------------------------
 

@@ -18,19 +18,28 @@ __all__ = ["ItemReader"]
 class ItemReader:
     """Makes TensorDicts of items.
 
-    With a `sequence_length` an item is a sequence of that many steps.
+    With a `sequence_length` an item is a sequence of that many steps; with a `window` it is a
+    sequence of any number of steps.
     """
 
     def __init__(
-        self, access: TableAccess, sequence_length: int | None, keys: SequenceKeys, device: Any
+        self,
+        access: TableAccess,
+        sequence_length: int | None,
+        window: reverb.Window | None,
+        keys: SequenceKeys,
+        device: Any,
     ) -> None:
         self._access = access
         self._length = sequence_length
+        self._window = window
         self._keys = keys
         self._device = device
 
     def of_batch(self, batch: Any, beta: float | None) -> tuple[Any, dict[Any, Any]]:
-        """The data of a batch, `[B, ...]`, or `[B * T]` of sequences; and fields to add later.
+        """The data of a batch and fields to add later.
+
+        The data is `[B, ...]`, `[B * T]` of sequences, or `[B, T]` of windows.
 
         Args:
           batch: The sampled batch.
@@ -42,9 +51,10 @@ class ItemReader:
         """
         data = batch.data
         if self._access.fields.lack_time:
-            self._access.fields.learn_time([isinstance(it, reverb.Ragged) for it in data])
+            self._access.fields.learn_time([self._shows_time(it) for it in data])
         columns = [self._stacked(it) if isinstance(it, reverb.Ragged) else it for it in data]
-        made = self._of_columns(columns, self._access.fields.of_items(), is_flat=True)
+        fields = self._access.fields.of_items()
+        made = self._of_columns(columns, fields, is_flat=self._window is None)
         info = {"index": torch.from_numpy(batch.info.key.view(np.int64))}
         if beta is not None:
             info["priority_weight"] = self.weights(batch, beta)
@@ -52,13 +62,42 @@ class ItemReader:
             info = {name: it.repeat_interleave(self._length) for name, it in info.items()}
             # The same shape as with `SliceSampler`.
             info["index"] = info["index"].unsqueeze(-1)
-            info |= self._keys.marks(made, self._length)
+            begins, ends = (torch.zeros(made.shape, dtype=torch.bool) for _ in range(2))
+            begins[:: self._length] = True
+            ends[self._length - 1 :: self._length] = True
+            info |= self._keys.marks(made, begins, ends)
+        if self._window is not None:
+            info |= self._of_windows(batch, made)
         if self._device.type != "cpu":
             info = {name: it.to(self._device) for name, it in info.items()}
         return made, info
 
+    def _shows_time(self, column: Any) -> bool:
+        """Whether a column of a batch is a sequence, where only a signature has the fields."""
+        if self._window is None:
+            return isinstance(column, reverb.Ragged)
+        return column.ndim > 1 and column.shape[1] == self._window.num_steps
+
+    def _of_windows(self, batch: Any, made: Any) -> dict[Any, Any]:
+        """Fields that are added to samples of windows `[B, T]`."""
+        steps = torch.from_numpy(batch.window_mask)
+        padding = torch.zeros(len(steps), 1, dtype=torch.bool)
+        begins = steps & ~torch.cat([padding, steps[:, :-1]], 1)
+        ends = steps & ~torch.cat([steps[:, 1:], padding], 1)
+        of_items = {name: getattr(batch, name) for name in ("window_start", "num_windows")}
+        return {
+            **{("reverb", name): torch.from_numpy(it) for name, it in of_items.items()},
+            ("reverb", "window_mask"): steps,
+            **self._keys.marks(made, begins.to(made.device), ends.to(made.device)),
+        }
+
     def weights(self, batch: Any, beta: float) -> Any:
-        """The importance weights of a batch, float32 `[B]`; the largest of the table is 1."""
+        """The importance weights of a batch, float32 `[B]`; the largest of the table is 1.
+
+        The largest one of windows in the batch is 1.
+        """
+        if self._window is not None:
+            return torch.from_numpy(reverb.importance_weights(batch, beta, "batch"))
         probability = torch.from_numpy(batch.info.probability)
         smallest = torch.from_numpy(batch.min_probability)
         if not bool((smallest > 0).all()):  # The server does not report it.
@@ -66,7 +105,7 @@ class ItemReader:
         return (probability / smallest).pow_(-beta).float()
 
     def scan(self) -> Iterator[Any]:
-        """Reads all items, the oldest one first, as TensorDicts `[...]`, or `[T]` of sequences."""
+        """Reads all items, the oldest one first, as TensorDicts `[...]`, or `[T]` of steps."""
         fields = None
         for columns in self._access.scan():
             fields = fields or self._access.fields.of_items()
@@ -77,6 +116,7 @@ class ItemReader:
 
         Raises:
           FailedPreconditionError: If the table is empty.
+          InvalidArgumentError: If items have different numbers of steps.
         """
         rows = list(self._access.scan())
         if not rows:
@@ -86,6 +126,12 @@ class ItemReader:
         count = len(rows[chosen])
         # For an empty slice, one row gives the shapes.
         read = rows[chosen] or rows[:1]
+        for column in zip(*read, strict=True):
+            if len({it.shape for it in column}) > 1:
+                raise InvalidArgumentError(
+                    f"items of table {self._access.table} have different numbers of steps, so they "
+                    "are no TensorDict; buffer.scan() reads them one by one"
+                )
         columns = [np.stack(it)[:count] for it in zip(*read, strict=True)]
         return self._of_columns(columns, self._access.fields.of_items())
 
@@ -99,8 +145,12 @@ class ItemReader:
         have_time = self._access.fields.have_time(fields, [it.ndim - 1 for it in columns])
         described = zip(columns, have_time, fields.paths, strict=True)
         size: tuple[int, ...]
-        if self._length is not None:
-            columns = [self._steps(self._length, *it) for it in described]
+        if self._length is not None or self._window is not None:
+            described = list(described)
+            length = self._length
+            if length is None:
+                length = next((len(it[0]) for it, is_time, _ in described if is_time), 1)
+            columns = [self._steps(length, *it) for it in described]
             size = columns[0].shape[:2]
             if is_flat:
                 size = (size[0] * size[1],)

@@ -9,12 +9,12 @@ from typing import Any, Literal
 import reverb
 from reverb.adapters.torchrl.arguments import check_parts, check_settings, check_table
 from reverb.adapters.torchrl.buffer_state import BufferState
+from reverb.adapters.torchrl.episodes import writer_of_steps
 from reverb.adapters.torchrl.item_reader import ItemReader
 from reverb.adapters.torchrl.item_writer import ItemWriter
 from reverb.adapters.torchrl.library import as_one_step, tensordict, torch, torchrl_data
 from reverb.adapters.torchrl.priorities import Priorities
 from reverb.adapters.torchrl.sequence_keys import INIT_KEY, TRUNCATED_KEY, SequenceKeys
-from reverb.adapters.torchrl.sequences import SequenceWriter
 from reverb.adapters.torchrl.table_access import TableAccess
 from reverb.adapters.torchrl.table_parts import (
     PrioritizedTableSampler,
@@ -64,6 +64,7 @@ class ReverbReplayBuffer(UnusedCalls):
         traj_key: Any = None,
         truncated_key: Any = TRUNCATED_KEY,
         init_key: Any = INIT_KEY,
+        window: reverb.Window | None = None,
         consume_after_n_samples: int | None = None,
         prefetch: int | None = None,
         transform: Any = None,
@@ -92,7 +93,8 @@ class ReverbReplayBuffer(UnusedCalls):
           reduction: Reduction of several priorities of an item to one.
           sequence_length: Items are this many consecutive steps of an episode; see `extend`.
           end_key: A flag in the data that ends an episode; `None`: ("next", "done"). This argument
-            and the next four require `sequence_length`, and are those of TorchRL's `SliceSampler`.
+            and the next four require `sequence_length` or `window`, and are those of TorchRL's
+            `SliceSampler`.
           end_keys: Several such flags, of which the data may lack some; instead of `end_key`.
           traj_key: A field whose change begins another episode. If the data has it, `end_key` and
             `end_keys` are ignored. `None`: without these two, ("collector", "traj_ids") or
@@ -101,6 +103,8 @@ class ReverbReplayBuffer(UnusedCalls):
             each sequence, as is "done" beside it. `None`: no flags.
           init_key: Key of a flag that is also set at the first step of each sampled sequence, if
             the data has it, so that recurrent modules start again; `None`: it is not changed.
+          window: Items are whole episodes, and a sample is a random window of the steps of each:
+            samples are `[B, before + length]`. Without spans.
           consume_after_n_samples: An item is removed after it was sampled this often. With `server`
             it must be that of the table.
           prefetch: Number of batches that threads fetch ahead.
@@ -135,6 +139,7 @@ class ReverbReplayBuffer(UnusedCalls):
             "traj_key": traj_key,
             "truncated_key": truncated_key,
             "init_key": init_key,
+            "window": window,
             "consume_after_n_samples": consume_after_n_samples,
             "prefetch": prefetch,
             "pin_memory": pin_memory,
@@ -160,16 +165,15 @@ class ReverbReplayBuffer(UnusedCalls):
         self._device = torch.device(device)
         self._timeout_ms = timeout_ms
         self._sequence_length = sequence_length
-        self._reader = ItemReader(self._access, sequence_length, keys, self._device)
+        self._window = window
+        self._reader = ItemReader(self._access, sequence_length, window, keys, self._device)
         self._priorities = Priorities(reduction, eps, sequence_length)
         self._state = BufferState(self, self._access)
         new_item = 1.0 if self.alpha is None else reverb.MAX_PRIORITY
         self._items = ItemWriter(self._access, self._priorities, new_item)
-        self._sequences: SequenceWriter | None = None
-        if sequence_length is not None:
-            self._sequences = SequenceWriter(
-                self._access, sequence_length, keys, self._priorities, new_item
-            )
+        self._sequences = writer_of_steps(
+            self._settings, self._access, keys, self._priorities, new_item
+        )
         sampler: Any = TableSampler()
         if self.alpha is not None:
             beta = _DEFAULT_BETA if beta is None else beta
@@ -206,6 +210,11 @@ class ReverbReplayBuffer(UnusedCalls):
         return self._sequence_length
 
     @property
+    def window(self) -> reverb.Window | None:
+        """Steps of each item that are sampled, if items are whole episodes."""
+        return self._window
+
+    @property
     def alpha(self) -> float | None:
         """The exponent of the table; `None` if it does not sample by priority."""
         return self._access.alpha
@@ -218,7 +227,7 @@ class ReverbReplayBuffer(UnusedCalls):
 
         Args:
           data: TensorDict of one item, `[]`, or `[T]` for a trajectory; it gets the key "index".
-            With `sequence_length`, one step, `[]`, or `[N]` of `N` environments.
+            With `sequence_length` or `window`, one step, `[]`, or `[N]` of `N` environments.
 
         Returns:
           The index; -1 if it is unknown, as in `extend`.
@@ -242,8 +251,9 @@ class ReverbReplayBuffer(UnusedCalls):
 
         Without `sequence_length`, each row of `[B, ...]` is an item. With it, data is `[T]` or
         `[N, T]`, steps of one or of `N` environments, and every `sequence_length` consecutive steps
-        of an episode are an item; steps are stored once. `traj_key`, `end_key` and `end_keys` mark
-        the ends of episodes; an episode without an end continues with the next call.
+        of an episode are an item; steps are stored once. With `window`, an item is an episode that
+        has ended. `traj_key`, `end_key` and `end_keys` mark the ends of episodes; an episode
+        without an end continues with the next call.
 
         Args:
           tensordicts: TensorDict. Each leaf must be a tensor; "index" is not stored.
@@ -253,13 +263,13 @@ class ReverbReplayBuffer(UnusedCalls):
 
         Returns:
           The indices of the items, int64 `[B]`, which are also stored in the data as "index". -1
-          where they are unknown: with `sequence_length`, and in a group of servers.
+          where they are unknown: with `sequence_length` or `window`, and in a group of servers.
 
         Raises:
           SignatureMismatchError: If the fields are not those of the table; they are compared by
             their names.
-          InvalidArgumentError: If a value is no tensor, or with `sequence_length` if the data has
-            no field that marks the ends of episodes.
+          InvalidArgumentError: If a value is no tensor, if data of steps has no field that marks
+            the ends of episodes, or with `window` if an episode has more than 65,536 steps.
           ValueError: If it is no TensorDict.
         """
         if not isinstance(tensordicts, tensordict.TensorDictBase):
@@ -301,7 +311,7 @@ class ReverbReplayBuffer(UnusedCalls):
             raise InvalidArgumentError(
                 f"batch_size must be a multiple of sequence_length={length}, got {batch_size}"
             )
-        batch = self._access.sample(batch_size // length, self._timeout_ms)
+        batch = self._access.sample(batch_size // length, self._timeout_ms, self._window)
         beta = None if self.alpha is None else self._sampler.beta
         data, info = self._reader.of_batch(batch, beta)
         if len(self._transform):
@@ -325,7 +335,7 @@ class ReverbReplayBuffer(UnusedCalls):
     def scan(self) -> Iterator[Any]:
         """Reads all items, the oldest one first, as TensorDicts `[...]`; does not sample.
 
-        With `sequence_length` they are `[T]`.
+        With `sequence_length` or `window` they are `[T]`.
         """
         return self._reader.scan()
 
@@ -333,10 +343,11 @@ class ReverbReplayBuffer(UnusedCalls):
         """Reads items as one TensorDict `[N, ...]`, the oldest one first; does not sample.
 
         `buffer[places]` does the same, and applies transforms. Reads the whole table. With
-        `sequence_length` the result is `[N, T]`.
+        `sequence_length` or `window` the result is `[N, T]`.
 
         Raises:
           FailedPreconditionError: If the table is empty.
+          InvalidArgumentError: If the items have different numbers of steps.
         """
         return self._reader.read(places)
 

@@ -65,14 +65,11 @@ class SequenceKeys:
         """
         looked_for = []
         for is_trajectory, paths in self._candidates():
-            found = [it for path in paths if isinstance(it := data.get(path, None), torch.Tensor)]
-            if found and is_trajectory:
-                return found[0].reshape(*data.shape, -1), None
-            if found:
-                ends = torch.zeros(data.shape, dtype=torch.bool, device=found[0].device)
-                for flag in found:
-                    ends |= flag.reshape(*data.shape, -1).any(-1)
-                return None, ends
+            if not is_trajectory:
+                if (ends := self._flags(data, paths)) is not None:
+                    return None, ends
+            elif isinstance(ids := data.get(paths[0], None), torch.Tensor):
+                return ids.reshape(*data.shape, -1), None
             looked_for += paths
         raise InvalidArgumentError(
             "data must mark the ends of episodes, so that sequences do not cross them, and has "
@@ -80,32 +77,60 @@ class SequenceKeys:
             "traj_key"
         )
 
-    def marks(self, data: Any, length: int) -> dict[Any, Any]:
-        """Fields that are added to samples of sequences, `[B * length]`.
+    def find_whole(self, data: Any) -> tuple[Any, Any]:
+        """Finds the fields that mark the episodes of steps `[T, N]`, which are written whole.
+
+        Flags count beside the default fields of trajectories. So the last episode of all is
+        written, too, after which no other trajectory begins.
+
+        Returns:
+          As `find`, or both: the numbers of trajectories, and whether an episode ends.
+
+        Raises:
+          InvalidArgumentError: As `find`.
+        """
+        ids, ends = self.find(data)
+        if ids is not None and self._trajectory is None:
+            ends = self._flags(data, (_DONE, *_OTHER_ENDS))
+        return ids, ends
+
+    @staticmethod
+    def _flags(data: Any, paths: Sequence[Path]) -> Any:
+        """Whether a flag is set at each step, bool `[T, N]`; `None` if the data has none."""
+        found = [it for path in paths if isinstance(it := data.get(path, None), torch.Tensor)]
+        if not found:
+            return None
+        ends = torch.zeros(data.shape, dtype=torch.bool, device=found[0].device)
+        for flag in found:
+            ends |= flag.reshape(*data.shape, -1).any(-1)
+        return ends
+
+    def marks(self, data: Any, begins: Any, ends: Any) -> dict[Any, Any]:
+        """Fields that are added to samples of sequences.
 
         Args:
-          data: The sampled data.
-          length: Number of steps of each sequence.
+          data: The sampled data, `[...]`.
+          begins: Whether a step is the first one of its sequence, bool `[...]`.
+          ends: Whether a step is the last one of its sequence, bool `[...]`.
         """
         marks = {}
         if self._truncated is not None:
             path = self._truncated
             done = data.get((*path[:-1], "done"), None)
             terminated = data.get((*path[:-1], "terminated"), None)
-            shape = (len(data), 1) if done is None else done.shape
+            shape = (*data.shape, 1) if done is None else done.shape
             truncated = torch.zeros(shape, dtype=torch.bool, device=data.device)
-            truncated[length - 1 :: length] = True
+            truncated[ends] = True
             marks[path] = truncated
             marks[(*path[:-1], "done")] = truncated.clone() if done is None else done | truncated
             if terminated is None:
                 terminated = torch.zeros_like(truncated)
             marks[(*path[:-1], "terminated")] = terminated
         if self._init is not None:
-            begins = data.get(self._init, None)
-            if begins is not None:
-                begins = begins.clone()
-                begins[::length] = True
-                marks[self._init] = begins
+            flags = data.get(self._init, None)
+            if flags is not None:
+                marks[self._init] = flags = flags.clone()
+                flags[begins] = True
         return marks
 
     def _candidates(self) -> list[tuple[bool, Sequence[Path]]]:

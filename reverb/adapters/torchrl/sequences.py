@@ -72,7 +72,7 @@ class SequenceWriter:
             values = values.reshape(data.shape[1], num_steps, -1).transpose(0, 1)
         fields, columns = columns_of(data)
         columns = self._access.fields.in_order(fields.of_steps(), columns)
-        boundaries = self._keys.find(data)
+        boundaries = self._found(data)
         with self._access.telling_table(), self._lock_of_process():
             try:
                 self._write(boundaries, columns, values)
@@ -81,6 +81,10 @@ class SequenceWriter:
                 self._writer, self._made_for = None, None
                 raise
         self._access.fields.confirm()
+
+    def _found(self, data: Any) -> tuple[Any, Any]:
+        """Fields of `[T, N]` data that mark the episodes."""
+        return self._keys.find(data)
 
     def _write(self, boundaries: tuple[Any, Any], columns: list[Any], values: Any) -> None:
         """Writes steps `[T, N]`."""
@@ -128,13 +132,14 @@ class SequenceWriter:
 
     def _moves(self, ids: Any, ends: Any) -> tuple[Any, Any]:
         """Whether an episode begins before a step, and whether it ends with it, bool `[T, N]`."""
-        if ids is None:
+        if ends is not None:
             ends = ends.cpu().numpy()
+        if ids is None:
             return np.zeros_like(ends), ends
         before = ids[:1] if self._last_ids is None else self._last_ids[None]
         begins = (ids != torch.cat([before, ids[:-1]])).any(-1).cpu().numpy()
         self._last_ids = ids[-1].clone()
-        return begins, np.zeros_like(begins)
+        return begins, np.zeros_like(begins) if ends is None else ends
 
     def _lock_of_process(self) -> threading.Lock:
         """A lock, so that threads write one after another; a forked process gets a new one."""

@@ -206,26 +206,37 @@ class TableAccess:
 
     # ---- Items -----------------------------------------------------------------------------------
 
-    def sample(self, batch_size: int, timeout_ms: int | None) -> Any:
+    def sample(
+        self, batch_size: int, timeout_ms: int | None, window: reverb.Window | None = None
+    ) -> Any:
         """Samples a batch; waits for the rate limiter, but not for an empty table.
 
-        While `fields.lack_time` is true, columns that are sequences are `reverb.Ragged`.
+        While `fields.lack_time` is true, columns that are sequences are `reverb.Ragged`, except
+        with a window.
 
         Raises:
-          RuntimeError: If the table is empty.
+          RuntimeError: If the table is empty. Also if no item has such a window, on the buffer's
+            own server without `timeout_ms`: a program that samples there usually writes as well,
+            and would wait for itself.
           DeadlineExceededError: After `timeout_ms`.
         """
         client = self.client
         with self.telling_table():
-            options: dict[str, Any] = {"ragged": "packed"} if self.fields.lack_time else {}
+            options: dict[str, Any] = {}
+            if window is not None:
+                options["window"] = window
+            elif self.fields.lack_time:
+                options["ragged"] = "packed"
             if self.max_times_sampled:
                 return self._sample_what_is_left(batch_size, timeout_ms, options)
             options["partial"] = False
             try:
                 return client.sample_batch(self.table, batch_size, timeout_ms=0, **options)
-            except DeadlineExceededError:
-                pass
+            except DeadlineExceededError as error:
+                refusal = error
         self._check_not_empty()
+        if window is not None and self.is_own and timeout_ms is None:
+            raise RuntimeError(f"Cannot sample windows of {window.num_steps} steps. {refusal}")
         with self.telling_table():
             return client.sample_batch(self.table, batch_size, timeout_ms=timeout_ms, **options)
 

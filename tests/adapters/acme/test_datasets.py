@@ -146,6 +146,24 @@ def test_postprocess_makes_items_of_one_length(serve_tables, play, episode):
         np.testing.assert_array_equal(next(iterator), [0 + 1 + 2, 0 + 1 + 2 + 3 + 4 + 5])
 
 
+def test_windows_of_episodes(serve_tables, play, episode):
+    table = testing.table(TABLE, sampler=reverb.selectors.Uniform())
+    client = serve_tables(table)
+    play(adders.EpisodeAdder(client, 10), episode(2), episode(8))
+    window = reverb.Window(4, before=1)
+    with iter(make(client, batch_size=16, window=window)) as iterator:
+        info, data = next(iterator)
+    assert {column.shape[:2] for column in data} == {(16, 5)}
+    # The observations of an episode are 0, 1, 2, ...; it has one more of them than of actions.
+    expected = info.window_start[:, None] + np.arange(5)
+    np.testing.assert_array_equal(data[0].reshape(16, 5, -1)[..., 0], expected)
+    assert (info.num_windows == 5).all()
+    assert info.window_mask.all()
+    text = "window is for batches that the client makes: leave it out with postprocess"
+    with pytest.raises(InvalidArgumentError, match=text):
+        make(client, batch_size=16, window=window, postprocess=lambda sample: sample)
+
+
 def test_map_sees_batches(client):
     dataset = make(client, batch_size=5).map(lambda sample: sample.data.action * 2)
     with iter(dataset) as iterator:
