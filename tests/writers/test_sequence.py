@@ -359,3 +359,17 @@ def test_a_lost_server_is_an_error_and_confirmed_items_stay(start, connect):
         writer.flush()
     with pytest.raises(errors.UnavailableError, match="No server answered at"):
         writer.append({"x": 2})
+
+
+def test_a_column_may_be_named_step(serve):
+    """A step that is no nest has this name in texts."""
+    spec = {
+        "action": reverb.specs.TensorSpec([None], np.int64),
+        "step": reverb.specs.TensorSpec([None], np.int64),
+    }
+    client = serve(testing.table("t", signature=spec))
+    with client.sequence_writer("t", 2) as writer:
+        for step in range(2):
+            writer.append({"action": np.int64(7), "step": np.int64(step)})
+    (sample,) = client.sample("t", emit_timesteps=False, unpack_as_table_signature=True)
+    assert sample.data["step"].tolist() == [0, 1]

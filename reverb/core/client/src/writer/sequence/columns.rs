@@ -78,8 +78,9 @@ const WHOLE_STEP: &str = "step";
 
 /// Names of the columns.
 pub(super) fn names(columns: &[Column]) -> Arc<ColumnNames> {
+    let is_no_nest = columns.len() == 1;
     let label = |column: &Column| match column.label.as_str() {
-        WHOLE_STEP => String::new(),
+        WHOLE_STEP if is_no_nest => String::new(),
         label => label.to_owned(),
     };
     let labels: Vec<String> = columns.iter().map(label).collect();
