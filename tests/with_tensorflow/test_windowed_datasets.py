@@ -355,3 +355,20 @@ def test_a_saved_model_samples_windows(client, tmp_path):
     tf.saved_model.save(module, str(tmp_path))
     for model in (module, tf.saved_model.load(str(tmp_path))):
         assert model.windows().numpy().tolist() == [list(range(200, 209))] * 2
+
+
+def test_a_group_of_servers_samples_windows(start):
+    places = []
+    for number in range(len(LENGTHS)):
+        server = start(testing.table("t", sampler=reverb.selectors.Uniform(over="steps")))
+        places.append(f"127.1:{server.port}")
+        reverb.Client(places[-1]).insert_sequence(steps_of(number), {"t": 1.0})
+    window = reverb.Window(2)
+    batches = reverb.TrajectoryDataset(
+        "shards:///" + ",".join(places), "t", DTYPES, SHAPES, 8, max_samples=400, window=window
+    ).batch(8)
+    found = set()
+    for batch in batches:
+        for row in range(8):
+            found.add(check(*tf.nest.map_structure(lambda leaf, row=row: leaf[row], batch), window))
+    assert {number for number, _ in found} == {0, 1, 2}

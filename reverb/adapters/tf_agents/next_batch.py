@@ -92,7 +92,7 @@ def _sampled_windows(
         _check_lengths(batch.num_windows + (window.length - 1), table.name, sequence_length)
         info = reverb.SampleInfo(*batch.info[: len(reverb.SampleInfo._fields)])
         batches.append(reverb.ReplaySample(info=info, data=spec.nested(columns)))
-        missing -= len(batch.info.key)
+        missing -= len(columns[0])
     whole = batches[0]
     if len(batches) > 1:
         whole = tree.map_structure(lambda *leaves: np.concatenate(leaves), *batches)
