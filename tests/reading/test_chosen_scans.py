@@ -102,7 +102,7 @@ class TestWrongConditions:
             ({"priority": (2, 1)}, "whose first number is not greater than the second, got"),
             ({"priority": (float("nan"), 1)}, "nan is not a number"),
             ({"priority": ("1", None)}, "'1' is not a number"),
-            ({"times_sampled": (1.5, None)}, "'float' object cannot be"),
+            ({"times_sampled": (1.5, None)}, "a number of samples must be an integer, got float"),
             ({"times_sampled": (-1, None)}, r"-1 is not a number from 0 to 2\*\*31 - 1"),
             ({"times_sampled": (None, 2**31)}, r"2147483648 is not a number from 0 to"),
             ({"inserted_at": (2.0, 1.0)}, r"inserted_at must be a pair \(start, end\) whose first"),

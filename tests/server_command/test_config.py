@@ -24,7 +24,8 @@ tables: {{
 }}
 """
 SELECTORS = (
-    "fifo: true, uniform: true, lifo: true, max_heap: true, min_heap: true, shuffle: true, "
+    "fifo: true, uniform: true, lifo: true, uniform_over_steps: true, max_heap: true, "
+    "min_heap: true, shuffle: true, "
     "prioritized { priority_exponent: ... draw: ... }, heap { min_heap: ... } or "
     "recent { expected_age: ... }"
 )
