@@ -38,18 +38,18 @@ table = reverb.Table(
 
 with reverb.Server([table]) as server:
     client = reverb.Client(f"localhost:{server.port}")
-    # The actor, with old weights. `fresh` are the states of new weights, to compare.
-    fresh = []
+    # The actor, with old weights. `states` are those of new weights, to compare.
+    states: list[np.ndarray] = []
     with client.sequence_writer("episodes", None, max_sequence_length=100) as writer:
         for length in rng.integers(LENGTH, 100, EPISODES):
             state, other = np.zeros((2, 1, UNITS))
             for t in range(length):
                 seen = rng.integers(2, size=1)
-                step = {"number": len(fresh), "seen": seen[0], "state": state[0]}
+                step = {"number": len(states), "seen": seen[0], "state": state[0]}
                 writer.append(step, is_last=t == length - 1)
-                fresh.append(other[0])
+                states.append(other[0])
                 state, other = recur(old, state, seen), recur(new, other, seen)
-    fresh = np.stack(fresh)
+    fresh = np.stack(states)
 
     # The learner, with new weights. The task: tell what was seen a step ago.
     spans = {"state": (-BURN_IN, 1 - BURN_IN)}

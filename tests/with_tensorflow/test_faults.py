@@ -160,7 +160,7 @@ def test_hundreds_of_iterators_come_and_go(serve, ints, fill, values):
         assert values([next(iter(dataset))]) == [0]
 
 
-def test_a_cancelled_function_lets_go(serve, ints, background):
+def test_a_cancelled_function_lets_go(serve, ints, background, until):
     client = serve(testing.table())
     cancel = cancellation.CancellationManager()
 
@@ -173,7 +173,7 @@ def test_a_cancelled_function_lets_go(serve, ints, background):
 
     concrete = cancel.get_cancelable_function(read.get_concrete_function())
     call = background(concrete)
-    time.sleep(0.3)
+    until(lambda: client.status().tables["table"].sampling.waiting > 0)
     cancel.start_cancel()
     with pytest.raises(tf.errors.CancelledError):
         call.result()
