@@ -103,3 +103,23 @@ def test_a_group_of_full_tables_without_the_window_is_an_error():
         client = reverb.Client(f"shards:///{places}", connect_timeout_s=10)
         with pytest.raises(InvalidArgumentError, match="The table is full"):
             client.sample_batch("t", 2, window=WINDOW)
+
+
+def test_a_refusal_of_distinct_items_says_nothing_of_windows():
+    """A shard with too few items was taken for one without the window, and left out."""
+    with contextlib.ExitStack() as stack:
+        made = [
+            stack.enter_context(reverb.Server([table("t", reverb.selectors.Uniform())]))
+            for _ in range(2)
+        ]
+        for shard, (server, count) in enumerate(zip(made, (10, 20), strict=True)):
+            for _ in range(count):
+                data = [1_000 * shard + np.arange(9)]
+                server.localhost_client().insert_sequence(data, {"t": 1.0})
+        places = ",".join(f"localhost:{server.port}" for server in made)
+        client = reverb.Client(f"shards:///{places}", connect_timeout_s=10)
+        for _ in range(20):
+            with contextlib.suppress(InvalidArgumentError):
+                client.sample_batch("t", 15, window=WINDOW, distinct=True)
+            numbers = client.sample_batch("t", 500, window=WINDOW).data[0][:, 0] // 1_000
+            assert set(numbers) == {0, 1}

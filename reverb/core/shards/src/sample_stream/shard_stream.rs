@@ -75,10 +75,15 @@ impl ShardStream {
         self.window.insert(known.unwrap_or_else(|| WindowMass::of(window)))
     }
 
-    /// True if an error may mean that the shard lacks the window of its first part.
+    /// The window of the first part, if an error may mean that the shard lacks it. A request for
+    /// distinct items may also be refused because the shard has too few.
     pub(super) fn may_lack_window(&self, error: &Error) -> Option<StepWindow> {
-        let kinds = [ErrorKind::RateLimiterTimeout, ErrorKind::InvalidArgument];
-        kinds.contains(&error.kind()).then(|| self.parts.front()?.options.window).flatten()
+        let SampleOptions { window, distinct, .. } = self.parts.front()?.options;
+        match error.kind() {
+            ErrorKind::RateLimiterTimeout => window,
+            ErrorKind::InvalidArgument if !distinct => window,
+            _ => None,
+        }
     }
 }
 
