@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use crate::common::{UNLIMITED, chunk, config, insert, item, item_of, limiter, min_size, queue};
+use crate::common::{
+    UNLIMITED, WHOLE, chunk, config, insert, item, item_of, limiter, min_size, queue,
+};
 use proptest::prelude::*;
 use reverb_data::{
     MemoryConfig, RateLimiterConfig, Result, SampleOptions, Sampled, SelectorConfig, StepWindow,
@@ -13,14 +15,6 @@ use reverb_data::{
 };
 use reverb_engine::{
     ChangedBy, Held, Limit, LimiterHold, Table, TableStatus, WaitReason, configure,
-};
-
-const WHOLE: SampleOptions = SampleOptions {
-    stacking: None,
-    all_or_nothing: true,
-    distinct: false,
-    epoch: None,
-    window: None,
 };
 
 fn options(is_whole: bool) -> SampleOptions {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::common::{config, insert, insert_all, item, limiter, min_size, queue};
-use reverb_data::{ErrorKind, SampleOptions, Sampled, TableConfig};
+use crate::common::{WHOLE, config, insert, insert_all, item, limiter, min_size, queue};
+use reverb_data::{ErrorKind, Sampled, TableConfig};
 use reverb_engine::{Confirm, Table};
 use tokio::time::Instant;
 
@@ -262,15 +262,6 @@ fn waiting_calls_can_be_spawned() {
     is_send(&table.sample(1, None));
     is_send(&table.wait_for_insert_room());
 }
-
-/// All items or none.
-const WHOLE: SampleOptions = SampleOptions {
-    stacking: None,
-    all_or_nothing: true,
-    distinct: false,
-    epoch: None,
-    window: None,
-};
 
 #[tokio::test]
 async fn a_whole_batch_waits_until_all_of_it_is_allowed() {

@@ -117,7 +117,9 @@ impl TableState {
             while !self.accepts(window, picks[at].handle) {
                 tries += 1;
                 let redrawn = if tries <= TRIES {
-                    self.draw_one()
+                    // The sampler is not empty: it adds one at the end.
+                    self.contents.sampler.pick_many(&mut self.rng, 1, picks);
+                    picks.pop()
                 } else {
                     let listed = listed.get_or_insert_with(|| self.list(window));
                     self.pick_listed(listed)
@@ -148,12 +150,6 @@ impl TableState {
             let count = window.count(counts.get(pick.handle));
             pick.probability = f64::from(count) / num_windows as f64;
         }
-    }
-
-    fn draw_one(&mut self) -> Option<Pick> {
-        let mut one = Vec::with_capacity(1);
-        self.contents.sampler.pick_many(&mut self.rng, 1, &mut one);
-        one.pop()
     }
 
     /// Takes picks back from the first item on that has no window.

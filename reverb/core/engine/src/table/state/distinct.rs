@@ -150,15 +150,11 @@ impl TableState {
         }
         for (handle, point) in taken_out.into_iter().rev() {
             let item = self.contents.items.get(handle);
-            let weight = if sampler.is_over_steps() {
-                f64::from(item.step_count().longest)
-            } else {
-                item.priority()
-            };
-            sampler.put_back(handle, weight, point);
+            let (steps, priority) = (self.contents.step_count(&item.trajectory()), item.priority());
+            self.contents.put_back_into_sampler(handle, steps, priority, point);
         }
         for pick in &mut chosen.picks[first..] {
-            pick.probability = sampler.probability_of(pick.handle);
+            pick.probability = self.contents.sampler.probability_of(pick.handle);
         }
     }
 

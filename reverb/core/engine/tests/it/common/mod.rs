@@ -5,12 +5,21 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use reverb_data::{
-    Chunk, Error, NewItem, RateLimiterConfig, SequenceRange, TableConfig, Trajectory,
-    TrajectoryBuilder,
+    Chunk, Error, NewItem, RateLimiterConfig, SampleOptions, SequenceRange, TableConfig,
+    Trajectory, TrajectoryBuilder,
 };
 use reverb_engine::{Confirm, Table};
 
 pub(crate) const UNLIMITED: f64 = f64::MAX;
+
+/// All items or none.
+pub(crate) const WHOLE: SampleOptions = SampleOptions {
+    stacking: None,
+    all_or_nothing: true,
+    distinct: false,
+    epoch: None,
+    window: None,
+};
 
 pub(crate) fn limiter(spi: f64, min_size: i64, min_diff: f64, max_diff: f64) -> RateLimiterConfig {
     RateLimiterConfig { samples_per_insert: spi, min_size_to_sample: min_size, min_diff, max_diff }
