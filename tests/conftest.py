@@ -2,6 +2,7 @@
 """Fixtures that tests of several features share: servers, and the two ways to reach one."""
 
 import contextlib
+import gc
 import pathlib
 import re
 import signal
@@ -18,6 +19,14 @@ ROOT = pathlib.Path(__file__).parents[1]
 
 pytest_addoption = outcomes.add_option
 pytest_configure = outcomes.configure
+
+# Environments of other libraries' suites have no Hypothesis, and no tests with it.
+with contextlib.suppress(ModuleNotFoundError):
+    from hypothesis import Phase, settings
+
+    # A failed example is told at once: what explains it may take longer than the test may.
+    settings.register_profile("reverb", phases=set(Phase) - {Phase.explain})
+    settings.load_profile("reverb")
 
 # Programs of tests inherit what a shell ignores for its jobs in the background.
 for ignored, handler in {
@@ -72,6 +81,12 @@ def pytest_collection_modifyitems(config, items):
             own = item.get_closest_marker("timeout")
             seconds = own.args[0] if own else float(config.getini("timeout"))
             item.add_marker(pytest.mark.timeout(seconds * PATIENCE), append=False)
+
+
+def pytest_collection_finish():
+    """Keeps the garbage collector from walking through all modules and tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", params=HOSTS)

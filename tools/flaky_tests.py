@@ -7,7 +7,7 @@ outputs, and its name goes into a list.
 
     python tools/flaky_tests.py
 
-Prints the list, and fails if it is too long.
+Prints the list, with the tests that failed twice, and fails if too many are flaky.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import dataclasses
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 # With more failures in one stage, none runs again: they are not flaky.
 MOST_FAILURES = 5
 # A run fails if the list has this many names.
 TOO_MANY = 3
 
-_LIST = pathlib.Path(__file__).parents[1] / "target" / "flaky_tests.txt"
+_TARGET = pathlib.Path(__file__).parents[1] / "target"
+_FLAKY, _FAILED = _TARGET / "flaky_tests.txt", _TARGET / "failed_tests.txt"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,20 +57,31 @@ def stage_passes(
     again = [name for name in failures if name not in results or not results[name].passed]
     if again:
         print("\nThese tests failed twice:", *again, sep="\n    ", flush=True)
+        _add(_FAILED, stage, again)
         return False
     print(f"\n==> Flaky: {stage}")
     for name, failure in failures.items():
         print(f"\n{name}\n---- failed ----\n{failure.output}")
         print(f"---- passed when it ran again ----\n{results[name].output}", flush=True)
-    _LIST.parent.mkdir(exist_ok=True)
-    with _LIST.open("a", encoding="utf-8") as file:
-        file.writelines(f"{stage}: {name}\n" for name in failures)
+    _add(_FLAKY, stage, failures)
     return True
 
 
+def _add(path: pathlib.Path, stage: str, names: Iterable[str]) -> None:
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.writelines(f"{stage}: {name}\n" for name in names)
+
+
+def _names(path: pathlib.Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
 def main() -> int:
-    """Prints the list; returns 1 if it is too long."""
-    names = _LIST.read_text(encoding="utf-8").splitlines() if _LIST.exists() else []
+    """Prints the list, and what failed twice; returns 1 if too many are flaky."""
+    if failed := _names(_FAILED):
+        print("Failed twice:", *failed, sep="\n", flush=True)
+    names = _names(_FLAKY)
     if names:
         print("Flaky (failed once, then passed; see above under this heading):")
         print(*names, sep="\n", flush=True)

@@ -83,7 +83,9 @@ def test_the_parts_keep_what_the_table_promises(limiter, max_size, max_bytes, nu
         return
     min_sizes = sum(part.min_size_to_sample for part in limiters_of_parts)
     assert min_sizes == max(whole.rate_limiter.min_size_to_sample, num_shards)
-    error = 1e-9 * max(abs(low), abs(high), 1.0)
+    # The parts have their room around cursors, which may be much larger than a bound.
+    cursors = limiter["samples_per_insert"] * limiter["min_size_to_sample"]
+    error = 1e-9 * max(abs(low), abs(high), 1.0) + 1e-12 * cursors
     if low != -MAX:
         # The sum of the bounds is within the bounds, to the last bit, and not much narrower.
         surplus = math.fsum([*(part.min_diff for part in limiters_of_parts), -low])
@@ -172,7 +174,7 @@ def test_one_shard_has_the_whole_table():
     whole = table(ratio, max_size=77, max_bytes="1GiB", seed=3)
     part = split_table(whole, 0, 1)
     assert part is not whole
-    assert part.info == whole.info
+    assert part.internal_settings == whole.internal_settings
     assert arguments_of(part.internal_settings)["max_bytes"] == 2**30
     assert part.internal_seed == 3
 

@@ -144,6 +144,7 @@ def test_what_fails_twice_fails(tree):
     assert status == 1
     assert "These tests failed twice:\n    tests/test_b.py::test_badly\n" in output
     assert tree.flaky == []
+    assert tree.run("flaky_tests.py") == (0, "Failed twice:\npytest: tests/test_b.py::test_badly\n")
 
 
 def test_many_failures_do_not_run_again(tree):
