@@ -33,7 +33,8 @@ def tool():
 def runs_again(tool, monkeypatch, tmp_path):
     """Whether suites that are below their expectation pass when what failed runs again."""
     monkeypatch.setenv("RERUN", "1")
-    monkeypatch.setattr(tool.flaky_tests, "_LIST", tmp_path / "target" / "flaky_tests.txt")
+    for name, file in {"_FLAKY": "flaky_tests.txt", "_FAILED": "failed_tests.txt"}.items():
+        monkeypatch.setattr(tool.flaky_tests, name, tmp_path / "target" / file)
 
     class Environment:
         name = "acme-2.15"
