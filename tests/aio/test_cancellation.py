@@ -169,12 +169,15 @@ def test_an_iterator_that_is_closed_or_dropped_leaves_no_waiter(run, watcher):
         await client.insert([1.0], {"queue": 1.0})
         async for _ in client.sample("queue", 5):
             break
-        await until(lambda: num_waiting(watcher, "queue")[0] == 0)
+        # No waiter, nor a stream that is about to wait.
+        await until(lambda: not watcher.status().traffic.streams["sample"])
+        assert num_waiting(watcher, "queue")[0] == 0
         await client.insert([2.0], {"queue": 1.0})
         iterator = client.sample("queue", 5)
         await anext(iterator)
         await iterator.aclose()
-        await until(lambda: num_waiting(watcher, "queue")[0] == 0)
+        await until(lambda: not watcher.status().traffic.streams["sample"])
+        assert num_waiting(watcher, "queue")[0] == 0
         with pytest.raises(StopAsyncIteration):
             await anext(iterator)
 

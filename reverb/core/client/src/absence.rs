@@ -2,6 +2,7 @@
 //! The absence of a server: what a session knows and has told of it until the server answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -15,8 +16,8 @@ pub(crate) struct Absence {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The server has stopped for good.
-    has_ended: bool,
+    /// Time at which it was learned that the server has stopped for good.
+    ended: Option<Instant>,
     /// The log has a line about the wait.
     is_told: bool,
     /// The log has a line about its end.
@@ -24,10 +25,14 @@ struct Known {
 }
 
 impl Absence {
-    /// Forgets everything: a server has answered.
-    pub(crate) fn answered(&self) {
+    /// Forgets everything: a server has answered a call or a stream that began then. One that began
+    /// before the server stopped for good is no sign that it is back.
+    pub(crate) fn answered(&self, began: Instant) {
         if self.is_known.load(Ordering::Relaxed) {
             let mut known = self.known.lock();
+            if known.ended.is_some_and(|ended| began <= ended) {
+                return;
+            }
             *known = Known::default();
             self.is_known.store(false, Ordering::Relaxed);
         }
@@ -35,12 +40,12 @@ impl Absence {
 
     /// Notes that the server does not come back.
     pub(crate) fn end(&self) {
-        self.change(|known| known.has_ended = true);
+        self.change(|known| known.ended = Some(Instant::now()));
     }
 
     /// True if the server does not come back.
     pub(crate) fn has_ended(&self) -> bool {
-        self.is_known.load(Ordering::Relaxed) && self.known.lock().has_ended
+        self.is_known.load(Ordering::Relaxed) && self.known.lock().ended.is_some()
     }
 
     /// Returns true for the first line about the wait.
@@ -64,6 +69,8 @@ impl Absence {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -74,17 +81,18 @@ mod tests {
         assert!(!absence.tell());
         assert!(absence.give_up());
         assert!(!absence.give_up());
-        absence.answered();
+        absence.answered(Instant::now());
         assert!(absence.tell(), "another absence");
     }
 
     #[test]
-    fn an_answer_ends_the_end() {
-        let absence = Absence::default();
+    fn an_answer_to_a_later_call_ends_the_end() {
+        let (absence, before) = (Absence::default(), Instant::now());
         assert!(!absence.has_ended());
         absence.end();
+        absence.answered(before);
         assert!(absence.has_ended());
-        absence.answered();
+        absence.answered(Instant::now() + Duration::from_nanos(1));
         assert!(!absence.has_ended());
     }
 }

@@ -27,6 +27,9 @@ pub(crate) struct Backoff {
     pause: Duration,
     /// Start of the first failed attempt; `None` while the server answers.
     unreachable_since: Option<Instant>,
+    /// Start of the attempt whose call or stream goes on.
+    began: Instant,
+    /// Start of the attempt, or its last answer.
     attempt_began: Instant,
     /// Time when the stream was opened, if the attempt got that far.
     connected_at: Option<Instant>,
@@ -42,6 +45,7 @@ impl Backoff {
             give_up_after: session.connect_timeout(),
             pause: MIN_PAUSE,
             unreachable_since: None,
+            began: now,
             attempt_began: now,
             connected_at: None,
         }
@@ -49,7 +53,8 @@ impl Backoff {
 
     /// Starts an attempt; the time before it does not count.
     pub(crate) fn begin(&mut self) {
-        self.attempt_began = Instant::now();
+        self.began = Instant::now();
+        self.attempt_began = self.began;
     }
 
     /// The stream is open. It counts as a success after `STABLE_AFTER`, or with the first answer.
@@ -60,9 +65,9 @@ impl Backoff {
     /// The server answered: resets the backoff.
     pub(crate) fn answered(&mut self) {
         self.unreachable_since = None;
-        self.absence.answered();
+        self.absence.answered(self.began);
         self.pause = MIN_PAUSE;
-        self.begin();
+        self.attempt_began = Instant::now();
     }
 
     /// Waits before the next attempt after `error`.

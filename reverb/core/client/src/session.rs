@@ -420,7 +420,7 @@ impl Session {
             };
             match result {
                 Ok(value) => {
-                    self.absence.answered();
+                    backoff.answered();
                     return Ok(value);
                 }
                 Err(error) => backoff.pause(self, error).await?,
