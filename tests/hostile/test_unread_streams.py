@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Readers that do not read: what is prepared for them is bounded, and others go on."""
 
+import struct
 import time
 
 import grpc
@@ -12,6 +13,7 @@ from reverb.core import protos
 from support.good_client import GoodClient
 from support.programs import Program, resident_bytes
 from support.waiting import PATIENCE, wait_until
+from support.wire import raw_http2
 from support.wire.raw_http2 import Http2
 
 MIB = 2**20
@@ -117,6 +119,50 @@ def test_many_connections_share_the_room_of_the_server(served):
     assert good.slowest < 4 * PATIENCE
     for reader in readers:
         reader.socket.close()
+
+
+CROWD = """
+    import pathlib, socket, sys, threading
+
+    data = pathlib.Path(sys.argv[2]).read_bytes()
+    address = ("127.0.0.1", int(sys.argv[1]))
+    connections = [socket.create_connection(address) for _ in range(int(sys.argv[3]))]
+    threads = [threading.Thread(target=it.sendall, args=(data,)) for it in connections]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print("sent")
+    sys.stdin.read()
+"""
+
+
+def opening(method, request, streams):
+    """All that a reader sends who opens so many streams and leaves no window small."""
+    payload = request.SerializeToString()
+    framed = b"\0" + struct.pack(">I", len(payload)) + payload
+    return raw_http2.opening(2**31 - 1) + b"".join(
+        raw_http2.headers_frame(2 * number + 1, method)
+        + raw_http2.data_frame(2 * number + 1, framed)
+        for number in range(streams)
+    )
+
+
+@pytest.mark.parametrize(
+    ("connections", "streams"), [(20, 100), pytest.param(100, 2000, marks=pytest.mark.slow)]
+)
+def test_a_client_goes_on_beside_a_crowd_of_readers(served, tmp_path, connections, streams):
+    path = tmp_path / "opening"
+    path.write_bytes(opening(*CALLS["plain"], streams))
+    with (
+        GoodClient(served.client) as good,
+        Program(CROWD, str(served.port), str(path), str(connections)) as crowd,
+    ):
+        crowd.line()
+        rounds = good.rounds
+        wait_until(lambda: good.rounds > rounds + 100)
+    print(f"slowest insert and sample: {good.slowest * 1000:.0f} ms")
+    assert good.slowest < 4 * PATIENCE
 
 
 @pytest.mark.parametrize("crowd", [0, 200])

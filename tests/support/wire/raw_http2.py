@@ -34,6 +34,35 @@ def _string(text: bytes) -> bytes:
     return bytes([*encoded, rest]) + text
 
 
+def opening(window: int) -> bytes:
+    """Returns the first bytes of a client that may be sent so many on a stream, and in all."""
+    settings = struct.pack(">HI", _INITIAL_WINDOW_SIZE, window)
+    first = PREFACE + frame(_SETTINGS, 0, 0, settings)
+    if window > 65_535:
+        first += frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", window - 65_535))
+    # Before its settings are acknowledged, the server allows small windows only.
+    return first + frame(_SETTINGS, _ACK, 0)
+
+
+def headers_frame(stream: int, method: str, **headers: str) -> bytes:
+    """Returns the frame that opens a stream for a method of the service, or for a path."""
+    fields = {
+        ":method": "POST",
+        ":scheme": "http",
+        ":path": method if method[0] == "/" else f"/deepmind.reverb.ReverbService/{method}",
+        ":authority": "localhost",
+        "te": "trailers",
+        "content-type": "application/grpc",
+    } | {name.replace("_", "-"): value for name, value in headers.items()}
+    block = b"".join(header(name.encode(), value.encode()) for name, value in fields.items())
+    return frame(_HEADERS, _END_HEADERS, stream, block)
+
+
+def data_frame(stream: int, data: bytes) -> bytes:
+    """Returns a frame with data of a stream."""
+    return frame(_DATA, 0, stream, data)
+
+
 class Http2:
     """A connection that never reads anything unless it is told to.
 
@@ -45,13 +74,7 @@ class Http2:
     def __init__(self, port: int, window: int = 65_535) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
         self._next_stream = 1
-        settings = struct.pack(">HI", _INITIAL_WINDOW_SIZE, window)
-        self.socket.sendall(PREFACE + frame(_SETTINGS, 0, 0, settings))
-        if window > 65_535:
-            update = struct.pack(">I", window - 65_535)
-            self.socket.sendall(frame(_WINDOW_UPDATE, 0, 0, update))
-        # Before its settings are acknowledged, the server allows small windows only.
-        self.socket.sendall(frame(_SETTINGS, _ACK, 0))
+        self.socket.sendall(opening(window))
         self.ping()
 
     def __enter__(self) -> Http2:
@@ -63,16 +86,7 @@ class Http2:
     def open(self, method: str, **headers: str) -> int:
         """Opens a stream for a method of the service, or for a path, and returns its number."""
         stream, self._next_stream = self._next_stream, self._next_stream + 2
-        fields = {
-            ":method": "POST",
-            ":scheme": "http",
-            ":path": method if method[0] == "/" else f"/deepmind.reverb.ReverbService/{method}",
-            ":authority": "localhost",
-            "te": "trailers",
-            "content-type": "application/grpc",
-        } | {name.replace("_", "-"): value for name, value in headers.items()}
-        block = b"".join(header(name.encode(), value.encode()) for name, value in fields.items())
-        self.socket.sendall(frame(_HEADERS, _END_HEADERS, stream, block))
+        self.socket.sendall(headers_frame(stream, method, **headers))
         return stream
 
     def send(self, stream: int, message: bytes, *, end: bool = False) -> None:

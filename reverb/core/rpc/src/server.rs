@@ -20,9 +20,11 @@ mod peer;
 mod preface;
 mod refused_connections;
 mod responder;
+mod sharing_socket;
 mod stop;
 mod stream_limit;
 mod traffic;
+mod turns;
 mod unadmitted_calls;
 mod unary;
 #[cfg(unix)]

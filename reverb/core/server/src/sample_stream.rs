@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sample stream: receives requests, and sends exactly the requested number of samples in order.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
@@ -93,9 +94,10 @@ async fn serve_request(
         let mut wanted = options.at_once(batch, remaining);
         let bytes = wanted.min(MAX_SAMPLE_ITEMS).saturating_mul(listed_bytes);
         let mut list = if options.at_once(1, remaining) > 1 {
-            wait_for_room(service, stream, responder, outbox.room_for_list(bytes)).await?
+            let room = pin!(outbox.room_for_list(bytes));
+            wait_for_room(service, stream, responder, room).await?
         } else {
-            let room = outbox.room_or_pass(CallType::Stream, bytes);
+            let room = pin!(outbox.room_or_pass(CallType::Stream, bytes));
             wait_for_room(service, stream, responder, room).await?
         };
         if list.is_pass() {
@@ -107,8 +109,8 @@ async fn serve_request(
             samples
         } else {
             let interrupted = service.interrupted();
-            let samples = table.sample_until(wanted, timeout, options, interrupted);
-            let samples = wait_for_samples(samples, responder);
+            let samples = pin!(table.sample_until(wanted, timeout, options, interrupted));
+            let samples = pin!(wait_for_samples(samples, responder));
             let samples = stream.waiting(WaitsFor::Table, samples).await;
             samples.map_err(|error| explain_timeout(service, table, timeout, error))?
         };
@@ -156,7 +158,7 @@ pub(crate) async fn send_samples(
             num_selected += 1;
         }
         let bytes = bytes.min(MAX_MESSAGE_CHUNK_BYTES);
-        let room = outbox.room_or_pass(CallType::Stream, bytes);
+        let room = pin!(outbox.room_or_pass(CallType::Stream, bytes));
         let room = wait_for_room(service, stream, responder, room).await?;
         let max_bytes = if room.is_pass() { PASS_BYTES } else { MAX_MESSAGE_CHUNK_BYTES };
         while at < samples.len() {
@@ -174,7 +176,8 @@ pub(crate) async fn send_samples(
         }
         let message = encoder.take().with_room(room);
         sent_bytes += message.remaining();
-        let sent = service.stop.or(responder.send(message));
+        let sent = pin!(responder.send(message));
+        let sent = pin!(service.stop.or(sent));
         stream.waiting(WaitsFor::Peer, sent).await??;
         if sent_bytes >= TURN_BYTES && at < samples.len() {
             sent_bytes = 0;
@@ -192,9 +195,10 @@ async fn send_epoch_end(
 ) -> Result<()> {
     let message = SampleStreamResponse { entries: Vec::new(), epoch_is_over: true };
     let outbox = responder.outbox();
-    let room = outbox.room_or_pass(CallType::Stream, ITEM_BYTES);
+    let room = pin!(outbox.room_or_pass(CallType::Stream, ITEM_BYTES));
     let room = wait_for_room(service, stream, responder, room).await?;
-    let sent = service.stop.or(responder.send(Message::encode(&message).with_room(room)));
+    let sent = pin!(responder.send(Message::encode(&message).with_room(room)));
+    let sent = pin!(service.stop.or(sent));
     stream.waiting(WaitsFor::Peer, sent).await?
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Scan: sends each item of a table once, or the chosen ones, as fast as the reader takes them.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use reverb_auth::Right;
@@ -57,16 +58,17 @@ pub(crate) async fn run(
             // The previous list is no longer needed.
             _list = None;
             let most = LISTED_ITEMS.min(table.len());
-            let room = outbox.room_or_pass(CallType::Stream, most * Scan::LISTING_BYTES);
+            let room = pin!(outbox.room_or_pass(CallType::Stream, most * Scan::LISTING_BYTES));
             let mut room = wait_for_room(service, stream, responder, room).await?;
             let most = if room.is_pass() { FEW_LISTED_ITEMS } else { LISTED_ITEMS };
-            scan = service.stop.or(list(table, scan, most)).await??;
+            scan = service.stop.or(pin!(list(table, scan, most))).await??;
             if !room.is_pass() {
                 room.use_for(scan.listed_bytes());
                 _list = Some(room);
             }
         }
-        let room = outbox.room_or_pass(CallType::Stream, Scan::MAX_ITEMS * size_of::<Sampled>());
+        let list_bytes = Scan::MAX_ITEMS * size_of::<Sampled>();
+        let room = pin!(outbox.room_or_pass(CallType::Stream, list_bytes));
         let room = wait_for_room(service, stream, responder, room).await?;
         let most = if room.is_pass() { 1 } else { Scan::MAX_ITEMS };
         let mut items = table.scan_some(&mut scan, most)?;

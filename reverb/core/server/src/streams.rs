@@ -205,7 +205,8 @@ impl Stream {
         }
     }
 
-    /// Runs a future, and counts its time as a wait.
+    /// Runs a future, and counts its time as a wait. A large future should be pinned: moved into
+    /// this one, it would take its memory twice.
     pub(crate) async fn waiting<T>(&self, waits_for: WaitsFor, work: impl Future<Output = T>) -> T {
         let _waiting = Waiting::begin(self, waits_for);
         work.await

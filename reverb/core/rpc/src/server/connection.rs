@@ -30,8 +30,10 @@ use super::peer::{Encryption, Peer};
 use super::preface::{self, WithPreface};
 use super::refused_connections::{RefusedConnections, goaway};
 use super::responder::{self, Responder};
+use super::sharing_socket::{ReadingPause, SharingSocket};
 use super::stop::Stop;
 use super::stream_limit::StreamLimit;
+use super::turns::Turns;
 use super::unadmitted_calls::{self, CountedCall, UnadmittedCalls};
 use crate::BoxFuture;
 use crate::framing::{
@@ -55,6 +57,9 @@ const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Time limit for closing a connection whose room is needed.
 const ROOM_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Number of calls that a connection begins before other connections go on.
+const CALLS_AT_ONCE: u32 = 4;
 
 /// Time between two checks whether a connection's callers would still be admitted. With the time
 /// until a server notices changed files, and the grace period, a revoked connection ends within 20
@@ -120,6 +125,7 @@ impl<H> Shared<H> {
 
 struct Open {
     connection: Connection,
+    reading_pause: ReadingPause,
     liveness: Arc<Liveness>,
     peer: Arc<Peer>,
     /// True if it lacks TLS although the port requires it: all calls are refused.
@@ -128,7 +134,10 @@ struct Open {
     _room: OwnedSemaphorePermit,
 }
 
-type Connection = h2::server::Connection<WatchedSocket<WithPreface<Socket>>, Message>;
+type Accept = Result<(Request<RecvStream>, SendResponse<Message>), h2::Error>;
+
+type Connection =
+    h2::server::Connection<WatchedSocket<SharingSocket<WithPreface<Socket>>>, Message>;
 
 /// Serves a connection until it ends. Its file is closed before it stops to count.
 pub(super) async fn serve<H: Handler>(
@@ -230,12 +239,22 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
         .max_concurrent_streams(limits.streams_per_connection)
         .max_concurrent_reset_streams(MAX_RESET_STREAMS)
         .max_pending_accept_reset_streams(MAX_RESET_STREAMS);
+    let reading_pause = ReadingPause::default();
+    let socket = SharingSocket::new(socket, reading_pause.clone());
     let socket = WatchedSocket::new(socket, Arc::clone(&liveness));
     let connection = newcomer.or_displaced(builder.handshake::<_, Message>(socket)).await?;
     match connection {
         Ok(connection) => {
             let peer = Arc::new(Peer::new(address, encryption));
-            Some(Open { connection, liveness, peer, lacks_tls, newcomer, _room: room })
+            Some(Open {
+                connection,
+                reading_pause,
+                liveness,
+                peer,
+                lacks_tls,
+                newcomer,
+                _room: room,
+            })
         }
         Err(error) => {
             tracing::debug!(peer = %address, %error, "the connection ended");
@@ -271,7 +290,7 @@ async fn serve_streams<H: Handler>(
     opened: Open,
     shared: &Arc<Shared<H>>,
 ) -> std::result::Result<(), h2::Error> {
-    let Open { mut connection, liveness, peer, lacks_tls, newcomer, _room } = opened;
+    let Open { mut connection, reading_pause, liveness, peer, lacks_tls, newcomer, _room } = opened;
     let PortOptions { keepalive, tls, outgoing, .. } = &shared.options;
     let outgoing = OutgoingOfConnection::new(outgoing);
     let pings = connection.ping_pong().expect("it is taken only here");
@@ -280,10 +299,11 @@ async fn serve_streams<H: Handler>(
     let mut renewal = max_age.map(|age| Instant::now() + age);
     let mut admissions = Admissions::new(newcomer, shared.is_guarded());
     let mut review = shared.is_guarded().then(|| Instant::now() + REVIEW_INTERVAL);
+    let (turns, mut begun) = (Turns::new(), 0);
     let mut deadline = None;
     loop {
         let accepted = tokio::select! {
-            accepted = connection.accept() => accepted,
+            accepted = accept(&mut connection, &reading_pause, &mut begun) => accepted,
             () = shared.stop.stopped(), if deadline.is_none() => {
                 connection.graceful_shutdown();
                 deadline = Some(Instant::now() + GRACE);
@@ -348,16 +368,42 @@ async fn serve_streams<H: Handler>(
             connection.set_target_window_size(CONNECTION_WINDOW_BYTES);
         }
         let call = (caller, Outbox::new(&outgoing));
-        begin_call(shared, &peer, &liveness, admissions.is_known(), call, (request, response));
+        let known = (&peer, &liveness, admissions.is_known());
+        begin_call(shared, &turns, known, call, (request, response));
+        begun += 1;
+        if begun == CALLS_AT_ONCE {
+            begun = 0;
+            reading_pause.begin();
+            tokio::task::yield_now().await;
+        }
     }
+}
+
+/// The next call. In a pause the socket is read once all calls that were read have begun. `begun`
+/// counts calls that came without a wait.
+async fn accept(
+    connection: &mut Connection,
+    pause: &ReadingPause,
+    begun: &mut u32,
+) -> Option<Accept> {
+    std::future::poll_fn(|context| {
+        let mut accepted = connection.poll_accept(context);
+        if accepted.is_pending() && pause.end() {
+            accepted = connection.poll_accept(context);
+        }
+        if accepted.is_pending() {
+            *begun = 0;
+        }
+        accepted
+    })
+    .await
 }
 
 /// Starts a call in a task of its own, or refuses it if there are too many.
 fn begin_call<H: Handler>(
     shared: &Arc<Shared<H>>,
-    peer: &Arc<Peer>,
-    liveness: &Arc<Liveness>,
-    is_known: bool,
+    turns: &Arc<Turns>,
+    (peer, liveness, is_known): (&Arc<Peer>, &Arc<Liveness>, bool),
     (caller, outbox): (H::Caller, Outbox),
     (request, response): (Request<RecvStream>, SendResponse<Message>),
 ) {
@@ -386,7 +432,7 @@ fn begin_call<H: Handler>(
         let (Shared { handler, stop, options, .. }, made) = (&*shared, (caller, counted));
         call::run(handler, stop, &options.traffic, request, made, responder).await;
     };
-    tokio::spawn(call.instrument(span));
+    turns.spawn(call.instrument(span));
 }
 
 /// Sends GOAWAY and closes the connection.
