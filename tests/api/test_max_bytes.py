@@ -16,6 +16,7 @@ from reverb._server.table import arguments_of
 from reverb.core import native
 from reverb.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 from support.hosts import on_both_hosts
+from support.waiting import DEADLINE_S
 from support.waiting import wait_until as until
 from support.wire import messages
 from support.wire.messages import insert, item
@@ -213,7 +214,7 @@ class TestTable:
         client.reset("table")
         until(lambda: server.status().tables["table"].items == 2)
         client.reset("table")
-        thread.join(10)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
     def test_a_priority_update_by_an_insert_needs_no_room(self, serve):
@@ -288,7 +289,7 @@ class TestServer:
         assert server.status().memory.total < 1.1 * 16 * MIB
         assert not done.is_set()
         seen = numbers(client, "queue", 300)
-        thread.join(20)
+        thread.join(DEADLINE_S)
         assert done.is_set()
         assert seen == list(range(300))
 
@@ -461,7 +462,7 @@ class TestWriter:
         samples = client.sample("queue", 30, emit_timesteps=False)
         seen = [sample.data[0].reshape(-1) for sample in samples]
         assert [data.tolist() for data in seen] == [step["data"].tolist()] * 30
-        thread.join(20)
+        thread.join(DEADLINE_S)
         assert done.is_set()
 
     def test_a_limit_out_of_its_range_is_refused(self, serve):

@@ -13,6 +13,7 @@ import pytest
 import reverb
 from reverb import testing
 from reverb.errors import InvalidArgumentError, ReverbError, UnavailableError
+from support.waiting import DEADLINE_S
 
 
 @pytest.mark.parametrize("tables", [None, [], ()])
@@ -124,7 +125,7 @@ def test_wait_returns_when_the_server_is_stopped():
     waiting = threading.Thread(target=server.wait)
     waiting.start()
     server.stop()
-    waiting.join(timeout=10)
+    waiting.join(DEADLINE_S)
     assert not waiting.is_alive()
     server.wait()
 
@@ -152,7 +153,7 @@ def test_stop_ends_a_call_that_waits_for_a_sample():
         waiting = threading.Thread(target=sample)
         waiting.start()
         server.stop()
-        waiting.join(timeout=20)
+        waiting.join(DEADLINE_S)
     assert [type(error) for error in caught] == [UnavailableError]
     assert "localhost" in str(caught[0])
 

@@ -21,7 +21,7 @@ from reverb.errors import (
 )
 from support.hosts import HOSTS
 from support.programs import Program
-from support.waiting import PATIENCE, wait_until
+from support.waiting import DEADLINE_S, PATIENCE, wait_until
 from support.wire.raw_http2 import frame
 
 CONNECT_TIMEOUT_S = 0.5
@@ -182,7 +182,7 @@ def test_a_web_server_is_no_server_of_ours():
         serving.start()
         with pytest.raises(UnimplementedError, match=f"{address}.*404"):
             reverb.Client(address, connect_timeout_s=20).server_info()
-        serving.join(20)
+        serving.join(DEADLINE_S)
         assert not serving.is_alive(), "the connection outlives its client"
 
 

@@ -13,6 +13,7 @@ import reverb
 from reverb import testing
 from reverb.errors import DeadlineExceededError, ReverbError
 from support.programs import Program
+from support.waiting import DEADLINE_S
 
 LENGTHS = pytest.mark.parametrize(
     "seconds",
@@ -53,7 +54,7 @@ class Crew:
         """Waits until everybody has finished what they are at; raises what somebody raised."""
         self.over.set()
         for thread in self._threads:
-            thread.join(30)
+            thread.join(DEADLINE_S)
         if self._errors:
             raise self._errors[0]
         assert not any(thread.is_alive() for thread in self._threads), "a thread hangs"

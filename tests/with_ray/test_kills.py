@@ -13,7 +13,7 @@ import ray
 
 import reverb
 from reverb.adapters import ray as reverb_ray
-from support.waiting import PATIENCE
+from support.waiting import DEADLINE_S, PATIENCE
 
 BATCH = 32
 
@@ -50,7 +50,7 @@ class Learner:
 
     def stop(self):
         self._stop.set()
-        self._thread.join(60)
+        self._thread.join(2 * DEADLINE_S)
         assert not self._thread.is_alive()
 
 

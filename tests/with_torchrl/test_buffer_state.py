@@ -19,6 +19,7 @@ from reverb.adapters.torchrl import tables
 from reverb.errors import DataLossError, InvalidArgumentError
 from support.torchrl_steps import episodes, numbers, steps
 from support.torchrl_workers import write_until_refused
+from support.waiting import DEADLINE_S
 
 
 @pytest.mark.parametrize("alpha", [None, 0.5])
@@ -308,7 +309,7 @@ def test_forked_copies_learn_that_other_items_were_loaded(made, sequence_length)
             assert pipe.poll(60)
             text = f"load_state_dict or loads in process {os.getpid()} has replaced the items"
             assert text in pipe.recv()
-            writer.join(60)
+            writer.join(2 * DEADLINE_S)
             assert writer.exitcode == 0
         assert pickled.sample().batch_size == torch.Size([4])
     pickled.close()

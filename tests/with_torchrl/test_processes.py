@@ -12,6 +12,7 @@ import torch
 
 import reverb
 from reverb.adapters.torchrl import ReverbReplayBuffer, tables
+from support.waiting import DEADLINE_S
 
 with warnings.catch_warnings():
     # TorchRL's collectors use what TorchRL itself has deprecated.
@@ -40,7 +41,7 @@ def test_a_buffer_goes_into_other_processes(method, has_own_server):
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join(2 * DEADLINE_S)
     assert [writer.exitcode for writer in writers] == [0, 0]
     assert (len(buffer), buffer.write_count) == (152, 152)
     found = {it["number"].item() for it in buffer.storage}
@@ -61,7 +62,7 @@ def test_a_learner_that_is_killed_leaves_the_table_as_it_is():
     learner.start()
     assert here.poll(60)
     os.kill(learner.pid, signal.SIGKILL)
-    learner.join(10)
+    learner.join(DEADLINE_S)
     buffer.extend(numbered(100, 100))
     assert len(buffer) == 200
     assert set(buffer.sample(64)["number"].tolist()) <= {*range(200)}

@@ -15,6 +15,7 @@ import reverb
 from reverb.adapters.torchrl import ReverbReplayBuffer, tables
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 from support.torchrl_steps import episodes
+from support.waiting import DEADLINE_S
 
 
 def windows(buffer):
@@ -178,7 +179,7 @@ def test_threads_write_one_after_another(made):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(2 * DEADLINE_S)
     assert len(buffer) == 80
     for item in buffer.storage:
         assert item["a"].tolist() == list(range(5))

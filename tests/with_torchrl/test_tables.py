@@ -14,6 +14,7 @@ from reverb import testing
 from reverb.adapters.torchrl import tables
 from reverb.errors import DeadlineExceededError, InvalidArgumentError
 from support.torchrl_steps import steps
+from support.waiting import DEADLINE_S
 
 
 def test_who_only_samples_learns_the_fields(made):
@@ -93,7 +94,7 @@ def test_a_closed_rate_limiter_lets_sample_wait(made, consume_after_n_samples):
         thread = threading.Thread(target=lambda: found.append(patient.sample()))
         thread.start()
         buffer.extend(steps(3, 2))
-        thread.join(20)
+        thread.join(DEADLINE_S)
         # An item that leaves closes the limiter again.
         assert len(found[0]) == (2 if consume_after_n_samples is None else 1)
 

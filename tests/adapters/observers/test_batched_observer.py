@@ -10,6 +10,7 @@ import pytest
 import reverb
 from reverb import errors
 from reverb.adapters.tf_agents import reverb_utils
+from support.waiting import DEADLINE_S
 
 MID, LAST = 1, 2
 
@@ -210,7 +211,7 @@ class TestRateLimiter:
         thread.join(0.2)
         assert thread.is_alive()
         taken = [steps[0].data[2] for steps in client.sample("queue", 4)]
-        thread.join(10)
+        thread.join(DEADLINE_S)
         assert not thread.is_alive()
         taken += [steps[0].data[2] for steps in client.sample("queue", 2)]
         assert sorted(taken) == [0, 1, 2, 3, 4, 5]

@@ -8,6 +8,7 @@ import random
 import threading
 
 from support.checkpoints import table_model
+from support.waiting import DEADLINE_S
 from support.wire import messages
 from support.wire.wire_client import WireClient
 
@@ -142,7 +143,7 @@ def go_on(drivers):
     def stop():
         over.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(DEADLINE_S)
         for driver in drivers:
             driver.close()
         assert not errors, errors[0]
