@@ -4,7 +4,7 @@
 import dataclasses
 from typing import Literal
 
-from reverb.adapters.gymnasium.checks import check_at_least, check_choice, check_discount
+from reverb._recording.checks import check_at_least, check_choice, check_discount
 
 __all__ = ["Episodes", "Items", "Sequences", "Transitions"]
 

@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 
 from reverb import errors
-from reverb.adapters.gymnasium.item_columns import ItemColumns
-from reverb.adapters.gymnasium.items import Episodes, Items, Sequences, Transitions
-from reverb.adapters.gymnasium.step_writer import NewItems, Step, StepWriter
+from reverb._recording.item_columns import ItemColumns
+from reverb._recording.items import Episodes, Items, Sequences, Transitions
+from reverb._recording.step_writer import NewItems, Step, StepWriter
 
 __all__ = ["ItemMaker", "make_item_maker", "num_rows"]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import tree
 
-from reverb.adapters.gymnasium.nests import map_nest
+from reverb._recording.nests import map_nest
 
 __all__ = ["COLUMNS", "ItemColumns"]
 
