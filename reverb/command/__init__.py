@@ -17,6 +17,7 @@ from reverb.command import (
     configure,
     drain,
     export,
+    import_,
     inspect,
     npz,
     parquet,
@@ -115,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_inspect(commands)
     _add_export(commands)
+    import_.add_parser(commands)
     why.add_parser(commands)
     top.add_parser(commands)
     configure.add_parser(commands)

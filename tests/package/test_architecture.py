@@ -120,7 +120,7 @@ LAYERS = [
     {"aio", "_recording"},
     {"tf_ops"},
     {"tf_client", "trajectory_dataset", "timestep_dataset", "pattern_dataset"},
-    {"server", "cluster"},
+    {"server", "cluster", "datasets"},
     {"testing", "server_executable"},
     {"platform"},
     {""},  # The package itself.
