@@ -12,6 +12,7 @@ The commands `reverb import` and `reverb export` do the same.
 
 from reverb._recording.items import Episodes, Sequences, Transitions
 from reverb.datasets.episode import Episode
+from reverb.datasets.saving import save
 from reverb.datasets.signatures import signature
 from reverb.datasets.sources import episodes
 from reverb.datasets.stored_episodes import stored
@@ -24,6 +25,7 @@ __all__ = [
     "Transitions",
     "Written",
     "episodes",
+    "save",
     "signature",
     "stored",
     "write",

@@ -2,6 +2,7 @@
 """Format minari: datasets of Minari, read and written by Minari itself."""
 
 import pathlib
+import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from reverb import errors
-from reverb.datasets.episode import Episode
+from reverb.datasets.episode import Episode, leaves
 from reverb.datasets.library import library
 
 __all__ = ["MinariSource", "save"]
@@ -82,12 +83,21 @@ class MinariSource:
                 rewards=np.asarray(found.rewards),
                 terminated=np.asarray(found.terminations),
                 truncated=np.asarray(found.truncations),
-                infos=found.infos or {},
+                infos={name: _plain(value) for name, value in (found.infos or {}).items()},
                 metadata=kept,
                 number=position,
                 source=self.identity,
                 place=f"{storage.data_path}",
             )
+
+
+def _plain(value: Any) -> Any:
+    """Returns an info as a nest of arrays; the formats of Arrow have rows of dicts."""
+    if isinstance(value, dict):
+        return {key: _plain(it) for key, it in value.items()}
+    if isinstance(value, np.ndarray) and value.dtype.hasobject and isinstance(value[0], dict):
+        return {key: _plain(np.array([row[key] for row in value])) for key in value[0]}
+    return value
 
 
 def save(
@@ -134,7 +144,7 @@ def save(
         nonlocal count
         for episode in _chained(first, given):
             _check_like(first, episode)
-            yield _buffer(minari, episode)
+            yield _buffer(minari, episode, nested=data_format in (None, "hdf5"))
             count += 1
             if progress is not None:
                 progress(count)
@@ -153,21 +163,19 @@ def save(
                 dataset_id, buffers(), jpeg_encoding=False, **spaces, **facts
             )
     except BaseException as error:
-        _remove(minari, dataset_id, path)
+        shutil.rmtree(path, ignore_errors=True)
         if isinstance(error, errors.ReverbError) or not isinstance(error, Exception):
             raise
+        if isinstance(error, ImportError):
+            raise errors.FailedPreconditionError(
+                f"minari:{dataset_id}: Minari lacks a package: {error}; "
+                f"pip install '{_REQUIREMENT}' pillow"
+            ) from None
         raise errors.InvalidArgumentError(
             f"minari:{dataset_id}: episode {count}: Minari cannot write the dataset: "
             f"{error or type(error).__name__}"
         ) from error
     return count
-
-
-def _remove(minari: Any, dataset_id: str, path: pathlib.Path) -> None:
-    import shutil
-
-    del minari, dataset_id
-    shutil.rmtree(path, ignore_errors=True)
 
 
 def _chained(first: Episode, rest: Iterator[Episode]) -> Iterator[Episode]:
@@ -183,8 +191,13 @@ def _check_like(first: Episode, episode: Episode) -> None:
         )
 
 
-def _buffer(minari: Any, episode: Episode) -> Any:
-    infos = {name: _with_reset(value, len(episode)) for name, value in episode.infos.items()}
+def _buffer(minari: Any, episode: Episode, nested: bool) -> Any:
+    given = episode.infos
+    if not nested:  # Minari itself reads the nests of these formats as objects.
+        given = {path.partition("/")[2]: leaf for path, leaf in leaves("infos", given)}
+    infos = {name: _with_reset(value, len(episode)) for name, value in given.items()}
+    if not nested:  # Nor does it read arrays of one dimension that it has written; lists it does.
+        infos = {name: list(it) if it.ndim == 1 else it for name, it in infos.items()}
     return minari.data_collector.EpisodeBuffer(
         seed=episode.metadata.get("seed"),
         options=episode.metadata.get("options"),
