@@ -149,7 +149,7 @@ def _add_inspect(commands: Commands) -> None:
 def _add_export(commands: Commands) -> None:
     parser = commands.add_parser(
         "export",
-        help="write the items of a table as files, or as a dataset of Minari or Hugging Face",
+        help="write the items of a table as files, or as a dataset of another library",
         description="Writes the items of a table as files that other programs read: npz, parquet "
         "and tfrecord have any items, and the others whole episodes.",
         epilog="\n\n".join(f"{module.__doc__}" for module in (npz, parquet, tfrecord)),
@@ -188,6 +188,8 @@ def _add_export(commands: Commands) -> None:
         action="store_true",
         help="name the columns column_0, column_1, ... instead of using the table's signature",
     )
+    whole.add_argument("--fps", type=_positive, metavar="N", help="frames a second, for lerobot")
+    whole.add_argument("--task", metavar="TEXT", help="task of all episodes, for lerobot")
     parser.set_defaults(run=_run_export)
 
 
@@ -263,7 +265,7 @@ def _run_export(arguments: argparse.Namespace) -> None:
 def _check_export_of_items(arguments: argparse.Namespace) -> None:
     if arguments.output is None:
         raise InvalidArgumentError(f"--output is needed for --format {arguments.format}")
-    for name in ("dataset_id", "env", "data_format"):
+    for name in ("dataset_id", "env", "data_format", "fps", "task"):
         if getattr(arguments, name) is not None:
             option = name.replace("_", "-")
             raise InvalidArgumentError(f"--{option} is not for --format {arguments.format}")
@@ -284,6 +286,8 @@ def _run_export_episodes(arguments: argparse.Namespace) -> None:
         progress=_progress(arguments),
         env=arguments.env,
         data_format=arguments.data_format,
+        fps=arguments.fps,
+        task=arguments.task,
     )
     print(text.plain(f"{count} episodes of table {arguments.table} in {target}"))
 

@@ -13,7 +13,11 @@ from reverb.errors import InvalidArgumentError
 __all__ = ["FORMATS", "export_episodes"]
 
 # The options of each format besides its target. Minari finds datasets by their ids.
-FORMATS: dict[str, tuple[str, ...]] = {"minari": ("env", "data_format"), "hf": ()}
+FORMATS: dict[str, tuple[str, ...]] = {
+    "minari": ("env", "data_format"),
+    "hf": (),
+    "lerobot": ("fps", "task"),
+}
 
 
 def export_episodes(

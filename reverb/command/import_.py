@@ -25,6 +25,8 @@ sources:
   parquet:PATH    Parquet files: an episode a row, as `reverb export` writes them, or a step a row
   minari:ID       a dataset of Minari that is on this machine, or the path of its data
   hf:ID_OR_PATH   a dataset of Hugging Face: an episode a row, or a step a row
+  rlds:PATH_OR_ID a dataset of RLDS, by TensorFlow Datasets
+  lerobot:ID      a dataset of LeRobot 3.0 that is on this machine, or its path
 """
 
 # Options of the command by the names that errors of the package have for them.
@@ -78,7 +80,7 @@ def add_parser(commands: Commands) -> None:
         default="error",
         help="episodes without an end (default: %(default)s)",
     )
-    read.add_argument("--split", metavar="NAME", help="the split of a Hugging Face dataset")
+    read.add_argument("--split", metavar="NAME", help="the split, for hf and rlds")
     read.add_argument(
         "--source-id",
         metavar="ID",
@@ -123,6 +125,7 @@ def _import(arguments: argparse.Namespace) -> None:
         datasets.episodes,
         arguments.source,
         unfinished=arguments.unfinished,
+        leave_out=arguments.leave_out,
         source_id=arguments.source_id,
         split=arguments.split,
     )

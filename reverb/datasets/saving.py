@@ -22,10 +22,24 @@ def _hugging_face(episodes: Iterable[Episode], rest: str, **options: Any) -> int
     return hugging_face.save(episodes, rest, **options)
 
 
+def _lerobot(episodes: Iterable[Episode], rest: str, **options: Any) -> int:
+    from reverb.datasets.formats import lerobot_writer
+
+    return lerobot_writer.save(episodes, rest, **options)
+
+
+def _rlds(episodes: Iterable[Episode], rest: str, **options: Any) -> int:
+    from reverb.datasets.formats import rlds
+
+    return rlds.save(episodes, rest, **options)
+
+
 # Writes a dataset; each imports its format when it is used. And the options of each.
 FORMATS: dict[str, tuple[Callable[..., int], tuple[str, ...]]] = {
     "minari": (_minari, ("env", "data_format")),
     "hf": (_hugging_face, ()),
+    "rlds": (_rlds, ("discount",)),
+    "lerobot": (_lerobot, ("fps", "task", "robot_type")),
 }
 
 
@@ -51,10 +65,12 @@ def save(
     Args:
       episodes: The episodes, as from `episodes` or `stored`.
       target: The format, a colon, and the id or path of the dataset: `minari:ID` (in the directory
-        of Minari), `hf:PATH`.
+        of Minari), `hf:PATH`, `rlds:PATH`, `lerobot:PATH`.
       progress: Called with the number of episodes so far.
       **options: Of `minari`: `env`, the id of the environment, which has the spaces (without it
-        they have no bounds), and `data_format`, "hdf5", "arrow" or "parquet".
+        they have no bounds), and `data_format`, "hdf5", "arrow" or "parquet". Of `rlds`:
+        `discount`, that of a step (0.99). Of `lerobot`: `fps`, which is needed, `task`, the task of
+        all episodes, and `robot_type`.
 
     Returns:
       The number of episodes.
@@ -72,6 +88,8 @@ def save(
             f"target must begin with a format, one of {known}, got {target!r}"
         )
     function, known_options = FORMATS[prefix]
+    if prefix == "lerobot" and "fps" not in options:
+        raise errors.InvalidArgumentError("fps must be given for the format lerobot")
     for name in options:
         if name not in known_options:
             raise TypeError(f"the format {prefix} has no option {name!r}, only {known_options}")

@@ -3,7 +3,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Protocol
 
 from reverb import errors
@@ -55,12 +55,26 @@ def _hugging_face(name: str, rest: str, **options: Any) -> Source:
     return HuggingFaceSource(name, rest, **options)
 
 
+def _lerobot(name: str, rest: str, **options: Any) -> Source:
+    from reverb.datasets.formats.lerobot import LeRobotSource
+
+    return LeRobotSource(name, rest, **options)
+
+
+def _rlds(name: str, rest: str, **options: Any) -> Source:
+    from reverb.datasets.formats.rlds import RldsSource
+
+    return RldsSource(name, rest, **options)
+
+
 # Makes a source of its name and what follows the colon. Each imports its format when it is used.
 FORMATS: dict[str, Callable[..., Source]] = {
     "npz": _npz,
     "parquet": _parquet,
     "minari": _minari,
     "hf": _hugging_face,
+    "rlds": _rlds,
+    "lerobot": _lerobot,
 }
 
 
@@ -69,7 +83,7 @@ def open_source(name: str, **options: Any) -> Source:
 
     Args:
       name: As `source` of `episodes`.
-      **options: Options of the format: `split` for Hugging Face.
+      **options: Options of the format: `leave_out`, and `split` for `hf` and `rlds`.
 
     Raises:
       InvalidArgumentError: If no format has this prefix, or if there is no such dataset.
@@ -90,6 +104,7 @@ def episodes(
     skip: int = 0,
     limit: int | None = None,
     unfinished: Unfinished = "error",
+    leave_out: Collection[str] = (),
     source_id: str | None = None,
     split: str | None = None,
 ) -> Iterator[Episode]:
@@ -107,13 +122,15 @@ def episodes(
 
     Args:
       source: The format, a colon, and a path or an id: `npz:PATH` and `parquet:PATH` (a file, or a
-        directory of them), `minari:ID_OR_PATH`, `hf:ID_OR_PATH`.
+        directory of them), `minari:ID_OR_PATH`, `hf:ID_OR_PATH`, `rlds:ID_OR_PATH`,
+        `lerobot:ID_OR_PATH`.
       skip: Number of episodes to leave out, from the first on.
       limit: Largest number of episodes; `None`: all.
       unfinished: Treatment of an episode whose last step is neither terminated nor truncated.
         "error": an error. "truncate": its last step becomes truncated. "drop": it is left out.
+      leave_out: Names of infos that are not read, for example because they are text.
       source_id: Identifies the dataset in `Episode.id`; `None`: its id, or its absolute path.
-      split: The split, for `hf:`; `None`: the only one, or "train".
+      split: The split, for `hf:` and `rlds:`; `None`: the only one, or "train".
 
     Returns:
       An iterator of episodes. Its length hint (`operator.length_hint`) is their number, or 0 where
@@ -130,7 +147,10 @@ def episodes(
     if limit is not None:
         check_at_least(0, "limit", limit)
     check_choice("unfinished", unfinished, ("error", "truncate", "drop"))
-    opened = open_source(source, **({} if split is None else {"split": split}))
+    if isinstance(leave_out, str):
+        raise errors.InvalidArgumentError(f"leave_out must be a tuple of names, got {leave_out!r}")
+    options = {} if split is None else {"split": split}
+    opened = open_source(source, leave_out=leave_out, **options)
     return _Episodes(opened, skip, limit, unfinished, source_id)
 
 

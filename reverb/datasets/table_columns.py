@@ -11,6 +11,7 @@ from reverb import errors, specs
 from reverb._recording.item_columns import COLUMNS
 from reverb._recording.items import Items, Sequences, Transitions
 from reverb.datasets.episode import Episode, leaves
+from reverb.datasets.formats.fields import is_left_out
 
 __all__ = ["EPISODE_ID", "FIELDS", "Leaf", "TableColumns", "info_rows"]
 
@@ -118,8 +119,7 @@ class TableColumns:
             yield Leaf(EPISODE_ID, "number", np.dtype(np.int64), ())
 
     def _takes_info(self, name: str) -> bool:
-        parts = name.split("/")
-        if any("/".join(parts[: i + 1]) in self._leave_out for i in range(len(parts))):
+        if is_left_out(name, self._leave_out):
             return False
         return "infos" not in self._leave_out or name in (self._specs or ())
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from reverb.datasets.episode import Episode, leaves
 
-__all__ = ["EpisodeRows", "arrow_type"]
+__all__ = ["EpisodeRows", "check_dtype"]
 
 # Limits of a row group; memory is a few times this size.
 _GROUP_BYTES = 16 << 20
@@ -18,16 +18,16 @@ _GROUP_ROWS = 4096
 _FIELDS = ("observations", "actions", "rewards", "terminated", "truncated", "infos")
 
 
-def arrow_type(pa: Any, episode: Episode, path: str, array: np.ndarray) -> Any:
-    """Returns the type of the rows of a field: numbers, or nested lists of fixed sizes.
-
-    Raises:
-      InvalidArgumentError: If Parquet files have no such numbers.
-    """
+def check_dtype(episode: Episode, path: str, array: np.ndarray) -> None:
+    """Raises `InvalidArgumentError` if Parquet files have no such numbers."""
     if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise episode.fault(
             path, f"has dtype {array.dtype}, which this format lacks; npz and parquet have it"
         )
+
+
+def _type(pa: Any, array: np.ndarray) -> Any:
+    """The type of the rows of a field: numbers, or nested lists of fixed sizes."""
     type_ = pa.from_numpy_dtype(array.dtype)
     for size in reversed(array.shape[1:]):
         type_ = pa.list_(type_, size)
@@ -77,9 +77,11 @@ class EpisodeRows:
         arrays = {
             path: leaf for field in _FIELDS for path, leaf in leaves(field, getattr(episode, field))
         }
+        for path, array in arrays.items():
+            check_dtype(episode, path, array)
         schema = self._pa.schema(
             [
-                self._pa.field(path, self._pa.list_(arrow_type(self._pa, episode, path, array)))
+                self._pa.field(path, self._pa.list_(_type(self._pa, array)))
                 for path, array in arrays.items()
             ]
         )

@@ -6,7 +6,7 @@ Files with a table's columns, as `reverb export` writes them, have `observation`
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from reverb import errors
 from reverb.datasets.episode import Episode, leaves
 
-__all__ = ["Names", "episode_of"]
+__all__ = ["Names", "episode_of", "is_left_out", "with_tuples", "without"]
 
 # Other names of the parts, as D4RL, Minari and others write them.
 _PARTS = {
@@ -52,8 +52,13 @@ class Names:
     parts: Mapping[str, tuple[str, tuple[str, ...]]]
 
     @classmethod
-    def of(cls, place: str, fields: list[str]) -> "Names":
+    def of(cls, place: str, fields: list[str], leave_out: Collection[str] = ()) -> "Names":
         """Sorts the names of a file.
+
+        Args:
+          place: Place for errors.
+          fields: The names.
+          leave_out: Names of infos that are not read.
 
         Raises:
           InvalidArgumentError: If a part is missing, or is there twice.
@@ -64,12 +69,11 @@ class Names:
             first, *rest = field.split("/")
             if first in _IGNORED or first == _ITEM:
                 continue
-            if first == "infos" and rest:
-                parts[field] = ("infos", tuple(rest))
-                continue
             part = _PARTS.get(first)
             if part is None:
-                parts[field] = ("infos", (first, *rest))
+                info = tuple(rest) if first == "infos" and rest else (first, *rest)
+                if not is_left_out("/".join(info), leave_out):
+                    parts[field] = ("infos", info)
                 continue
             if spelled.setdefault(part, first) != first:
                 raise errors.InvalidArgumentError(
@@ -89,6 +93,25 @@ class Names:
     def fields_of(self, part: str) -> list[str]:
         """The fields of a part."""
         return [field for field, (it, _) in self.parts.items() if it == part]
+
+
+def is_left_out(info: str, leave_out: Collection[str]) -> bool:
+    """Whether an info, such as `a/b`, or a nest above it is one of these names."""
+    parts = info.split("/")
+    return any("/".join(parts[: i + 1]) in leave_out for i in range(len(parts)))
+
+
+def without(
+    infos: Mapping[str, Any], leave_out: Collection[str], above: str = ""
+) -> dict[str, Any]:
+    """Returns infos without those that are left out."""
+    kept = {}
+    for name, value in infos.items():
+        path = f"{above}{name}"
+        if path in leave_out:
+            continue
+        kept[name] = without(value, leave_out, f"{path}/") if isinstance(value, Mapping) else value
+    return kept
 
 
 def episode_of(names: Names, arrays: Mapping[str, Any], **facts: Any) -> Episode:
@@ -116,22 +139,22 @@ def episode_of(names: Names, arrays: Mapping[str, Any], **facts: Any) -> Episode
     nothing = np.zeros(len(rewards), np.bool_)
     following = nests.pop("next_observations", None)
     episode = Episode(
-        observations=_with_tuples(nests["observations"]),
-        actions=_with_tuples(nests["actions"]),
+        observations=with_tuples(nests["observations"]),
+        actions=with_tuples(nests["actions"]),
         rewards=rewards,
         terminated=np.asarray(nests["terminated"]),
         truncated=np.asarray(nests.get("truncated", nothing)),
         infos=nests.get("infos", {}),
         **facts,
     )
-    return dataclasses.replace(episode, observations=_whole(episode, _with_tuples(following)))
+    return dataclasses.replace(episode, observations=_whole(episode, with_tuples(following)))
 
 
-def _with_tuples(nest: Any) -> Any:
+def with_tuples(nest: Any) -> Any:
     """Replaces dicts with the keys 0, 1, ... by tuples: names of fields do not tell the two."""
     if not isinstance(nest, dict):
         return nest
-    children = {key: _with_tuples(value) for key, value in nest.items()}
+    children = {key: with_tuples(value) for key, value in nest.items()}
     if children and set(children) == {str(i) for i in range(len(children))}:
         return tuple(children[str(i)] for i in range(len(children)))
     return children

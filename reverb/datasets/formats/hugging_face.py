@@ -2,7 +2,7 @@
 """Format hf: datasets of Hugging Face, an episode a row; its library reads a step a row, too."""
 
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from reverb import errors
@@ -40,6 +40,7 @@ class HuggingFaceSource:
     Args:
       name: As the attribute.
       dataset: An id, or the path of a directory of `save_to_disk` or of files.
+      leave_out: Names of infos that are not read.
       split: The split; `None`: the only one, or "train".
 
     Raises:
@@ -47,7 +48,13 @@ class HuggingFaceSource:
       FailedPreconditionError: If the library is not installed.
     """
 
-    def __init__(self, name: str, dataset: str, split: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        dataset: str,
+        leave_out: Collection[str] = (),
+        split: str | None = None,
+    ) -> None:
         self.name = name
         self._pa = import_pyarrow()
         path = pathlib.Path(dataset).expanduser()
@@ -67,7 +74,7 @@ class HuggingFaceSource:
         if first is None:
             self.num_episodes = 0
             return
-        self._rows = Rows(self._pa, first.schema, name, self.identity)
+        self._rows = Rows(self._pa, first.schema, name, self.identity, leave_out)
         self._batch_rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // max(first.nbytes, 1)))
         if self._rows.rows_are_episodes:
             splits = getattr(self._data.info, "splits", None) or {}

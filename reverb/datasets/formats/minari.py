@@ -4,13 +4,14 @@
 import pathlib
 import shutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from reverb import errors
 from reverb.datasets.episode import Episode, leaves
+from reverb.datasets.formats.fields import without
 from reverb.datasets.library import library
 
 __all__ = ["MinariSource", "save"]
@@ -33,14 +34,16 @@ class MinariSource:
     Args:
       name: As the attribute.
       dataset: The id of a dataset, or the path of its directory.
+      leave_out: Names of infos that are not read.
 
     Raises:
       InvalidArgumentError: If it is not there, or is of a version that this Minari cannot read.
       FailedPreconditionError: If Minari is not installed.
     """
 
-    def __init__(self, name: str, dataset: str) -> None:
+    def __init__(self, name: str, dataset: str, leave_out: Collection[str] = ()) -> None:
         self.name = name
+        self._leave_out = leave_out
         minari = _minari()
         path = pathlib.Path(dataset).expanduser()
         data = path / "data" if (path / "data").is_dir() else path
@@ -83,7 +86,7 @@ class MinariSource:
                 rewards=np.asarray(found.rewards),
                 terminated=np.asarray(found.terminations),
                 truncated=np.asarray(found.truncations),
-                infos={name: _plain(value) for name, value in (found.infos or {}).items()},
+                infos=without(_plain(found.infos or {}), self._leave_out),
                 metadata=kept,
                 number=position,
                 source=self.identity,

@@ -7,7 +7,7 @@ a flag is true. Rows are read one after another, so that a file needs no memory.
 
 import pathlib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -36,17 +36,19 @@ class NpzSource:
     Args:
       name: As the attribute.
       path: The file or directory.
+      leave_out: Names of infos that are not read.
 
     Raises:
       InvalidArgumentError: If there is no such file, or if a field is missing.
       DataLossError: If a file is damaged.
     """
 
-    def __init__(self, name: str, path: str) -> None:
+    def __init__(self, name: str, path: str, leave_out: Collection[str] = ()) -> None:
         self.name = name
+        self._leave_out = leave_out
         self._paths = files_of(name, path, ".npz")
         self.identity = f"npz:{pathlib.Path(path).expanduser().resolve()}"
-        self._bounds = [_bounds(it) for it in self._paths]
+        self._bounds = [_bounds(it, leave_out) for it in self._paths]
         self.num_episodes: int | None = sum(len(it) - 1 for it in self._bounds)
 
     def episodes(self, start: int) -> Iterator[Episode]:
@@ -56,16 +58,21 @@ class NpzSource:
             count = len(bounds) - 1
             first = min(max(start - number, 0), count)
             if first < count:
-                yield from _episodes(path, bounds, first, number, self.identity)
+                yield from _episodes(path, bounds, first, number, self.identity, self._leave_out)
             number += count
 
 
 def _episodes(
-    path: pathlib.Path, bounds: np.ndarray, first: int, number: int, identity: str
+    path: pathlib.Path,
+    bounds: np.ndarray,
+    first: int,
+    number: int,
+    identity: str,
+    leave_out: Collection[str],
 ) -> Iterator[Episode]:
     """The episodes of a file; its first one has the number `number`."""
     dtypes = described_dtypes(path)
-    with _Archive(path) as archive:
+    with _Archive(path, leave_out) as archive:
         names = archive.names
         offsets = {field: archive.offsets(field) for field in names.parts}
         members = {field: archive.member(field) for field in names.parts}
@@ -78,9 +85,9 @@ def _episodes(
             yield episode_of(names, arrays, number=number + index, source=identity, place=str(path))
 
 
-def _bounds(path: pathlib.Path) -> np.ndarray:
+def _bounds(path: pathlib.Path, leave_out: Collection[str]) -> np.ndarray:
     """Returns where the episodes of a file begin, and the end of the last one."""
-    with _Archive(path) as archive:
+    with _Archive(path, leave_out) as archive:
         (reward,) = archive.names.fields_of("rewards")
         offsets = archive.offsets(reward)
         if offsets is not None:
@@ -106,7 +113,7 @@ def _bounds(path: pathlib.Path) -> np.ndarray:
 class _Archive:
     """An open `.npz` file."""
 
-    def __init__(self, path: pathlib.Path) -> None:
+    def __init__(self, path: pathlib.Path, leave_out: Collection[str]) -> None:
         self._path = path
         try:
             self._file = zipfile.ZipFile(path)
@@ -116,7 +123,8 @@ class _Archive:
             it.removesuffix(".npy") for it in self._file.namelist() if it.endswith(".npy")
         }
         helpers = (_OFFSETS, _STRING_OFFSETS)
-        self.names = Names.of(str(path), [it for it in self._members if not it.endswith(helpers)])
+        fields = [it for it in self._members if not it.endswith(helpers)]
+        self.names = Names.of(str(path), fields, leave_out)
         for field in self.names.parts:
             if f"{field}{_STRING_OFFSETS}" in self._members:
                 raise errors.InvalidArgumentError(

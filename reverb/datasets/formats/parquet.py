@@ -2,7 +2,7 @@
 """Format parquet: Parquet files. A row is an episode, as `reverb export` writes it, or a step."""
 
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from reverb import errors
@@ -39,6 +39,7 @@ class ParquetSource:
     Args:
       name: As the attribute.
       path: The file or directory.
+      leave_out: Names of infos that are not read.
 
     Raises:
       InvalidArgumentError: If there is no such file, or if a field is missing.
@@ -46,13 +47,14 @@ class ParquetSource:
       FailedPreconditionError: If pyarrow is not installed.
     """
 
-    def __init__(self, name: str, path: str) -> None:
+    def __init__(self, name: str, path: str, leave_out: Collection[str] = ()) -> None:
         self.name = name
+        self._leave_out = leave_out
         self._pa = import_pyarrow()
         self._paths = files_of(name, path, ".parquet")
         self.identity = f"parquet:{pathlib.Path(path).expanduser().resolve()}"
         with self._open(self._paths[0]) as first:
-            rows = Rows(self._pa, first.schema_arrow, str(self._paths[0]), self.identity)
+            rows = self._rows(first, self._paths[0])
         self._rows_are_episodes = rows.rows_are_episodes
         self.num_episodes: int | None = None
         if rows.rows_are_episodes:
@@ -72,13 +74,16 @@ class ParquetSource:
 
     def _of_file(self, path: pathlib.Path, number: int) -> Iterator[Episode]:
         with self._open(path) as file:
-            rows = Rows(self._pa, file.schema_arrow, str(path), self.identity)
+            rows = self._rows(file, path)
             groups = [file.metadata.row_group(it) for it in range(file.num_row_groups)]
             size = sum(it.total_byte_size for it in groups)
             count = sum(it.num_rows for it in groups)
             batch_rows = max(1, min(_MAX_BATCH_ROWS, count * _BATCH_BYTES // max(size, 1)))
             batches = self._batches(file, path, batch_rows)
             yield from rows.episodes(batches, number)
+
+    def _rows(self, file: Any, path: pathlib.Path) -> Rows:
+        return Rows(self._pa, file.schema_arrow, str(path), self.identity, self._leave_out)
 
     def _batches(self, file: Any, path: pathlib.Path, batch_rows: int) -> Iterator[Any]:
         try:
