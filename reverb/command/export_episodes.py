@@ -58,6 +58,8 @@ def export_episodes(
     for name in given:
         if name not in FORMATS[format_]:
             raise InvalidArgumentError(f"--{name.replace('_', '-')} is not for --format {format_}")
+    if format_ == "lerobot" and "fps" not in given:
+        raise InvalidArgumentError("--fps is needed for --format lerobot")
     info = source.tables[table]
     total = info.current_size if max_items is None else min(info.current_size, max_items)
     columns = (item.columns for item in itertools.islice(source.scan(table), max_items))

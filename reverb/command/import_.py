@@ -3,6 +3,8 @@
 
 import argparse
 import functools
+import operator
+import re
 from typing import Any
 
 import tree
@@ -37,6 +39,7 @@ _BY_NAME = {
     'long_episodes="drop"': "--long-episodes drop",
     "(reverb.datasets.signature)": "(reverb.datasets.signature makes the signature)",
 }
+_LEAVE_OUT = re.compile(r"leave_out=\('(.*?)',\)")
 
 
 def add_parser(commands: Commands) -> None:
@@ -114,6 +117,7 @@ def _run(arguments: argparse.Namespace) -> None:
         message = str(error)
         for name, option in _BY_NAME.items():
             message = message.replace(name, option)
+        message = _LEAVE_OUT.sub(r"--leave-out \1", message)
         if message == str(error):
             raise
         raise type(error)(message) from None
@@ -135,7 +139,7 @@ def _import(arguments: argparse.Namespace) -> None:
         _show_columns(
             client, arguments, items, next(iter(read(skip=arguments.skip, limit=1)), None)
         )
-    total = arguments.limit or 0
+    total = operator.length_hint(episodes)
     enabled = False if arguments.no_progress else None
     with Progress("importing", enabled=enabled, noun="episodes") as bar:
         counts = datasets.write(
@@ -150,6 +154,11 @@ def _import(arguments: argparse.Namespace) -> None:
             progress=lambda it: bar(_num_read(it), total),
         )
     print(text.plain(_summary(counts, arguments)))
+    if arguments.dry_run:
+        info = client.server_info()[arguments.table]
+        surplus = info.current_size + counts.num_items - info.max_size
+        if surplus > 0:
+            print(f"the table holds {info.max_size} items, so that {surplus} would leave it")
 
 
 def _items(arguments: argparse.Namespace) -> Any:

@@ -3,6 +3,7 @@
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
@@ -20,6 +21,11 @@ from reverb.datasets.present import PresentEpisodes, num_items_of
 from reverb.datasets.table_columns import EPISODE_ID, TableColumns, info_rows
 
 __all__ = ["Written", "write"]
+
+# How long a hold of the rate limiter may take to end: a server sees within moments that an import
+# was killed, whose hold it was.
+HOLD_PATIENCE_S = 5.0
+_HOLD_POLL_S = 0.05
 
 # Size of the rows of a group of episodes side by side. Beside it are the episodes themselves.
 _GROUP_BYTES = 24 << 20
@@ -107,7 +113,7 @@ def write(
         `Episodes`; the text names place, episode and field. Episodes before it are written.
       SignatureMismatchError: If an episode does not have the columns of the table.
       FailedPreconditionError: If the table has items and no column `episode_id`, or if another
-        client has turned its rate limiter off, such as another import.
+        client has turned its rate limiter off for more than 5 s, such as another import.
       TableNotFoundError: If there is no such table.
       UnavailableError: If no server answers.
     """
@@ -125,7 +131,7 @@ def write(
         )
     number = _number(priority)
     counts = Written()
-    with contextlib.nullcontext() if dry_run else client.rate_limiter_off(table):
+    with contextlib.nullcontext() if dry_run else _limiter_off(client, table):
         present = PresentEpisodes(client, table) if resume and columns.has_ids else None
         missing = _missing(episodes, items, columns, present, counts, dry_run, progress)
         if dry_run:
@@ -138,6 +144,22 @@ def write(
         else:
             _write_lanes(client, table, items, columns, priority, missing, counts, progress)
     return counts
+
+
+@contextlib.contextmanager
+def _limiter_off(client: Client, table: str) -> Iterator[None]:
+    """`Client.rate_limiter_off`, after a wait for the end of another client's."""
+    deadline = time.monotonic() + HOLD_PATIENCE_S
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(client.rate_limiter_off(table))
+                break
+            except errors.FailedPreconditionError:
+                if time.monotonic() >= deadline:
+                    raise
+            time.sleep(_HOLD_POLL_S)
+        yield
 
 
 def _missing(

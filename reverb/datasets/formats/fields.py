@@ -197,8 +197,8 @@ def _whole(episode: Episode, following: Any) -> Any:
         return np.concatenate([first, after[-1:]])
 
     if following is not None:
-        keys = [path for path, _ in leaves("", episode.observations)]
-        others = [path for path, _ in leaves("", following)]
+        keys = sorted(path for path, _ in leaves("", episode.observations))
+        others = sorted(path for path, _ in leaves("", following))
         if keys != others:
             raise episode.fault(
                 "next_observations", f"has the parts {others}, and observations {keys}"

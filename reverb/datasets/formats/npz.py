@@ -5,6 +5,8 @@ A field is one array of the rows of all episodes. Their ends are in `<field>/off
 a flag is true. Rows are read one after another, so that a file needs no memory.
 """
 
+import ast
+import contextlib
 import pathlib
 import zipfile
 from collections.abc import Collection, Iterator
@@ -21,6 +23,8 @@ __all__ = ["NpzSource"]
 
 _OFFSETS = "/offsets"
 _STRING_OFFSETS = "/string_offsets"
+# Size of the length of a header, by the version of the format .npy.
+_LENGTH_BYTES = {1: 2, 2: 4, 3: 4}
 # Number of flags that are read at a time, to find where episodes end.
 _FLAGS_AT_ONCE = 1 << 20
 
@@ -119,23 +123,34 @@ class _Archive:
             self._file = zipfile.ZipFile(path)
         except (zipfile.BadZipFile, OSError) as error:
             raise errors.DataLossError(f"{path}: is no complete .npz file: {error}") from None
-        self._members = {
+        self._members = [
             it.removesuffix(".npy") for it in self._file.namelist() if it.endswith(".npy")
-        }
+        ]
+        # Members that are open keep the file open, too.
+        self._open = contextlib.ExitStack()
+        self._open.enter_context(self._file)
+        try:
+            self.names = self._names(leave_out)
+        except BaseException:
+            self._open.close()
+            raise
+
+    def _names(self, leave_out: Collection[str]) -> Names:
         helpers = (_OFFSETS, _STRING_OFFSETS)
         fields = [it for it in self._members if not it.endswith(helpers)]
-        self.names = Names.of(str(path), fields, leave_out)
-        for field in self.names.parts:
+        names = Names.of(str(self._path), fields, leave_out)
+        for field in names.parts:
             if f"{field}{_STRING_OFFSETS}" in self._members:
                 raise errors.InvalidArgumentError(
-                    f"{path}: episode 0, field {field}: must be numbers, got text"
+                    f"{self._path}: episode 0, field {field}: must be numbers, got text"
                 )
+        return names
 
     def __enter__(self) -> "_Archive":
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._file.close()
+        self._open.close()
 
     def offsets(self, field: str) -> np.ndarray | None:
         """The offsets of the episodes in a field, int64 `[N + 1]`."""
@@ -150,16 +165,18 @@ class _Archive:
 
     def member(self, field: str) -> "_Member":
         """A field, to be read from its start."""
-        return _Member(self._path, self._file, field)
+        return _Member(self._path, self._file, field, self._open)
 
 
 class _Member:
     """An array of an archive, whose rows are read in their order."""
 
-    def __init__(self, path: pathlib.Path, file: zipfile.ZipFile, field: str) -> None:
+    def __init__(
+        self, path: pathlib.Path, file: zipfile.ZipFile, field: str, open_: contextlib.ExitStack
+    ) -> None:
         self._where = f"{path}: episode {{}}, field {field}"
         try:
-            self._file: Any = file.open(f"{field}.npy")
+            self._file: Any = open_.enter_context(file.open(f"{field}.npy"))
             shape, self._fortran, self._dtype = _header(self._file)
         except (ValueError, OSError, zipfile.BadZipFile) as error:
             raise errors.DataLossError(f"{path}: field {field}: {error}") from None
@@ -205,12 +222,21 @@ class _Member:
 
 def _header(file: Any) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Reads the header of a `.npy` file of any version."""
-    version = np.lib.format.read_magic(file)
-    if version == (1, 0):
-        return np.lib.format.read_array_header_1_0(file)
-    if version == (2, 0):
-        return np.lib.format.read_array_header_2_0(file)
-    read = getattr(np.lib.format, "_read_array_header", None)
-    if version == (3, 0) and read is not None:
-        return read(file, version)
-    raise ValueError(f"version {version} of the format .npy is not known")
+    version, _ = np.lib.format.read_magic(file)
+    if version not in _LENGTH_BYTES:
+        raise ValueError(f"version {version} of the format .npy is not known")
+    length = int.from_bytes(_exactly(file, _LENGTH_BYTES[version]), "little")
+    text = _exactly(file, length).decode("utf-8" if version == 3 else "latin-1")
+    try:
+        header = ast.literal_eval(text)
+        descr, shape = header["descr"], tuple(header["shape"])
+        return shape, bool(header["fortran_order"]), np.lib.format.descr_to_dtype(descr)
+    except (SyntaxError, KeyError, TypeError) as error:
+        raise ValueError(f"the header of the array is damaged ({error!r})") from None
+
+
+def _exactly(file: Any, num_bytes: int) -> bytes:
+    data = file.read(num_bytes)
+    if len(data) != num_bytes:
+        raise ValueError("the file ends in the header of the array")
+    return data

@@ -292,7 +292,7 @@ def _feature(tfds: Any, nest: Any) -> Any:
         return tfds.features.FeaturesDict(
             {key: _feature(tfds, value) for key, value in nest.items()}
         )
-    # Records have floats of 32 bits, and integers of 64 bits with a sign; other values would change.
+    # Records have floats of 32 bits and signed integers of 64 bits; other values would change.
     encoding = "bytes" if nest.dtype in _AS_BYTES else "none"
     return tfds.features.Tensor(shape=nest.shape[1:], dtype=nest.dtype, encoding=encoding)
 
