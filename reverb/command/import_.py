@@ -100,6 +100,11 @@ def add_parser(commands: Commands) -> None:
         "--no-resume", action="store_true", help="write all, also episodes that the table has"
     )
     parser.add_argument(
+        "--keep-limiter",
+        action="store_true",
+        help="leave the rate limiter on, which is off otherwise and needs the right admin for it",
+    )
+    parser.add_argument(
         "--dry-run",
         action="store_true",
         help="read and check everything, show the columns and count the items, write nothing",
@@ -133,8 +138,8 @@ def _import(arguments: argparse.Namespace) -> None:
         source_id=arguments.source_id,
         split=arguments.split,
     )
-    episodes = read(skip=arguments.skip, limit=arguments.limit)
     client = client_of(arguments, "import")
+    episodes = read(skip=arguments.skip, limit=arguments.limit)
     if arguments.dry_run:
         _show_columns(
             client, arguments, items, next(iter(read(skip=arguments.skip, limit=1)), None)
@@ -150,6 +155,7 @@ def _import(arguments: argparse.Namespace) -> None:
             priority=arguments.priority,
             leave_out=arguments.leave_out,
             resume=not arguments.no_resume,
+            keep_limiter=arguments.keep_limiter,
             dry_run=arguments.dry_run,
             progress=lambda it: bar(_num_read(it), total),
         )

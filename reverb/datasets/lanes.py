@@ -147,7 +147,7 @@ class _Rows:
         return row | self._constants
 
     def row(self, step: int) -> dict[str, Any]:
-        """What the episodes have at a step, and the observation after it."""
+        """The values of the episodes at a step, and the observations after it."""
         row = {
             name: nest[step] if type(nest) is np.ndarray else map_nest(lambda it: it[step], nest)
             for name, nest in self._steps.items()

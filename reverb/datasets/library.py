@@ -14,7 +14,7 @@ def library(name: str, requirement: str, format_: str, module: str | None = None
 
     Args:
       name: Name of its package.
-      requirement: What pip installs, as in the extra.
+      requirement: The requirement for pip, as in the extra.
       format_: The format that needs it.
       module: The module to import, if it is not `name`.
 

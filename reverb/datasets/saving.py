@@ -67,10 +67,10 @@ def save(
       target: The format, a colon, and the id or path of the dataset: `minari:ID` (in the directory
         of Minari), `hf:PATH`, `rlds:PATH`, `lerobot:PATH`.
       progress: Called with the number of episodes so far.
-      **options: Of `minari`: `env`, the id of the environment, which has the spaces (without it
-        they have no bounds), and `data_format`, "hdf5", "arrow" or "parquet". Of `rlds`:
-        `discount`, that of a step (0.99). Of `lerobot`: `fps`, which is needed, `task`, the task of
-        all episodes, and `robot_type`.
+      **options: Options of the format. `minari` has `env`, the id of the environment, which has the
+        spaces (without it they have no bounds), and `data_format`, "hdf5", "arrow" or "parquet".
+        `rlds` has `discount`, that of a step (0.99). `lerobot` has `fps`, which is needed, `task`,
+        the task of all episodes, and `robot_type`.
 
     Returns:
       The number of episodes.

@@ -62,6 +62,7 @@ def write(
     priority: float | str = 1.0,
     leave_out: Collection[str] = (),
     resume: bool = True,
+    keep_limiter: bool = False,
     dry_run: bool = False,
     progress: Callable[[Written], Any] | None = None,
 ) -> Written:
@@ -102,6 +103,8 @@ def write(
         infos, or "infos" for all infos that the table has no column for.
       resume: Whether to leave out episodes that the table has. `False`: all are written beside what
         is there.
+      keep_limiter: Whether the rate limiter stays on, so that inserts wait for it and count. To
+        turn it off needs the right `admin`.
       dry_run: Whether to check everything and count, without writing.
       progress: Called after each group of episodes, and for each that is there already.
 
@@ -131,7 +134,7 @@ def write(
         )
     number = _number(priority)
     counts = Written()
-    with contextlib.nullcontext() if dry_run else _limiter_off(client, table):
+    with contextlib.nullcontext() if dry_run or keep_limiter else _limiter_off(client, table):
         present = PresentEpisodes(client, table) if resume and columns.has_ids else None
         missing = _missing(episodes, items, columns, present, counts, dry_run, progress)
         if dry_run:

@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The items of an import are those of a loop over single steps."""
 
+import threading
+
 import numpy as np
 import pytest
 
 import reverb
 from reverb import datasets, errors, testing
 from support import made_episodes, scalar_items
+from support.waiting import wait_until
 
 DISCOUNT = 0.5
 KINDS = {
@@ -128,6 +131,26 @@ def test_the_limiter_is_off_meanwhile_and_does_not_count():
             {name: spec_zeros(spec) for name, spec in client.server_info()["t"].signature.items()},
             {"t": 1.0},
         )
+
+
+def test_the_limiter_stays_on_if_told():
+    items = datasets.Transitions()
+    episodes = made_episodes.episodes()
+    limiter = reverb.rate_limiters.SampleToInsertRatio(1.0, 2, 4.0)
+    options = {"rate_limiter": limiter}
+    table = made_episodes.table("t", episodes[0], items, options=options)
+    with testing.server([table]) as client:
+        write = threading.Thread(
+            target=lambda: datasets.write(client, "t", episodes, items, keep_limiter=True)
+        )
+        write.start()
+        try:
+            wait_until(lambda: client.status().tables["t"].inserting.waiting)
+            assert client.server_info()["t"].current_size < sum(made_episodes.LENGTHS)
+        finally:
+            with client.rate_limiter_off("t"):
+                write.join()
+        assert client.server_info()["t"].current_size == sum(made_episodes.LENGTHS)
 
 
 def spec_zeros(spec):

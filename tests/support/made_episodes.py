@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Episodes of datasets that tests make, and what they are compared with."""
 
-import dataclasses
-
 import numpy as np
 
 import reverb
@@ -96,11 +94,6 @@ def assert_equal(found, expected, *, skip=()):
                     array = array[1:]
                 assert (array.dtype, array.shape) == (wanted.dtype, wanted.shape), path
                 assert array.tobytes() == np.ascontiguousarray(wanted).tobytes(), path
-
-
-def with_float32_rewards(given):
-    """What a table keeps of an episode, if its rewards are those of a recorder."""
-    return [dataclasses.replace(it, rewards=it.rewards.astype(np.float32)) for it in given]
 
 
 class Scalar(list):

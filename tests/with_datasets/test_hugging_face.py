@@ -61,7 +61,7 @@ def test_the_library_reads_ours(tmp_path):
         assert row["actions"] == episode.actions.tolist()
         assert row["terminated"] == episode.terminated.tolist()
         assert row["observations/numbers"] == episode.observations["numbers"].tolist()
-    # What the library has saved itself is read as well.
+    # A dataset that the library has saved itself is read as well.
     found.save_to_disk(str(tmp_path / "saved"))
     saved = datasets.episodes(f"hf:{tmp_path / 'saved'}")
     assert operator.length_hint(saved) == len(episodes)

@@ -84,7 +84,7 @@ def collected(name, num_episodes=4):
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_collected_dataset_is_trained_on_from_a_table_and_comes_back():
+def test_a_collected_dataset_goes_through_a_table_and_back():
     made = collected("made/cartpole-v0")
     episodes = list(datasets.episodes("minari:made/cartpole-v0"))
     for found, own in zip(episodes, made.iterate_episodes(), strict=True):

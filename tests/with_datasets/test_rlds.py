@@ -106,7 +106,7 @@ def test_a_dataset_of_others_is_imported(tmp_path):
     items = datasets.Transitions()
     found = list(datasets.episodes(source))
     made_episodes.assert_equal(found, episodes, skip=("truncated",))
-    # What is not terminal is truncated.
+    # An episode that is not terminal is truncated.
     assert [it.truncated[-1] for it in found] == [not it.terminated[-1] for it in episodes]
     with testing.server([made_episodes.table("t", found[0], items)]) as client:
         where = ["import", source, client.server_address, "--table=t", "--items=transitions"]

@@ -218,7 +218,7 @@ class _Statistics:
     def add(self, array: np.ndarray, is_image: bool) -> None:
         rows = array.astype(np.float64)
         if is_image:
-            # Of each channel, in [0, 1], `[3, 1, 1]`.
+            # Those of each channel, in [0, 1], `[3, 1, 1]`.
             rows = rows.reshape(-1, rows.shape[-1])[:, :, None, None] / 255
         elif rows.ndim == 1:
             rows = rows[:, None]
