@@ -24,13 +24,12 @@ class Episode:
 
     Example:
       >>> from reverb import datasets
-      >>> ends = np.array([False, True])
       >>> episode = datasets.Episode(
       ...     observations=np.zeros((3, 4), np.float32),
       ...     actions=np.zeros(2, np.int64),
       ...     rewards=np.ones(2, np.float32),
-      ...     terminated=ends,
-      ...     truncated=~ends & False,
+      ...     terminated=np.array([False, True]),
+      ...     truncated=np.array([False, False]),
       ... )
       >>> len(episode)
       2

@@ -30,7 +30,13 @@ def signature(
 
     Example:
       >>> from reverb import datasets
-      >>> episode = next(datasets.stored(client, "episodes"))
+      >>> episode = datasets.Episode(
+      ...     observations=np.zeros((3, 4), np.float32),
+      ...     actions=np.zeros(2, np.int64),
+      ...     rewards=np.ones(2, np.float32),
+      ...     terminated=np.array([False, True]),
+      ...     truncated=np.array([False, False]),
+      ... )
       >>> datasets.signature(episode, datasets.Transitions())["observation"].shape
       (4,)
 

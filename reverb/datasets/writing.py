@@ -82,12 +82,11 @@ def write(
 
     Example:
       >>> from reverb import datasets
-      >>> ends = np.array([False, True])
       >>> episode = datasets.Episode(
       ...     observations=np.zeros((3, 4), np.float32),
       ...     actions=np.zeros(2, np.int64),
       ...     rewards=np.ones(2, np.float32),
-      ...     terminated=ends,
+      ...     terminated=np.array([False, True]),
       ...     truncated=np.array([False, False]),
       ... )
       >>> datasets.write(client, "replay", [episode], datasets.Transitions()).num_items
