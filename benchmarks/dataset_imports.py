@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speed and memory of imports: steps per second, and RssAnon above that of the first episode.
 
-    python benchmarks/datasets.py
-    python benchmarks/datasets.py --formats npz minari --episodes 2000 --steps 200
+    python benchmarks/dataset_imports.py
+    python benchmarks/dataset_imports.py --formats npz minari --episodes 2000 --steps 200
 
 Each case is a process of its own, beside a server in another process. The steps have observations
 `[4]` float32 and a discrete action.
@@ -45,7 +45,11 @@ def main() -> None:
         print(json.dumps(run(*options.case)))
         return
     with tempfile.TemporaryDirectory() as directory:
-        os.environ |= {"MINARI_DATASETS_PATH": directory, "HF_HUB_OFFLINE": "1", "HF_HOME": directory}
+        os.environ |= {
+            "MINARI_DATASETS_PATH": directory,
+            "HF_HUB_OFFLINE": "1",
+            "HF_HOME": directory,
+        }
         print(f"{options.episodes} episodes of {options.steps} steps")
         print(f"{'format':<10}{'items':<14}{'steps/s':>10}{'MiB':>8}")
         for format_ in options.formats:
@@ -66,7 +70,15 @@ def print_row(format_: str, items: str, source: str) -> None:
         signature=datasets.signature(first, ITEMS[items], reward_dtype=first.rewards.dtype),
     )
     server = reverb.Server([table])
-    command = [sys.executable, __file__, "--case", format_, items, source, f"localhost:{server.port}"]
+    command = [
+        sys.executable,
+        __file__,
+        "--case",
+        format_,
+        items,
+        source,
+        f"localhost:{server.port}",
+    ]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     server.stop()
     figures = json.loads(done.stdout.splitlines()[-1])

@@ -145,6 +145,8 @@ def checked(episode: Episode, unfinished: Unfinished = "error") -> Episode | Non
             )
         truncated = truncated.copy()
         truncated[-1] = True
+    if terminated is episode.terminated and truncated is episode.truncated:
+        return episode
     return dataclasses.replace(episode, terminated=terminated, truncated=truncated)
 
 

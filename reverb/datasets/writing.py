@@ -28,7 +28,7 @@ HOLD_PATIENCE_S = 5.0
 _HOLD_POLL_S = 0.05
 
 # Size of the rows of a group of episodes side by side. Beside it are the episodes themselves.
-_GROUP_BYTES = 24 << 20
+_GROUP_BYTES = 16 << 20
 
 
 @dataclasses.dataclass
@@ -235,6 +235,7 @@ def _write_lanes(
                 stack.push(lambda exc_type, *_, own=lanes[size]: own.leave(exc_type))
             lanes[size].write(group)
             _count(counts, group, items, progress)
+            del group  # Otherwise it is in memory while the next one is read.
 
 
 def _groups(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
@@ -247,8 +248,8 @@ def _groups(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
         after = max(longest, len(episode))
         size = _num_lanes(len(group) + 1) * after * row_bytes
         if group and (size > _GROUP_BYTES or len(group) == NUM_LANES):
-            yield group
-            group, after = [], len(episode)
+            ready, group, after = [group], [], len(episode)
+            yield ready.pop()
         group.append(episode)
         longest = after
     if group:
