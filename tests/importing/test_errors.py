@@ -88,6 +88,15 @@ class TestNpzFiles:
             read(source),
         )
 
+    def test_offsets_of_another_number_of_episodes(self, tmp_path):
+        offsets = {"rewards/offsets": [0, 5, NUM_STEPS], "actions/offsets": [0, 5, 35, NUM_STEPS]}
+        more = {name: np.array(it) for name, it in offsets.items()}
+        fails(
+            errors.DataLossError,
+            "f.npz: field actions/offsets: has 3 episodes, and the rewards have 2",
+            read(flat(tmp_path, **more)),
+        )
+
     @pytest.mark.parametrize(
         ("values", "kind"),
         [(np.array(["a"] * NUM_STEPS), "text"), (np.array([{}] * NUM_STEPS), "objects")],

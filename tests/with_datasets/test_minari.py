@@ -13,7 +13,7 @@ from reverb import command, datasets, errors, testing
 from support import made_episodes
 
 DATA_FORMATS = ("hdf5", "arrow", "parquet")
-DTYPES = ["bool", "float32", "float64"] + [
+DTYPES = ["bool", "float16", "float32", "float64"] + [
     f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
 ]
 
@@ -115,6 +115,12 @@ def test_a_dataset_is_found_by_its_path(tmp_path):
 
 
 class TestErrors:
+    def test_a_dtype_that_has_no_space(self):
+        episode = made_episodes.every_dtype(3, 0, ["complex64"])
+        text = "made: episode 0, field observations/complex64: has dtype complex64, which has no"
+        with pytest.raises(errors.InvalidArgumentError, match=text):
+            datasets.save([episode], "minari:mine/a-v0")
+
     def test_a_dataset_that_is_not_there(self):
         with pytest.raises(errors.InvalidArgumentError) as caught:
             datasets.episodes("minari:mine/none-v0")

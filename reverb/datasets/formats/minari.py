@@ -154,8 +154,8 @@ def save(
 
     spaces: dict[str, Any] = {} if env is None else {"env": env}
     if env is None:
-        spaces["observation_space"] = _space(first.observations)
-        spaces["action_space"] = _space(first.actions)
+        spaces["observation_space"] = _space(first, "observations", first.observations)
+        spaces["action_space"] = _space(first, "actions", first.actions)
     if data_format is not None:
         spaces["data_format"] = data_format
     try:
@@ -221,17 +221,23 @@ def _with_reset(nest: Any, num_steps: int) -> Any:
     return np.concatenate([np.zeros_like(nest[:1]), nest])
 
 
-def _space(nest: Any) -> Any:
-    """A space of all values of the dtypes and shapes of a nest."""
+def _space(episode: Episode, path: str, nest: Any) -> Any:
+    """A space of all values of the dtypes and shapes of a nest, which is a field of the episode."""
     spaces = library("gymnasium", "gymnasium>=1.0", "minari", "gymnasium.spaces")
     if isinstance(nest, Mapping):
-        return spaces.Dict({key: _space(value) for key, value in nest.items()})
+        return spaces.Dict(
+            {key: _space(episode, f"{path}/{key}", value) for key, value in nest.items()}
+        )
     if isinstance(nest, tuple):
-        return spaces.Tuple([_space(value) for value in nest])
+        return spaces.Tuple(
+            [_space(episode, f"{path}/{index}", value) for index, value in enumerate(nest)]
+        )
     dtype, shape = nest.dtype, nest.shape[1:]
     if dtype.kind == "f":
         return spaces.Box(-np.inf, np.inf, shape, dtype)
     if dtype.kind == "b":
         return spaces.Box(0, 1, shape, np.bool_)
+    if dtype.kind not in "iu":
+        raise episode.fault(path, f"has dtype {dtype}, which has no space; npz and parquet have it")
     bounds = np.iinfo(dtype)
     return spaces.Box(bounds.min, bounds.max, shape, dtype)

@@ -78,12 +78,19 @@ def _episodes(
     dtypes = described_dtypes(path)
     with _Archive(path, leave_out) as archive:
         names = archive.names
-        offsets = {field: archive.offsets(field) for field in names.parts}
+        found = {field: archive.offsets(field) for field in names.parts}
+        offsets = {field: bounds if it is None else it for field, it in found.items()}
+        for field, ends in offsets.items():
+            if len(ends) != len(bounds):
+                raise errors.DataLossError(
+                    f"{path}: field {field}{_OFFSETS}: has {len(ends) - 1} episodes, and the "
+                    f"rewards have {len(bounds) - 1}"
+                )
         members = {field: archive.member(field) for field in names.parts}
         for index in range(first, len(bounds) - 1):
             arrays = {}
             for field, member in members.items():
-                ends = bounds if offsets[field] is None else offsets[field]
+                ends = offsets[field]
                 start, end = int(ends[index]), int(ends[index + 1])
                 arrays[field] = restored(member.rows(start, end, number + index), dtypes.get(field))
             yield episode_of(names, arrays, number=number + index, source=identity, place=str(path))
@@ -177,9 +184,11 @@ class _Member:
         self._where = f"{path}: episode {{}}, field {field}"
         try:
             self._file: Any = open_.enter_context(file.open(f"{field}.npy"))
-            shape, self._fortran, self._dtype = _header(self._file)
+            header = _header(self._file)
         except (ValueError, OSError, zipfile.BadZipFile) as error:
             raise errors.DataLossError(f"{path}: field {field}: {error}") from None
+        shape: tuple[int, ...] = header[0]
+        self._fortran, self._dtype = header[1:]
         if self._dtype.hasobject or self._dtype.kind in "US":
             raise errors.InvalidArgumentError(
                 f"{self._where.format(0)}: must be numbers, got "
@@ -189,7 +198,7 @@ class _Member:
             raise errors.InvalidArgumentError(
                 f"{self._where.format(0)}: must have rows in C order, got shape {list(shape)}"
             )
-        self.num_rows, *inner = shape
+        self.num_rows, *inner = list(shape)
         self._inner = tuple(inner)
         self._row_bytes = self._dtype.itemsize * int(np.prod(self._inner, dtype=np.int64))
         self._begin = self._file.tell()
