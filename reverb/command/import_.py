@@ -9,7 +9,7 @@ from typing import Any
 
 import tree
 
-from reverb import datasets
+from reverb import datasets, specs
 from reverb.command import text
 from reverb.command.progress import Progress
 from reverb.command.server_arguments import (
@@ -220,7 +220,8 @@ def _show_columns(client: Any, arguments: argparse.Namespace, items: Any, first:
 
 def _columns(signature: Any) -> dict[str, str]:
     columns = {}
-    for path, spec in tree.flatten_with_path(signature):
+    for path, leaf in tree.flatten_with_path(signature):
+        spec = specs.as_spec(leaf)  # Where TensorFlow is imported, `leaf` is one of its specs.
         shape = ["T" if size is None else str(size) for size in spec.shape or ()]
         columns["/".join(map(str, path))] = f"{spec.dtype} [{', '.join(shape)}]"
     return columns

@@ -64,7 +64,7 @@ class Lanes:
         self._item_columns: ItemColumns | None = None
 
     def write(self, group: Sequence[Episode]) -> None:
-        """Writes the items of some episodes. Blocks while too many items are unconfirmed."""
+        """Writes the items of some episodes. Blocks until they are confirmed."""
         rows = _Rows(group, self._table_columns, self._num_lanes)
         self._names = rows.info_names
         lengths = np.zeros(self._num_lanes, np.int64)
@@ -84,15 +84,11 @@ class Lanes:
                 self._maker.at_end(row, steps, ended, False)
                 self._writer.end_episode(ended)
             self._writer.settle()
-
-    def flush(self) -> None:
-        """Blocks until the server has confirmed all items."""
         self._writer.flush()
 
     def leave(self, exc_type: type[BaseException] | None) -> None:
-        """Closes, after a flush if there was no error."""
+        """Closes, at the end of a block that an exception may have left."""
         if exc_type is None:
-            self._writer.flush()
             self._writer.close()
         else:
             self._writer.leave(exc_type)

@@ -239,11 +239,23 @@ def _write_lanes(
 
 
 def _groups(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
-    """Groups episodes, so that their rows side by side take `_GROUP_BYTES` at most, or one."""
+    """Groups episodes, so that their rows side by side take `_GROUP_BYTES` at most, or one.
+
+    Where an episode cannot be read, those before it are a group first.
+    """
     group: list[Episode] = []
     longest = 0
     row_bytes = 0
-    for episode in episodes:
+    failure: errors.ReverbError | None = None
+    rest = iter(episodes)
+    while True:
+        try:
+            episode = next(rest, None)
+        except errors.ReverbError as error:
+            failure = error
+            break
+        if episode is None:
+            break
         row_bytes = max(row_bytes, -(-episode.num_bytes // len(episode)))
         after = max(longest, len(episode))
         size = _num_lanes(len(group) + 1) * after * row_bytes
@@ -254,6 +266,8 @@ def _groups(episodes: Iterable[Episode]) -> Iterator[list[Episode]]:
         longest = after
     if group:
         yield group
+    if failure is not None:
+        raise failure
 
 
 def _num_lanes(num_episodes: int) -> int:

@@ -153,7 +153,8 @@ def test_the_limiter_stays_on_if_told():
         assert client.server_info()["t"].current_size == sum(made_episodes.LENGTHS)
 
 
-def spec_zeros(spec):
+def spec_zeros(leaf):
+    spec = reverb.specs.as_spec(leaf)
     return np.zeros((2, *spec.shape), spec.dtype)
 
 

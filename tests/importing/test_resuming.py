@@ -149,7 +149,8 @@ def test_items_of_others_stay():
     episodes = made_episodes.episodes()
     with testing.server([made_episodes.table("t", episodes[0], items)]) as client:
         signature = client.server_info()["t"].signature
-        zeros = {name: np.zeros((3, *it.shape), it.dtype) for name, it in signature.items()}
+        specs = {name: reverb.specs.as_spec(it) for name, it in signature.items()}
+        zeros = {name: np.zeros((3, *it.shape), it.dtype) for name, it in specs.items()}
         keys = set(client.insert_batch(zeros, {"t": 1.0})["t"].tolist())
         datasets.write(client, "t", episodes, items)
         datasets.write(client, "t", episodes, items)
