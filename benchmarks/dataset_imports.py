@@ -29,7 +29,7 @@ ITEMS = {
     "3-step": datasets.Transitions(n_step=3),
     "sequences": datasets.Sequences(length=20, stride=10),
 }
-FORMATS = ("npz", "parquet", "minari", "hf")
+FORMATS = ("npz", "parquet", "minari", "hf", "rlds", "lerobot")
 
 
 def main() -> None:
@@ -137,6 +137,10 @@ def make(format_: str, directory: pathlib.Path, num_episodes: int, num_steps: in
     if format_ == "minari":
         datasets.save(episodes(), "minari:bench/steps-v0")
         return "minari:bench/steps-v0"
+    if format_ in ("rlds", "lerobot"):
+        options = {"fps": 10} if format_ == "lerobot" else {}
+        datasets.save(episodes(), f"{format_}:{directory / format_}", **options)
+        return f"{format_}:{directory / format_}"
     if format_ in ("hf", "parquet"):
         if not (directory / "hf").exists():
             datasets.save(episodes(), f"hf:{directory / 'hf'}")

@@ -160,11 +160,12 @@ def _import(arguments: argparse.Namespace) -> None:
             progress=lambda it: bar(_num_read(it), total),
         )
     print(text.plain(_summary(counts, arguments)))
-    if arguments.dry_run:
-        info = client.server_info()[arguments.table]
-        surplus = info.current_size + counts.num_items - info.max_size
-        if surplus > 0:
-            print(f"the table holds {info.max_size} items, so that {surplus} would leave it")
+    after = client.server_info()[arguments.table]
+    surplus = after.current_size + counts.num_items - after.max_size
+    if arguments.dry_run and surplus > 0:
+        print(f"the table holds {after.max_size} items, so that {surplus} would leave it")
+    elif after.current_size >= after.max_size:
+        print(f"the table is full: it holds {after.max_size} items, and more make others leave it")
 
 
 def _items(arguments: argparse.Namespace) -> Any:

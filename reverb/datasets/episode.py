@@ -152,7 +152,7 @@ def checked(episode: Episode, unfinished: Unfinished = "error") -> Episode | Non
 
 def _check_leaves(episode: Episode, name: str, nest: Any, allowed: tuple[int, ...]) -> None:
     for path, leaf in leaves(name, nest):
-        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind in "OUSMm":
+        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind in "OUSMm" or leaf.dtype.names:
             raise episode.fault(path, f"must be an array of numbers, got {_kind(leaf)}")
         if leaf.ndim < 1 or len(leaf) not in allowed:
             rows = " or ".join(map(str, allowed))

@@ -104,6 +104,8 @@ def test_a_dry_run_tells_that_items_would_leave(run, source):
         arguments = ["import", source, client.server_address, "--table=t", "--items=transitions"]
         _, out, _ = run(*arguments, "--dry-run")
         assert "the table holds 50 items, so that 5 would leave it" in out
+        _, out, _ = run(*arguments)
+        assert "the table is full: it holds 50 items, and more make others leave it" in out
 
 
 @pytest.mark.parametrize(

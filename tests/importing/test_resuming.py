@@ -96,8 +96,12 @@ datasets.write(reverb.Client(sys.argv[1]), "t", endless(), datasets.{items!r})
 """
 
 
+# The slow ones are the same test at more moments.
+SHARES = [0.001, 0.4, *(pytest.param(it / 20, marks=pytest.mark.slow) for it in range(1, 16))]
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("share", [0.001, 0.4])
+@pytest.mark.parametrize("share", SHARES)
 def test_after_a_kill_each_episode_is_there_once(kind, share):
     items = KINDS[kind]
     episodes = made_episodes.episodes(LENGTHS)
@@ -156,3 +160,22 @@ def test_items_of_others_stay():
         datasets.write(client, "t", episodes, items)
         assert keys <= {it.info.key for it in client.scan("t")}
         assert client.server_info()["t"].current_size == 58
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_import_into_a_group_goes_on(kind):
+    items = KINDS[kind]
+    episodes = made_episodes.episodes([3 + number % 9 for number in range(50)])
+
+    def serve():
+        table = made_episodes.table("t", episodes[0], items)
+        return reverb.Server([table], host="127.0.0.1")
+
+    with serve() as first, serve() as second:
+        client = reverb.Client(f"shards:///127.0.0.1:{first.port},127.0.0.1:{second.port}")
+        datasets.write(client, "t", episodes, items)
+        lost = [it.info.key for it in client.scan("t", columns=["episode_id"])][::7]
+        client.delete_items("t", np.array(lost, np.uint64))
+        counts = datasets.write(client, "t", episodes, items)
+        assert counts.num_present + counts.num_episodes == 50
+        assert counts_of(client) == whole(episodes, items)
