@@ -37,7 +37,9 @@ _BY_NAME = {
     "pass resume=False": "give --no-resume",
     "pass a larger max_length": "give a larger --max-length",
     'long_episodes="drop"': "--long-episodes drop",
-    "(reverb.datasets.signature)": "(reverb.datasets.signature makes the signature)",
+    "(reverb.datasets.signature, or episode_ids=True without a signature)": (
+        "(reverb.datasets.signature, or --episode-ids without a signature)"
+    ),
 }
 _LEAVE_OUT = re.compile(r"leave_out=\('(.*?)',\)")
 
@@ -97,6 +99,12 @@ def add_parser(commands: Commands) -> None:
         help="a field that the table does not get; infos: all infos that it has no column for",
     )
     parser.add_argument(
+        "--episode-ids",
+        action="store_true",
+        help="write the column episode_id also where the table has no signature, so that a second "
+        "import goes on where the first one was cut off",
+    )
+    parser.add_argument(
         "--no-resume", action="store_true", help="write all, also episodes that the table has"
     )
     parser.add_argument(
@@ -154,6 +162,7 @@ def _import(arguments: argparse.Namespace) -> None:
             items,
             priority=arguments.priority,
             leave_out=arguments.leave_out,
+            episode_ids=arguments.episode_ids or None,
             resume=not arguments.no_resume,
             keep_limiter=arguments.keep_limiter,
             dry_run=arguments.dry_run,
@@ -210,7 +219,7 @@ def _show_columns(client: Any, arguments: argparse.Namespace, items: Any, first:
     rows = [("column", "items", f"table {arguments.table}")]
     for name in [*made, *(it for it in table if it not in made)]:
         has_none = "-" if info.signature is not None else "any"
-        if name == "episode_id" and name not in table:
+        if name == "episode_id" and name not in table and not arguments.episode_ids:
             continue
         rows.append((name, made.get(name, "-"), table.get(name, has_none)))
     widths = [max(len(row[i]) for row in rows) for i in range(2)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from reverb import errors
 from reverb._recording.items import Items, Sequences, Transitions
 from reverb.client import Client
 from reverb.datasets.table_columns import EPISODE_ID
@@ -39,11 +40,16 @@ class PresentEpisodes:
     Args:
       client: A client of the server.
       table: A table with this column.
+      column: Name or position of the column.
+
+    Raises:
+      FailedPreconditionError: If an item has something else there.
     """
 
-    def __init__(self, client: Client, table: str) -> None:
+    def __init__(self, client: Client, table: str, column: str | int) -> None:
         self._client = client
         self._table = table
+        self._column = column
         self._counts: Counter[int] = Counter()
         for episode, _ in self._scan():
             self._counts[episode] += 1
@@ -81,6 +87,12 @@ class PresentEpisodes:
 
     def _scan(self) -> Any:
         """The episode and the key of each item."""
-        for sample in self._client.scan(self._table, columns=[EPISODE_ID]):
+        for sample in self._client.scan(self._table, columns=[self._column]):
             (column,) = sample.data
+            if column.dtype != np.int64 or (column != column.flat[0]).any():
+                raise errors.FailedPreconditionError(
+                    f"item {sample.info.key} of table {self._table} has no column {EPISODE_ID}, so "
+                    "nothing tells which episodes are in the table. Reset it, or pass resume=False "
+                    "to write all episodes beside the items"
+                )
             yield int(column.flat[0]), sample.info.key

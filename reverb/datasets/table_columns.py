@@ -50,12 +50,18 @@ class TableColumns:
       table: Name of the table.
       signature: Its signature; `None`: it takes any items.
       items: The kind of items.
+      episode_ids: Whether items have the column `episode_id`; `None`: if the signature has it.
       leave_out: Fields that are left out on purpose: columns of items, names of infos, or "infos"
         for all infos that the table has no column for.
     """
 
     def __init__(
-        self, table: str, signature: Any, items: Items, leave_out: Collection[str]
+        self,
+        table: str,
+        signature: Any,
+        items: Items,
+        leave_out: Collection[str],
+        episode_ids: bool | None = None,
     ) -> None:
         if isinstance(leave_out, str):
             raise errors.InvalidArgumentError(
@@ -71,16 +77,26 @@ class TableColumns:
                 "/".join(map(str, path)): None if leaf is None else specs.as_spec(leaf)
                 for path, leaf in tree.flatten_with_path(signature)
             }
-        self.has_ids = self._specs is not None and EPISODE_ID in self._specs
+        self.has_ids = EPISODE_ID in (self._specs or ()) if episode_ids is None else episode_ids
         spec = (self._specs or {}).get("reward")
         self.reward_dtype = np.dtype(np.float32) if spec is None else np.dtype(spec.dtype)
         # The leaves of the first episode.
         self._leaves: list[Leaf] | None = None
 
     @property
-    def leaves(self) -> list[Leaf]:
-        """The columns, after the first `check`."""
-        return list(self._leaves or ())
+    def id_column(self) -> str | int:
+        """The name of the column `episode_id`, or its position if columns have no names.
+
+        Positions are known after the first `check`.
+        """
+        if self._specs is not None:
+            return EPISODE_ID
+        infos = [leaf.column for leaf in self._leaves or () if leaf.field.startswith("infos/")]
+        keys = [
+            leaf.column if leaf.column in infos else leaf.column.partition("/")[0]
+            for leaf in self._leaves or ()
+        ]
+        return sum(key < EPISODE_ID for key in keys)
 
     def infos(self, episode: Episode) -> dict[str, np.ndarray]:
         """The infos that become columns, flat, `[T + 1, ...]` or `[T, ...]`."""

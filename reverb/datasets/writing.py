@@ -61,6 +61,7 @@ def write(
     *,
     priority: float | str = 1.0,
     leave_out: Collection[str] = (),
+    episode_ids: bool | None = None,
     resume: bool = True,
     keep_limiter: bool = False,
     dry_run: bool = False,
@@ -72,10 +73,10 @@ def write(
     are columns, too. The table's rate limiter is off for inserts meanwhile, see
     `Client.rate_limiter_off`, and these inserts do not count for its ratio.
 
-    If the table's signature has the column `episode_id` (`reverb.datasets.signature` makes it), a
-    second import writes only what is missing: episodes of which all items are there are left as
-    they are, and of one that an import was writing when it was killed, the items are deleted and
-    written again. Without this column only an empty table is written to, unless `resume` is false.
+    If the table has the column `episode_id` (`reverb.datasets.signature` makes it), a second import
+    writes only what is missing: episodes of which all items are there are left as they are, and of
+    one that an import was writing when it was killed, the items are deleted and written again.
+    Without this column only an empty table is written to, unless `resume` is false.
 
     Blocks until the server has confirmed all items. Needs memory for 64 MiB of data and one
     episode.
@@ -100,6 +101,9 @@ def write(
       priority: Priority of all items; "max" is `reverb.MAX_PRIORITY`.
       leave_out: Fields that do not become columns: columns such as `next_observation`, names of
         infos, or "infos" for all infos that the table has no column for.
+      episode_ids: Whether items have the column `episode_id`; `None`: if the signature has it. Pass
+        `True` for a table without a signature, to which a second import shall be possible; such
+        items have a column more than those of a recorder.
       resume: Whether to leave out episodes that the table has. `False`: all are written beside what
         is there.
       keep_limiter: Whether the rate limiter stays on, so that inserts wait for it and count. To
@@ -123,19 +127,23 @@ def write(
     info = client.server_info()
     if table not in info:
         raise errors.TableNotFoundError(f"the server has no table {table!r}; it has {sorted(info)}")
-    columns = TableColumns(table, info[table].signature, items, leave_out)
+    columns = TableColumns(table, info[table].signature, items, leave_out, episode_ids)
     if resume and not columns.has_ids and info[table].current_size:
         raise errors.FailedPreconditionError(
-            f"table {table} has {info[table].current_size} items, and its signature has no column "
-            f"{EPISODE_ID}, so nothing tells which episodes are among them. Reset the table, give "
-            "it this column (reverb.datasets.signature), or pass resume=False to write all "
-            "episodes beside the items"
+            f"table {table} has {info[table].current_size} items, and no column {EPISODE_ID}, so "
+            "nothing tells which episodes are among them. Reset the table and give it this column "
+            "(reverb.datasets.signature, or episode_ids=True without a signature), or pass "
+            "resume=False to write all episodes beside the items"
         )
     number = _number(priority)
     counts = Written()
     with contextlib.nullcontext() if dry_run or keep_limiter else _limiter_off(client, table):
-        present = PresentEpisodes(client, table) if resume and columns.has_ids else None
-        missing = _missing(episodes, items, columns, present, counts, dry_run, progress)
+        looks = resume and columns.has_ids
+
+        def look() -> PresentEpisodes | None:
+            return PresentEpisodes(client, table, columns.id_column) if looks else None
+
+        missing = _missing(episodes, items, columns, look, counts, dry_run, progress)
         if dry_run:
             for episode in missing:
                 _count(counts, [episode], items, progress)
@@ -168,17 +176,21 @@ def _missing(
     episodes: Iterable[Episode],
     items: Items,
     columns: TableColumns,
-    present: PresentEpisodes | None,
+    look: Callable[[], PresentEpisodes | None],
     counts: Written,
     dry_run: bool,
     progress: Callable[[Written], Any] | None,
 ) -> Iterator[Episode]:
     """Yields the episodes to write, checked."""
+    present: PresentEpisodes | None = None
+    has_looked = False
     for given in episodes:
         episode = checked(given)
         if episode is None:
             continue
         columns.check(episode)
+        if not has_looked:
+            present, has_looked = look(), True
         num_items = num_items_of(items, len(episode))
         if not num_items:
             if isinstance(items, Episodes) and items.long_episodes == "raise":

@@ -168,6 +168,15 @@ def test_a_table_without_ids_needs_no_resume(run, source):
         assert size(client, "t") == 110
 
 
+def test_a_table_without_a_signature_goes_on_by_ids(run, source):
+    with testing.server([testing.table("t")]) as client:
+        arguments = ["import", source, client.server_address, "--table=t", "--items=transitions"]
+        assert run(*arguments, "--episode-ids")[0] == 0
+        _, out, _ = run(*arguments, "--episode-ids")
+        assert "5 episodes were there already" in out
+        assert size(client, "t") == 55
+
+
 def test_the_source_id_identifies_a_dataset_that_moves(run, source, client, tmp_path):
     arguments = ["--table=t", "--items=transitions", "--source-id=mine"]
     run("import", source, client.server_address, *arguments)

@@ -127,12 +127,38 @@ def test_a_table_without_ids_takes_an_import_once():
         datasets.write(client, "t", episodes, items)
         with pytest.raises(errors.FailedPreconditionError) as caught:
             datasets.write(client, "t", episodes, items)
-        assert "table t has 55 items, and its signature has no column episode_id" in str(
-            caught.value
-        )
+        assert "table t has 55 items, and no column episode_id" in str(caught.value)
         assert client.server_info()["t"].current_size == 55
         datasets.write(client, "t", episodes, items, resume=False)
         assert client.server_info()["t"].current_size == 110
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_table_without_a_signature_has_ids_if_told(kind):
+    items = KINDS[kind]
+    lengths = [9] * 6
+    infos = {"a": np.zeros(9), "z/y": np.zeros(9), "f": {"x": np.zeros(9)}}
+    episodes = made_episodes.episodes(lengths, infos=infos)
+    with testing.server([testing.table("t")]) as client:
+        datasets.write(client, "t", episodes, items, episode_ids=True)
+        (column,) = {it.data[3].dtype.name for it in client.scan("t")}
+        assert column == "int64"  # After a, action and discount.
+        keys = [it.info.key for it in client.scan("t")][::4]
+        client.delete_items("t", np.array(keys, np.uint64))
+        counts = datasets.write(client, "t", episodes, items, episode_ids=True)
+        assert counts.num_present + counts.num_episodes == len(episodes)
+        assert counts.num_episodes > 0
+        found = collections.Counter(int(np.ravel(it.data[3])[0]) for it in client.scan("t"))
+        assert found == whole(episodes, items)
+
+
+def test_items_of_others_in_a_table_without_a_signature():
+    items = datasets.Transitions()
+    episodes = made_episodes.episodes()
+    with testing.server([testing.table("t")]) as client:
+        datasets.write(client, "t", episodes, items)
+        with pytest.raises(errors.FailedPreconditionError, match=" of table t has no column epis"):
+            datasets.write(client, "t", episodes, items, episode_ids=True)
 
 
 def test_two_imports_at_once_are_refused(monkeypatch):
