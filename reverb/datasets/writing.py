@@ -96,7 +96,8 @@ def write(
     Args:
       client: The client to write through.
       table: Name of the table.
-      episodes: The episodes, as from `episodes` or of the program's own.
+      episodes: The episodes, as from `episodes` or of the program's own. With `episode_id` each has
+        its own `source` and `number`; the numbers of a source grow.
       items: `Transitions`, `Sequences` or `Episodes`.
       priority: Priority of all items; "max" is `reverb.MAX_PRIORITY`.
       leave_out: Fields that do not become columns: columns such as `next_observation`, names of
@@ -184,6 +185,7 @@ def _missing(
     """Yields the episodes to write, checked."""
     present: PresentEpisodes | None = None
     has_looked = False
+    before: tuple[str, int] | None = None
     for given in episodes:
         episode = checked(given)
         if episode is None:
@@ -191,6 +193,9 @@ def _missing(
         columns.check(episode)
         if not has_looked:
             present, has_looked = look(), True
+        if columns.has_ids and before is not None and before[0] == episode.source:
+            _check_number(episode, before[1])
+        before = episode.source, episode.number
         num_items = num_items_of(items, len(episode))
         if not num_items:
             if isinstance(items, Episodes) and items.long_episodes == "raise":
@@ -212,6 +217,16 @@ def _missing(
                 if not dry_run:
                     present.remove_rest(episode.id)
         yield episode
+
+
+def _check_number(episode: Episode, before: int) -> None:
+    """Checks that the number of an episode grows, because ids are made of numbers."""
+    if episode.number <= before:
+        raise episode.fault(
+            "number",
+            f"follows episode {before} of the same source, {episode.source!r}; the numbers of a "
+            "source must grow, because episode_id is made of source and number",
+        )
 
 
 def _count(

@@ -291,6 +291,15 @@ class TestTables:
         bad = dataclasses.replace(made_episodes.episode(5, 2), **change)
         assert self.refused([*good, bad], f"^made: episode 2, {text}") == 11
 
+    def test_two_episodes_with_one_number(self):
+        episodes = [made_episodes.episode(5, 3), made_episodes.episode(6, 3)]
+        text = "^made: episode 3, field number: follows episode 3 of the same source, 'made'"
+        assert self.refused(episodes, text, kind=errors.InvalidArgumentError) == 5
+        others = [made_episodes.episode(5, 0, source=name) for name in "abc"]
+        table = made_episodes.table("t", others[0], self.ITEMS)
+        with testing.server([table]) as client:
+            assert datasets.write(client, "t", others, self.ITEMS).num_items == 15
+
     def test_a_second_run_after_an_error_doubles_nothing(self):
         good = made_episodes.episodes([5] * 100)
         bad = dataclasses.replace(good[70], actions=np.zeros(4, np.int64))

@@ -16,7 +16,7 @@ from reverb.datasets.library import library
 
 __all__ = ["MinariSource", "save"]
 
-_REQUIREMENT = "minari[arrow,create,hdf5]>=0.5"
+_REQUIREMENT = "minari[arrow,hdf5]>=0.5"
 
 
 def _minari() -> Any:
