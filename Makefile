@@ -73,6 +73,8 @@ RAY_ENV := .venvs/ray
 # Gymnasium, PyTorch, and what else learners without TensorFlow use; JAX has one of its own.
 LEARNERS_ENV := .venvs/learners
 JAX_ENV := .venvs/jax
+# The libraries of datasets, and TensorFlow for RLDS.
+DATASETS_ENV := .venvs/datasets
 # The TensorFlow that dm-reverb 0.14 was built for: benchmarks compare like with like.
 BENCH_ENV := .venvs/tf-agents-2.15
 NOTEBOOK_DONE := $(NOTEBOOK_ENV)/.notebook-tools-done
@@ -109,8 +111,8 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 # Installing packages is for the administrator.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build quick release lines test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax lint check docs-rust fix proto clients bench \
-	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme notebooks-in-jax notebooks-in-learners test-integrations docs docs-pages wheel \
+.PHONY: help setup build quick release lines test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax test-datasets lint check docs-rust fix proto clients bench \
+	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme notebooks-in-jax notebooks-in-datasets notebooks-in-learners test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments installed-wheels
 
 help: ## print this list
@@ -147,7 +149,7 @@ test-all: build ## run every test: also the slow ones, `make conformance` and `m
 	$(MAKE) test-tf
 	$(MAKE) test-ray
 	$(RAY_ENV)/bin/python -m pytest -m slow tests/with_ray
-	$(MAKE) test-gymnasium test-torch test-sb3 test-torchrl test-jax
+	$(MAKE) test-gymnasium test-torch test-sb3 test-torchrl test-jax test-datasets
 	$(LEARNERS_ENV)/bin/python -m pytest -m slow tests/with_sb3
 	$(MAKE) demo-torch demo-sb3 demo-jax
 	$(MAKE) test-integrations
@@ -187,6 +189,9 @@ test-torchrl: $(LEARNERS_ENV)/.wheel-done ## test the replay buffer for TorchRL,
 
 test-jax: $(JAX_ENV)/.wheel-done ## test batches as arrays of JAX on eight devices of the CPU
 	$(PY) tools/wheel_tests.py $(JAX_ENV) --tests tests/with_jax
+
+test-datasets: $(DATASETS_ENV)/.wheel-done ## test imports and exports with Minari, Hugging Face, RLDS and LeRobot, a minute (its packages take 3 GB)
+	$(PY) tools/wheel_tests.py $(DATASETS_ENV) --tests tests/with_datasets tests/importing
 
 test-integrations: $(INTEGRATIONS:%=.venvs/%/.wheel-done) ## TF-Agents' and Acme's own tests over the wheel, and buffers for others (an hour; QUICK=1: minutes)
 	$(PY) tools/integration_tests.py $(if $(QUICK),--quick) $(INTEGRATIONS:%=.venvs/%)
@@ -255,7 +260,7 @@ demo-quick: build $(TF_AGENTS_ENV)/.wheel-done $(ACME_ENV)/.wheel-done $(RAY_ENV
 
 # Executed copies are what `make docs` shows; those with small settings are not worth showing.
 RUN_NOTEBOOKS := $(if $(REVERB_NOTEBOOK_QUICK),,--executed notebooks/executed)
-ALL_NOTEBOOKS := $(addprefix notebooks-in-,tensorflow tf-agents acme jax $(if $(REVERB_NOTEBOOK_QUICK),,learners))
+ALL_NOTEBOOKS := $(addprefix notebooks-in-,tensorflow tf-agents acme jax datasets $(if $(REVERB_NOTEBOOK_QUICK),,learners))
 notebooks: $(ALL_NOTEBOOKS) ## run notebooks/, each in the environment that it names
 
 notebooks-in-tensorflow: $(NOTEBOOK_DONE) $(NOTEBOOK_ENV)/.wheel-done
@@ -270,10 +275,13 @@ notebooks-in-acme: $(ACME_ENV)/.wheel-done
 notebooks-in-jax: $(JAX_ENV)/.wheel-done
 	$(JAX_ENV)/bin/python tools/run_notebooks.py $(RUN_NOTEBOOKS) --environment jax $(NOTEBOOKS)
 
+notebooks-in-datasets: $(DATASETS_ENV)/.wheel-done
+	$(DATASETS_ENV)/bin/python tools/run_notebooks.py $(RUN_NOTEBOOKS) --environment datasets $(NOTEBOOKS)
+
 notebooks-in-learners: $(LEARNERS_ENV)/.wheel-done
 	$(LEARNERS_ENV)/bin/python tools/run_notebooks.py $(RUN_NOTEBOOKS) --environment learners $(NOTEBOOKS)
 
-notebooks-quick: $(NOTEBOOK_DONE) $(NOTEBOOK_ENV)/.wheel-done $(TF_AGENTS_ENV)/.wheel-done $(ACME_ENV)/.wheel-done $(JAX_ENV)/.wheel-done ## run notebooks/ with small settings, for CI (not those for PyTorch, whose packages are large)
+notebooks-quick: $(NOTEBOOK_DONE) $(NOTEBOOK_ENV)/.wheel-done $(TF_AGENTS_ENV)/.wheel-done $(ACME_ENV)/.wheel-done $(JAX_ENV)/.wheel-done $(DATASETS_ENV)/.wheel-done ## run notebooks/ with small settings, for CI (not those for PyTorch, whose packages are large)
 	REVERB_NOTEBOOK_QUICK=1 $(MAKE) --jobs=2 notebooks
 
 docs: docs-pages docs-rust ## build the documentation into site/ (EXECUTED=1: run the notebooks first, for their output)
@@ -315,11 +323,11 @@ clean: ## remove everything that make made, environments included
 
 # Downloads and unpacks what later steps of .ci/run need, while the compiler works.
 environments: $(TF:%=.venvs/tf-%/.setup-done) $(INTEGRATIONS:%=.venvs/%/.setup-done) $(NOTEBOOK_DONE) \
-	$(RAY_ENV)/.setup-done $(JAX_ENV)/.setup-done $(DOCS_DONE)
+	$(RAY_ENV)/.setup-done $(JAX_ENV)/.setup-done $(DATASETS_ENV)/.setup-done $(DOCS_DONE)
 
 # Installs the wheel into the environments of these, so that steps beside each other install nothing.
 installed-wheels: $(TF:%=.venvs/tf-%/.wheel-done) $(INTEGRATIONS:%=.venvs/%/.wheel-done) \
-	$(RAY_ENV)/.wheel-done $(JAX_ENV)/.wheel-done
+	$(RAY_ENV)/.wheel-done $(JAX_ENV)/.wheel-done $(DATASETS_ENV)/.wheel-done
 
 # Compiles the Rust tests without running them; .ci/run does that beside the build.
 rust-tests:
@@ -349,7 +357,7 @@ $(TF_SETUPS): .venvs/tf-%/.setup-done: $(SETUP_DONE)
 	touch $@
 
 # What the package depends on is there already; only the package itself is exchanged.
-$(TF_WHEELS) $(PYTHON_WHEELS) $(INTEGRATION_WHEELS) $(RAY_ENV)/.wheel-done $(LEARNERS_ENV)/.wheel-done $(JAX_ENV)/.wheel-done: %/.wheel-done: %/.setup-done $(WHEEL_DONE)
+$(TF_WHEELS) $(PYTHON_WHEELS) $(INTEGRATION_WHEELS) $(RAY_ENV)/.wheel-done $(LEARNERS_ENV)/.wheel-done $(JAX_ENV)/.wheel-done $(DATASETS_ENV)/.wheel-done: %/.wheel-done: %/.setup-done $(WHEEL_DONE)
 	$*/bin/python -m pip install --quiet --disable-pip-version-check --force-reinstall --no-deps \
 		dist/*.whl
 	touch $@
@@ -372,6 +380,11 @@ $(LEARNERS_ENV)/.setup-done: $(SETUP_DONE)
 
 $(JAX_ENV)/.setup-done: $(SETUP_DONE)
 	$(INSTALL) $(@D) --python $(PYTHON) --extras test,gymnasium,jax,jax-demo,notebooks
+	touch $@
+
+$(DATASETS_ENV)/.setup-done: $(SETUP_DONE)
+	$(INSTALL) $(@D) --python $(PYTHON) --extras test,minari,hf,rlds,lerobot,notebooks \
+		'$(TF_PACKAGE)>=2.18' 'minari[create]'
 	touch $@
 
 $(PYTHON_SETUPS): .venvs/%/.setup-done: $(SETUP_DONE)

@@ -40,6 +40,7 @@ from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryColumn, 
 
 if _TYPE_CHECKING:
     from reverb import aio as aio
+    from reverb import datasets as datasets
     from reverb._batches.hindsight import hindsight as hindsight
     from reverb.pattern_dataset import PatternDataset as PatternDataset
     from reverb.pattern_dataset import pattern_dataset_with_info as pattern_dataset_with_info
@@ -106,8 +107,8 @@ _TENSORFLOW_MODULES = frozenset({*_TENSORFLOW_NAMES.values(), "tf_ops"})
 # All names that are imported on first use, and their modules.
 _LAZY_NAMES = {**_TENSORFLOW_NAMES, "hindsight": "_batches.hindsight"}
 
-# Modules that are imported on first use: `aio` imports asyncio.
-_LAZY_MODULES = _TENSORFLOW_MODULES | {"aio"}
+# Modules that are imported on first use: `aio` imports asyncio, and few programs need `datasets`.
+_LAZY_MODULES = _TENSORFLOW_MODULES | {"aio", "datasets"}
 
 
 # Modules that are attributes of the package, but not for programs.
@@ -116,7 +117,7 @@ _PRIVATE_MODULES = {"core", "shown_text"}
 
 def __dir__() -> list[str]:
     names = {name for name in globals() if not name.startswith("_") or name == "__version__"}
-    return sorted(names - _PRIVATE_MODULES | {"aio", "hindsight"})
+    return sorted(names - _PRIVATE_MODULES | {"aio", "datasets", "hindsight"})
 
 
 def __getattr__(name: str) -> _Any:

@@ -27,6 +27,7 @@ MODULES = [
     "reverb.logging",
     "reverb.testing",
     "reverb.aio",
+    "reverb.datasets",
     "reverb.adapters.tf_agents.replay_buffer_utils",
     "reverb.adapters.tf_agents.reverb_replay_buffer",
     "reverb.adapters.tf_agents.reverb_utils",

@@ -17,6 +17,8 @@ from reverb.command import (
     configure,
     drain,
     export,
+    export_episodes,
+    import_,
     inspect,
     npz,
     parquet,
@@ -39,7 +41,7 @@ from reverb.command.server_arguments import (
     credentials_of,
 )
 from reverb.command.several import ask_each
-from reverb.errors import ReverbError
+from reverb.errors import InvalidArgumentError, ReverbError
 from reverb.shown_text import without_tokens
 
 __all__ = ["main"]
@@ -115,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_inspect(commands)
     _add_export(commands)
+    import_.add_parser(commands)
     why.add_parser(commands)
     top.add_parser(commands)
     configure.add_parser(commands)
@@ -146,21 +149,31 @@ def _add_inspect(commands: Commands) -> None:
 def _add_export(commands: Commands) -> None:
     parser = commands.add_parser(
         "export",
-        help="write the items of a table as npz, Parquet or TFRecord files",
-        description="Writes the items of a table as files that other programs read.",
+        help="write the items of a table as files, or as a dataset of another library",
+        description="Writes the items of a table as files that other programs read: npz, parquet "
+        "and tfrecord have any items, and the others whole episodes.",
         epilog="\n\n".join(f"{module.__doc__}" for module in (npz, parquet, tfrecord)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_source(parser, "; not several servers, unless they are a group")
     parser.add_argument("--table", required=True, help="the table to export")
-    parser.add_argument("--format", required=True, choices=list(export.FORMATS))
+    parser.add_argument(
+        "--format", required=True, choices=[*export.FORMATS, *export_episodes.FORMATS]
+    )
     parser.add_argument(
         "--output",
-        required=True,
         type=pathlib.Path,
         metavar="FILE_OR_DIR",
         help="a file if the name has a suffix of the format, else a directory of files; it is put "
         "in place when the export is complete",
+    )
+    whole = parser.add_argument_group("formats of whole episodes")
+    whole.add_argument("--dataset-id", metavar="ID", help="id of the dataset, for minari")
+    whole.add_argument(
+        "--env", metavar="ID", help="environment that has the spaces, for minari (else no bounds)"
+    )
+    whole.add_argument(
+        "--data-format", metavar="NAME", help="hdf5, arrow or parquet, for minari (hdf5)"
     )
     parser.add_argument("--max-items", type=_positive, metavar="N", help="the oldest N items only")
     parser.add_argument(
@@ -175,6 +188,8 @@ def _add_export(commands: Commands) -> None:
         action="store_true",
         help="name the columns column_0, column_1, ... instead of using the table's signature",
     )
+    whole.add_argument("--fps", type=_positive, metavar="N", help="frames a second, for lerobot")
+    whole.add_argument("--task", metavar="TEXT", help="task of all episodes, for lerobot")
     parser.set_defaults(run=_run_export)
 
 
@@ -229,6 +244,10 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
 def _run_export(arguments: argparse.Namespace) -> None:
     if len(sources_of(arguments.source)) > 1:
         addresses.one_server(arguments.source, "export")
+    if arguments.format in export_episodes.FORMATS:
+        _run_export_episodes(arguments)
+        return
+    _check_export_of_items(arguments)
     num_items, path = export.export(
         open_source(arguments.source, arguments.timeout, **credentials_of(arguments)),
         arguments.table,
@@ -241,6 +260,36 @@ def _run_export(arguments: argparse.Namespace) -> None:
         progress=_progress(arguments),
     )
     print(f"{num_items} items of table {arguments.table} in {path}")
+
+
+def _check_export_of_items(arguments: argparse.Namespace) -> None:
+    if arguments.output is None:
+        raise InvalidArgumentError(f"--output is needed for --format {arguments.format}")
+    for name in ("dataset_id", "env", "data_format", "fps", "task"):
+        if getattr(arguments, name) is not None:
+            option = name.replace("_", "-")
+            raise InvalidArgumentError(f"--{option} is not for --format {arguments.format}")
+
+
+def _run_export_episodes(arguments: argparse.Namespace) -> None:
+    for name in ("shard_items", "overwrite", "no_signature"):
+        if getattr(arguments, name):
+            option = name.replace("_", "-")
+            raise InvalidArgumentError(f"--{option} is not for --format {arguments.format}")
+    count, target = export_episodes.export_episodes(
+        open_source(arguments.source, arguments.timeout, **credentials_of(arguments)),
+        arguments.table,
+        arguments.format,
+        dataset_id=arguments.dataset_id,
+        output=arguments.output,
+        max_items=arguments.max_items,
+        progress=_progress(arguments),
+        env=arguments.env,
+        data_format=arguments.data_format,
+        fps=arguments.fps,
+        task=arguments.task,
+    )
+    print(text.plain(f"{count} episodes of table {arguments.table} in {target}"))
 
 
 def _progress(arguments: argparse.Namespace) -> bool | None:

@@ -23,6 +23,7 @@ class Progress:
     Args:
       label: Name of the operation.
       enabled: Whether to draw; `None`: if `stream` is a terminal.
+      noun: Name of the counted things, in the plural.
       stream: Where to draw; `None`: standard error.
       clock: Returns the time in seconds.
     """
@@ -32,12 +33,14 @@ class Progress:
         label: str,
         *,
         enabled: bool | None = None,
+        noun: str = "items",
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._label = label
         self._stream = sys.stderr if stream is None else stream
         self._enabled = self._stream.isatty() if enabled is None else enabled
+        self._noun = noun
         self._clock = clock
         self._started = clock()
         self._last_drawing = -float("inf")
@@ -46,14 +49,14 @@ class Progress:
         """Updates the progress; draws ten times per second at most.
 
         Args:
-          done: Number of finished items.
-          total: Number of all items; 0 if it is unknown.
+          done: Number of finished ones.
+          total: Number of all; 0 if it is unknown.
         """
         now = self._clock()
         if not self._enabled or now - self._last_drawing < _SECONDS_BETWEEN_DRAWINGS:
             return
         self._last_drawing = now
-        line = f"{self._label} {_line(done, total, now - self._started)}"
+        line = f"{self._label} {_line(done, total, now - self._started, self._noun)}"
         width = shutil.get_terminal_size().columns - 1
         self._stream.write(_CLEAR_LINE + line[:width])
         self._stream.flush()
@@ -67,13 +70,13 @@ class Progress:
             self._stream.flush()
 
 
-def _line(done: int, total: int, seconds: float) -> str:
+def _line(done: int, total: int, seconds: float, noun: str) -> str:
     if not total:
-        return f"{done:,} items"
+        return f"{done:,} {noun}"
     share = min(done / total, 1.0)
     filled = round(share * _BAR_WIDTH)
     bar = "#" * filled + "." * (_BAR_WIDTH - filled)
-    line = f"[{bar}] {share:4.0%} {done:,} of {total:,} items"
+    line = f"[{bar}] {share:4.0%} {done:,} of {total:,} {noun}"
     if seconds < _SECONDS_BEFORE_RATE or not done:
         return line
     rate = done / seconds

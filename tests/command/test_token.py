@@ -13,7 +13,7 @@ from reverb import command
 from reverb._server.tls import ClientTls
 from reverb.command.server_arguments import credentials_of
 from reverb.core import native
-from support.commands import commands_of_servers
+from support.commands import commands_of_servers, positional
 from support.odd_files import ODD
 
 TOKEN = re.compile(r"rvb_[\w-]{43}\n")
@@ -229,6 +229,7 @@ def test_days_have_a_range(reverb, tmp_path, days):
 COMMANDS = {
     "inspect": [],
     "export": ["--table=t", "--format=npz", "--output=o"],
+    "import": ["--table=t", "--items=transitions"],
     "why": [],
     "top": ["--once"],
     "configure": ["--table=t", "--max-size=5"],
@@ -246,11 +247,19 @@ def test_every_command_is_tried():
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_takes_credentials(name):
-    arguments = command._parser().parse_args([name, "grpcs://a:1", *COMMANDS[name]])
+    arguments = command._parser().parse_args(
+        [name, *positional(name, "grpcs://a:1"), *COMMANDS[name]]
+    )
     assert credentials_of(arguments) == {"token_file": None, "tls": None}
     options = ["--token-file=t", "--tls-ca=a", "--tls-cert=c", "--tls-key=k"]
     arguments = command._parser().parse_args(
-        [name, "grpcs://a:1", *COMMANDS[name], *options, "--tls-server-name=n"]
+        [
+            name,
+            *positional(name, "grpcs://a:1"),
+            *COMMANDS[name],
+            *options,
+            "--tls-server-name=n",
+        ]
     )
     assert credentials_of(arguments) == {
         "token_file": pathlib.Path("t"),
@@ -260,7 +269,9 @@ def test_every_command_takes_credentials(name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_no_command_takes_the_token_itself(reverb, name):
-    code, _, errors = reverb(name, "grpcs://a:1", *COMMANDS[name], "--token=rvb_x")
+    code, _, errors = reverb(
+        name, *positional(name, "grpcs://a:1"), *COMMANDS[name], "--token=rvb_x"
+    )
     assert code == 2
     assert "argument --token: every user of this machine could see it: use --token-file" in errors
     assert "rvb_x" not in errors
@@ -268,7 +279,9 @@ def test_no_command_takes_the_token_itself(reverb, name):
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_certificate_without_a_key_is_refused(reverb, name):
-    code, _, errors = reverb(name, "grpcs://a:1", *COMMANDS[name], "--tls-cert=c")
+    code, _, errors = reverb(
+        name, *positional(name, "grpcs://a:1"), *COMMANDS[name], "--tls-cert=c"
+    )
     assert code == 1
     assert "--tls-cert needs --tls-key" in errors
 

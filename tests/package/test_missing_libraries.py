@@ -67,6 +67,14 @@ def test_other_texts_name_the_requirement_of_the_extra(extra, source):
     assert f"pip install '{requirement}'" in (ROOT / source).read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("extra", "module"), [("minari", "minari"), ("hf", "hugging_face"), ("rlds", "rlds")]
+)
+def test_formats_of_datasets_name_the_requirement_of_the_extra(extra, module):
+    source = (ROOT / "reverb" / "datasets" / "formats" / f"{module}.py").read_text(encoding="utf-8")
+    assert f'_REQUIREMENT = "{extras()[extra][0]}"' in source
+
+
 def test_no_text_installs_an_extra_of_a_release():
     texts = [path for path in ROOT.glob("reverb/**/*.py") if "reverb-replay[" in path.read_text()]
     assert texts == []

@@ -247,7 +247,14 @@ def test_every_public_name_is_documented(name):
 PUBLIC_CLASSES = sorted(
     {
         value
-        for module in (reverb, reverb.structured, reverb.checkpointers, reverb.cluster, reverb.aio)
+        for module in (
+            reverb,
+            reverb.structured,
+            reverb.checkpointers,
+            reverb.cluster,
+            reverb.aio,
+            reverb.datasets,
+        )
         for value in vars(module).values()
         if inspect.isclass(value)
         and value.__module__.startswith("reverb")

@@ -48,6 +48,7 @@ def test_snippets_run(run_snippets):
         "docs/howto/checkpoints.md",
         "docs/howto/choosing.md",
         "docs/howto/connections.md",
+        "docs/howto/datasets.md",
         "docs/howto/export.md",
         "docs/howto/groups.md",
         "docs/howto/logs.md",

@@ -6,12 +6,13 @@ import json
 import pytest
 
 from reverb import command, testing
-from support.commands import commands_of_servers
+from support.commands import commands_of_servers, positional, write_dataset
 
 # The output of each command, and the right that it needs.
 COMMANDS = {
     "inspect": (["--no-progress", "--json"], "sample"),
     "export": (["--table=table", "--format=npz", "--output=out", "--no-progress"], "sample"),
+    "import": (["--table=table", "--items=transitions", "--no-resume"], "import"),
     "why": (["--json"], "sample"),
     "top": (["--once", "--json"], "sample"),
     "configure": (["--table=table", "--max-size=9"], "admin"),
@@ -27,6 +28,7 @@ COMMANDS = {
 def run(capsys, monkeypatch, tmp_path):
     """Runs a command; returns its exit code, standard output and standard error."""
     monkeypatch.chdir(tmp_path)
+    write_dataset(tmp_path)
 
     def run(*arguments):
         code = command.main([str(argument) for argument in arguments])
@@ -50,7 +52,8 @@ def options_of(secured, tokens, token_path):
 
     def options_of(right):
         # The address has a name of its own, as in the other tests.
-        token = tokens.add(f"with_{right}", f"sample,{right}" if right == "admin" else right)
+        more = {"admin": "sample,admin", "import": "sample,insert,admin"}
+        token = tokens.add(f"with_{right}", more.get(right, right))
         secured.server.reload_security()
         path = token_path(token, f"{right}.token")
         tls = [f"--tls-ca={secured.tls.ca}", "--tls-server-name=localhost"]
@@ -67,7 +70,7 @@ def test_every_command_is_tried():
 def test_a_command_works_with_its_token(run, secured, options_of, name):
     more, right = COMMANDS[name]
     options, token = options_of(right)
-    code, out, errors = run(name, secured.address, *more, *options)
+    code, out, errors = run(name, *positional(name, secured.address), *more, *options)
     assert code == 0, errors
     assert "table" in out or name in ("drain", "checkpoint")
     assert token not in out + errors
@@ -79,7 +82,7 @@ def test_a_command_works_with_its_token(run, secured, options_of, name):
 def test_a_command_is_told_what_its_token_lacks(run, secured, options_of, name):
     more, _ = COMMANDS[name]
     options, token = options_of("insert")
-    code, out, errors = run(name, secured.address, *more, *options)
+    code, out, errors = run(name, *positional(name, secured.address), *more, *options)
     assert (code, out) == (1, "")
     assert "token with_insert may not " in errors
     assert token[8:20] not in errors
@@ -89,7 +92,7 @@ def test_a_command_is_told_what_its_token_lacks(run, secured, options_of, name):
 def test_a_command_without_a_token_is_told_to_give_one(run, secured, options_of, name):
     more, right = COMMANDS[name]
     options, _ = options_of(right)
-    code, out, errors = run(name, secured.address, *more, *options[1:])
+    code, out, errors = run(name, *positional(name, secured.address), *more, *options[1:])
     assert (code, out) == (1, "")
     assert "This server wants a token" in errors
 
@@ -97,7 +100,9 @@ def test_a_command_without_a_token_is_told_to_give_one(run, secured, options_of,
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_without_tls_is_told_to_write_grpcs(run, secured, name):
     more, _ = COMMANDS[name]
-    code, out, errors = run(name, secured.address.removeprefix("grpcs://"), *more)
+    code, out, errors = run(
+        name, *positional(name, secured.address.removeprefix("grpcs://")), *more
+    )
     assert (code, out) == (1, "")
     assert "grpcs://" in errors
 

@@ -10,13 +10,13 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from reverb import errors
+from reverb._recording import item_makers
 from reverb.adapters.gymnasium import (
     Episodes,
     Recorder,
     Sequences,
     Transitions,
     autoreset,
-    item_makers,
 )
 from support import scalar_items
 from support.coded_env import DISCOUNT, CodedEnv

@@ -11,13 +11,13 @@ from gymnasium.wrappers import FrameStackObservation
 
 import reverb
 from reverb import errors, testing
+from reverb._recording import waiting
 from reverb.adapters.gymnasium import (
     EnvRecorder,
     Episodes,
     Recorder,
     Sequences,
     Transitions,
-    waiting,
 )
 from support.coded_env import CodedEnv
 from support.waiting import Background, wait_until

@@ -12,7 +12,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import reverb
 from reverb import errors, testing
-from reverb.adapters.gymnasium import EnvRecorder, Recorder, Transitions, waiting
+from reverb._recording import waiting
+from reverb.adapters.gymnasium import EnvRecorder, Recorder, Transitions
 from support.coded_env import CodedEnv
 from support.hosts import HOSTS
 from support.waiting import DEADLINE_S, Background, wait_until
@@ -98,7 +99,7 @@ def test_a_step_that_waits_ends_with_the_run(server, path, kind, event, left_wri
 
 
 def test_close_waits_for_2_s_after_the_run(server, path, kind, left_writers, monkeypatch):
-    monkeypatch.setattr("reverb.adapters.gymnasium.step_writer.STOPPED_CLOSE_TIMEOUT_MS", 200)
+    monkeypatch.setattr("reverb._recording.step_writer.STOPPED_CLOSE_TIMEOUT_MS", 200)
     assert waiting.STOPPED_CLOSE_TIMEOUT_MS == 2000
     client = reverb.Client(f"{HOSTS[path]}:{server.port}")
     stop = threading.Event()
@@ -113,8 +114,8 @@ def test_close_waits_for_2_s_after_the_run(server, path, kind, left_writers, mon
 
 
 def test_a_run_that_ends_while_close_waits(server, kind, left_writers, monkeypatch):
-    monkeypatch.setattr("reverb.adapters.gymnasium.step_writer.STOPPED_CLOSE_TIMEOUT_MS", 200)
-    monkeypatch.setattr("reverb.adapters.gymnasium.waiting.CLOSE_TIMEOUT_MS", 3_600_000)
+    monkeypatch.setattr("reverb._recording.step_writer.STOPPED_CLOSE_TIMEOUT_MS", 200)
+    monkeypatch.setattr("reverb._recording.waiting.CLOSE_TIMEOUT_MS", 3_600_000)
     stop = threading.Event()
     case = Case(kind, server.localhost_client(), stop=stop, max_unconfirmed_items=100)
     for _ in range(10):

@@ -10,8 +10,8 @@ The rest of the program stays as it is. `Recorder` is for vector environments wi
 autoreset modes, and `EnvRecorder` for single environments.
 """
 
+from reverb._recording.items import Episodes, Sequences, Transitions
 from reverb.adapters.gymnasium.env_recorder import EnvRecorder
-from reverb.adapters.gymnasium.items import Episodes, Sequences, Transitions
 from reverb.adapters.gymnasium.recorder import Recorder
 from reverb.adapters.gymnasium.signatures import signature
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from reverb import errors
-from reverb.adapters.gymnasium import nests
-from reverb.adapters.gymnasium.checks import check_choice
+from reverb._recording import nests
+from reverb._recording.checks import check_choice
 
 __all__ = ["DISABLED", "NEXT_STEP", "SAME_STEP", "mode_of"]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from reverb import errors
-from reverb.adapters.gymnasium.checks import check_at_least
+from reverb._recording.checks import check_at_least
 from reverb.adapters.gymnasium.library import gymnasium
 
 __all__ = ["check_frame_stack"]

@@ -8,15 +8,15 @@ import numpy as np
 
 import reverb
 from reverb import errors
+from reverb._recording.items import Items, Transitions
+from reverb._recording.nests import check_space
+from reverb._recording.step_writer import Priority
+from reverb._recording.waiting import SERVER_IS_GONE, Stop, Waiting
 from reverb.adapters.gymnasium import autoreset
 from reverb.adapters.gymnasium.checks import as_row
 from reverb.adapters.gymnasium.frame_stacks import check_frame_stack
-from reverb.adapters.gymnasium.items import Items, Transitions
 from reverb.adapters.gymnasium.library import gymnasium
-from reverb.adapters.gymnasium.nests import check_space
 from reverb.adapters.gymnasium.step_recorder import StepRecorder
-from reverb.adapters.gymnasium.step_writer import Priority
-from reverb.adapters.gymnasium.waiting import SERVER_IS_GONE, Stop, Waiting
 
 __all__ = ["Recorder"]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from reverb import specs
-from reverb.adapters.gymnasium.items import Items, Sequences, Transitions
-from reverb.adapters.gymnasium.nests import check_space, map_nest, map_space
+from reverb._recording.items import Items, Sequences, Transitions
+from reverb._recording.nests import check_space, map_nest, map_space
 
 __all__ = ["signature"]
 

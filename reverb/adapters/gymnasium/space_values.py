@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from reverb import errors
-from reverb.adapters.gymnasium.nests import map_space
+from reverb._recording.nests import map_space
 
 __all__ = ["dtypes_of", "of_dtypes"]
 

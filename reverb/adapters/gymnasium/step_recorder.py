@@ -9,12 +9,13 @@ import numpy as np
 
 import reverb
 from reverb import errors
-from reverb.adapters.gymnasium import item_makers, nests, space_values
+from reverb._recording import item_makers, nests
+from reverb._recording.item_columns import COLUMNS, ItemColumns
+from reverb._recording.items import Items
+from reverb._recording.step_writer import Priority, StepWriter
+from reverb._recording.waiting import SERVER_IS_GONE, Waiting
+from reverb.adapters.gymnasium import space_values
 from reverb.adapters.gymnasium.infos import KeptInfos
-from reverb.adapters.gymnasium.item_columns import COLUMNS, ItemColumns
-from reverb.adapters.gymnasium.items import Items
-from reverb.adapters.gymnasium.step_writer import Priority, StepWriter
-from reverb.adapters.gymnasium.waiting import SERVER_IS_GONE, Waiting
 
 __all__ = ["StepRecorder"]
 

@@ -6,14 +6,14 @@ from collections import deque
 from collections.abc import Callable
 from functools import cache
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from reverb import errors
-from reverb.adapters.gymnasium.item_columns import ItemColumns
-from reverb.adapters.gymnasium.items import Episodes, Items, Sequences, Transitions
-from reverb.adapters.gymnasium.step_writer import NewItems, Step, StepWriter
+from reverb._recording.item_columns import ItemColumns
+from reverb._recording.items import Episodes, Items, Sequences, Transitions
+from reverb._recording.step_writer import NewItems, Step, StepWriter
 
 __all__ = ["ItemMaker", "make_item_maker", "num_rows"]
 
@@ -29,7 +29,7 @@ class ItemMaker(Protocol):
     num_dropped_episodes: int
 
     def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the columns `reward` and `discount` of the newest row, float32 `[B]`."""
+        """Returns the columns `reward` and `discount` (float32) of the newest row, `[B]`."""
         ...
 
     def check_next_step(self, steps: np.ndarray) -> None:
@@ -76,22 +76,38 @@ def num_rows(items: Items, frame_stack: int | None) -> int:
 
 
 def make_item_maker(
-    items: Items, writer: StepWriter, columns: Callable[[], ItemColumns]
+    items: Items,
+    writer: StepWriter,
+    columns: Callable[[], ItemColumns],
+    reward_dtype: Any = np.float32,
 ) -> ItemMaker:
-    """Returns the maker for a kind of items."""
+    """Returns the maker for a kind of items.
+
+    Args:
+      items: The kind.
+      writer: Writes the items.
+      columns: Returns the columns of items; called after the first step.
+      reward_dtype: Dtype of the column `reward`.
+    """
+    dtype = np.dtype(reward_dtype)
     if isinstance(items, Transitions):
-        return TransitionMaker(items, writer, columns)
+        return TransitionMaker(items, writer, columns, dtype)
     if isinstance(items, Sequences):
-        return SequenceMaker(items, writer, columns)
-    return EpisodeMaker(items, writer, columns)
+        return SequenceMaker(items, writer, columns, dtype)
+    return EpisodeMaker(items, writer, columns, dtype)
 
 
 class TransitionMaker:
     """Makes transitions over `n` steps, and over fewer at the end of an episode."""
 
     def __init__(
-        self, items: Transitions, writer: StepWriter, columns: Callable[[], ItemColumns]
+        self,
+        items: Transitions,
+        writer: StepWriter,
+        columns: Callable[[], ItemColumns],
+        reward_dtype: np.dtype[Any],
     ) -> None:
+        self._reward_dtype = reward_dtype
         self._n = items.n_step
         self._writer = writer
         self._columns = columns
@@ -105,7 +121,7 @@ class TransitionMaker:
 
     def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self._n == 1:
-            return rewards.astype(np.float32), factor(self._discount, terminated)
+            return rewards.astype(self._reward_dtype), factor(self._discount, terminated)
         while len(self._rewards) < self._n:
             self._rewards.append(np.zeros(len(rewards)))
         self._rewards.appendleft(np.array(rewards, np.float64))  # The program may change its own.
@@ -133,7 +149,7 @@ class TransitionMaker:
 
     def _sum_of(self, num_steps: int, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The discounted sum of the newest rewards, and the discount of the value after them."""
-        reward = self._sums[num_steps - 1].astype(np.float32)
+        reward = self._sums[num_steps - 1].astype(self._reward_dtype)
         return reward, factor(self._powers[num_steps], terminated)
 
 
@@ -141,8 +157,13 @@ class SequenceMaker:
     """Makes sequences of `T` steps."""
 
     def __init__(
-        self, items: Sequences, writer: StepWriter, columns: Callable[[], ItemColumns]
+        self,
+        items: Sequences,
+        writer: StepWriter,
+        columns: Callable[[], ItemColumns],
+        reward_dtype: np.dtype[Any],
     ) -> None:
+        self._reward_dtype = reward_dtype
         self._num_steps = items.num_steps
         self._stride = items.length if items.stride is None else items.stride
         self._discount = items.discount
@@ -152,7 +173,7 @@ class SequenceMaker:
         self.num_dropped_episodes = 0
 
     def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return rewards.astype(np.float32), factor(self._discount, terminated)
+        return rewards.astype(self._reward_dtype), factor(self._discount, terminated)
 
     def check_next_step(self, steps: np.ndarray) -> None:
         pass
@@ -197,8 +218,13 @@ class EpisodeMaker:
     """Makes items of whole episodes."""
 
     def __init__(
-        self, items: Episodes, writer: StepWriter, columns: Callable[[], ItemColumns]
+        self,
+        items: Episodes,
+        writer: StepWriter,
+        columns: Callable[[], ItemColumns],
+        reward_dtype: np.dtype[Any],
     ) -> None:
+        self._reward_dtype = reward_dtype
         self._max_length = items.max_length
         self._raises = items.long_episodes == "raise"
         self._discount = items.discount
@@ -207,7 +233,7 @@ class EpisodeMaker:
         self.num_dropped_episodes = 0
 
     def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return rewards.astype(np.float32), factor(self._discount, terminated)
+        return rewards.astype(self._reward_dtype), factor(self._discount, terminated)
 
     def check_next_step(self, steps: np.ndarray) -> None:
         if self._raises and (steps >= self._max_length).any():

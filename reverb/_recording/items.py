@@ -4,7 +4,7 @@
 import dataclasses
 from typing import Literal
 
-from reverb.adapters.gymnasium.checks import check_at_least, check_choice, check_discount
+from reverb._recording.checks import check_at_least, check_choice, check_discount
 
 __all__ = ["Episodes", "Items", "Sequences", "Transitions"]
 
@@ -28,8 +28,8 @@ class Transitions:
       discount: Factor by which a reward counts less with each step, `gamma`, in [0, 1].
 
     Example:
-      >>> from reverb.adapters import gymnasium
-      >>> gymnasium.Transitions(n_step=3).discount
+      >>> from reverb import datasets
+      >>> datasets.Transitions(n_step=3).discount
       0.99
     """
 
@@ -63,8 +63,8 @@ class Sequences:
         item, so that batches are ragged.
 
     Example:
-      >>> from reverb.adapters import gymnasium
-      >>> gymnasium.Sequences(length=80, stride=40, burn_in=40).num_steps
+      >>> from reverb import datasets
+      >>> datasets.Sequences(length=80, stride=40, burn_in=40).num_steps
       120
     """
 
@@ -103,8 +103,8 @@ class Episodes:
         step. "drop": the episode is in no item, and `num_dropped_episodes` counts it.
 
     Example:
-      >>> from reverb.adapters import gymnasium
-      >>> gymnasium.Episodes(max_length=500).long_episodes
+      >>> from reverb import datasets
+      >>> datasets.Episodes(max_length=500).long_episodes
       'raise'
     """
 
@@ -119,3 +119,7 @@ class Episodes:
 
 
 Items = Transitions | Sequences | Episodes
+
+# The public import path; `reverb.adapters.gymnasium` has them, too.
+for _kind in (Transitions, Sequences, Episodes):
+    _kind.__module__ = "reverb.datasets"

@@ -6,12 +6,12 @@ the first row of an episode, only the first observation is ever part of an item.
 is one cell, no matter how many items refer to it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import tree
 
-from reverb.adapters.gymnasium.nests import map_nest
+from reverb._recording.nests import map_nest
 
 __all__ = ["COLUMNS", "ItemColumns"]
 
@@ -40,6 +40,7 @@ class ItemColumns:
       frame_stack: Number of frames of an observation; `None`: observations are not stacked.
       extras: Columns with values of a step's action.
       infos: Columns with values of a step's outcome.
+      left_out: Columns of all items that these do not have.
     """
 
     def __init__(
@@ -48,12 +49,14 @@ class ItemColumns:
         frame_stack: int | None,
         extras: Sequence[str],
         infos: Sequence[str],
+        left_out: Collection[str] = (),
     ) -> None:
         self._history = history
         self._frames_before = 0 if frame_stack is None else frame_stack - 1
         self._is_stacked = frame_stack is not None
         self._extras = extras
         self._infos = infos
+        self._left_out = left_out
         self.paths = [path for path, _ in tree.flatten_with_path(self._nest(-1, -1, -1, -1, -1))]
         # Columns are indices that do not change, so each list is made once.
         self._made: dict[tuple[Any, ...], list[Any]] = {}
@@ -120,6 +123,8 @@ class ItemColumns:
             "terminated": history["terminated"][flags],
             "truncated": history["truncated"][flags],
         }
+        for name in self._left_out:
+            del columns[name]
         for name in self._extras:
             columns[name] = map_nest(lambda column: column[action], history[name])
         for name in self._infos:

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import reverb
 from reverb import errors, specs
-from reverb.adapters.gymnasium.nests import map_nest
-from reverb.adapters.gymnasium.waiting import STOPPED_CLOSE_TIMEOUT_MS, Waiting
+from reverb._batches.importance import MAX_PRIORITY
+from reverb._recording.nests import map_nest
+from reverb._recording.waiting import STOPPED_CLOSE_TIMEOUT_MS, Waiting
+from reverb.client import Client
 
 __all__ = ["NewItems", "Priority", "Step", "StepWriter"]
 
@@ -55,7 +56,7 @@ class StepWriter:
 
     def __init__(
         self,
-        client: reverb.Client,
+        client: Client,
         tables: str | Mapping[str, Priority | None],
         priority: Priority,
         num_envs: int,
@@ -193,8 +194,8 @@ def _checked_priority(
     """A function, or numbers `[B]`."""
     if callable(priority):
         return priority
-    if priority is reverb.MAX_PRIORITY or priority == "max":
-        return np.full(num_envs, reverb.MAX_PRIORITY)
+    if priority is MAX_PRIORITY or priority == "max":
+        return np.full(num_envs, MAX_PRIORITY)
     try:
         number = float(priority)
     except (TypeError, ValueError):

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of arguments of items."""
+
+import operator
+from typing import Any
+
+from reverb import errors
+
+__all__ = ["check_at_least", "check_choice", "check_discount"]
+
+
+def check_at_least(limit: int, argument: str, value: Any) -> None:
+    """Raises `InvalidArgumentError` for an integer below the limit, `TypeError` for other types."""
+    if operator.index(value) < limit:
+        raise errors.InvalidArgumentError(f"{argument} must be at least {limit}, got {value}")
+
+
+def check_discount(discount: float) -> None:
+    """Raises `InvalidArgumentError` unless the discount is in [0, 1]."""
+    if not 0.0 <= discount <= 1.0:
+        raise errors.InvalidArgumentError(f"discount must be in [0, 1], got {discount}")
+
+
+def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> None:
+    """Raises `InvalidArgumentError` unless the value is one of the choices."""
+    if value not in choices:
+        names = " or ".join(f'"{choice}"' for choice in choices)
+        raise errors.InvalidArgumentError(f"{argument} must be {names}, got {value!r}")

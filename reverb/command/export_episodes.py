@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`reverb export` to the formats of datasets: each item is a whole episode."""
+
+import itertools
+import pathlib
+
+from reverb import datasets
+from reverb.command.progress import Progress
+from reverb.command.source import Source, check_table
+from reverb.datasets.stored_episodes import episodes_of_items
+from reverb.errors import InvalidArgumentError
+
+__all__ = ["FORMATS", "export_episodes"]
+
+# The options of each format besides its target. Minari finds datasets by their ids.
+FORMATS: dict[str, tuple[str, ...]] = {
+    "minari": ("env", "data_format"),
+    "hf": (),
+    "lerobot": ("fps", "task"),
+}
+
+
+def export_episodes(
+    source: Source,
+    table: str,
+    format_: str,
+    *,
+    dataset_id: str | None,
+    output: pathlib.Path | None,
+    max_items: int | None = None,
+    progress: bool | None = None,
+    **options: str | int | None,
+) -> tuple[int, str]:
+    """Writes the items of a table as the episodes of a dataset, oldest first.
+
+    Args:
+      source: Source of the items.
+      table: Name of the table.
+      format_: A key of `FORMATS`.
+      dataset_id: Id of the dataset, for `minari`.
+      output: Directory of the dataset, for the others.
+      max_items: Maximum number of items; `None`: all.
+      progress: Whether to draw a progress bar; `None`: only on a terminal.
+      **options: Options of the format; those that are `None` are not given.
+
+    Returns:
+      The number of episodes, and the dataset for people.
+
+    Raises:
+      TableNotFoundError: If there is no such table.
+      InvalidArgumentError: If an option is missing or belongs to another format, if the dataset
+        exists, or if an item is not a whole episode.
+      FailedPreconditionError: If the format needs a library that is not installed.
+    """
+    check_table(source, table)
+    target = _target(format_, dataset_id, output)
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in FORMATS[format_]:
+            raise InvalidArgumentError(f"--{name.replace('_', '-')} is not for --format {format_}")
+    if format_ == "lerobot" and "fps" not in given:
+        raise InvalidArgumentError("--fps is needed for --format lerobot")
+    info = source.tables[table]
+    total = info.current_size if max_items is None else min(info.current_size, max_items)
+    columns = (item.columns for item in itertools.islice(source.scan(table), max_items))
+    episodes = episodes_of_items(table, info.signature, columns)
+    with Progress("exporting", enabled=progress, noun="episodes") as bar:
+        count = datasets.save(
+            episodes, target, progress=lambda it: bar(it, max(total, it)), **given
+        )
+    return count, target
+
+
+def _target(format_: str, dataset_id: str | None, output: pathlib.Path | None) -> str:
+    by_id = format_ == "minari"
+    wanted, other = ("--dataset-id", "--output") if by_id else ("--output", "--dataset-id")
+    if (output if by_id else dataset_id) is not None:
+        raise InvalidArgumentError(f"{other} is not for --format {format_}, which has {wanted}")
+    value = dataset_id if by_id else output
+    if value is None:
+        raise InvalidArgumentError(f"{wanted} is needed for --format {format_}")
+    return f"{format_}:{value}"

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One episode of a dataset, and the checks that all formats share."""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+
+from reverb import errors
+
+__all__ = ["Episode", "Unfinished", "checked", "leaves"]
+
+# Treatment of an episode without an end; see `reverb.datasets.episodes`.
+Unfinished = Literal["error", "truncate", "drop"]
+
+_ID_BITS = 63
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Episode:
+    """A whole episode of `T` steps: from the first observation to a termination or truncation.
+
+    Example:
+      >>> from reverb import datasets
+      >>> episode = datasets.Episode(
+      ...     observations=np.zeros((3, 4), np.float32),
+      ...     actions=np.zeros(2, np.int64),
+      ...     rewards=np.ones(2, np.float32),
+      ...     terminated=np.array([False, True]),
+      ...     truncated=np.array([False, False]),
+      ... )
+      >>> len(episode)
+      2
+
+    Attributes:
+      observations: Nest of dicts and tuples of arrays `[T + 1, ...]`: the first observation, and
+        the one after each step.
+      actions: Nest of arrays `[T, ...]`.
+      rewards: Numbers `[T]`.
+      terminated: Bools `[T]`; only the last can be true.
+      truncated: Bools `[T]`; only the last can be true.
+      infos: Arrays `[T + 1, ...]`, or nests of them, by name: further values of a dataset. Row `t +
+        1` belongs to the outcome of step `t`, and the first row to the reset. A dataset without
+        values of the reset has `[T, ...]`.
+      metadata: Facts of the whole episode that are no arrays, such as `seed`.
+      number: Number of the episode in its dataset, from 0.
+      source: Identifies the dataset.
+      place: Where the episode is, for errors: a file, or the dataset.
+    """
+
+    observations: Any
+    actions: Any
+    rewards: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+    infos: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    number: int = 0
+    source: str = ""
+    place: str = ""
+
+    def __len__(self) -> int:
+        """Number of steps, `T`."""
+        return len(self.rewards)
+
+    @property
+    def id(self) -> int:
+        """Identifies the episode in tables.
+
+        The first 63 bits of the SHA-256 of `source`, a zero byte, and `number` in decimals.
+        """
+        text = f"{self.source}\0{self.number}".encode()
+        whole = int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
+        return whole >> (64 - _ID_BITS)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of all arrays, in bytes."""
+        return sum(array.nbytes for _, array in self._arrays())
+
+    def fault(self, field: str, problem: str) -> errors.InvalidArgumentError:
+        """Makes the error for a field of this episode."""
+        return errors.InvalidArgumentError(self.text(field, problem))
+
+    def text(self, field: str, problem: str) -> str:
+        """The text of an error: the place, the episode, the field and the problem."""
+        place = self.place or self.source or "episodes"
+        return f"{place}: episode {self.number}, field {field}: {problem}"
+
+    def _arrays(self) -> Iterator[tuple[str, np.ndarray]]:
+        for name in ("observations", "actions", "rewards", "terminated", "truncated", "infos"):
+            yield from leaves(name, getattr(self, name))
+
+
+def leaves(name: str, nest: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the path of each leaf of a nest, such as `observations/a/0`, and the leaf.
+
+    Keys are in the order of the nest.
+    """
+    if isinstance(nest, Mapping):
+        for key, value in nest.items():
+            yield from leaves(f"{name}/{key}", value)
+    elif isinstance(nest, tuple):
+        for index, value in enumerate(nest):
+            yield from leaves(f"{name}/{index}", value)
+    else:
+        yield name, nest
+
+
+def checked(episode: Episode, unfinished: Unfinished = "error") -> Episode | None:
+    """Returns the episode with flags as bools, or `None` if it has no end and is dropped.
+
+    Raises:
+      InvalidArgumentError: If a field has no numbers or another number of rows, or if the flags are
+        not those of one whole episode; the text names place, episode and field.
+    """
+    rewards = episode.rewards
+    if rewards.ndim != 1 or rewards.dtype.kind not in "biuf":
+        raise episode.fault("rewards", f"must be numbers of shape [T], got {_kind(rewards)}")
+    num_steps = len(rewards)
+    if not num_steps:
+        raise episode.fault("rewards", "has no steps")
+    _check_leaves(episode, "observations", episode.observations, (num_steps + 1,))
+    _check_leaves(episode, "actions", episode.actions, (num_steps,))
+    _check_leaves(episode, "infos", episode.infos, (num_steps, num_steps + 1))
+    terminated = _flags(episode, "terminated", num_steps)
+    truncated = _flags(episode, "truncated", num_steps)
+    for name, flags in (("terminated", terminated), ("truncated", truncated)):
+        if flags[:-1].any():
+            step = int(np.argmax(flags))
+            raise episode.fault(
+                name, f"is true at step {step} of {num_steps}, but only a last step ends an episode"
+            )
+    if not (terminated[-1] or truncated[-1]):
+        if unfinished == "drop":
+            return None
+        if unfinished == "error":
+            raise episode.fault(
+                "truncated",
+                f"the episode has no end: its last step, {num_steps - 1}, is neither terminated "
+                'nor truncated; unfinished="truncate" ends such episodes by a truncation, "drop" '
+                "leaves them out",
+            )
+        truncated = truncated.copy()
+        truncated[-1] = True
+    if terminated is episode.terminated and truncated is episode.truncated:
+        return episode
+    return dataclasses.replace(episode, terminated=terminated, truncated=truncated)
+
+
+def _check_leaves(episode: Episode, name: str, nest: Any, allowed: tuple[int, ...]) -> None:
+    for path, leaf in leaves(name, nest):
+        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind in "OUSMm" or leaf.dtype.names:
+            raise episode.fault(path, f"must be an array of numbers, got {_kind(leaf)}")
+        if leaf.ndim < 1 or len(leaf) not in allowed:
+            rows = " or ".join(map(str, allowed))
+            raise episode.fault(
+                path,
+                f"must have {rows} rows, because rewards has {allowed[0]}, got {_kind(leaf)}"
+                if name != "observations"
+                else f"must have {rows} rows, one more than rewards, got {_kind(leaf)}",
+            )
+
+
+def _flags(episode: Episode, name: str, num_steps: int) -> np.ndarray:
+    flags = getattr(episode, name)
+    if flags.shape != (num_steps,):
+        raise episode.fault(name, f"must have shape [{num_steps}], got {_kind(flags)}")
+    if flags.dtype == np.bool_:
+        return flags
+    if flags.dtype.kind not in "iuf" or not ((flags == 0) | (flags == 1)).all():
+        raise episode.fault(name, f"must be bools, or numbers 0 and 1, got {_kind(flags)}")
+    return flags.astype(np.bool_)
+
+
+def _kind(value: Any) -> str:
+    """Describes a value: its dtype and shape; text is called so."""
+    if not isinstance(value, np.ndarray):
+        return f"a {type(value).__name__}"
+    kind = "text" if value.dtype.kind in "US" else f"dtype {value.dtype}"
+    return f"{kind} and shape {list(value.shape)}"
+
+
+# The public import path.
+Episode.__module__ = "reverb.datasets"

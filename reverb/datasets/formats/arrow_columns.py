@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Columns of Arrow as arrays of NumPy, for Parquet files and Hugging Face datasets.
+
+A row is an episode, if its fields are lists of rows; otherwise it is a step.
+"""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from reverb import errors
+from reverb.datasets.formats.files import restored
+
+__all__ = ["Column", "fields_of", "has_episodes", "read"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """A column of some rows.
+
+    Attributes:
+      values: The rows of all episodes, `[R, ...]`.
+      offsets: int64 `[N + 1]`, where each episode begins; `None` if a row is a step.
+    """
+
+    values: np.ndarray
+    offsets: np.ndarray | None
+
+
+def fields_of(pa: Any, schema: Any) -> dict[str, Any]:
+    """Returns the fields of a schema by their names; those of structs are `outer/inner`."""
+    return {name: field for outer in schema for name, field in _flat(pa, outer.name, outer)}
+
+
+def has_episodes(pa: Any, field: Any) -> bool:
+    """Whether a row of the rewards is a list of them."""
+    return _is_list(pa, field.type)
+
+
+def read(
+    pa: Any, batch: Any, fields: Mapping[str, Any], episodes: bool, where: str
+) -> dict[str, Column]:
+    """Converts the columns of a batch.
+
+    Args:
+      pa: The module pyarrow.
+      batch: A record batch.
+      fields: The fields to read, of `fields_of`.
+      episodes: Whether a row is an episode.
+      where: Place for errors.
+
+    Raises:
+      InvalidArgumentError: If a field has no numbers, misses a value, or has rows of different
+        shapes.
+    """
+    columns = {}
+    for name, field in fields.items():
+        first, *rest = name.split("/")
+        array = None
+        # Names of plain columns may have a slash, too.
+        if name in batch.schema.names:
+            array = batch.column(batch.schema.get_field_index(name))
+        else:
+            array = batch.column(batch.schema.get_field_index(first))
+            for key in rest:
+                array = array.field(key)
+        columns[name] = _column(pa, array, field, episodes, f"{where}, field {name}")
+    return columns
+
+
+def _flat(pa: Any, name: str, field: Any) -> Iterator[tuple[str, Any]]:
+    if pa.types.is_struct(field.type):
+        for inner in field.type:
+            yield from _flat(pa, f"{name}/{inner.name}", inner)
+    else:
+        yield name, field
+
+
+def _column(pa: Any, array: Any, field: Any, episodes: bool, where: str) -> Column:
+    metadata = field.metadata or {}
+    offsets = None
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if episodes:
+        if not _is_list(pa, array.type):
+            raise errors.InvalidArgumentError(f"{where}: must be a list of rows, got {array.type}")
+        _check_no_null(array, where)
+        if pa.types.is_fixed_size_list(array.type):
+            offsets = np.arange(len(array) + 1, dtype=np.int64) * array.type.list_size
+        else:
+            offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+            offsets = offsets - offsets[0]
+        array = array.flatten()
+    num_rows = len(array)
+    sizes: list[int] = []
+    while _is_list(pa, array.type):
+        _check_no_null(array, where)
+        sizes.append(_list_size(pa, array, where))
+        array = array.flatten()
+    type_ = array.type
+    if not (
+        pa.types.is_integer(type_) or pa.types.is_floating(type_) or pa.types.is_boolean(type_)
+    ):
+        kind = "text" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else type_
+        raise errors.InvalidArgumentError(f"{where}: must be numbers, got {kind}")
+    _check_no_null(array, where)
+    values = array.to_numpy(zero_copy_only=False)
+    dtype_name = metadata.get(b"dtype", b"").decode() or None
+    if dtype_name and dtype_name.startswith("complex"):
+        values = values.view(dtype_name)
+        sizes = sizes[:-1]
+    else:
+        values = restored(values, dtype_name)
+    shape = metadata.get(b"shape")
+    if shape is not None and 0 in (declared := json.loads(shape)[1:]):
+        sizes = declared  # Lists of size 0 have no rows to count.
+    return Column(values.reshape(num_rows, *sizes), offsets)
+
+
+def _is_list(pa: Any, type_: Any) -> bool:
+    if isinstance(type_, pa.ExtensionType):
+        type_ = type_.storage_type
+    is_ = pa.types
+    return is_.is_list(type_) or is_.is_large_list(type_) or is_.is_fixed_size_list(type_)
+
+
+def _list_size(pa: Any, array: Any, where: str) -> int:
+    """The size of all lists of an array."""
+    if pa.types.is_fixed_size_list(array.type):
+        return array.type.list_size
+    lengths = np.diff(array.offsets.to_numpy(zero_copy_only=False))
+    if not len(lengths):
+        return 0
+    if (lengths != lengths[0]).any():
+        raise errors.InvalidArgumentError(
+            f"{where}: has rows of different shapes, lists of {lengths.min()} and of "
+            f"{lengths.max()}"
+        )
+    return int(lengths[0])
+
+
+def _check_no_null(array: Any, where: str) -> None:
+    if array.null_count:
+        raise errors.InvalidArgumentError(f"{where}: {array.null_count} values are missing")

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Episodes of record batches of Arrow, whose rows are episodes or steps."""
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from reverb import errors
+from reverb.datasets.episode import Episode
+from reverb.datasets.formats.arrow_columns import Column, fields_of, has_episodes, read
+from reverb.datasets.formats.fields import Names, episode_of
+from reverb.datasets.formats.step_rows import split_steps
+
+__all__ = ["Rows"]
+
+# Fields that number the episodes, where a row is a step.
+_NUMBERS = ("episode_index", "episode_id")
+
+_FLAGS = ("terminated", "truncated")
+
+
+class Rows:
+    """Makes episodes of record batches that have one schema.
+
+    Args:
+      pa: The module pyarrow.
+      schema: The schema.
+      place: Place for errors.
+      identity: Tells the source from others.
+      leave_out: Names of infos that are not read.
+    """
+
+    def __init__(
+        self,
+        pa: Any,
+        schema: Any,
+        place: str,
+        identity: str,
+        leave_out: Collection[str] = (),
+    ) -> None:
+        self._pa = pa
+        self._place = place
+        self._identity = identity
+        fields = fields_of(pa, schema)
+        self._number_field = next((it for it in _NUMBERS if it in fields), None)
+        named = [it for it in fields if it not in _NUMBERS]
+        self._names = Names.of(place, named, leave_out)
+        (reward,) = self._names.fields_of("rewards")
+        self.rows_are_episodes = has_episodes(pa, fields[reward])
+        self._fields = {it: fields[it] for it in self._names.parts}
+        if not self.rows_are_episodes and self._number_field is not None:
+            self._fields[self._number_field] = fields[self._number_field]
+
+    def episodes(self, batches: Iterable[Any], number: int) -> Iterator[Episode]:
+        """Yields the episodes of batches; the first has this number.
+
+        Raises:
+          InvalidArgumentError: As `read` of the columns, and if the fields of an episode differ in
+            their lists.
+        """
+        if not self.rows_are_episodes:
+            flags = [it for part in _FLAGS for it in self._names.fields_of(part)]
+            for arrays in split_steps(self._columns(batches), self._number_field, flags):
+                yield self._episode(arrays, number)
+                number += 1
+            return
+        for batch in batches:
+            where = f"{self._place}: episode {number}"
+            columns = read(self._pa, batch, self._fields, True, where)
+            for row in range(batch.num_rows):
+                yield self._episode({name: _part(it, row) for name, it in columns.items()}, number)
+                number += 1
+
+    def _columns(self, batches: Iterable[Any]) -> Iterator[dict[str, np.ndarray]]:
+        """The columns of batches whose rows are steps."""
+        row = 0
+        for batch in batches:
+            where = f"{self._place}: rows from {row} on"
+            columns = read(self._pa, batch, self._fields, False, where)
+            yield {name: it.values for name, it in columns.items()}
+            row += batch.num_rows
+
+    def _episode(self, arrays: dict[str, np.ndarray], number: int) -> Episode:
+        return episode_of(
+            self._names, arrays, number=number, source=self._identity, place=self._place
+        )
+
+
+def _part(column: Column, row: int) -> np.ndarray:
+    if column.offsets is None:
+        raise errors.InternalError("a column of episodes has offsets")
+    return column.values[column.offsets[row] : column.offsets[row + 1]]

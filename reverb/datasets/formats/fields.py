@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of fields in files, and the parts of an episode that they are.
+
+Files with a table's columns, as `reverb export` writes them, have `observation` and
+`next_observation` `[T, ...]`; other files have `observations` `[T + 1, ...]`. Both are read.
+"""
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from reverb import errors
+from reverb.datasets.episode import Episode, leaves
+
+__all__ = ["Names", "episode_of", "is_left_out", "with_tuples", "without"]
+
+# Other names of the parts, as D4RL, Minari and others write them.
+_PARTS = {
+    "observation": "observations",
+    "observations": "observations",
+    "obs": "observations",
+    "next_observation": "next_observations",
+    "next_observations": "next_observations",
+    "next_obs": "next_observations",
+    "action": "actions",
+    "actions": "actions",
+    "reward": "rewards",
+    "rewards": "rewards",
+    "terminated": "terminated",
+    "terminations": "terminated",
+    "terminals": "terminated",
+    "truncated": "truncated",
+    "truncations": "truncated",
+    "timeouts": "truncated",
+}
+# Columns of items that follow from the others.
+_IGNORED = {"discount", "episode_id"}
+_ITEM = "item"
+_NEEDED = ("observations", "actions", "rewards", "terminated")
+
+
+@dataclasses.dataclass(frozen=True)
+class Names:
+    """The fields of a file, by the parts of an episode.
+
+    Attributes:
+      parts: The part and the path below it for each field that is read: `("observations", ("a",))`.
+    """
+
+    parts: Mapping[str, tuple[str, tuple[str, ...]]]
+
+    @classmethod
+    def of(cls, place: str, fields: list[str], leave_out: Collection[str] = ()) -> "Names":
+        """Sorts the names of a file.
+
+        Args:
+          place: Place for errors.
+          fields: The names.
+          leave_out: Names of infos that are not read.
+
+        Raises:
+          InvalidArgumentError: If a part is missing, or is there twice.
+        """
+        parts: dict[str, tuple[str, tuple[str, ...]]] = {}
+        spelled: dict[str, str] = {}
+        for field in fields:
+            first, *rest = field.split("/")
+            if first in _IGNORED or first == _ITEM:
+                continue
+            part = _PARTS.get(first)
+            if part is None:
+                info = tuple(rest) if first == "infos" and rest else (first, *rest)
+                if not is_left_out("/".join(info), leave_out):
+                    parts[field] = ("infos", info)
+                continue
+            if spelled.setdefault(part, first) != first:
+                raise errors.InvalidArgumentError(
+                    f"{place}: fields {spelled[part]} and {first} are both {part}; a dataset has "
+                    "one of them"
+                )
+            parts[field] = (part, tuple(rest))
+        missing = [part for part in _NEEDED if part not in spelled]
+        if missing:
+            raise errors.InvalidArgumentError(
+                f"{place}: field {missing[0]} is missing; the file has {sorted(fields)}. A dataset "
+                "has observations, actions, rewards, terminated and truncated; also the names of "
+                "Minari and D4RL are read, and those of an export"
+            )
+        return cls(parts)
+
+    def fields_of(self, part: str) -> list[str]:
+        """The fields of a part."""
+        return [field for field, (it, _) in self.parts.items() if it == part]
+
+
+def is_left_out(info: str, leave_out: Collection[str]) -> bool:
+    """Whether an info, such as `a/b`, or a nest above it is one of these names."""
+    parts = info.split("/")
+    return any("/".join(parts[: i + 1]) in leave_out for i in range(len(parts)))
+
+
+def without(
+    infos: Mapping[str, Any], leave_out: Collection[str], above: str = ""
+) -> dict[str, Any]:
+    """Returns infos without those that are left out."""
+    kept = {}
+    for name, value in infos.items():
+        path = f"{above}{name}"
+        if path in leave_out:
+            continue
+        kept[name] = without(value, leave_out, f"{path}/") if isinstance(value, Mapping) else value
+    return kept
+
+
+def episode_of(names: Names, arrays: Mapping[str, Any], **facts: Any) -> Episode:
+    """Makes an episode of the arrays of its fields, without checking it.
+
+    Args:
+      names: The fields.
+      arrays: Arrays `[T, ...]`; of observations also `[T + 1, ...]`.
+      **facts: `number`, `source`, `place` of the episode.
+
+    Raises:
+      InvalidArgumentError: If the last observation is missing, or if the next observations are not
+        those of the next step.
+    """
+    nests: dict[str, Any] = {}
+    for field, (part, path) in names.parts.items():
+        if not path:
+            nests[part] = arrays[field]
+            continue
+        nest = nests.setdefault(part, {})
+        for key in path[:-1]:
+            nest = nest.setdefault(key, {})
+        nest[path[-1]] = arrays[field]
+    rewards = np.asarray(nests["rewards"])
+    nothing = np.zeros(len(rewards), np.bool_)
+    following = nests.pop("next_observations", None)
+    episode = Episode(
+        observations=with_tuples(nests["observations"]),
+        actions=with_tuples(nests["actions"]),
+        rewards=rewards,
+        terminated=np.asarray(nests["terminated"]),
+        truncated=np.asarray(nests.get("truncated", nothing)),
+        infos=nests.get("infos", {}),
+        **facts,
+    )
+    return dataclasses.replace(episode, observations=_whole(episode, with_tuples(following)))
+
+
+def with_tuples(nest: Any) -> Any:
+    """Replaces dicts with the keys 0, 1, ... by tuples: names of fields do not tell the two."""
+    if not isinstance(nest, dict):
+        return nest
+    children = {key: with_tuples(value) for key, value in nest.items()}
+    if children and set(children) == {str(i) for i in range(len(children))}:
+        return tuple(children[str(i)] for i in range(len(children)))
+    return children
+
+
+def _whole(episode: Episode, following: Any) -> Any:
+    """Returns the observations `[T + 1, ...]`."""
+    num_steps = len(episode.rewards)
+
+    def joined(path: str, first: Any, after: Any) -> Any:
+        if isinstance(first, Mapping):
+            return {
+                key: joined(f"{path}/{key}", value, None if after is None else after.get(key))
+                for key, value in first.items()
+            }
+        if isinstance(first, tuple):
+            return tuple(
+                joined(f"{path}/{i}", value, None if after is None else after[i])
+                for i, value in enumerate(first)
+            )
+        if len(first) == num_steps + 1:
+            return first
+        if after is None:
+            raise episode.fault(
+                path,
+                f"has {len(first)} rows for {num_steps} steps, and there is no next_observations: "
+                "the observation after the last step is missing; a dataset has observations of "
+                "T + 1 rows, or next_observations",
+            )
+        if len(first) != len(after) or len(first) != num_steps:
+            return first  # `checked` tells the number of rows.
+        if not _same(first[1:], after[:-1]):
+            differs = [not _same(a, b) for a, b in zip(first[1:], after[:-1], strict=True)]
+            step = int(np.argmax(differs))
+            raise episode.fault(
+                f"next_{path}",
+                f"that of step {step} is not the observation of step {step + 1}, so these are not "
+                "the steps of one episode, in order",
+            )
+        return np.concatenate([first, after[-1:]])
+
+    if following is not None:
+        keys = sorted(path for path, _ in leaves("", episode.observations))
+        others = sorted(path for path, _ in leaves("", following))
+        if keys != others:
+            raise episode.fault(
+                "next_observations", f"has the parts {others}, and observations {keys}"
+            )
+    return joined("observations", episode.observations, following)
+
+
+def _same(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether two arrays are equal bit for bit, NaN included."""
+    if first.dtype != second.dtype or first.shape != second.shape:
+        return False
+    return np.ascontiguousarray(first).tobytes() == np.ascontiguousarray(second).tobytes()

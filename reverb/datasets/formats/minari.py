@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Format minari: datasets of Minari, read and written by Minari itself."""
+
+import pathlib
+import shutil
+import warnings
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from reverb import errors
+from reverb.datasets.episode import Episode, leaves
+from reverb.datasets.formats.fields import without
+from reverb.datasets.library import library
+
+__all__ = ["MinariSource", "save"]
+
+_REQUIREMENT = "minari[arrow,hdf5]>=0.5"
+
+
+def _minari() -> Any:
+    return library("minari", _REQUIREMENT, "minari")
+
+
+class MinariSource:
+    """A dataset of Minari on this machine.
+
+    Attributes:
+      name: Name of the source for people.
+      identity: Tells the source from others: its id in Minari.
+      num_episodes: Number of episodes.
+
+    Args:
+      name: As the attribute.
+      dataset: The id of a dataset, or the path of its directory.
+      leave_out: Names of infos that are not read.
+
+    Raises:
+      InvalidArgumentError: If it is not there, or is of a version that this Minari cannot read.
+      FailedPreconditionError: If Minari is not installed.
+    """
+
+    def __init__(self, name: str, dataset: str, leave_out: Collection[str] = ()) -> None:
+        self.name = name
+        self._leave_out = leave_out
+        minari = _minari()
+        path = pathlib.Path(dataset).expanduser()
+        data = path / "data" if (path / "data").is_dir() else path
+        try:
+            if (data / "metadata.json").is_file():
+                self._dataset = minari.MinariDataset(data)
+            else:
+                self._dataset = minari.load_dataset(dataset)
+        except FileNotFoundError as error:
+            raise errors.InvalidArgumentError(
+                f"{name}: {error} Nothing is downloaded here: `minari download {dataset}` does it"
+            ) from None
+        except Exception as error:  # Minari raises ValueError, AssertionError, KeyError and others.
+            raise errors.InvalidArgumentError(
+                f"{name}: Minari cannot open the dataset: {error or type(error).__name__}"
+            ) from None
+        self.identity = f"minari:{self._dataset.id}"
+        self.num_episodes: int | None = int(self._dataset.total_episodes)
+
+    def episodes(self, start: int) -> Iterator[Episode]:
+        """Yields the episodes from this number on."""
+        numbers = [int(it) for it in self._dataset.episode_indices[start:]]
+        storage = self._dataset.storage
+        read = iter(self._dataset.iterate_episodes(np.array(numbers, np.int64)))
+        metadata = iter(storage.get_episode_metadata(numbers))
+        for position, number in enumerate(numbers, start):
+            try:
+                found, facts = next(read), next(metadata)
+            except Exception as error:  # h5py, pyarrow and Minari have no class in common.
+                raise errors.DataLossError(
+                    f"{storage.data_path}: episode {number} cannot be read: "
+                    f"{error or type(error).__name__}"
+                ) from None
+            kept = {
+                name: facts[name] for name in ("seed", "options") if facts.get(name) is not None
+            }
+            yield Episode(
+                observations=found.observations,
+                actions=found.actions,
+                rewards=np.asarray(found.rewards),
+                terminated=np.asarray(found.terminations),
+                truncated=np.asarray(found.truncations),
+                infos=without(_plain(found.infos or {}), self._leave_out),
+                metadata=kept,
+                number=position,
+                source=self.identity,
+                place=f"{storage.data_path}",
+            )
+
+
+def _plain(value: Any) -> Any:
+    """Returns an info as a nest of arrays; the formats of Arrow have rows of dicts."""
+    if isinstance(value, dict):
+        return {key: _plain(it) for key, it in value.items()}
+    if isinstance(value, np.ndarray) and value.dtype.hasobject and isinstance(value[0], dict):
+        return {key: _plain(np.array([row[key] for row in value])) for key in value[0]}
+    return value
+
+
+def save(
+    episodes: Iterable[Episode],
+    dataset_id: str,
+    *,
+    env: str | None = None,
+    data_format: str | None = None,
+    progress: Callable[[int], Any] | None = None,
+    **facts: Any,
+) -> int:
+    """Writes a dataset of Minari, losslessly: images are not encoded as JPEG.
+
+    Args:
+      episodes: The episodes. Infos without a row for the reset get one of zeros.
+      dataset_id: Id of the new dataset.
+      env: Id of the environment, which has the spaces; `None`: spaces without bounds.
+      data_format: "hdf5", "arrow" or "parquet"; `None`: that of Minari.
+      progress: Called with the number of episodes so far.
+      **facts: Further arguments of `minari.create_dataset_from_buffers`.
+
+    Returns:
+      The number of episodes.
+
+    Raises:
+      InvalidArgumentError: If the dataset exists, the id is not one of Minari, there are no
+        episodes, or Minari refuses them. Nothing is left then.
+      FailedPreconditionError: If Minari is not installed.
+    """
+    minari = _minari()
+    given = iter(episodes)
+    first = next(given, None)
+    if first is None:
+        raise errors.InvalidArgumentError(f"minari:{dataset_id}: there are no episodes to write")
+    root = library("minari", _REQUIREMENT, "minari", "minari.storage.datasets_root_dir")
+    path = root.get_dataset_path(dataset_id)
+    if path.exists():
+        raise errors.InvalidArgumentError(
+            f"minari:{dataset_id} exists in {path}; `minari delete {dataset_id}` removes it"
+        )
+    count = 0
+
+    def buffers() -> Iterator[Any]:
+        nonlocal count
+        for episode in _chained(first, given):
+            _check_like(first, episode)
+            yield _buffer(minari, episode, nested=data_format in (None, "hdf5"))
+            count += 1
+            if progress is not None:
+                progress(count)
+
+    spaces: dict[str, Any] = {} if env is None else {"env": env}
+    if env is None:
+        spaces["observation_space"] = _space(first, "observations", first.observations)
+        spaces["action_space"] = _space(first, "actions", first.actions)
+    if data_format is not None:
+        spaces["data_format"] = data_format
+    try:
+        with warnings.catch_warnings():
+            # Minari wishes for an author and a link to code.
+            warnings.simplefilter("ignore", UserWarning)
+            minari.create_dataset_from_buffers(
+                dataset_id, buffers(), jpeg_encoding=False, **spaces, **facts
+            )
+    except BaseException as error:
+        shutil.rmtree(path, ignore_errors=True)
+        if isinstance(error, errors.ReverbError) or not isinstance(error, Exception):
+            raise
+        if isinstance(error, ImportError):
+            raise errors.FailedPreconditionError(
+                f"minari:{dataset_id}: Minari lacks a package: {error}; "
+                f"pip install '{_REQUIREMENT}' pillow"
+            ) from None
+        raise errors.InvalidArgumentError(
+            f"minari:{dataset_id}: episode {count}: Minari cannot write the dataset: "
+            f"{error or type(error).__name__}"
+        ) from error
+    return count
+
+
+def _chained(first: Episode, rest: Iterator[Episode]) -> Iterator[Episode]:
+    yield first
+    yield from rest
+
+
+def _check_like(first: Episode, episode: Episode) -> None:
+    """Checks that infos have the names of the first episode, because Minari does not."""
+    if episode.infos.keys() != first.infos.keys():
+        raise episode.fault(
+            "infos", f"has {sorted(episode.infos)}, and the first episode {sorted(first.infos)}"
+        )
+
+
+def _buffer(minari: Any, episode: Episode, nested: bool) -> Any:
+    given = episode.infos
+    if not nested:  # Minari itself reads the nests of these formats as objects.
+        given = {path.partition("/")[2]: leaf for path, leaf in leaves("infos", given)}
+    infos = {name: _with_reset(value, len(episode)) for name, value in given.items()}
+    if not nested:  # Nor does it read arrays of one dimension that it has written; lists it does.
+        infos = {name: list(it) if it.ndim == 1 else it for name, it in infos.items()}
+    return minari.data_collector.EpisodeBuffer(
+        seed=episode.metadata.get("seed"),
+        options=episode.metadata.get("options"),
+        observations=episode.observations,
+        actions=episode.actions,
+        rewards=episode.rewards,
+        terminations=episode.terminated,
+        truncations=episode.truncated,
+        infos=infos or None,
+    )
+
+
+def _with_reset(nest: Any, num_steps: int) -> Any:
+    if isinstance(nest, Mapping):
+        return {key: _with_reset(value, num_steps) for key, value in nest.items()}
+    if len(nest) == num_steps + 1:
+        return nest
+    return np.concatenate([np.zeros_like(nest[:1]), nest])
+
+
+def _space(episode: Episode, path: str, nest: Any) -> Any:
+    """A space of all values of the dtypes and shapes of a nest, which is a field of the episode."""
+    spaces = library("gymnasium", "gymnasium>=1.0", "minari", "gymnasium.spaces")
+    if isinstance(nest, Mapping):
+        return spaces.Dict(
+            {key: _space(episode, f"{path}/{key}", value) for key, value in nest.items()}
+        )
+    if isinstance(nest, tuple):
+        return spaces.Tuple(
+            [_space(episode, f"{path}/{index}", value) for index, value in enumerate(nest)]
+        )
+    dtype, shape = nest.dtype, nest.shape[1:]
+    if dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, shape, dtype)
+    if dtype.kind == "b":
+        return spaces.Box(0, 1, shape, np.bool_)
+    if dtype.kind not in "iu":
+        raise episode.fault(path, f"has dtype {dtype}, which has no space; npz and parquet have it")
+    bounds = np.iinfo(dtype)
+    return spaces.Box(bounds.min, bounds.max, shape, dtype)

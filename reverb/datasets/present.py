@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The episodes that a table has already, so that an import can go on where one was cut off."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from reverb import errors
+from reverb._recording.items import Items, Sequences, Transitions
+from reverb.client import Client
+from reverb.datasets.table_columns import EPISODE_ID
+
+__all__ = ["PresentEpisodes", "num_items_of"]
+
+# Number of keys that a call deletes.
+_KEYS_AT_ONCE = 4096
+
+
+def num_items_of(items: Items, num_steps: int) -> int:
+    """Returns how many items an episode of so many steps makes."""
+    if isinstance(items, Transitions):
+        return num_steps
+    if isinstance(items, Sequences):
+        rest = num_steps - items.num_steps
+        if rest < 0:
+            return 1 if items.short_episodes == "keep" else 0
+        stride = items.length if items.stride is None else items.stride
+        return rest // stride + 1 + (rest % stride != 0)
+    return 1 if num_steps <= items.max_length else 0
+
+
+class PresentEpisodes:
+    """Counts the items of each episode in a table by the column `episode_id`.
+
+    Only an episode whose items are all there is present: one that an import was writing when it was
+    killed has fewer.
+
+    Args:
+      client: A client of the server.
+      table: A table with this column.
+      column: Name or position of the column.
+
+    Raises:
+      FailedPreconditionError: If an item has something else there.
+    """
+
+    def __init__(self, client: Client, table: str, column: str | int) -> None:
+        self._client = client
+        self._table = table
+        self._column = column
+        self._counts: Counter[int] = Counter()
+        for episode, _ in self._scan():
+            self._counts[episode] += 1
+        # Episodes that were found whole, whose keys are of no interest.
+        self._whole: set[int] = set()
+        self._keys: defaultdict[int, list[int]] | None = None
+
+    def has_whole(self, episode: int, num_items: int) -> bool:
+        """Whether the table has all items of an episode."""
+        if self._counts[episode] < num_items:
+            return False
+        self._whole.add(episode)
+        return True
+
+    def has_part(self, episode: int) -> bool:
+        """Whether the table has any item of an episode."""
+        return self._counts[episode] > 0
+
+    def remove_rest(self, episode: int) -> None:
+        """Deletes the items of an episode that is not whole. Blocks until they are deleted."""
+        self._counts.pop(episode, None)
+        if self._keys is None:
+            self._keys = self._keys_except(self._whole)
+        keys = self._keys.pop(episode, [])
+        for start in range(0, len(keys), _KEYS_AT_ONCE):
+            part = np.array(keys[start : start + _KEYS_AT_ONCE], np.uint64)
+            self._client.delete_items(self._table, part)
+
+    def _keys_except(self, whole: Collection[int]) -> defaultdict[int, list[int]]:
+        keys: defaultdict[int, list[int]] = defaultdict(list)
+        for episode, key in self._scan():
+            if episode not in whole:
+                keys[episode].append(key)
+        return keys
+
+    def _scan(self) -> Any:
+        """The episode and the key of each item."""
+        for sample in self._client.scan(self._table, columns=[self._column]):
+            (column,) = sample.data
+            if column.dtype != np.int64 or (column != column.flat[0]).any():
+                raise errors.FailedPreconditionError(
+                    f"item {sample.info.key} of table {self._table} has no column {EPISODE_ID}, so "
+                    "nothing tells which episodes are in the table. Reset it, or pass resume=False "
+                    "to write all episodes beside the items"
+                )
+            yield int(column.flat[0]), sample.info.key

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes episodes as a dataset, by the name of its format."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from reverb import errors
+from reverb.datasets.episode import Episode, checked
+
+__all__ = ["FORMATS", "save"]
+
+
+def _minari(episodes: Iterable[Episode], rest: str, **options: Any) -> int:
+    from reverb.datasets.formats import minari
+
+    return minari.save(episodes, rest, **options)
+
+
+def _hugging_face(episodes: Iterable[Episode], rest: str, **options: Any) -> int:
+    from reverb.datasets.formats import hugging_face
+
+    return hugging_face.save(episodes, rest, **options)
+
+
+def _lerobot(episodes: Iterable[Episode], rest: str, **options: Any) -> int:
+    from reverb.datasets.formats import lerobot_writer
+
+    return lerobot_writer.save(episodes, rest, **options)
+
+
+def _rlds(episodes: Iterable[Episode], rest: str, **options: Any) -> int:
+    from reverb.datasets.formats import rlds
+
+    return rlds.save(episodes, rest, **options)
+
+
+# Writes a dataset; each imports its format when it is used. And the options of each.
+FORMATS: dict[str, tuple[Callable[..., int], tuple[str, ...]]] = {
+    "minari": (_minari, ("env", "data_format")),
+    "hf": (_hugging_face, ()),
+    "rlds": (_rlds, ("discount",)),
+    "lerobot": (_lerobot, ("fps", "task", "robot_type")),
+}
+
+
+def save(
+    episodes: Iterable[Episode],
+    target: str,
+    *,
+    progress: Callable[[int], Any] | None = None,
+    **options: Any,
+) -> int:
+    """Writes episodes as a new dataset, by the library of its format.
+
+    The dataset appears when it is complete, or not at all. docs/howto/datasets.md has a table of
+    what each format keeps and loses. Memory is that of a few episodes.
+
+    Example:
+      >>> from reverb import datasets
+      >>> datasets.save([], "zip:mine")
+      Traceback (most recent call last):
+      ...
+      reverb.errors.InvalidArgumentError: target must begin with a format, one of minari:, hf:, ...
+
+    Args:
+      episodes: The episodes, as from `episodes` or `stored`.
+      target: The format, a colon, and the id or path of the dataset: `minari:ID` (in the directory
+        of Minari), `hf:PATH`, `rlds:PATH`, `lerobot:PATH`.
+      progress: Called with the number of episodes so far.
+      **options: Options of the format. `minari` has `env`, the id of the environment, which has the
+        spaces (without it they have no bounds), and `data_format`, "hdf5", "arrow" or "parquet".
+        `rlds` has `discount`, that of a step (0.99). `lerobot` has `fps`, which is needed, `task`,
+        the task of all episodes, and `robot_type`.
+
+    Returns:
+      The number of episodes.
+
+    Raises:
+      InvalidArgumentError: If the dataset exists, if there are no episodes, if one is not whole, or
+        if it has what the format lacks. The text names episode and field.
+      TypeError: If the format has no such option.
+      FailedPreconditionError: If the library of the format is not installed.
+    """
+    prefix, colon, rest = target.partition(":")
+    if not colon or prefix not in FORMATS or not rest:
+        known = ", ".join(f"{it}:" for it in FORMATS)
+        raise errors.InvalidArgumentError(
+            f"target must begin with a format, one of {known}, got {target!r}"
+        )
+    function, known_options = FORMATS[prefix]
+    if prefix == "lerobot" and "fps" not in options:
+        raise errors.InvalidArgumentError("fps must be given for the format lerobot")
+    for name in options:
+        if name not in known_options:
+            raise TypeError(f"the format {prefix} has no option {name!r}, only {known_options}")
+    whole = (it for it in map(checked, episodes) if it is not None)
+    return function(whole, rest, progress=progress, **options)

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The signatures of tables for items of a dataset."""
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from reverb import specs
+from reverb._recording.item_makers import num_rows
+from reverb._recording.items import Items, Sequences, Transitions
+from reverb._recording.nests import map_nest
+from reverb.datasets.episode import Episode, checked
+from reverb.datasets.table_columns import EPISODE_ID, TableColumns
+
+__all__ = ["signature"]
+
+
+def signature(
+    episode: Episode,
+    items: Items,
+    *,
+    episode_ids: bool = True,
+    leave_out: Collection[str] = (),
+    reward_dtype: Any = np.float32,
+) -> dict[str, Any]:
+    """Returns the signature of a table for the items of a dataset.
+
+    It is that of a recorder, with a column for each info, and `episode_id`.
+
+    Example:
+      >>> from reverb import datasets
+      >>> episode = datasets.Episode(
+      ...     observations=np.zeros((3, 4), np.float32),
+      ...     actions=np.zeros(2, np.int64),
+      ...     rewards=np.ones(2, np.float32),
+      ...     terminated=np.array([False, True]),
+      ...     truncated=np.array([False, False]),
+      ... )
+      >>> datasets.signature(episode, datasets.Transitions())["observation"].shape
+      (4,)
+
+    Args:
+      episode: One episode of the dataset.
+      items: The kind of items.
+      episode_ids: Whether the items have the column `episode_id`, by which imports can go on.
+      leave_out: As in `write`; "infos" for all infos.
+      reward_dtype: Dtype of the rewards; recorders write float32.
+
+    Raises:
+      InvalidArgumentError: If the episode is not whole.
+    """
+    num_rows(items, None)  # Checks the type.
+    whole = checked(episode) or episode
+    columns = TableColumns("", None, items, leave_out)
+    time: list[int | None] = []
+    if isinstance(items, Sequences):
+        time = [None if items.short_episodes == "keep" else items.num_steps]
+    elif not isinstance(items, Transitions):
+        time = [None]
+
+    def spec(name: str, leaf: Any) -> specs.TensorSpec:
+        return specs.TensorSpec((*time, *leaf.shape[1:]), leaf.dtype, name)
+
+    nests = {
+        "observation": whole.observations,
+        "action": whole.actions,
+        "reward": whole.rewards.astype(reward_dtype),
+        "discount": np.zeros(1, np.float32),
+        "next_observation": whole.observations,
+        "terminated": whole.terminated,
+        "truncated": whole.truncated,
+        **columns.infos(whole),
+    }
+    if episode_ids:
+        nests[EPISODE_ID] = np.zeros(1, np.int64)
+    return {
+        name: map_nest(lambda leaf, name=name: spec(name, leaf), nest)
+        for name, nest in nests.items()
+        if name not in columns.left_out
+    }

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sources of episodes by their names, such as `minari:pen/human-v2`."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Protocol
+
+from reverb import errors
+from reverb._recording.checks import check_at_least, check_choice
+from reverb.datasets.episode import Episode, Unfinished, checked
+
+__all__ = ["FORMATS", "Source", "episodes", "open_source"]
+
+
+class Source(Protocol):
+    """A dataset that is open for reading.
+
+    Attributes:
+      name: Name of the source for people.
+      identity: Tells the source from others.
+      num_episodes: Number of episodes; `None`: unknown.
+    """
+
+    name: str
+    identity: str
+    num_episodes: int | None
+
+    def episodes(self, start: int) -> Iterator[Episode]:
+        """Yields the episodes from this number on, not checked."""
+        ...
+
+
+def _npz(name: str, rest: str, **options: Any) -> Source:
+    from reverb.datasets.formats.npz import NpzSource
+
+    return NpzSource(name, rest, **options)
+
+
+def _parquet(name: str, rest: str, **options: Any) -> Source:
+    from reverb.datasets.formats.parquet import ParquetSource
+
+    return ParquetSource(name, rest, **options)
+
+
+def _minari(name: str, rest: str, **options: Any) -> Source:
+    from reverb.datasets.formats.minari import MinariSource
+
+    return MinariSource(name, rest, **options)
+
+
+def _hugging_face(name: str, rest: str, **options: Any) -> Source:
+    from reverb.datasets.formats.hugging_face import HuggingFaceSource
+
+    return HuggingFaceSource(name, rest, **options)
+
+
+def _lerobot(name: str, rest: str, **options: Any) -> Source:
+    from reverb.datasets.formats.lerobot import LeRobotSource
+
+    return LeRobotSource(name, rest, **options)
+
+
+def _rlds(name: str, rest: str, **options: Any) -> Source:
+    from reverb.datasets.formats.rlds import RldsSource
+
+    return RldsSource(name, rest, **options)
+
+
+# Makes a source of its name and what follows the colon. Each imports its format when it is used.
+FORMATS: dict[str, Callable[..., Source]] = {
+    "npz": _npz,
+    "parquet": _parquet,
+    "minari": _minari,
+    "hf": _hugging_face,
+    "rlds": _rlds,
+    "lerobot": _lerobot,
+}
+
+
+def open_source(name: str, **options: Any) -> Source:
+    """Opens a dataset by its name.
+
+    Args:
+      name: As `source` of `episodes`.
+      **options: Options of the format: `leave_out`, and `split` for `hf` and `rlds`.
+
+    Raises:
+      InvalidArgumentError: If no format has this prefix, or if there is no such dataset.
+      FailedPreconditionError: If the format needs a library that is not installed.
+    """
+    prefix, colon, rest = name.partition(":")
+    if not colon or prefix not in FORMATS or not rest:
+        known = ", ".join(f"{it}:" for it in FORMATS)
+        raise errors.InvalidArgumentError(
+            f"source must begin with a format, one of {known}, got {name!r}"
+        )
+    return FORMATS[prefix](name, rest, **options)
+
+
+def episodes(
+    source: str,
+    *,
+    skip: int = 0,
+    limit: int | None = None,
+    unfinished: Unfinished = "error",
+    leave_out: Collection[str] = (),
+    source_id: str | None = None,
+    split: str | None = None,
+) -> Iterator[Episode]:
+    """Reads the episodes of a dataset, one after another.
+
+    The libraries of the formats find and read the data; nothing is downloaded but by them. Memory
+    is that of a few episodes.
+
+    Example:
+      >>> from reverb import datasets
+      >>> datasets.episodes("npz:/no/such/file.npz")
+      Traceback (most recent call last):
+      ...
+      reverb.errors.InvalidArgumentError: npz:/no/such/file.npz: there is no file or directory ...
+
+    Args:
+      source: The format, a colon, and a path or an id: `npz:PATH` and `parquet:PATH` (a file, or a
+        directory of them), `minari:ID_OR_PATH`, `hf:ID_OR_PATH`, `rlds:ID_OR_PATH`,
+        `lerobot:ID_OR_PATH`.
+      skip: Number of episodes to leave out, from the first on.
+      limit: Largest number of episodes; `None`: all.
+      unfinished: Treatment of an episode whose last step is neither terminated nor truncated.
+        "error": an error. "truncate": its last step becomes truncated. "drop": it is left out.
+      leave_out: Names of infos that are not read, for example because they are text.
+      source_id: Identifies the dataset in `Episode.id`; `None`: its id, or its absolute path.
+      split: The split, for `hf:` and `rlds:`; `None`: the only one, or "train".
+
+    Returns:
+      An iterator of episodes. Its length hint (`operator.length_hint`) is their number, or 0 where
+      only reading them all tells.
+
+    Raises:
+      InvalidArgumentError: At once, if an argument is out of its range or there is no such dataset;
+        from the iterator, if an episode is not whole or a field has no numbers. The text names
+        file, episode and field.
+      DataLossError: If a file is damaged.
+      FailedPreconditionError: If the format needs a library that is not installed.
+    """
+    check_at_least(0, "skip", skip)
+    if limit is not None:
+        check_at_least(0, "limit", limit)
+    check_choice("unfinished", unfinished, ("error", "truncate", "drop"))
+    if isinstance(leave_out, str):
+        raise errors.InvalidArgumentError(f"leave_out must be a tuple of names, got {leave_out!r}")
+    options = {} if split is None else {"split": split}
+    opened = open_source(source, leave_out=leave_out, **options)
+    return _Episodes(opened, skip, limit, unfinished, source_id)
+
+
+class _Episodes(Iterator[Episode]):
+    """Checked episodes of a source; its length hint is their number, or 0 if it is unknown."""
+
+    def __init__(
+        self,
+        source: Source,
+        skip: int,
+        limit: int | None,
+        unfinished: Unfinished,
+        source_id: str | None,
+    ) -> None:
+        self._rest = itertools.islice(source.episodes(skip), limit)
+        self._unfinished: Unfinished = unfinished
+        self._source_id = source_id
+        known = 0 if source.num_episodes is None else max(source.num_episodes - skip, 0)
+        self._hint = known if limit is None else min(limit, known or limit)
+
+    def __length_hint__(self) -> int:
+        return self._hint
+
+    def __next__(self) -> Episode:
+        for episode in self._rest:
+            if self._source_id is not None:
+                episode = dataclasses.replace(episode, source=self._source_id)
+            whole = checked(episode, self._unfinished)
+            if whole is not None:
+                return whole
+        raise StopIteration

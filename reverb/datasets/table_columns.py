@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The columns of a table, and what an episode has for them."""
+
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import tree
+
+from reverb import errors, specs
+from reverb._recording.item_columns import COLUMNS
+from reverb._recording.items import Items, Sequences, Transitions
+from reverb.datasets.episode import Episode, leaves
+from reverb.datasets.formats.fields import is_left_out
+
+__all__ = ["EPISODE_ID", "FIELDS", "Leaf", "TableColumns", "info_rows"]
+
+# The column with `Episode.id` in every step.
+EPISODE_ID = "episode_id"
+
+# The field of an episode that a column is made of.
+FIELDS = {
+    "observation": "observations",
+    "next_observation": "observations",
+    "action": "actions",
+    "reward": "rewards",
+    "terminated": "terminated",
+    "truncated": "truncated",
+}
+
+
+class Leaf(NamedTuple):
+    """A column of the rows of an episode: its field, dtype, and shape of a row."""
+
+    column: str
+    field: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+
+class TableColumns:
+    """Decides which columns items get, and checks episodes against a table.
+
+    Attributes:
+      left_out: The columns of `COLUMNS` that items do not have.
+      reward_dtype: Dtype of the column `reward`.
+      has_ids: Whether items have the column `episode_id`.
+
+    Args:
+      table: Name of the table.
+      signature: Its signature; `None`: it takes any items.
+      items: The kind of items.
+      episode_ids: Whether items have the column `episode_id`; `None`: if the signature has it.
+      leave_out: Fields that are left out on purpose: columns of items, names of infos, or "infos"
+        for all infos that the table has no column for.
+    """
+
+    def __init__(
+        self,
+        table: str,
+        signature: Any,
+        items: Items,
+        leave_out: Collection[str],
+        episode_ids: bool | None = None,
+    ) -> None:
+        if isinstance(leave_out, str):
+            raise errors.InvalidArgumentError(
+                f"leave_out must be a tuple of names, got {leave_out!r}"
+            )
+        self._table = table
+        self._items = items
+        self._leave_out = frozenset(leave_out)
+        self.left_out = [name for name in COLUMNS if name in self._leave_out]
+        self._specs: dict[str, specs.TensorSpec | None] | None = None
+        if signature is not None:
+            self._specs = {
+                "/".join(map(str, path)): None if leaf is None else specs.as_spec(leaf)
+                for path, leaf in tree.flatten_with_path(signature)
+            }
+        self.has_ids = EPISODE_ID in (self._specs or ()) if episode_ids is None else episode_ids
+        spec = (self._specs or {}).get("reward")
+        self.reward_dtype = np.dtype(np.float32) if spec is None else np.dtype(spec.dtype)
+        # The leaves of the first episode.
+        self._leaves: list[Leaf] | None = None
+
+    @property
+    def id_column(self) -> str | int:
+        """The name of the column `episode_id`, or its position if columns have no names.
+
+        Positions are known after the first `check`.
+        """
+        if self._specs is not None:
+            return EPISODE_ID
+        infos = [leaf.column for leaf in self._leaves or () if leaf.field.startswith("infos/")]
+        keys = [
+            leaf.column if leaf.column in infos else leaf.column.partition("/")[0]
+            for leaf in self._leaves or ()
+        ]
+        return sum(key < EPISODE_ID for key in keys)
+
+    def infos(self, episode: Episode) -> dict[str, np.ndarray]:
+        """The infos that become columns, flat, `[T + 1, ...]` or `[T, ...]`."""
+        return {
+            path.partition("/")[2]: leaf
+            for path, leaf in leaves("infos", episode.infos)
+            if self._takes_info(path.partition("/")[2])
+        }
+
+    def check(self, episode: Episode) -> None:
+        """Checks that the episode has the columns of the table, and those of the first episode.
+
+        Raises:
+          SignatureMismatchError: If not; the text names place, episode and field.
+        """
+        found = list(self._leaves_of(episode))
+        if self._leaves is None:
+            self._check_specs(episode, found)
+            self._leaves = found
+        elif found != self._leaves:
+            self._tell_difference(episode, found, self._leaves)
+
+    def _leaves_of(self, episode: Episode) -> Iterator[Leaf]:
+        for column, field in FIELDS.items():
+            if column in self._leave_out:
+                continue
+            for path, leaf in leaves(field, getattr(episode, field)):
+                name = column + path[len(field) :]
+                dtype = self.reward_dtype if column == "reward" else leaf.dtype
+                yield Leaf(name, path, dtype, leaf.shape[1:])
+        if "discount" not in self._leave_out:
+            yield Leaf("discount", "rewards", np.dtype(np.float32), ())
+        for name, leaf in self.infos(episode).items():
+            yield Leaf(name, f"infos/{name}", leaf.dtype, leaf.shape[1:])
+        if self.has_ids:
+            yield Leaf(EPISODE_ID, "number", np.dtype(np.int64), ())
+
+    def _takes_info(self, name: str) -> bool:
+        if is_left_out(name, self._leave_out):
+            return False
+        return "infos" not in self._leave_out or name in (self._specs or ())
+
+    def _check_specs(self, episode: Episode, found: list[Leaf]) -> None:
+        names = [leaf.column for leaf in found]
+        for leaf in found:
+            if names.count(leaf.column) > 1:
+                raise self._mismatch(
+                    episode, leaf.field, f"two fields are the column {leaf.column}; leave_out one"
+                )
+        if self._specs is None:
+            return
+        for leaf in found:
+            if leaf.column not in self._specs:
+                raise self._mismatch(
+                    episode,
+                    leaf.field,
+                    f"table {self._table} has no column {leaf.column}; it has "
+                    f"{sorted(self._specs)}. leave_out=({leaf.column!r},) leaves the field out",
+                )
+            self._check_spec(episode, leaf, self._specs[leaf.column])
+        for name in self._specs:
+            if name not in names:
+                raise self._mismatch(
+                    episode,
+                    name,
+                    f"table {self._table} has the column {name}, and the episode has nothing for "
+                    f"it; it has {sorted(names)}",
+                )
+
+    def _check_spec(self, episode: Episode, leaf: Leaf, spec: specs.TensorSpec | None) -> None:
+        if spec is None:
+            return
+        if leaf.column == "reward":
+            given = episode.rewards.dtype
+            fits = spec.dtype == given or np.dtype(spec.dtype).kind == "f"
+        else:
+            given, fits = leaf.dtype, spec.dtype == leaf.dtype
+        if not fits:
+            raise self._mismatch(
+                episode,
+                leaf.field,
+                f"has dtype {given}, and column {leaf.column} of table {self._table} has "
+                f"{np.dtype(spec.dtype)}",
+            )
+        if spec.shape is None:
+            return
+        shape = (*self._time(), *leaf.shape)
+        if len(shape) != len(spec.shape) or any(
+            size is not None and wanted is not None and size != wanted
+            for size, wanted in zip(shape, spec.shape, strict=True)
+        ):
+            text = ["T" if size is None else size for size in shape]
+            raise self._mismatch(
+                episode,
+                leaf.field,
+                f"makes a column of shape {text}, and column {leaf.column} of table "
+                f"{self._table} has {list(spec.shape)}",
+            )
+
+    def _time(self) -> list[int | None]:
+        """The dimensions of time of a column."""
+        if isinstance(self._items, Transitions):
+            return []
+        if isinstance(self._items, Sequences) and self._items.short_episodes == "drop":
+            return [self._items.num_steps]
+        return [None]
+
+    def _tell_difference(self, episode: Episode, found: list[Leaf], first: list[Leaf]) -> None:
+        known = {leaf.column: leaf for leaf in first}
+        for leaf in found:
+            other = known.pop(leaf.column, None)
+            if other is None:
+                raise self._mismatch(
+                    episode, leaf.field, "is a field that the episodes before do not have"
+                )
+            if leaf != other:
+                raise self._mismatch(
+                    episode,
+                    leaf.field,
+                    f"has dtype {leaf.dtype} and rows of shape {list(leaf.shape)}, and the "
+                    f"episodes before have {other.dtype} and {list(other.shape)}",
+                )
+        for leaf in known.values():
+            raise self._mismatch(episode, leaf.field, "is missing, and the episodes before have it")
+
+    @staticmethod
+    def _mismatch(episode: Episode, field: str, text: str) -> errors.SignatureMismatchError:
+        return errors.SignatureMismatchError(episode.text(field, text))
+
+
+def info_rows(array: np.ndarray, num_steps: int) -> np.ndarray:
+    """Returns the rows of an info that belong to the outcomes of steps, `[T, ...]`."""
+    return array[len(array) - num_steps :]

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets of RLDS, both ways, by TensorFlow Datasets."""
+
+import operator
+
+import numpy as np
+import pytest
+
+from reverb import command, datasets, errors, testing
+from support import made_episodes
+
+tfds = pytest.importorskip("tensorflow_datasets", reason="it comes with the extra `rlds`")
+pytest.importorskip("tensorflow", reason="it comes with the extra `rlds`")
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+
+DTYPES = ["bool", "float16", "float32", "float64"] + [
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+]
+
+
+def full():
+    return [
+        made_episodes.nested(
+            length,
+            number,
+            end=("terminated", "truncated", "both")[number % 3],
+            rewards=np.arange(length) / 7,
+            infos={"value": np.arange(length), "state": {"x": np.ones((length + 1, 2))}},
+        )
+        for number, length in enumerate(made_episodes.LENGTHS)
+    ]
+
+
+def test_a_round_trip_loses_nothing(tmp_path):
+    episodes = full()
+    source = f"rlds:{tmp_path / 'out'}"
+    assert datasets.save(episodes, source) == len(episodes)
+    found = datasets.episodes(source)
+    assert operator.length_hint(found) == len(episodes)
+    made_episodes.assert_equal(found, episodes)
+    made_episodes.assert_equal(datasets.episodes(source, skip=2, limit=2), episodes[2:4])
+
+
+def test_every_dtype_comes_back(tmp_path):
+    episodes = [made_episodes.every_dtype(5 + number, number, DTYPES) for number in range(2)]
+    datasets.save(episodes, f"rlds:{tmp_path / 'out'}")
+    made_episodes.assert_equal(datasets.episodes(f"rlds:{tmp_path / 'out'}"), episodes)
+
+
+def test_tensorflow_datasets_reads_ours(tmp_path):
+    episodes = full()
+    datasets.save(episodes, f"rlds:{tmp_path / 'out'}", discount=0.5)
+    builder = tfds.builder_from_directory(str(tmp_path / "out"))
+    for example, made in zip(builder.as_dataset("train"), episodes, strict=True):
+        steps = list(tfds.as_numpy(example["steps"]))
+        assert len(steps) == len(made) + 1
+        assert [bool(it["is_first"]) for it in steps] == [True] + [False] * len(made)
+        assert [bool(it["is_last"]) for it in steps] == [False] * len(made) + [True]
+        assert bool(steps[-1]["is_terminal"]) == made.terminated[-1]
+        assert [float(it["reward"]) for it in steps[:-1]] == made.rewards.tolist()
+        assert float(steps[-2]["discount"]) == (0.0 if made.terminated[-1] else 0.5)
+        last = made.observations["numbers"][-1]
+        assert np.array_equal(steps[-1]["observation"]["numbers"], last)
+
+
+def foreign(tmp_path, **more):
+    """A dataset with the fields of RLDS alone."""
+    episodes = made_episodes.episodes()
+
+    def steps(episode):
+        last = np.arange(len(episode) + 1) == len(episode)
+        return {
+            "observation": episode.observations,
+            "action": np.append(episode.actions, 0),
+            "reward": np.append(episode.rewards, 0).astype(np.float32),
+            "discount": np.ones(len(episode) + 1, np.float32),
+            "is_first": np.arange(len(episode) + 1) == 0,
+            "is_last": last,
+            "is_terminal": last & episode.terminated[-1],
+            **{name: value(len(episode) + 1) for name, (_, value) in more.items()},
+        }
+
+    scalar = tfds.features.Scalar
+    features = {
+        "observation": tfds.features.Tensor(shape=(4,), dtype=np.float32),
+        "action": scalar(np.int64),
+        "reward": scalar(np.float32),
+        "discount": scalar(np.float32),
+        **{name: scalar(np.bool_) for name in ("is_first", "is_last", "is_terminal")},
+        **{name: feature for name, (feature, _) in more.items()},
+    }
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="foreign",
+        version="1.0.0",
+        features=tfds.features.FeaturesDict({"steps": tfds.features.Dataset(features)}),
+        split_datasets={"train": [(it.number, {"steps": steps(it)}) for it in episodes]},
+        data_dir=tmp_path,
+        disable_shuffling=True,
+    )
+    return f"rlds:{tmp_path / 'foreign'}", episodes
+
+
+def test_a_dataset_of_others_is_imported(tmp_path):
+    source, episodes = foreign(tmp_path)
+    items = datasets.Transitions()
+    found = list(datasets.episodes(source))
+    made_episodes.assert_equal(found, episodes, skip=("truncated",))
+    # An episode that is not terminal is truncated.
+    assert [it.truncated[-1] for it in found] == [not it.terminated[-1] for it in episodes]
+    with testing.server([made_episodes.table("t", found[0], items)]) as client:
+        where = ["import", source, client.server_address, "--table=t", "--items=transitions"]
+        assert command.main(where) == 0
+        assert client.server_info()["t"].current_size == sum(made_episodes.LENGTHS)
+
+
+class TestErrors:
+    def test_text_is_left_out(self, tmp_path):
+        text = (tfds.features.Text(), lambda rows: ["do it"] * rows)
+        source, episodes = foreign(tmp_path, language_instruction=text)
+        with pytest.raises(errors.InvalidArgumentError, match="field language_instruction: must"):
+            datasets.episodes(source)
+        found = datasets.episodes(source, leave_out=("language_instruction",))
+        made_episodes.assert_equal(found, episodes, skip=("truncated",))
+
+    def test_what_is_no_dataset_of_rlds(self, tmp_path):
+        tfds.dataset_builders.store_as_tfds_dataset(
+            name="other",
+            version="1.0.0",
+            features=tfds.features.FeaturesDict({"x": tfds.features.Scalar(np.int64)}),
+            split_datasets={"train": [(0, {"x": 1})]},
+            data_dir=tmp_path,
+        )
+        with pytest.raises(errors.InvalidArgumentError, match="field steps: is missing"):
+            datasets.episodes(f"rlds:{tmp_path / 'other'}")
+
+    def test_what_is_not_there(self, tmp_path):
+        with pytest.raises(errors.InvalidArgumentError, match=r"0 directories below .* have a"):
+            datasets.episodes(f"rlds:{tmp_path}")
+        with pytest.raises(errors.InvalidArgumentError, match="TensorFlow Datasets cannot open"):
+            datasets.episodes("rlds:none_of_this_name")
+
+    def test_a_truncated_file(self, tmp_path):
+        datasets.save(full(), f"rlds:{tmp_path / 'out'}")
+        (path,) = (tmp_path / "out").glob("*.tfrecord*")
+        path.write_bytes(path.read_bytes()[:-50])
+        found = datasets.episodes(f"rlds:{tmp_path / 'out'}")
+        assert [next(found).number for _ in range(4)] == [0, 1, 2, 3]
+        with pytest.raises(errors.DataLossError, match="out: episode 4 cannot be read"):
+            next(found)
+
+    def test_nothing_is_left_of_a_dataset_that_failed(self, tmp_path):
+        bad = made_episodes.episode(3, 5, actions=np.zeros((3, 2)))
+        with pytest.raises(errors.InvalidArgumentError, match="episode 5: TensorFlow Datasets can"):
+            datasets.save([*made_episodes.episodes(), bad], f"rlds:{tmp_path / 'out'}")
+        assert list(tmp_path.iterdir()) == []
