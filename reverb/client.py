@@ -778,6 +778,9 @@ class Client:
         are not in its number. A group of servers must be complete; otherwise nothing is deleted.
         With several servers behind the address, the call reaches one of them.
 
+        If items may be sampled `max_times_sampled` times, the rate limiter counts samples as taken
+        that only the deleted items allowed. So a queue has room for as many others.
+
         Example:
           >>> client.delete_items("table", where=reverb.Where(priority=(None, 0.1)))
           0

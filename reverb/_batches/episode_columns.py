@@ -47,7 +47,8 @@ class EpisodeColumns:
         packed = [at for at, column in enumerate(self._columns) if isinstance(column, Ragged)]
         if not packed:
             raise InvalidArgumentError(
-                "batch must have packed columns, reverb.Ragged; sample it with ragged='packed'. "
+                "batch must have packed columns, reverb.Ragged; sample it with ragged='packed' by "
+                "Client.sample_batch or reverb.batches, not by a loader of another library. "
                 f"Its columns are {self._shown(self._paths)}"
             )
         first = self._columns[packed[0]]

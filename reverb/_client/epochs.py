@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A reader's place in the epochs of a table whose sampler is `Shuffle`."""
 
+import logging
+
 from reverb._checks.arguments import check_at_least_one
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import ReplayBatch
 
 __all__ = ["Epochs", "check_epochs"]
+
+_logger = logging.getLogger("reverb")
 
 
 def check_epochs(epochs: int | None, drop_last: bool, partial: bool) -> int | None:
@@ -42,6 +46,7 @@ class Epochs:
         """
         self._num_left = number
         self._drop_last = drop_last
+        self._num_kept = 0
         self._present = self.NEW
 
     @property
@@ -56,7 +61,9 @@ class Epochs:
 
     def keeps(self, num_rows: int, batch_size: int) -> bool:
         """Whether a batch with so many rows, of at most `batch_size`, is returned."""
-        return num_rows == batch_size or (num_rows > 0 and not self._drop_last)
+        keeps = num_rows == batch_size or (num_rows > 0 and not self._drop_last)
+        self._num_kept += keeps
+        return keeps
 
     def note(self, batch: ReplayBatch | None) -> bool:
         """Notes the answer to a request, without items or `None` if the epoch is over.
@@ -66,6 +73,11 @@ class Epochs:
         if batch is None or not len(batch.info.key):
             self._num_left -= 1
             self._present += 1
+            if self._drop_last and self.are_over and not self._num_kept:
+                _logger.warning(
+                    "the epochs have ended without a batch: an epoch has fewer items than a batch, "
+                    "and drop_last=True drops them"
+                )
             return True
         # A server that was started again counts its epochs from 0.
         self._present = int(batch.info.epoch[-1])

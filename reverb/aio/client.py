@@ -776,6 +776,9 @@ class Client:
         are not in its number. A group of servers must be complete; otherwise nothing is deleted.
         With several servers behind the address, the call reaches one of them.
 
+        If items may be sampled `max_times_sampled` times, the rate limiter counts samples as taken
+        that only the deleted items allowed. So a queue has room for as many others.
+
         Args:
           table: Name of the table.
           keys: Keys of items, integers `[N]`; as in `update_priorities`. `None`: any.

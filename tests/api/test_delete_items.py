@@ -107,3 +107,43 @@ class TestErrors:
             client.delete_items("table", where=3)
         with pytest.raises(TypeError, match="keys must be integers"):
             client.delete_items("table", [1.5])
+
+
+class TestRateLimiters:
+    """The limiter expects no samples of items that were deleted before they were sampled."""
+
+    DELETES = {
+        "keys": lambda client, keys: client.delete_items("q", keys),
+        "where": lambda client, keys: client.delete_items("q", where=reverb.Where(priority=(1, 1))),
+    }
+
+    @pytest.mark.parametrize("delete", DELETES.values(), ids=DELETES)
+    @pytest.mark.parametrize("make", [reverb.Table.queue, reverb.Table.stack])
+    def test_a_queue_has_room_for_others(self, serve, background, make, delete):
+        client = serve(make("q", 10))
+        for _ in range(3):
+            keys = client.insert_batch([np.arange(10)], {"q": 1.0})["q"]
+            assert delete(client, keys) == 10
+        filling = background(client.insert_batch, [np.arange(10)], {"q": 1.0})
+        filling.result()
+        assert client.server_info()["q"].current_size == 10
+        assert client.sample_batch("q", 10, timeout_ms=0).data[0].shape == (10, 1)
+
+    def test_items_of_several_samples(self, serve, background):
+        """As many samples are taken as the rest of the items allows."""
+        limiter = reverb.rate_limiters.RateLimiter(3.0, 1, 0.0, 12.0)
+        client = serve(testing.table("q", max_times_sampled=3, rate_limiter=limiter))
+        keys = client.insert_batch([np.arange(4)], {"q": 1.0})["q"]
+        client.sample_batch("q", 3)
+        client.delete_items("q", keys[:2])
+        items = client.fetch("q", keys).info
+        left = int((3 - items.times_sampled).sum())
+        info = client.server_info()["q"].rate_limiter_info
+        inserts, samples = info.insert_stats.completed, info.sample_stats.completed
+        assert 3 * inserts - samples == left
+        assert client.sample_batch("q", left, timeout_ms=0).info.key.shape == (left,)
+        background(client.insert_batch, [np.arange(4)], {"q": 1.0}).result()
+
+    def test_other_tables_count_as_before(self, client, table):
+        assert client.delete_items("table", client.keys[:40]) == 40
+        assert table.info.rate_limiter_info.sample_stats.completed == 0

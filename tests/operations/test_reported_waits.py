@@ -115,7 +115,7 @@ CALLS = {
 REASONS = {
     (SAMPLES, False): "0 of 5 items; then sampling starts (min_size_to_sample).",
     # No shard is asked for what it does not have.
-    (SAMPLES, True): "The table has 0 items, and nobody inserts.",
+    (SAMPLES, True): "The table has 0 items, sampling needs 10 more inserts, and nobody inserts.",
     (INSERTS, False): "1 more sample allows the next insert.",
     (INSERTS, True): "1 more sample allows the next insert.",
 }

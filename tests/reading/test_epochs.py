@@ -41,7 +41,7 @@ READERS = pytest.mark.parametrize("read", [reverb.batches, sampler_of])
 @READERS
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize(("items", "size"), [(10, 5), (11, 4), (3, 7), (1, 1)])
-def test_every_item_comes_once_an_epoch(serve, read, items, size, drop_last):
+def test_every_item_comes_once_an_epoch(serve, caplog, read, items, size, drop_last):
     client = serve(table())
     fill(client, items)
     with read(client, "t", size, epochs=3, drop_last=drop_last) as iterator:
@@ -57,6 +57,8 @@ def test_every_item_comes_once_an_epoch(serve, read, items, size, drop_last):
         assert len(set(values)) == len(values) == sum(sizes)
     # Nothing is sampled beyond the last epoch.
     assert times_sampled(client) == [3] * items
+    warnings = [text for text in caplog.messages if "ended without a batch" in text]
+    assert len(warnings) == (not found)
 
 
 @READERS

@@ -457,7 +457,8 @@ def fault(**options):
         (
             {"batch": {"a": np.zeros((2, 7)), "b": np.zeros(2)}},
             "InvalidArgumentError: batch must have packed columns, reverb.Ragged; sample it with "
-            "ragged='packed'. Its columns are 'a', 'b'",
+            "ragged='packed' by Client.sample_batch or reverb.batches, not by a loader of another "
+            "library. Its columns are 'a', 'b'",
         ),
         (
             {"batch": {"a": ragged(range(14)), "b": ragged(range(3), [1, 2])}},

@@ -18,6 +18,7 @@ use reverb_data::diagnosis::State;
 use reverb_data::figures::plural;
 use reverb_data::{Error, ErrorKind, PerProcess, Result};
 use reverb_wire::Calls as _;
+use reverb_wire::convert::table_config::to_rate_limiter;
 use reverb_wire::generated::reverb::{TableStatus, WaitReasonRequest};
 
 use crate::retry::short;
@@ -376,7 +377,16 @@ impl Report {
         // Readers of a group ask no shard that has nothing.
         if matches!(self.what, WaitFor::Samples(_)) && told.state == State::Idle.name() {
             let items = plural(table.num_items, "item", "items");
-            return format!("The table has {items}, and nobody inserts.");
+            let missing = table.limiter.map_or(0.0, |limiter| {
+                to_rate_limiter(&limiter).missing_inserts(table.num_items, table.cursor)
+            });
+            let needs = match missing as i64 {
+                0 => String::new(),
+                missing => {
+                    format!(" sampling needs {},", plural(missing, "more insert", "more inserts"))
+                }
+            };
+            return format!("The table has {items},{needs} and nobody inserts.");
         }
         told.sentence
     }

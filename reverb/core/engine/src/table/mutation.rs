@@ -53,6 +53,9 @@ impl Table {
     /// Deletes the items with these keys that fulfil a condition. Unknown keys are ignored. Returns
     /// the number of deleted items. Handles a thousand keys under one lock.
     ///
+    /// The limiter counts samples as taken that only these items allowed; after [`Self::mutate`],
+    /// as in dm-reverb, it does not.
+    ///
     /// # Errors
     ///
     /// `Cancelled` if the table is closed; items may have been deleted before.
@@ -69,6 +72,7 @@ impl Table {
                 keys.iter().filter(delete).count()
             })?;
         }
+        self.count_impossible_samples()?;
         Ok(num_deleted)
     }
 
@@ -96,6 +100,13 @@ impl Table {
                 keys.iter().filter(|&&key| state.delete(key)).count()
             })?;
         }
+        self.count_impossible_samples()?;
         Ok(num_deleted)
+    }
+
+    fn count_impossible_samples(&self) -> Result<()> {
+        self.operate(Activity::Running, |shared, _| {
+            shared.state.count_impossible_samples(shared.config.max_times_sampled);
+        })
     }
 }

@@ -78,17 +78,32 @@ impl TableState {
         while is_too_large(self) && self.len() > end && self.evict(Removal::Shrunk) {}
         self.limit_to_what_is_there(config);
         let is_done = !is_too_large(self) || self.len() == 0;
-        if is_done && config.max_times_sampled > 0 {
-            // Removed items, and items that may be sampled less often now, leave samples that are
-            // allowed but impossible.
-            let limit = i64::from(config.max_times_sampled);
-            let items = self.contents.items.in_entries(0..self.contents.items.num_entries());
-            // Every item allows at least one more sample, with which it leaves.
-            let left = items.map(|(_, item)| (limit - i64::from(item.times_sampled())).max(1));
-            let left = left.sum();
-            self.limiter.limit_to(left);
+        if is_done {
+            // Removed items, and items that may be sampled less often now.
+            self.count_impossible_samples(config.max_times_sampled);
         }
         is_done
+    }
+
+    /// Counts samples as taken that the limiter allows and no item does, because items are gone that
+    /// were not sampled as often as they may be. Otherwise inserts would wait for these samples for
+    /// ever.
+    ///
+    /// Walks through all items, unless they are sampled once.
+    pub(in crate::table) fn count_impossible_samples(&mut self, max_times_sampled: i32) {
+        if self.limiter.bounds().min_diff <= -f64::MAX {
+            return;
+        }
+        let left = match i64::from(max_times_sampled) {
+            ..1 => return,
+            1 => self.len() as i64,
+            limit => {
+                let items = self.contents.items.in_entries(0..self.contents.items.num_entries());
+                // Every item allows at least one more sample, with which it leaves.
+                items.map(|(_, item)| (limit - i64::from(item.times_sampled())).max(1)).sum()
+            }
+        };
+        self.limiter.limit_to(left);
     }
 
     /// Sets the limits in force: the settings, or the present size if that is larger.
