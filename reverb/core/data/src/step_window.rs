@@ -66,6 +66,12 @@ impl StepWindow {
         count.saturating_add(self.first_anchor()).saturating_add(after)
     }
 
+    /// For each step of a sampled window, whether it is a step of its item and not padding.
+    pub fn mask(self, sampled: SampledWindow) -> impl Iterator<Item = bool> {
+        let (start, steps) = (i64::from(sampled.start), i64::from(self.steps_of(sampled.count)));
+        (start..start + i64::from(self.num_steps())).map(move |step| (0..steps).contains(&step))
+    }
+
     /// The share of a window in the bytes of an item with this many windows.
     pub fn part_of(&self, bytes: usize, count: u32) -> usize {
         let steps = u64::from(self.steps_of(count).max(1));
@@ -197,6 +203,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn masks_tell_steps_from_padding() {
+        let mask = |pad: u32, (length, before), start, steps| {
+            let (pads_left, pads_right) = (pad & 1 == 1, pad & 2 == 2);
+            let window = StepWindow { length, before, pads_left, pads_right };
+            let sampled = SampledWindow { start, count: window.count(steps) };
+            window.mask(sampled).map(u8::from).collect::<Vec<_>>()
+        };
+        assert_eq!(mask(0, (3, 1), 2, 9), [1, 1, 1, 1]);
+        assert_eq!(mask(1, (3, 2), -2, 3), [0, 0, 1, 1, 1]);
+        assert_eq!(mask(2, (4, 0), 4, 5), [1, 0, 0, 0]);
+        assert_eq!(mask(3, (3, 2), -1, 2), [0, 1, 1, 0, 0]);
     }
 
     #[test]

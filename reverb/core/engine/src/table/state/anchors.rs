@@ -66,10 +66,11 @@ impl TableState {
         } else {
             return;
         };
-        batch.refusal = Some(Error::invalid_argument(format!(
+        let error = Error::invalid_argument(format!(
             "{} {why}. Ask for a shorter window or for padding, or store longer items.",
             self.no_window(window)
-        )));
+        ));
+        batch.refusal = Some(error.without_window());
     }
 
     /// True if an item that may be sampled has a window.
