@@ -120,14 +120,13 @@ impl Error {
         error
     }
 
-    /// Names the column of the message, if it has one, by its path.
+    /// Names the column of the message, if it has one, by its path. A second call changes nothing.
     #[must_use]
     pub fn with_column_of(mut self, names: &ColumnNames) -> Self {
         if let Some(ColumnMark { index, place }) = self.0.column.take()
-            && let Some(path) = names.0.get(index)
             && self.0.message.is_char_boundary(place.end)
         {
-            self.0.message.replace_range(place, &path.to_string());
+            self.0.message.replace_range(place, &names.told(index));
         }
         self
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Step windows: consecutive steps of an item, which a sampler chooses at random.
 
+use crate::column_names::ColumnNames;
 use crate::error::{Error, Result};
 use crate::trajectory::Trajectory;
 
@@ -163,8 +164,9 @@ impl StepCount {
     }
 }
 
-/// Error for an item that has no window because its columns differ; `None` if it is too short.
-pub fn different_lengths(key: u64, trajectory: &Trajectory) -> Option<Error> {
+/// Error for an item that has no window because its columns differ, which have these names; `None`
+/// if it is too short.
+pub fn different_lengths(key: u64, trajectory: &Trajectory, names: &ColumnNames) -> Option<Error> {
     let mut lengths = trajectory
         .columns()
         .enumerate()
@@ -173,8 +175,10 @@ pub fn different_lengths(key: u64, trajectory: &Trajectory) -> Option<Error> {
     let (first, steps) = lengths.next()?;
     let (other, others) = lengths.find(|&(_, it)| it != steps)?;
     Some(Error::invalid_argument(format!(
-        "Columns {first} ({steps} steps) and {other} ({others} steps) of item {key} differ, so no \
-         window can be cut."
+        "Columns {} ({steps} steps) and {} ({others} steps) of item {key} differ, so no window can \
+         be cut.",
+        names.told(first),
+        names.told(other),
     )))
 }
 

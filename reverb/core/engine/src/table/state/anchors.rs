@@ -82,11 +82,12 @@ impl TableState {
     pub(in crate::table) fn no_window(&self, window: StepWindow) -> String {
         let longest = self.contents.step_counts.as_ref().map_or(0, |counts| counts.longest());
         if longest == 0
-            && let Some(error) = self
-                .contents
-                .items
-                .in_entries(0..self.contents.items.num_entries())
-                .find_map(|(_, item)| different_lengths(item.key(), &item.trajectory()))
+            && let Some(error) =
+                self.contents.items.in_entries(0..self.contents.items.num_entries()).find_map(
+                    |(_, item)| {
+                        different_lengths(item.key(), &item.trajectory(), &self.column_names)
+                    },
+                )
         {
             return error.message().to_owned();
         }
@@ -171,7 +172,7 @@ impl TableState {
     /// Error for an item of an ordered sampler.
     pub(super) fn is_short(&self, window: StepWindow, handle: Handle) -> Error {
         let item = self.contents.items.get(handle);
-        different_lengths(item.key(), &item.trajectory()).unwrap_or_else(|| {
+        different_lengths(item.key(), &item.trajectory(), &self.column_names).unwrap_or_else(|| {
             Error::invalid_argument(format!(
                 "Item {}, the next of table {}, has no {}: it has {}. Ask for a shorter window or \
                  for padding, or choose a sampler that draws at random.",
