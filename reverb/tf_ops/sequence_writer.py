@@ -151,8 +151,8 @@ class TFSequenceWriter:
         ):
             if dtype != known_dtype or not shape.is_compatible_with(known_shape):
                 raise SignatureMismatchError(
-                    f"column {_told(label)} must have dtype {known_dtype.name} and shape {known_shape} "
-                    f"for each row, as in the steps before, got dtype {dtype.name} and shape "
+                    f"column {_told(label)} must have dtype {known_dtype.name} and shape "
+                    f"{known_shape} for each row, as in the steps before, got dtype {dtype.name} and shape "
                     f"{shape}"
                 )
 
