@@ -152,8 +152,8 @@ class TFSequenceWriter:
             if dtype != known_dtype or not shape.is_compatible_with(known_shape):
                 raise SignatureMismatchError(
                     f"column {_told(label)} must have dtype {known_dtype.name} and shape "
-                    f"{known_shape} for each row, as in the steps before, got dtype {dtype.name} and shape "
-                    f"{shape}"
+                    f"{known_shape} for each row, as in the steps before, got dtype "
+                    f"{dtype.name} and shape {shape}"
                 )
 
     def _row_shape(self, label: str, tensor: Any) -> Any:

@@ -166,9 +166,7 @@ class TestGroupOfTwo:
 
     @on_both_hosts
     @pytest.mark.parametrize("options", [{}, {"max_times_sampled": 5}], ids=["stays", "leaves"])
-    def test_why_tells_of_a_wait_for_a_window(
-        self, make, options, background, until, capsys
-    ):
+    def test_why_tells_of_a_wait_for_a_window(self, make, options, background, until, capsys):
         client, shards = make(**options)
         for shard, length in zip(shards, (20, 30), strict=True):
             shard.insert_sequence([np.arange(length)], {"t": 1.0})

@@ -49,9 +49,6 @@ impl StepWindow {
 
     /// Number of windows in an item of `steps` steps, one for each anchor.
     pub fn count(&self, steps: u32) -> u32 {
-        if steps == 0 {
-            return 0;
-        }
         let end = if self.pads_right { steps } else { (steps + 1).saturating_sub(self.length) };
         end.saturating_sub(self.first_anchor())
     }
@@ -185,6 +182,10 @@ pub fn different_lengths(key: u64, trajectory: &Trajectory, names: &ColumnNames)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chunk::{ChunkBuilder, SequenceRange};
+    use crate::dtype::DType;
+    use crate::tensor::{Shape, Tensor, TensorData};
+    use crate::trajectory::TrajectoryBuilder;
 
     #[test]
     fn windows_are_counted_as_by_enumeration() {
@@ -228,6 +229,7 @@ mod tests {
         let window =
             |length, before| StepWindow { length, before, pads_left: false, pads_right: false };
         assert!(window(1, 65_535).validate().is_ok());
+        assert!(window(2, 65_535).validate().is_err());
         let text = window(0, 1).validate().unwrap_err();
         assert_eq!(text.message(), "window.length must be at least 1, got 0.");
         let text = window(u32::MAX, u32::MAX).validate().unwrap_err();
@@ -241,5 +243,42 @@ mod tests {
             assert!(text.message().contains("within [-2, 4)"), "{text}");
         }
         assert!(check(&[span(0, 1), span(0, 1)]).unwrap_err().message().contains("must increase"));
+    }
+
+    #[test]
+    fn a_window_has_its_share_of_the_bytes_of_its_item() {
+        let part = |length, before, pads, steps| {
+            let window = StepWindow { length, before, pads_left: pads, pads_right: pads };
+            window.part_of(1_000, window.count(steps))
+        };
+        assert_eq!(part(5, 0, false, 20), 250);
+        assert_eq!(part(3, 2, true, 20), 250);
+        assert_eq!(part(20, 0, false, 20), 1_000);
+        assert_eq!(part(30, 30, true, 20), 1_000, "padding takes no bytes");
+    }
+
+    #[test]
+    fn steps_are_those_of_columns_with_a_time_axis() {
+        let count = |columns: &[(usize, bool)]| {
+            let mut builder = TrajectoryBuilder::new();
+            let mut chunk = ChunkBuilder::new(false);
+            chunk.push(&Tensor {
+                dtype: DType::UInt8,
+                shape: Shape::from_slice(&[9]),
+                data: TensorData::Bytes(vec![0; 9]),
+            });
+            let chunk = chunk.finish(1, SequenceRange::default());
+            for &(steps, squeeze) in columns {
+                builder.slice(&chunk, 0, 0, steps);
+                builder.end_column(squeeze);
+            }
+            let StepCount { common, longest } = StepCount::of(&builder.finish().unwrap());
+            (common, longest)
+        };
+        assert_eq!(count(&[(3, false), (3, false)]), (3, 3));
+        assert_eq!(count(&[(1, true), (5, false)]), (5, 5));
+        assert_eq!(count(&[(5, false), (3, false), (3, false)]), (0, 5));
+        assert_eq!(count(&[(3, false), (5, false), (3, false)]), (0, 5));
+        assert_eq!(count(&[(1, true)]), (0, 1));
     }
 }
