@@ -92,7 +92,11 @@ fn check_draws(sampler: SelectorConfig, items: &Items, window: StepWindow, round
         for item in &batch.items {
             *counts.entry((item.key, item.window.start)).or_default() += 1;
             assert_eq!(item.window.count, window.count(items[&item.key].0));
-            if sampler == SelectorConfig::UniformOverSteps {
+            if sampler != SelectorConfig::UniformOverSteps {
+                let handle = state.contents.items.find(item.key).unwrap();
+                let of_one_draw = state.contents.sampler.probability_of(handle);
+                assert!((item.probability - of_one_draw).abs() < 1e-12);
+            } else {
                 let each = item.probability / f64::from(item.window.count);
                 assert!((each - 1.0 / expected.len() as f64).abs() < 1e-12);
             }
@@ -239,6 +243,13 @@ fn a_request_waits_for_the_first_window_and_fails_where_none_can_come() {
     know_steps(&mut held);
     let error = sample(&mut held, 1, of_six).into_answer().unwrap_err();
     assert!(error.message().contains("Inserts wait until items were sampled"), "{error}");
+
+    // A request that the limiter holds back is not refused for its window.
+    let rate_limiter = RateLimiterConfig { min_diff: 5.0, ..config(9).rate_limiter };
+    let mut limited = TableState::new(&TableConfig { sampler, rate_limiter, ..config(1) });
+    limited.insert(item_of_length(1, 2, 1.0), 0);
+    know_steps(&mut limited);
+    assert!(!sample(&mut limited, 1, of_six).is_over());
 }
 
 #[test]
@@ -472,4 +483,17 @@ fn a_batch_that_is_taken_back_leaves_all_windows() {
         assert_eq!(state.len(), 5);
         assert_eq!(sample(&mut state, 5, of(window)).items.len(), 5);
     }
+}
+
+/// Items that are taken out for a distinct batch come back with their numbers of steps.
+#[test]
+fn a_distinct_batch_of_items_leaves_their_weights() {
+    let items: Items = (0..5).map(|key| (key, (key as u32 + 2, 9.0))).collect();
+    let mut state = state_of(SelectorConfig::UniformOverSteps, &items);
+    assert_eq!(state.contents.sampler.mass(), Some(20.0));
+    let options = SampleOptions { distinct: true, ..SampleOptions::default() };
+    assert_eq!(sample(&mut state, 5, options).items.len(), 5);
+    assert_eq!(state.contents.sampler.mass(), Some(20.0));
+    let batch = sample(&mut state, 5, SampleOptions::default());
+    assert!(batch.items.iter().all(|it| it.probability == f64::from(items[&it.key].0) / 20.0));
 }
