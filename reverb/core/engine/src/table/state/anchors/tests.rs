@@ -92,13 +92,13 @@ fn check_draws(sampler: SelectorConfig, items: &Items, window: StepWindow, round
         for item in &batch.items {
             *counts.entry((item.key, item.window.start)).or_default() += 1;
             assert_eq!(item.window.count, window.count(items[&item.key].0));
-            if sampler != SelectorConfig::UniformOverSteps {
+            if sampler == SelectorConfig::UniformOverSteps {
+                let each = item.probability / f64::from(item.window.count);
+                assert!((each - 1.0 / expected.len() as f64).abs() < 1e-12);
+            } else {
                 let handle = state.contents.items.find(item.key).unwrap();
                 let of_one_draw = state.contents.sampler.probability_of(handle);
                 assert!((item.probability - of_one_draw).abs() < 1e-12);
-            } else {
-                let each = item.probability / f64::from(item.window.count);
-                assert!((each - 1.0 / expected.len() as f64).abs() < 1e-12);
             }
         }
     }
