@@ -176,7 +176,8 @@ class TestGroupOfTwo:
             return capsys.readouterr().out
 
         # The request goes to each shard as soon as that has a window.
-        for shard, length, longest in ((0, 50, "30"), (1, 80, "50")):
+        places = ((0, 50, "30"), (1, 80, "50"))
+        for shard, length, longest in places[: 1 if options else 2]:
             window = reverb.Window(length)
             call = background(lambda window=window: client.sample_batch("t", 3, window=window))
             text = f"No item of table t has a window of {length} steps; the longest has {longest}."

@@ -224,7 +224,7 @@ impl Member {
         }
     }
 
-    /// An error of a call that this shard alone can answer. If it has stopped for good, nobody should
+    /// Error of a call that this shard alone can answer. If it has stopped for good, nobody should
     /// wait for it, although others of its group go on.
     pub(crate) fn is_needed(&self, error: Error) -> Error {
         if error.is_final() {
