@@ -84,9 +84,10 @@ class SampleInfo(NamedTuple):
 
 
 class WindowInfo(NamedTuple):
-    """State of an item, and the window of its steps that was sampled, in TensorFlow datasets.
+    """State of an item, and the window of its steps that was sampled.
 
-    The first five fields are those of `SampleInfo`. All are tensors; those of a batch have a first
+    The first five fields are those of `SampleInfo`. Fields are Python numbers and a mask of NumPy
+    in `Client.sample`, and tensors in TensorFlow datasets, where those of a batch have a first
     dimension `[B]` more.
 
     Example:
@@ -186,8 +187,8 @@ class ReplaySample(NamedTuple):
       (1, 4) 1.0
 
     Attributes:
-      info: State of the item when it was sampled; `BatchInfo` of a batch, `WindowInfo` of a window
-        in TensorFlow.
+      info: State of the item when it was sampled; `BatchInfo` of a batch, `WindowInfo` of a
+        window.
       data: Columns of the item: a flat list, or a nest like the table's signature.
     """
 

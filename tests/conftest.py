@@ -65,6 +65,7 @@ LONGEST = (
     "adapters/observers/test_observer_faults.py",
     "hostile/test_streams.py",
     "security/test_rotation.py",
+    "reading/test_windows.py",
     "reading/test_scan.py",
     "reading/test_batches_of_the_core.py",
     "with_gymnasium/test_equality.py",

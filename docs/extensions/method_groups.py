@@ -28,6 +28,7 @@ CLIENT = {
         "tables",
         "size",
         "server_info",
+        "capabilities",
         "status",
         "diagnose",
         "checkpoint_status",

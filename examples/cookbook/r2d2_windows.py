@@ -36,8 +36,7 @@ table = reverb.Table(
     },
 )
 
-with reverb.Server([table]) as server:
-    client = reverb.Client(f"localhost:{server.port}")
+with reverb.Server([table]) as server, reverb.Client(f"localhost:{server.port}") as client:
     # The actor, with old weights. `states` are those of new weights, to compare.
     states: list[np.ndarray] = []
     with client.sequence_writer("episodes", None, max_sequence_length=100) as writer:
@@ -65,8 +64,9 @@ with reverb.Server([table]) as server:
                 # Padding leaves the state of an episode's beginning as it is.
                 states.append(np.where(is_there[:, t, None], after, states[t]))
             is_old = batch.window_start > 0  # Else the stored state is that of a new episode.
-            for at, t in enumerate((0, BURN_IN)):
-                errors[at, update] = abs(states[t] - fresh[number[:, t]])[is_old].mean()
+            far = [abs(states[t] - fresh[number[:, t]]) for t in (0, BURN_IN)]
+            errors[:, update] = [it[is_old].mean() for it in far]
+            assert (far[1][~is_old] < 1e-9).all()  # It is fresh, unless padding has changed it.
             learn = np.stack(states[BURN_IN + 2 :], axis=1).reshape(-1, UNITS)
             previous = 2 * seen[:, BURN_IN:-1].ravel() - 1
             products += learn.T @ learn

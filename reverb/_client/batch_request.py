@@ -17,7 +17,7 @@ from reverb._checks.arguments import (
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._client.column_choice import ColumnChoice, check_pad
 from reverb._client.ragged import packed_columns
-from reverb._client.window import Window
+from reverb._client.window import Window, check_window
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import (
@@ -142,8 +142,7 @@ class BatchRequest:
 
     def _cut(self, window: Window, ragged: str) -> None:
         """Checks and stores the window."""
-        if not isinstance(window, Window):
-            raise TypeError(f"window must be a reverb.Window, got {type(window).__name__}")
+        check_window(window)
         if ragged != "error":
             raise InvalidArgumentError(
                 "window is for samples of one length, and ragged for items of different lengths: "

@@ -66,6 +66,28 @@ class Calls:
         answer = self._client.call(*request_of("ServerInfo"), limit)
         return self._signatures.remember(answer)
 
+    def capabilities(self) -> frozenset[str]:
+        """Returns the names of the features that the server has beyond dm-reverb.
+
+        Blocks until the server answers. A feature that is missing raises `UnimplementedError` where
+        it is needed; this call tells it before. The names: `"all_or_nothing"` (batches that are
+        not `partial`), `"chosen_items"` (`fetch`, and `scan` with columns or `where`), `"columns"`,
+        `"distinct"`, `"epochs"`, `"max_priority"`, `"removal_priority"`, `"selectors"`
+        (beyond dm-reverb's), `"windows"`. Newer servers may have more.
+
+        Example:
+          >>> "windows" in client.capabilities()
+          True
+
+        Returns:
+          The names; of a group, those that all its shards have. None of a dm-reverb server.
+
+        Raises:
+          UnavailableError: If no server answers.
+        """
+        answer = self._client.call(*request_of("ServerInfo"))
+        return frozenset(answer_of("ServerInfo", answer).capabilities)
+
     def tables(self) -> list[str]:
         """Returns the names of the tables, in the order of the server.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from reverb._checks.arguments import as_keys, as_rows, check_mapping, check_table
-from reverb._nests.flat import flatten_with_labels
+from reverb._nests.flat import by_label, flatten_with_labels
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import type_name
@@ -55,7 +55,7 @@ def steps_of(
     if sizes or batch_size is None:
         raise InvalidArgumentError(
             "leaves of a batch must all have shape [B, ...], got "
-            f"{[list(leaf.shape) for leaf in leaves]}"
+            f"{by_label(data, [list(leaf.shape) for leaf in leaves])}"
         )
 
     def rows(argument: str, values: Mapping[str, Any]) -> dict[str, Any]:

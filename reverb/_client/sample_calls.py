@@ -9,7 +9,7 @@ from reverb._client.batch_request import BatchRequest, keep_flat_samples
 from reverb._client.batch_sampler import BatchSampler
 from reverb._client.column_choice import ColumnChoice
 from reverb._client.epochs import check_epochs
-from reverb._client.window import Window
+from reverb._client.window import Window, check_items_of_windows
 from reverb.core import native
 from reverb.errors import SignatureMismatchError
 from reverb.replay_sample import ReplayBatch, ReplaySample, keep_samples, rows_of_batch
@@ -36,6 +36,7 @@ class Calls:
         emit_timesteps: Literal[False],
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
+        window: Window | None = None,
     ) -> Iterator[ReplaySample]: ...
 
     @overload
@@ -47,6 +48,7 @@ class Calls:
         emit_timesteps: bool,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
+        window: Window | None = None,
     ) -> Iterator[Any]: ...
 
     def sample(
@@ -57,6 +59,7 @@ class Calls:
         emit_timesteps: bool = True,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
+        window: Window | None = None,
     ) -> Iterator[Any]:
         """Samples items, one at a time.
 
@@ -73,17 +76,22 @@ class Calls:
             table has no signature, the data is a flat list.
           timeout_ms: How long the rate limiter may delay a sample, in milliseconds; `None`: no
             limit; 0: do not wait.
+          window: Samples a random window of each item's steps instead of the whole item, as in
+            `sample_batch`. Needs `emit_timesteps=False`.
 
         Yields:
           `list[ReplaySample]`, one for each of the `T` steps, with leaves `[...]`; or, if
-          `emit_timesteps` is False, one `ReplaySample` with leaves `[T, ...]`.
+          `emit_timesteps` is False, one `ReplaySample` with leaves `[T, ...]`. With a window `T` is
+          `before + length`, and `info` is a `WindowInfo`.
 
         Raises:
           InvalidArgumentError: If `num_samples` is below 1, or if columns of an item differ in
-            length. In the latter case the item is in `error.samples` and counts as sampled.
+            length. In the latter case the item is in `error.samples` and counts as sampled. With
+            `window`, if timesteps are asked for, and as `sample_batch`.
           TableNotFoundError: If there is no such table.
           DeadlineExceededError: After `timeout_ms`.
           UnavailableError: If no server answers.
+          UnimplementedError: With `window`, if the server does not know windows.
         """
 
         def start() -> native.Sampler | None:
@@ -94,8 +102,16 @@ class Calls:
             if number == -1:  # In dm-reverb this yields nothing.
                 return None
             number = check_at_least_one("num_samples", number)
+            if window is not None:
+                check_items_of_windows(window, emit_timesteps)
             nested = self._nested_as_now(table) if unpack_as_table_signature else None
-            return self._client.sampler(table, number, bool(emit_timesteps), timeout_ms, nested)
+            cut = None
+            if window is not None:
+                choice = self._choice(table, None) if window.spans else None
+                cut = window.to_native(choice)
+            return self._client.sampler(
+                table, number, bool(emit_timesteps), timeout_ms, nested, cut
+            )
 
         return self._items(start)
 

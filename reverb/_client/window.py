@@ -10,7 +10,7 @@ from reverb._checks.arguments import check_at_least_one, check_integer, check_no
 from reverb._client.column_choice import ColumnChoice
 from reverb.errors import InvalidArgumentError
 
-__all__ = ["MAX_STEPS", "Window"]
+__all__ = ["MAX_STEPS", "Window", "check_items_of_windows", "check_window"]
 
 # The core has the same.
 MAX_STEPS = 65_536
@@ -167,6 +167,31 @@ def _checked(spans: Mapping[Any, Any], first: int, end: int) -> Any:
                 f"[{first}, {end}), got ({start}, {stop})"
             )
         yield name, (start, stop)
+
+
+def check_window(window: Any) -> None:
+    """Checks the type of an argument `window`.
+
+    Raises:
+      TypeError: If it is no window.
+    """
+    if not isinstance(window, Window):
+        raise TypeError(f"window must be a reverb.Window, got {type(window).__name__}")
+
+
+def check_items_of_windows(window: Any, emit_timesteps: bool) -> None:
+    """Checks the window of `Client.sample`.
+
+    Raises:
+      InvalidArgumentError: If timesteps are asked for: the info and the mask are of the whole
+        window.
+      TypeError: If it is no window.
+    """
+    check_window(window)
+    if emit_timesteps:
+        raise InvalidArgumentError(
+            f"emit_timesteps must be False with a window, got {window} and emit_timesteps=True"
+        )
 
 
 # The public import path.

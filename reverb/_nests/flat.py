@@ -14,7 +14,7 @@ import tree
 
 from reverb._nests.structured_value import is_named_tuple
 
-__all__ = ["fields", "flatten_with_labels", "flatten_with_path"]
+__all__ = ["by_label", "fields", "flatten_with_labels", "flatten_with_path"]
 
 _BUFFERS = (array.array, memoryview, ctypes.Array)
 
@@ -47,6 +47,14 @@ def flatten_with_labels(data: Any) -> tuple[list[str], list[Any]]:
     pairs = flatten_with_path(data)
     labels = ["/".join(str(key) for key in path) for path, _ in pairs]
     return labels, [leaf for _, leaf in pairs]
+
+
+def by_label(data: Any, values: list[Any]) -> Any:
+    """Returns values of the leaves for an error text: a dict by label, or a list without names."""
+    labels, _ = flatten_with_labels(data)
+    if all(label.isdigit() or not label for label in labels):
+        return values
+    return dict(zip(labels, values, strict=True))
 
 
 def _collect(data: Any, path: Path, found: list[tuple[Path, Any]]) -> None:

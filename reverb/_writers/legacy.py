@@ -7,7 +7,7 @@ import sys
 from typing import Any, TypeVar
 
 from reverb._checks.arguments import check_at_least_one, check_item
-from reverb._nests.flat import flatten_with_labels
+from reverb._nests.flat import by_label, flatten_with_labels
 from reverb._writers.leaving import leave
 from reverb.core import native
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
@@ -82,7 +82,7 @@ class Writer:
         if len({len(leaf) for leaf in leaves}) > 1:
             raise InvalidArgumentError(
                 "leaves of a sequence must have the same length, got "
-                f"{[len(leaf) for leaf in leaves]}"
+                f"{by_label(sequence, [len(leaf) for leaf in leaves])}"
             )
         self._writer.append_sequence(leaves, names)
 

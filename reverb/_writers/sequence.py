@@ -223,8 +223,8 @@ class SequenceWriter:
 
 
 def column_label(path: tuple[Any, ...]) -> str:
-    """Name of a column in error texts: its path in the step, joined with `/`."""
-    return "/".join(str(key) for key in path) or "step"
+    """Path of a column in the step, joined with `/`; empty for a step that is no nest."""
+    return "/".join(str(key) for key in path)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,7 +32,7 @@ from reverb._client.epochs import check_epochs
 from reverb._client.rows import keys_of, sequence_of, step_of, steps_of, updates_of
 from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._client.where import Where, condition_of
-from reverb._client.window import Window
+from reverb._client.window import Window, check_items_of_windows
 from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
     UNCHANGED,
@@ -284,6 +284,7 @@ class Client:
         emit_timesteps: Literal[False],
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
+        window: Window | None = None,
     ) -> SampleIterator[ReplaySample]: ...
 
     @overload
@@ -295,6 +296,7 @@ class Client:
         emit_timesteps: bool,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
+        window: Window | None = None,
     ) -> SampleIterator[Any]: ...
 
     def sample(
@@ -305,6 +307,7 @@ class Client:
         emit_timesteps: bool = True,
         unpack_as_table_signature: bool = False,
         timeout_ms: int | None = None,
+        window: Window | None = None,
     ) -> SampleIterator[Any]:
         """Samples items, one at a time.
 
@@ -321,17 +324,22 @@ class Client:
             table has no signature, the data is a flat list.
           timeout_ms: How long the rate limiter may delay a sample, in milliseconds; `None`: no
             limit; 0: do not wait.
+          window: Samples a random window of each item's steps instead of the whole item, as in
+            `sample_batch`. Needs `emit_timesteps=False`.
 
         Yields:
           `list[ReplaySample]`, one for each of the `T` steps, with leaves `[...]`; or, if
-          `emit_timesteps` is False, one `ReplaySample` with leaves `[T, ...]`.
+          `emit_timesteps` is False, one `ReplaySample` with leaves `[T, ...]`. With a window `T` is
+          `before + length`, and `info` is a `WindowInfo`.
 
         Raises:
           InvalidArgumentError: If `num_samples` is below 1, or if columns of an item differ in
-            length. In the latter case the item is in `error.samples` and counts as sampled.
+            length. In the latter case the item is in `error.samples` and counts as sampled. With
+            `window`, if timesteps are asked for, and as `sample_batch`.
           TableNotFoundError: If there is no such table.
           DeadlineExceededError: After `timeout_ms`.
           UnavailableError: If no server answers.
+          UnimplementedError: With `window`, if the server does not know windows.
         """
 
         async def start() -> native.Sampler | None:
@@ -342,8 +350,16 @@ class Client:
             if number == -1:  # In dm-reverb this yields nothing.
                 return None
             number = check_at_least_one("num_samples", number)
+            if window is not None:
+                check_items_of_windows(window, emit_timesteps)
             nested = await self._nested_as_now(table) if unpack_as_table_signature else None
-            return self._client.sampler(table, number, bool(emit_timesteps), timeout_ms, nested)
+            cut = None
+            if window is not None:
+                choice = await self._choice(table, None) if window.spans else None
+                cut = window.to_native(choice)
+            return self._client.sampler(
+                table, number, bool(emit_timesteps), timeout_ms, nested, cut
+            )
 
         return self._items(start)
 
@@ -1015,6 +1031,24 @@ class Client:
         limit = float(timeout_s) if timeout_s is not None and timeout_s > 0 else None
         answer = await self._call(_Core.call, *request_of("ServerInfo"), limit)
         return self._signatures.remember(answer)
+
+    async def capabilities(self) -> frozenset[str]:
+        """Returns the names of the features that the server has beyond dm-reverb.
+
+        Waits until the server answers. A feature that is missing raises `UnimplementedError` where
+        it is needed; this call tells it before. The names: `"all_or_nothing"` (batches that are
+        not `partial`), `"chosen_items"` (`fetch`, and `scan` with columns or `where`), `"columns"`,
+        `"distinct"`, `"epochs"`, `"max_priority"`, `"removal_priority"`, `"selectors"`
+        (beyond dm-reverb's), `"windows"`. Newer servers may have more.
+
+        Returns:
+          The names; of a group, those that all its shards have. None of a dm-reverb server.
+
+        Raises:
+          UnavailableError: If no server answers.
+        """
+        answer = await self._call(_Core.call, *request_of("ServerInfo"))
+        return frozenset(answer_of("ServerInfo", answer).capabilities)
 
     async def tables(self) -> list[str]:
         """Returns the names of the tables, in the order of the server.

@@ -331,8 +331,12 @@ class Client:
         emit_timesteps: bool,
         timeout_ms: int | None,
         unflatten: Callable[[list[Any]], Any] | None,
+        window: tuple[Any, ...] | None = None,
     ) -> Sampler:
-        """Yields a `ReplaySample`, or lists of them with one per timestep."""
+        """Yields a `ReplaySample`, or lists of them with one per timestep.
+
+        The window is that of `reverb.Window.to_native`.
+        """
     def scanner(
         self,
         table: str,

@@ -143,16 +143,17 @@ class TFSequenceWriter:
         expected = [label for label, _, _ in known]
         if labels != expected:
             raise InvalidArgumentError(
-                f"data must have the columns of the steps before, {expected}, got {labels}"
+                f"data must have the columns of the steps before, {list(map(_told, expected))}, "
+                f"got {list(map(_told, labels))}"
             )
         for (label, dtype, shape), (_, known_dtype, known_shape) in zip(
             columns, known, strict=True
         ):
             if dtype != known_dtype or not shape.is_compatible_with(known_shape):
                 raise SignatureMismatchError(
-                    f"column {label} must have dtype {known_dtype.name} and shape {known_shape} "
-                    f"for each row, as in the steps before, got dtype {dtype.name} and shape "
-                    f"{shape}"
+                    f"column {_told(label)} must have dtype {known_dtype.name} and shape "
+                    f"{known_shape} for each row, as in the steps before, got dtype "
+                    f"{dtype.name} and shape {shape}"
                 )
 
     def _row_shape(self, label: str, tensor: Any) -> Any:
@@ -161,7 +162,7 @@ class TFSequenceWriter:
             return tensor.shape
         if tensor.shape.rank == 0 or tensor.shape[0] not in (None, batch_size):
             raise InvalidArgumentError(
-                f"column {label} must have shape [batch_size, ...] with batch_size = "
+                f"column {_told(label)} must have shape [batch_size, ...] with batch_size = "
                 f"{batch_size}, got shape {tensor.shape}"
             )
         return tensor.shape[1:]
@@ -199,6 +200,11 @@ def _eager_order(writer: SequenceWriter, handle: int) -> Any:
             with on_cpu():
                 _eager_orders[writer] = _order_resource(handle)
         return _eager_orders[writer]
+
+
+def _told(label: str) -> str:
+    """Name of a column in an error text."""
+    return label or "step"
 
 
 def _as_tensor(value: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 import tensorflow as tf  # pyright: ignore[reportMissingImports]
 import tree
 
-from reverb._client.window import Window
+from reverb._client.window import Window, check_window
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import SampleInfo, WindowInfo
 
@@ -29,8 +29,7 @@ def checked_window(window: Any) -> Window | None:
     """
     if window is None:
         return None
-    if not isinstance(window, Window):
-        raise TypeError(f"window must be a reverb.Window, got {type(window).__name__}")
+    check_window(window)
     if window.spans:
         raise InvalidArgumentError(
             f"window must have no spans in a TensorFlow dataset, got {window}: take whole windows, "

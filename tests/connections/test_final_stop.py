@@ -21,11 +21,17 @@ HOUR_S = 3600.0
 WAYS = [*HOSTS, "unix", "group", "mapped group"]
 
 
+min_size = reverb.rate_limiters.MinSize
+
+
+def selectors():
+    return reverb.selectors.Uniform(), reverb.selectors.Fifo()
+
+
 def tables(size=1):
     """A table of which nothing can be sampled, and one that takes so many items."""
-    uniform, fifo = reverb.selectors.Uniform(), reverb.selectors.Fifo()
     return [
-        reverb.Table("empty", uniform, fifo, 100, reverb.rate_limiters.MinSize(5)),
+        reverb.Table("empty", *selectors(), 100, min_size(5)),
         reverb.Table.queue("full", size),
     ]
 
@@ -126,6 +132,14 @@ CALLS = {
     "structured": structured,
     "legacy": legacy,
 }
+
+
+def scanned(client):
+    """The items of a scan, or none if a shard does not answer."""
+    try:
+        return list(client.scan("t"))
+    except errors.UnavailableError:
+        return []
 
 
 def check(error):
@@ -263,6 +277,62 @@ def test_one_of_several_servers_of_an_address_is_not_all(start):
     for value in (1.0, 2.0):
         servers[1].localhost_client().insert([value], {"full": 1.0})
     assert sorted(it.result().data[0].item() for it in waiting) == [1.0, 2.0]
+
+
+ENDS = {
+    "sample_batch": lambda client: client.sample_batch("empty", 9),
+    "insert": lambda client: [client.insert([0.0], {"full": 1.0}) for _ in range(9)],
+}
+
+
+@pytest.mark.parametrize("final", [True, False], ids=["final", "plain"])
+@pytest.mark.parametrize("call", ENDS.values(), ids=ENDS)
+@pytest.mark.parametrize("way", ["address", "group"])
+def test_the_last_of_several_servers_ends_the_wait(start, way, call, final):
+    """Whatever is known of those that have stopped before."""
+    servers = [start(*tables()) for _ in range(3)]
+    scheme, host = ("shards:///", "127.1") if way == "group" else ("ipv4:", "127.0.0.1")
+    places = ",".join(f"{host}:{server.port}" for server in servers)
+    client = reverb.Client(scheme + places, connect_timeout_s=HOUR_S)
+
+    def waits(server):
+        table = server.status().tables
+        return table["empty"].sampling.waiting + table["full"].inserting.waiting
+
+    for server in servers:
+        server.localhost_client().insert([0.0], {"full": 1.0, "empty": 1.0})
+    waiting = Background(call, client)
+    while len(servers) > 1:
+        wait_until(lambda: any(map(waits, servers)))
+        servers.pop(0).stop(final=final)
+    wait_until(lambda: waits(servers[0]))
+    servers[0].stop(final=True)
+    with pytest.raises(errors.UnavailableError) as caught:
+        waiting.result()
+    check(caught.value)
+    with pytest.raises(errors.UnavailableError) as caught:
+        Background(client.server_info).result()
+    check(caught.value)
+
+
+def test_nobody_waits_for_the_items_of_a_shard_that_has_ended(start):
+    """A scan and a fetch need all shards that have their items."""
+    servers = [start(reverb.Table("t", *selectors(), 100, min_size(1))) for _ in range(2)]
+    places = ",".join(f"127.1:{server.port}" for server in servers)
+    client = reverb.Client(f"shards:///{places}", connect_timeout_s=HOUR_S)
+    for server in servers:
+        server.localhost_client().insert_batch([np.arange(9)], {"t": 1.0})
+    keys = [sample.info.key for sample in client.scan("t")]
+    # From here on the client follows the changes of both.
+    assert len(client.sample_batch("t", 200).info.key) == 200
+    servers[0].stop(final=True)
+    for call in (lambda: list(client.scan("t")), lambda: client.fetch("t", keys)):
+        with pytest.raises(errors.UnavailableError, match=r"shard 0 \(.*\) has stopped for good"):
+            Background(call).result()
+    assert len(client.sample_batch("t", 20).info.key) == 20
+    # Another server in its place ends that.
+    start(reverb.Table("t", *selectors(), 100, min_size(1)), port=servers[0].port)
+    wait_until(lambda: len(scanned(client)) == 9)
 
 
 def test_other_clients_see_a_server_that_is_unavailable(start):

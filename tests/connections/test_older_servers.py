@@ -193,13 +193,22 @@ WINDOW = reverb.Window(3)
         lambda client: next(reverb.batches(client, {"t": 0.5, "u": 0.5}, 2, window=WINDOW)),
         lambda client: next(client.batches("t", 2, window=WINDOW, transform=lambda it: it)),
         lambda client: next(client.batches("t", 2, window=WINDOW, end_after_ms=1_000)),
+        lambda client: next(client.sample("t", 2, emit_timesteps=False, window=WINDOW)),
     ],
-    ids=["batch", "sampler", "core", "mixture", "thread", "end"],
+    ids=["batch", "sampler", "core", "mixture", "thread", "end", "items"],
 )
 def test_windows(server, client, read):
     """Such a server would send whole items."""
     with pytest.raises(UnimplementedError, match=r"\(dm-reverb, or older\) does not know windows;"):
         read(client)
+
+
+def test_a_program_can_ask_before(server, client):
+    assert client.capabilities() == frozenset()
+    with testing.server([testing.table("t")]) as new:
+        known = new.capabilities()
+        assert {"windows", "distinct", "chosen_items"} <= known
+        assert reverb.Client(f"shards:///{new.server_address}").capabilities() == known
 
 
 @pytest.mark.parametrize("options", [{}, {"transform": lambda it: it}], ids=["core", "thread"])
@@ -210,6 +219,8 @@ def test_windows_of_asyncio_programs(server, options):
                 await client.sample_batch("t", 2, window=WINDOW)
             with refused(server, "windows"):
                 await anext(client.batch_sampler("t", 2, window=WINDOW))
+            with refused(server, "windows"):
+                await anext(client.sample("t", 2, emit_timesteps=False, window=WINDOW))
             text = "does not know windows; start reverb_server"
             async with client.batches("t", 2, window=WINDOW, **options) as batches:
                 with pytest.raises(UnimplementedError, match=text):

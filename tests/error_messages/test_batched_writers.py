@@ -162,6 +162,16 @@ BATCHED_WRITER = {
         errors.InvalidArgumentError,
         "trajectory column 1 is empty; every column needs at least one step",
     ),
+    "an item of a column without steps that has a name": (
+        batched(
+            lambda w: w.create_items(
+                "table", 1.0, {"x": w.history["a"][-1], "y": w.history["a"][[]]}
+            ),
+            ROWS,
+        ),
+        errors.InvalidArgumentError,
+        "trajectory column y is empty; every column needs at least one step",
+    ),
     "numpy of no step": (
         batched(lambda w: w.history["a"][[]].numpy(), ROWS),
         errors.InvalidArgumentError,

@@ -122,6 +122,11 @@ INSERT = {
         errors.InvalidArgumentError,
         "leaves of a batch must all have shape [B, ...], got [[2], [3]]",
     ),
+    "a ragged batch of columns with names": (
+        lambda c: c.insert_batch({"x": np.zeros(2), "y": {"z": np.zeros((3, 1))}}, {"table": 1.0}),
+        errors.InvalidArgumentError,
+        "leaves of a batch must all have shape [B, ...], got {'x': [2], 'y/z': [3, 1]}",
+    ),
     "a batch of a scalar": (
         lambda c: c.insert_batch([1.0], {"table": 1.0}),
         errors.InvalidArgumentError,

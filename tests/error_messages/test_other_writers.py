@@ -126,6 +126,11 @@ LEGACY_WRITER = {
         errors.InvalidArgumentError,
         "leaves of a sequence must have the same length, got [2, 3]",
     ),
+    "a ragged sequence of columns with names": (
+        legacy(lambda w: w.append_sequence({"x": np.zeros(2), "y": np.zeros(3)})),
+        errors.InvalidArgumentError,
+        "leaves of a sequence must have the same length, got {'x': 2, 'y': 3}",
+    ),
     "close of a closed writer": (
         legacy(lambda w: closed(w).close()),
         errors.InvalidArgumentError,

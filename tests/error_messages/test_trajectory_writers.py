@@ -158,6 +158,16 @@ TRAJECTORY_WRITER = {
         errors.InvalidArgumentError,
         "trajectory column 1 is empty; every column needs at least one step",
     ),
+    "an item with an empty column that has a name": (
+        writing(
+            lambda w: w.create_item(
+                "table", 1.0, {"x": w.history["a"][:], "y": {"z": w.history["b"][5:]}}
+            ),
+            B,
+        ),
+        errors.InvalidArgumentError,
+        "trajectory column y/z is empty; every column needs at least one step",
+    ),
     "an item of expired values": (
         writing(lambda w: item(w, expired_column(w)), A, refs=1),
         errors.InvalidArgumentError,

@@ -105,13 +105,41 @@ def test_without_a_signature_the_position_is_that_in_the_table(serve):
         client.sample_batch("table", 2, columns=[2], squeeze=True)
 
 
-def test_a_queue_counts_the_columns_of_the_table(serve):
+@pytest.mark.parametrize("options", [{}, {"distinct": True}], ids=["", "distinct"])
+@pytest.mark.parametrize("columns", [None, COLUMNS], ids=["all", "chosen"])
+def test_a_queue_names_the_columns_of_the_table(serve, columns, options):
     client = serve(table(signature=SIGNATURE, max_times_sampled=1))
     fill(client, *LENGTHS)
     # The server checks the items before it takes them, with all columns.
-    with pytest.raises(errors.InvalidArgumentError, match="but column 2 is uint8"):
-        client.sample_batch("table", 2, columns=COLUMNS)
+    with pytest.raises(errors.InvalidArgumentError, match="but column obs/image is uint8"):
+        client.sample_batch("table", 2, columns=columns, **options)
     assert client.size("table") == 2
+
+
+def test_a_queue_without_a_signature_counts_its_columns(serve):
+    """Also those that are not chosen. The name of a chosen one stood for another one."""
+    client = serve(table(max_times_sampled=1))
+    for length in (1, 2):
+        fill(client, [np.zeros(length), np.zeros(3), np.zeros(3)])
+    for columns in (None, [1], [1, 2]):
+        with pytest.raises(errors.InvalidArgumentError, match="but column 0 is double"):
+            client.sample_batch("table", 2, columns=columns)
+    assert client.size("table") == 2
+
+
+def test_columns_without_a_common_window_are_named(serve):
+    client = serve(table(signature=SIGNATURE, sampler=reverb.selectors.Uniform(), max_size=1))
+    fill(client, item(2))
+    text = r"Columns a \(3 steps\) and obs/flat \(1 steps\) of item"
+    with pytest.raises(errors.InvalidArgumentError, match=text):
+        client.sample_batch("table", 1, window=reverb.Window(1))
+
+
+def test_a_column_without_a_path_keeps_its_position(serve):
+    client = serve(table(signature=TensorSpec([None], np.int64), max_times_sampled=1))
+    fill(client, np.arange(1), np.arange(2))
+    with pytest.raises(errors.InvalidArgumentError, match="but column 0 is int64"):
+        client.sample_batch("table", 2)
 
 
 def test_a_group(start):

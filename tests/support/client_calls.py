@@ -7,6 +7,7 @@ import reverb
 
 CALLS = {
     "server_info": lambda client: client.server_info(),
+    "capabilities": lambda client: client.capabilities(),
     "tables": lambda client: client.tables(),
     "size": lambda client: client.size("table"),
     "reset": lambda client: client.reset("table"),

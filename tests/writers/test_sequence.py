@@ -373,3 +373,31 @@ def test_a_column_may_be_named_step(serve):
             writer.append({"action": np.int64(7), "step": np.int64(step)})
     (sample,) = client.sample("t", emit_timesteps=False, unpack_as_table_signature=True)
     assert sample.data["step"].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_the_only_column_may_be_named_step(serve, batch_size):
+    """It was taken for a step that is no nest, which fits a signature of any name."""
+    tables = [
+        testing.table(name, signature={name: reverb.specs.TensorSpec([None], np.int64)})
+        for name in ("step", "other")
+    ]
+    client = serve(*tables)
+    value = np.int64(3) if batch_size is None else np.full(batch_size, 3)
+
+    def write(table, step):
+        with client.sequence_writer(table, 1, batch_size=batch_size) as writer:
+            writer.append(step)
+
+    write("step", {"step": value})
+    with pytest.raises(errors.SignatureMismatchError, match=r"\[step\].* has \[other\]"):
+        write("other", {"step": value})
+    # A step that is no nest has no name, and is told of by this one.
+    write("other", value)
+    assert client.size("step") == client.size("other") == (batch_size or 1)
+    with pytest.raises(TypeError, match="Column step: None cannot be stored"):
+        write("other", None)
+    with client.sequence_writer("other", 2) as writer:
+        writer.append(np.int64(1))
+        with pytest.raises(errors.InvalidArgumentError, match="but column step is missing"):
+            writer.append({"step": np.int64(1)})

@@ -77,22 +77,11 @@ class RemoteTable:
           UnavailableError: If no server answers.
         """
         if self._knows_windows is None:
-            self._knows_windows = self._asked_for_windows()
+            self._knows_windows = "windows" in self.client.capabilities()
         try:
             return reverb.Window(num_steps) if self._knows_windows else None
         except errors.InvalidArgumentError:  # More steps than a window may have.
             return None
-
-    def _asked_for_windows(self) -> bool:
-        # A request that samples nothing: no table has this name.
-        unknown = max(self.client.server_info(), key=len, default="") + "?"
-        try:
-            self.client.sample_batch(unknown, 1, window=reverb.Window(1), timeout_ms=0)
-        except errors.UnimplementedError:
-            return False
-        except (errors.TableNotFoundError, errors.PermissionDeniedError):
-            pass
-        return True
 
     def _info_among(self, tables: dict[str, Any]) -> Any:
         if self.name not in tables:

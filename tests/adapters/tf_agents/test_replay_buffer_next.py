@@ -67,7 +67,7 @@ def varying(client):
 @pytest.fixture
 def client_cuts(monkeypatch):
     """Buffers take the server for one that does not know windows."""
-    monkeypatch.setattr(remote_table.RemoteTable, "_asked_for_windows", lambda table: False)
+    monkeypatch.setattr(reverb.Client, "capabilities", lambda client: frozenset())
 
 
 @pytest.mark.parametrize("batch_size", [None, 1, 5])

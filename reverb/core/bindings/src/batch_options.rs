@@ -87,7 +87,7 @@ impl<'py> FromPyObject<'_, 'py> for BatchForm {
 
 /// Window with its spans: Python's tuple of the length, the number of steps before the anchor,
 /// whether both ends are padded, and for each span its column, start and stop.
-struct Window((StepWindow, Vec<ColumnSpan>));
+pub(crate) struct Window(pub(crate) (StepWindow, Vec<ColumnSpan>));
 
 impl<'py> FromPyObject<'_, 'py> for Window {
     type Error = PyErr;

@@ -466,7 +466,12 @@ impl BatchedTrajectoryWriter {
             })
             .collect();
         let items = items?;
-        let created = py.detach(|| self.core.create_items(table, &items)).or_raise()?;
+        let created = py.detach(|| self.core.create_items(table, &items));
+        let created = created.map_err(|error| match names {
+            Some(names) => error.with_column_of(&names.get().0.in_order(order.as_deref())),
+            None => error,
+        });
+        let created = created.or_raise()?;
         throttle(py, self.core.queue())?;
         Ok(created)
     }

@@ -28,7 +28,7 @@ use reverb_wire::shard::Shard;
 
 use crate::array::{all_values, parse_leaves};
 use crate::batch::{self, BatchAnswer, Lent};
-use crate::batch_options::BatchOptions;
+use crate::batch_options::{BatchOptions, Window};
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
@@ -402,7 +402,7 @@ impl Client {
         Ok(StructuredWriter::new(reverb_client::StructuredWriter::new(&core, configs)))
     }
 
-    #[pyo3(signature = (table, max_samples, emit_timesteps, timeout_ms, unflatten))]
+    #[pyo3(signature = (table, max_samples, emit_timesteps, timeout_ms, unflatten, window=None))]
     fn sampler(
         &self,
         table: &str,
@@ -410,12 +410,16 @@ impl Client {
         emit_timesteps: bool,
         timeout_ms: Option<i64>,
         unflatten: Option<Py<PyAny>>,
+        window: Option<Window>,
     ) -> PyResult<Sampler> {
         let timeout = sample_timeout_ms(timeout_ms).or_raise()?;
         let core = self.core()?;
-        let cursor = SampleCursor::new(&core, table, max_samples, timeout);
-        let cursor = Cursor::Sample(cursor);
-        Ok(Sampler::new(cursor, emit_timesteps, unflatten))
+        let mut cursor = SampleCursor::new(&core, table, max_samples, timeout);
+        if let Some(Window((window, spans))) = &window {
+            cursor = cursor.with_window(*window, spans);
+        }
+        let sampler = Sampler::new(Cursor::Sample(cursor), emit_timesteps, unflatten);
+        Ok(sampler.with_window(window.map(|Window((window, _))| window)))
     }
 
     #[pyo3(signature = (table, columns, condition, with_inserted_at, unflatten))]

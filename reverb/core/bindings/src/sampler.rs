@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use numpy::PyArray1;
 use parking_lot::Mutex;
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyRuntimeError;
@@ -11,7 +12,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyType};
 use reverb_client::{SampleCursor, ScanCursor};
 use reverb_data::item_condition::seconds_of;
-use reverb_data::{DType, Error, Sampled, Shape, Trajectory};
+use reverb_data::{DType, Error, Sampled, SampledWindow, Shape, StepWindow, Trajectory};
 use smallvec::SmallVec;
 
 use crate::array::{column_to_array, single_step_to_array};
@@ -102,6 +103,8 @@ pub(crate) struct Sampler {
     emit_timesteps: bool,
     /// True if each sample is paired with its time of insertion, in seconds since 1970.
     with_inserted_at: bool,
+    /// Window that each sample is.
+    window: Option<StepWindow>,
     unflatten: Option<Py<PyAny>>,
 }
 
@@ -112,12 +115,18 @@ impl Sampler {
             cursor: Arc::new(Local::new(Mutex::new(Some(cursor)))),
             emit_timesteps,
             with_inserted_at: false,
+            window: None,
             unflatten,
         }
     }
 
     pub(crate) fn with_inserted_at(mut self, with: bool) -> Self {
         self.with_inserted_at = with;
+        self
+    }
+
+    pub(crate) fn with_window(mut self, window: Option<StepWindow>) -> Self {
+        self.window = window;
         self
     }
 
@@ -140,7 +149,7 @@ impl Sampler {
         py: Python<'py>,
         sampled: &Sampled,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.convert(py, sampled).map_err(|error| keep_sample(py, error, sampled))
+        self.convert(py, sampled).map_err(|error| self.keep(py, error, sampled))
     }
 
     fn fetch(&self, py: Python<'_>) -> PyResult<Option<Sampled>> {
@@ -155,7 +164,7 @@ impl Sampler {
     }
 
     fn convert<'py>(&self, py: Python<'py>, sampled: &Sampled) -> PyResult<Bound<'py, PyAny>> {
-        let info = sample_info(py, sampled)?;
+        let info = self.info(py, sampled)?;
         let mut room = max_batch_bytes(None);
         if !self.emit_timesteps {
             let sample = self.sample(py, &info, columns(py, &sampled.trajectory, &mut room)?)?;
@@ -203,25 +212,45 @@ impl Sampler {
         };
         replay_sample(py, (info, data))
     }
-}
 
-/// Attaches an item to the exception of its failed conversion.
-fn keep_sample(py: Python<'_>, error: PyErr, sampled: &Sampled) -> PyErr {
-    let flat = || {
-        let columns =
-            PyList::new(py, columns(py, &sampled.trajectory, &mut max_batch_bytes(None))?)?;
-        replay_sample(py, (sample_info(py, sampled)?, columns))
-    };
-    match flat().and_then(|sample| error.value(py).setattr("samples", vec![sample])) {
-        // An item that cannot be decoded is not attached.
-        Ok(()) | Err(_) => error,
+    /// A `reverb.SampleInfo`, or a `reverb.WindowInfo`.
+    fn info<'py>(&self, py: Python<'py>, sampled: &Sampled) -> PyResult<Bound<'py, PyAny>> {
+        match self.window {
+            Some(window) => window_info(py, sampled, window),
+            None => sample_info(py, sampled),
+        }
+    }
+
+    /// Attaches an item to the exception of its failed conversion.
+    fn keep(&self, py: Python<'_>, error: PyErr, sampled: &Sampled) -> PyErr {
+        let flat = || {
+            let columns =
+                PyList::new(py, columns(py, &sampled.trajectory, &mut max_batch_bytes(None))?)?;
+            replay_sample(py, (self.info(py, sampled)?, columns))
+        };
+        match flat().and_then(|sample| error.value(py).setattr("samples", vec![sample])) {
+            // An item that cannot be decoded is not attached.
+            Ok(()) | Err(_) => error,
+        }
     }
 }
 
-/// Fields of a `reverb.SampleInfo`.
 fn sample_info<'py>(py: Python<'py>, sampled: &Sampled) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
     CLASS.import(py, "reverb.replay_sample", "SampleInfo")?.call1(info(sampled))
+}
+
+fn window_info<'py>(
+    py: Python<'py>,
+    sampled: &Sampled,
+    window: StepWindow,
+) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let (key, probability, table_size, priority, times_sampled) = info(sampled);
+    let SampledWindow { start, count } = sampled.window;
+    let mask = PyArray1::from_vec(py, window.mask(sampled.window).collect());
+    let fields = (key, probability, table_size, priority, times_sampled, start, count, mask);
+    CLASS.import(py, "reverb.replay_sample", "WindowInfo")?.call1(fields)
 }
 
 fn replay_sample<'py>(

@@ -112,10 +112,7 @@ impl SequenceWriter {
         removal_priorities: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<usize> {
         self.core.queue().check().or_raise()?;
-        let label = |i: usize| match labels {
-            Some(labels) => labels[i].clone(),
-            None => self.core.columns().swap_remove(i).label,
-        };
+        let label = |i: usize| self.core.name_of(labels, i);
         let (is_last, priorities) = (parse_mask(is_last)?, parse_priorities(priorities)?);
         let removal = removal_priorities.map(parse_priorities).transpose()?;
         let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());

@@ -149,7 +149,9 @@ impl TrajectoryWriter {
                 ColumnRefs { cells: cells.or_raise()?, squeeze: true }
             });
         }
-        self.core.queue().create_item(table, priority, &columns).or_raise()?;
+        let created = self.core.queue().create_item(table, priority, &columns);
+        let named = |error: Error| error.with_column_of(&names.in_order(order.as_deref()));
+        created.map_err(named).or_raise()?;
         throttle(py, self.core.queue())
     }
 }

@@ -230,9 +230,6 @@ impl Client {
         if epoch.is_some() {
             self.session.require(&[Capability::Epochs]).await?;
         }
-        if window.is_some() {
-            self.session.require(&[Capability::Windows]).await?;
-        }
         if !columns.is_empty() {
             selects = !self.session.capabilities().await?.has(Capability::Columns);
         }

@@ -84,6 +84,21 @@ impl ColumnNames {
         Self(labels.iter().map(|label| ColumnPath::from_label(label.as_ref())).collect())
     }
 
+    /// The names in another order: name `i` is that at `order[i]`.
+    #[must_use]
+    pub fn in_order(&self, order: Option<&[usize]>) -> Self {
+        match order {
+            None => self.clone(),
+            Some(order) => Self(order.iter().filter_map(|&at| self.0.get(at).cloned()).collect()),
+        }
+    }
+
+    /// Name of the column at a position; the position if it has none.
+    pub fn told(&self, index: usize) -> String {
+        let name = self.0.get(index).map(ToString::to_string);
+        name.filter(|name| !name.is_empty()).unwrap_or_else(|| index.to_string())
+    }
+
     /// Compares the names with those of a signature.
     pub fn order_in(&self, signature: &Signature) -> ColumnOrder {
         let wanted = || signature.0.iter().map(|spec| &spec.path);

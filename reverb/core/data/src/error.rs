@@ -70,6 +70,7 @@ struct Inner {
     limit: Option<&'static str>,
     is_lasting: bool,
     is_final: bool,
+    is_no_window: bool,
     column: Option<ColumnMark>,
 }
 
@@ -99,6 +100,7 @@ impl Error {
             limit: None,
             is_lasting: false,
             is_final: false,
+            is_no_window: false,
             column: None,
         }))
     }
@@ -118,14 +120,13 @@ impl Error {
         error
     }
 
-    /// Names the column of the message, if it has one, by its path.
+    /// Names the column of the message, if it has one, by its path. A second call changes nothing.
     #[must_use]
     pub fn with_column_of(mut self, names: &ColumnNames) -> Self {
         if let Some(ColumnMark { index, place }) = self.0.column.take()
-            && let Some(path) = names.0.get(index)
             && self.0.message.is_char_boundary(place.end)
         {
-            self.0.message.replace_range(place, &path.to_string());
+            self.0.message.replace_range(place, &names.told(index));
         }
         self
     }
@@ -249,6 +250,13 @@ impl Error {
         self
     }
 
+    /// Marks a refusal, or a timeout, of a table in which no item has the window of the request.
+    #[must_use]
+    pub fn without_window(mut self) -> Self {
+        self.0.is_no_window = true;
+        self
+    }
+
     /// Limit of the server that was exceeded. Only the server knows it; it is not sent.
     pub fn limit(&self) -> Option<&'static str> {
         self.0.limit
@@ -257,6 +265,12 @@ impl Error {
     /// Returns true if the server has said that it does not come back.
     pub fn is_final(&self) -> bool {
         self.0.is_final
+    }
+
+    /// Returns true if no item of the table has the window of the request. Other shards may have
+    /// one.
+    pub fn is_no_window(&self) -> bool {
+        self.0.is_no_window
     }
 
     /// Returns true if the server is gone, for now or for good. Another one may have an answer.

@@ -186,6 +186,22 @@ mod tests {
     use crate::tensor::{Tensor, TensorData};
     use crate::trajectory::TrajectoryBuilder;
 
+    /// An item of steps of `width` numbers in two chunks.
+    fn wide_item(length: usize, width: usize) -> Trajectory {
+        let mut builder = TrajectoryBuilder::new();
+        for (key, steps) in [(1, 1), (2, length - 1)] {
+            let mut chunk = ChunkBuilder::new(false);
+            chunk.push(&Tensor {
+                dtype: DType::Int32,
+                shape: Shape::from_slice(&[steps, width]),
+                data: TensorData::Bytes(vec![0; steps * width * 4]),
+            });
+            builder.slice(&chunk.finish(key, SequenceRange::default()), 0, 0, steps);
+        }
+        builder.end_column(false);
+        builder.finish().unwrap()
+    }
+
     fn item(dtype: DType, length: usize, squeeze: bool) -> Trajectory {
         let mut chunk = ChunkBuilder::new(false);
         chunk.push(&Tensor {
@@ -216,6 +232,20 @@ mod tests {
             step.message().contains("is int32 [1,2] in one and int32 [2] in another"),
             "{step}"
         );
+    }
+
+    #[test]
+    fn windows_can_be_cut_out_of_items_of_any_length() {
+        let of = |item: &Trajectory| ItemSpec::from_trajectory(item).unwrap().of_windows();
+        let spec = of(&item(DType::Int32, 3, false));
+        assert_eq!(spec.check(&item(DType::Int32, 4, false)), Ok(()));
+        assert!(spec.check(&item(DType::Int64, 3, false)).is_err());
+        assert!(spec.check(&item(DType::Int32, 1, true)).is_err());
+        for steps in [3, 5] {
+            let error = spec.check(&wide_item(steps, 4)).unwrap_err();
+            let text = format!("is int32 [3,2] in one and int32 [{steps},4] in another");
+            assert!(error.message().contains(&text), "{error}");
+        }
     }
 
     #[test]

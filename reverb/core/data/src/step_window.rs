@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Step windows: consecutive steps of an item, which a sampler chooses at random.
 
+use crate::column_names::ColumnNames;
 use crate::error::{Error, Result};
 use crate::trajectory::Trajectory;
 
@@ -48,9 +49,6 @@ impl StepWindow {
 
     /// Number of windows in an item of `steps` steps, one for each anchor.
     pub fn count(&self, steps: u32) -> u32 {
-        if steps == 0 {
-            return 0;
-        }
         let end = if self.pads_right { steps } else { (steps + 1).saturating_sub(self.length) };
         end.saturating_sub(self.first_anchor())
     }
@@ -64,6 +62,12 @@ impl StepWindow {
     pub fn steps_of(&self, count: u32) -> u32 {
         let after = if self.pads_right { 0 } else { self.length - 1 };
         count.saturating_add(self.first_anchor()).saturating_add(after)
+    }
+
+    /// For each step of a sampled window, whether it is a step of its item and not padding.
+    pub fn mask(self, sampled: SampledWindow) -> impl Iterator<Item = bool> {
+        let (start, steps) = (i64::from(sampled.start), i64::from(self.steps_of(sampled.count)));
+        (start..start + i64::from(self.num_steps())).map(move |step| (0..steps).contains(&step))
     }
 
     /// The share of a window in the bytes of an item with this many windows.
@@ -157,8 +161,9 @@ impl StepCount {
     }
 }
 
-/// Error for an item that has no window because its columns differ; `None` if it is too short.
-pub fn different_lengths(key: u64, trajectory: &Trajectory) -> Option<Error> {
+/// Error for an item that has no window because its columns differ, which have these names; `None`
+/// if it is too short.
+pub fn different_lengths(key: u64, trajectory: &Trajectory, names: &ColumnNames) -> Option<Error> {
     let mut lengths = trajectory
         .columns()
         .enumerate()
@@ -167,14 +172,20 @@ pub fn different_lengths(key: u64, trajectory: &Trajectory) -> Option<Error> {
     let (first, steps) = lengths.next()?;
     let (other, others) = lengths.find(|&(_, it)| it != steps)?;
     Some(Error::invalid_argument(format!(
-        "Columns {first} ({steps} steps) and {other} ({others} steps) of item {key} differ, so no \
-         window can be cut."
+        "Columns {} ({steps} steps) and {} ({others} steps) of item {key} differ, so no window can \
+         be cut.",
+        names.told(first),
+        names.told(other),
     )))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chunk::{ChunkBuilder, SequenceRange};
+    use crate::dtype::DType;
+    use crate::tensor::{Shape, Tensor, TensorData};
+    use crate::trajectory::TrajectoryBuilder;
 
     #[test]
     fn windows_are_counted_as_by_enumeration() {
@@ -200,10 +211,25 @@ mod tests {
     }
 
     #[test]
+    fn masks_tell_steps_from_padding() {
+        let mask = |pad: u32, (length, before), start, steps| {
+            let (pads_left, pads_right) = (pad & 1 == 1, pad & 2 == 2);
+            let window = StepWindow { length, before, pads_left, pads_right };
+            let sampled = SampledWindow { start, count: window.count(steps) };
+            window.mask(sampled).map(u8::from).collect::<Vec<_>>()
+        };
+        assert_eq!(mask(0, (3, 1), 2, 9), [1, 1, 1, 1]);
+        assert_eq!(mask(1, (3, 2), -2, 3), [0, 0, 1, 1, 1]);
+        assert_eq!(mask(2, (4, 0), 4, 5), [1, 0, 0, 0]);
+        assert_eq!(mask(3, (3, 2), -1, 2), [0, 1, 1, 0, 0]);
+    }
+
+    #[test]
     fn numbers_have_limits() {
         let window =
             |length, before| StepWindow { length, before, pads_left: false, pads_right: false };
         assert!(window(1, 65_535).validate().is_ok());
+        assert!(window(2, 65_535).validate().is_err());
         let text = window(0, 1).validate().unwrap_err();
         assert_eq!(text.message(), "window.length must be at least 1, got 0.");
         let text = window(u32::MAX, u32::MAX).validate().unwrap_err();
@@ -217,5 +243,42 @@ mod tests {
             assert!(text.message().contains("within [-2, 4)"), "{text}");
         }
         assert!(check(&[span(0, 1), span(0, 1)]).unwrap_err().message().contains("must increase"));
+    }
+
+    #[test]
+    fn a_window_has_its_share_of_the_bytes_of_its_item() {
+        let part = |length, before, pads, steps| {
+            let window = StepWindow { length, before, pads_left: pads, pads_right: pads };
+            window.part_of(1_000, window.count(steps))
+        };
+        assert_eq!(part(5, 0, false, 20), 250);
+        assert_eq!(part(3, 2, true, 20), 250);
+        assert_eq!(part(20, 0, false, 20), 1_000);
+        assert_eq!(part(30, 30, true, 20), 1_000, "padding takes no bytes");
+    }
+
+    #[test]
+    fn steps_are_those_of_columns_with_a_time_axis() {
+        let count = |columns: &[(usize, bool)]| {
+            let mut builder = TrajectoryBuilder::new();
+            let mut chunk = ChunkBuilder::new(false);
+            chunk.push(&Tensor {
+                dtype: DType::UInt8,
+                shape: Shape::from_slice(&[9]),
+                data: TensorData::Bytes(vec![0; 9]),
+            });
+            let chunk = chunk.finish(1, SequenceRange::default());
+            for &(steps, squeeze) in columns {
+                builder.slice(&chunk, 0, 0, steps);
+                builder.end_column(squeeze);
+            }
+            let StepCount { common, longest } = StepCount::of(&builder.finish().unwrap());
+            (common, longest)
+        };
+        assert_eq!(count(&[(3, false), (3, false)]), (3, 3));
+        assert_eq!(count(&[(1, true), (5, false)]), (5, 5));
+        assert_eq!(count(&[(5, false), (3, false), (3, false)]), (0, 5));
+        assert_eq!(count(&[(3, false), (5, false), (3, false)]), (0, 5));
+        assert_eq!(count(&[(1, true)]), (0, 1));
     }
 }

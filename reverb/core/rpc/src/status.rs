@@ -15,6 +15,9 @@ pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// Header or trailer of a status `UNAVAILABLE` that tells that the server does not come back.
 const STOPPED_FOR_GOOD: HeaderName = HeaderName::from_static("reverb-stopped-for-good");
 
+/// Header or trailer of a status that tells that no item of the table has the window of a request.
+const NO_WINDOW: HeaderName = HeaderName::from_static("reverb-no-window");
+
 /// dm-reverb's clients refuse header lists of more than 8 KiB, so a longer message is cut.
 const MAX_MESSAGE_BYTES: usize = 4096;
 
@@ -104,12 +107,14 @@ pub struct Status {
     pub message: String,
     /// True if the server has stopped for good. Clients that do not know it read the code alone.
     pub is_final: bool,
+    /// True if no item of the table has the window of the request.
+    pub is_no_window: bool,
 }
 
 impl Status {
     /// The status of a call, with a message for people.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), is_final: false }
+        Self { code, message: message.into(), is_final: false, is_no_window: false }
     }
 
     /// Success.
@@ -133,7 +138,11 @@ impl Status {
             ErrorKind::DataLoss => Code::DataLoss,
             ErrorKind::Internal => Code::Internal,
         };
-        Self { is_final: error.is_final(), ..Self::new(code, error.message()) }
+        Self {
+            is_final: error.is_final(),
+            is_no_window: error.is_no_window(),
+            ..Self::new(code, error.message())
+        }
     }
 
     /// The status as an error, or `None` if the call succeeded.
@@ -165,7 +174,8 @@ impl Status {
             Code::Unavailable => ErrorKind::Unavailable,
             Code::DataLoss => ErrorKind::DataLoss,
         };
-        Some(Error::new(kind, self.message))
+        let error = Error::new(kind, self.message);
+        Some(if self.is_no_window { error.without_window() } else { error })
     }
 
     /// Writes the status into headers or trailers.
@@ -179,6 +189,9 @@ impl Status {
         if self.is_final {
             headers.insert(STOPPED_FOR_GOOD, HeaderValue::from_static("1"));
         }
+        if self.is_no_window {
+            headers.insert(NO_WINDOW, HeaderValue::from_static("1"));
+        }
     }
 
     /// Reads the status from headers or trailers, if they have one.
@@ -187,7 +200,8 @@ impl Status {
         let code = number.and_then(|at: usize| CODES.get(at).copied()).unwrap_or(Code::Unknown);
         let message = headers.get(GRPC_MESSAGE).map(|text| percent_decode(text.as_bytes()));
         let is_final = headers.contains_key(&STOPPED_FOR_GOOD);
-        Some(Self { is_final, ..Self::new(code, message.unwrap_or_default()) })
+        let is_no_window = headers.contains_key(&NO_WINDOW);
+        Some(Self { is_final, is_no_window, ..Self::new(code, message.unwrap_or_default()) })
     }
 
     /// The status for a bare HTTP status: the peer does not speak gRPC.
@@ -273,6 +287,16 @@ mod tests {
         let read = status.into_error().unwrap();
         assert_eq!(read, error);
         assert!(read.is_final() && read.is_gone() && !read.is_transient());
+    }
+
+    #[test]
+    fn a_missing_window_is_told_beside_the_kind_of_the_error() {
+        for error in [Error::invalid_argument("never"), Error::rate_limiter_timeout("not yet")] {
+            let error = error.without_window();
+            let read = round_trip(&Status::from_error(&error)).into_error().unwrap();
+            assert_eq!(read, error);
+            assert!(read.is_no_window() && read.context("shard 3").is_no_window());
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::table_stats::TableStats;
+use crate::transport::of_shard;
 
 /// Time limit for a Unix socket on this machine, which answers at once.
 const SOCKET_PATIENCE: Duration = Duration::from_secs(1);
@@ -221,6 +222,18 @@ impl Member {
             );
             self.look.notify_one();
         }
+    }
+
+    /// Error of a call that this shard alone can answer. If it has stopped for good, nobody should
+    /// wait for it, although others of its group go on.
+    pub(crate) fn is_needed(&self, error: Error) -> Error {
+        if error.is_final() {
+            self.went_down(&error);
+        }
+        if error.is_gone() && self.has_ended() {
+            return Error::unavailable(format!("{} has stopped for good.", self.name())).lasting();
+        }
+        of_shard(error, &self.name())
     }
 
     /// Statistics of a table; created empty on first use.

@@ -9,6 +9,7 @@
 //! Sampling can remove items from a shard, so no shard is asked for more than was requested.
 //! Requests go to the shards that have items, and after a short time to others.
 
+mod parked;
 mod shard_stream;
 mod window_mass;
 
@@ -30,6 +31,7 @@ use crate::plan::{Candidate, Plan};
 use crate::shares::Shares;
 use crate::table_stats::TableStats;
 
+use parked::Parked;
 use shard_stream::{Part, Request, ShardStream};
 
 /// Time that a shard of an ordered table gets before others are asked too.
@@ -39,7 +41,8 @@ const SHARD_PATIENCE: Duration = Duration::from_secs(2);
 /// Time that the first request waits for the masses of all shards.
 const FIRST_NEWS: Duration = Duration::from_secs(1);
 
-type Received = (usize, Box<dyn SampleStream>, Result<Vec<Sampled>>);
+/// Number of a shard, with its stream and answer; without them if the request was withdrawn.
+type Received = (usize, Option<(Box<dyn SampleStream>, Result<Vec<Sampled>>)>);
 
 /// Next step before another request can be divided.
 enum Next {
@@ -70,6 +73,8 @@ pub(crate) struct GroupSampleStream {
     unasked: VecDeque<Request>,
     /// Division of the first of them, kept while streams are opened.
     plan: Option<Plan>,
+    /// A request that waits at one shard for a window that no shard has.
+    parked: Option<Parked>,
     /// Failure of a shard, reported after the answers of the other shards.
     failure: Option<Error>,
 }
@@ -88,6 +93,7 @@ impl GroupSampleStream {
             receiving: FuturesUnordered::new(),
             unasked: VecDeque::new(),
             plan: None,
+            parked: None,
             failure: None,
         }
     }
@@ -125,6 +131,7 @@ impl GroupSampleStream {
         self.view = view;
         self.has_heard = false;
         self.plan = None;
+        self.parked = None;
         Ok(())
     }
 
@@ -182,7 +189,14 @@ impl GroupSampleStream {
                 if let Some(error) = window.and_then(|window| self.no_window(window)) {
                     return Err(error);
                 }
-                return Ok(if self.has_outstanding() { Next::Listen } else { Next::Wait });
+                if self.has_outstanding() {
+                    return Ok(Next::Listen);
+                }
+                self.plan = window.and_then(|window| self.park(request.count, window));
+                if self.plan.is_none() {
+                    return Ok(Next::Wait);
+                }
+                continue;
             };
             let asked = || self.shards.iter().zip(&plan.counts).enumerate();
             // A stream whose answer is pending cannot send a request.
@@ -237,13 +251,15 @@ impl GroupSampleStream {
             .options
             .window
             .is_some_and(|window| !self.shards[i].window_mass(window).is_there());
-        let patience = if self.sampling == GroupSampling::Ordered || is_doubtful {
-            ORDERED_PATIENCE
-        } else {
-            SHARD_PATIENCE
+        let patience = match self.is_parked_at(i) {
+            true if self.can_withdraw() => None,
+            false if self.sampling == GroupSampling::Ordered || is_doubtful => {
+                Some(ORDERED_PATIENCE)
+            }
+            _ => Some(SHARD_PATIENCE),
         };
         let left = request.deadline.map(|it| it.saturating_duration_since(Instant::now()));
-        let timeout = Some(left.map_or(patience, |left| left.min(patience)));
+        let timeout = left.into_iter().chain(patience).min();
         let asked = SampleRequest {
             options: SampleOptions {
                 stacking: request.options.stacking.map(|_| Stacking::new(count)),
@@ -294,14 +310,20 @@ impl GroupSampleStream {
     /// Handles a shard that failed: its parts go to the other shards, in their shares without it.
     fn lost(&mut self, i: usize, error: &Error) {
         self.plan = None;
+        if self.is_parked_at(i) {
+            self.parked = None;
+        }
+        if error.is_gone() {
+            self.shards[i].member.went_down(error);
+        }
+        self.ask_again(i);
+    }
+
+    /// Takes the unanswered parts of requests back from a shard, whose stream has ended.
+    fn ask_again(&mut self, i: usize) {
         let shard = &mut self.shards[i];
         shard.stream = None;
-        if error.is_gone() {
-            shard.member.went_down(error);
-        }
-        for part in std::mem::take(&mut shard.parts) {
-            self.unasked.push_back(part.into_request());
-        }
+        self.unasked.extend(shard.parts.drain(..).map(Part::into_request));
     }
 
     /// Waits until a shard reports an item that can be sampled.
@@ -349,17 +371,25 @@ impl GroupSampleStream {
 
     /// Starts waiting for the answers of all shards with unanswered parts.
     fn listen(&mut self) {
-        for (i, shard) in self.shards.iter_mut().enumerate() {
+        for i in 0..self.shards.len() {
+            let shard = &mut self.shards[i];
             if shard.parts.is_empty() || shard.is_receiving {
                 continue;
             }
-            if let Some(mut stream) = shard.stream.take() {
-                shard.is_receiving = true;
-                self.receiving.push(Box::pin(async move {
+            let Some(mut stream) = shard.stream.take() else { continue };
+            shard.is_receiving = true;
+            let withdrawal = self.withdrawal(i);
+            self.receiving.push(Box::pin(async move {
+                let Some(withdrawn) = withdrawal else {
                     let received = stream.receive().await;
-                    (i, stream, received)
-                }));
-            }
+                    return (i, Some((stream, received)));
+                };
+                tokio::select! {
+                    biased;
+                    received = stream.receive() => (i, Some((stream, received))),
+                    _ = withdrawn => (i, None),
+                }
+            }));
         }
     }
 
@@ -374,7 +404,15 @@ impl GroupSampleStream {
     /// Takes an answer, and returns its items with the probabilities of the group. An error is
     /// reported after the answers of the other shards: their items are already sampled, and may
     /// have been removed.
-    fn take(&mut self, (i, stream, received): Received) -> Vec<Sampled> {
+    fn take(&mut self, (i, answer): Received) -> Vec<Sampled> {
+        if self.is_parked_at(i) {
+            self.parked = None;
+        }
+        let Some((stream, received)) = answer else {
+            self.shards[i].is_receiving = false;
+            self.ask_again(i);
+            return Vec::new();
+        };
         let goes_elsewhere = match &received {
             Ok(_) => false,
             Err(error) => self.goes_elsewhere(i, error),
@@ -420,10 +458,7 @@ impl GroupSampleStream {
             }
             Err(_) if goes_elsewhere => {
                 drop(stream);
-                self.shards[i].stream = None;
-                for part in std::mem::take(&mut self.shards[i].parts) {
-                    self.unasked.push_back(part.into_request());
-                }
+                self.ask_again(i);
                 Vec::new()
             }
             Err(error) if error.kind() == ErrorKind::RateLimiterTimeout => {
@@ -463,7 +498,7 @@ impl GroupSampleStream {
     /// True if a shard has failed because it has no window of a request, which others may have.
     fn goes_elsewhere(&mut self, i: usize, error: &Error) -> bool {
         let shard = &mut self.shards[i];
-        let Some(window) = shard.may_lack_window(error) else { return false };
+        let Some(window) = shard.lacks_window(error) else { return false };
         let is_over = shard.parts.iter().any(Part::is_over);
         if self.sampling == GroupSampling::Ordered || is_over {
             return false;
@@ -512,7 +547,7 @@ impl GroupSampleStream {
                 }
                 continue;
             }
-            let Some(received) = self.receiving.next().await else { continue };
+            let Some(received) = self.next_answer().await else { continue };
             let mut items = self.take(received);
             // Answers of other shards that arrived meanwhile.
             while let Some(Some(received)) = self.receiving.next().now_or_never() {

@@ -36,6 +36,19 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// True unless an item came or left, or settings changed, between these numbers and others.
+    pub fn has_same_items(&self, other: &Self) -> bool {
+        let same = Self {
+            sample_waits: self.sample_waits,
+            insert_waits: self.insert_waits,
+            min_probability: self.min_probability,
+            is_heard: self.is_heard,
+            has_no_foreign_keys: self.has_no_foreign_keys,
+            ..*other
+        };
+        same == *self
+    }
+
     /// Number of samples that the limiter allows now, as far as is known.
     pub fn samples_allowed(&self) -> usize {
         if self.size == 0 || self.size < self.min_size {

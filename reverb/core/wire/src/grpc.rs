@@ -163,4 +163,8 @@ impl Transport for GrpcTransport {
     fn has_several_servers(&self) -> bool {
         self.0.num_servers() > 1
     }
+
+    fn has_ended(&self, error: &Error) -> bool {
+        if self.has_several_servers() { self.0.have_ended() } else { error.is_final() }
+    }
 }

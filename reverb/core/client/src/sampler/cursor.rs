@@ -11,7 +11,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::{ColumnSpan, Error, Result, SampleOptions, Sampled};
+use reverb_data::{ColumnSpan, Error, Result, SampleOptions, Sampled, StepWindow};
+use reverb_wire::Capability;
 use reverb_wire::transport::{SampleRequest, SampleStream};
 
 use crate::client::Client;
@@ -95,6 +96,13 @@ impl SampleCursor {
     pub fn with_columns(mut self, columns: &[u32]) -> Self {
         self.columns = columns.to_vec();
         self
+    }
+
+    /// Requests a window of each item, with only these parts of some columns.
+    #[must_use]
+    pub fn with_window(mut self, window: StepWindow, spans: &[ColumnSpan]) -> Self {
+        self.options.window = Some(window);
+        self.with_spans(spans)
     }
 
     /// Requests only these parts of a window, which the options have.
@@ -237,6 +245,9 @@ impl SampleCursor {
 
     async fn fetch_once(&mut self) -> Result<Vec<Sampled>> {
         if self.stream.is_none() {
+            if self.options.window.is_some() {
+                self.session.require(&[Capability::Windows]).await?;
+            }
             let (stream, was_idle) = self.session.open_sample().await?;
             self.stream = Some(stream);
             self.may_be_stale = was_idle;

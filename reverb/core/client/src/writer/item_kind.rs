@@ -241,15 +241,18 @@ impl ItemColumn {
         item: &mut ItemCells,
     ) -> Result<Self> {
         let Some(first) = cells.clone().next() else {
-            return Err(Error::invalid_argument(format!(
-                "trajectory column {index} is empty; every column needs at least one step"
-            )));
+            return Err(Error::invalid_column(
+                "trajectory column ",
+                index,
+                " is empty; every column needs at least one step",
+            ));
         };
         if squeeze && cells.len() != 1 {
-            return Err(Error::invalid_argument(format!(
-                "trajectory column {index} is squeezed and must have exactly 1 step, got {}",
-                cells.len()
-            )));
+            return Err(Error::invalid_column(
+                "trajectory column ",
+                index,
+                &format!(" is squeezed and must have exactly 1 step, got {}", cells.len()),
+            ));
         }
         if item.blocks.is_empty() {
             item.first = first.index;
@@ -258,11 +261,12 @@ impl ItemColumn {
         let mut runs: SmallVec<[Run; 1]> = SmallVec::new();
         for cell in cells {
             if cell.is_expired() {
-                return Err(Error::invalid_argument(format!(
-                    "trajectory column {index} refers to a step that has expired: only the last \
-                     num_keep_alive_refs steps of the episode can be used. Raise num_keep_alive_refs or create the \
-                     item earlier"
-                )));
+                return Err(Error::invalid_column(
+                    "trajectory column ",
+                    index,
+                    " refers to a step that has expired: only the last num_keep_alive_refs steps of the episode can \
+                     be used. Raise num_keep_alive_refs or create the item earlier",
+                ));
             }
             check_same_spec(index, first, cell)?;
             match runs.last_mut() {
@@ -327,13 +331,14 @@ fn check_same_spec(index: usize, first: Cell<'_>, cell: Cell<'_>) -> Result<()> 
     if is_same(expected, got) {
         return Ok(());
     }
-    Err(Error::invalid_argument(format!(
-        "trajectory column {index} mixes steps of dtype {} and shape {} with steps of dtype {} and shape {}",
+    let told = format!(
+        " mixes steps of dtype {} and shape {} with steps of dtype {} and shape {}",
         expected.dtype.name(),
         shape_text(&expected.shape),
         got.dtype.name(),
         shape_text(&got.shape),
-    )))
+    );
+    Err(Error::invalid_column("trajectory column ", index, &told))
 }
 
 fn dims_match(dims: &[Option<usize>], shape: &[usize]) -> bool {

@@ -181,6 +181,15 @@ impl SequenceWriter {
         self.state.lock().columns.clone()
     }
 
+    /// Name of a column in error texts, of a step with these labels or else of the first step.
+    pub fn name_of(&self, labels: Option<&[String]>, column: usize) -> String {
+        let label = match labels {
+            Some(labels) => labels[column].clone(),
+            None => self.state.lock().columns[column].label.clone(),
+        };
+        Column::told(&label).to_owned()
+    }
+
     /// Number of steps of the current episode, per row.
     pub fn episode_steps(&self) -> Vec<usize> {
         self.state.lock().rows.iter().map(|row| row.steps).collect()
@@ -434,7 +443,7 @@ impl State {
     fn begin(&mut self, columns: Vec<Column>, orders: Vec<Option<ColumnOrder>>) {
         for row in &mut self.rows {
             for column in &columns {
-                row.lane.add_column(&column.label, None);
+                row.lane.add_column(Column::told(&column.label), None);
             }
         }
         (self.columns, self.orders) = (columns, orders);

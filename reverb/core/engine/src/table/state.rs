@@ -19,6 +19,7 @@ mod stacked;
 
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
+use reverb_data::column_names::ColumnNames;
 use reverb_data::{
     Counters, MaxPriority, MemoryConfig, NewItem, ServerAccount, StoredItem, TableAccount,
     TableConfig, Totals, Trajectory, is_max_priority,
@@ -45,6 +46,8 @@ const BLOCK: usize = 32;
 #[derive(Debug)]
 pub(super) struct TableState {
     name: Box<str>,
+    /// Names of the columns of the signature, for errors; none without a signature.
+    column_names: ColumnNames,
     max_size: usize,
     max_times_sampled: i32,
     memory: MemoryConfig,
@@ -80,6 +83,7 @@ impl TableState {
         contents.largest_priority = counters.largest_priority.unwrap_or(f64::NEG_INFINITY);
         Self {
             name: config.name.as_str().into(),
+            column_names: config.signature.as_ref().map(|it| it.flat.names()).unwrap_or_default(),
             max_size: config.max_size as usize,
             max_times_sampled: config.max_times_sampled,
             memory: config.memory,

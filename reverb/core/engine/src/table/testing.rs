@@ -71,16 +71,26 @@ pub(super) fn item(key: u64) -> NewItem {
 
 /// An item of one int64 column `[length]`.
 pub(in crate::table) fn item_of_length(key: u64, length: usize, priority: f64) -> NewItem {
+    item_of_lengths(key, &[length], priority)
+}
+
+/// An item of int64 columns of these lengths, `[length]`, in one chunk.
+pub(in crate::table) fn item_of_lengths(key: u64, lengths: &[usize], priority: f64) -> NewItem {
     let mut chunk = ChunkBuilder::new(false);
-    chunk.push(&Tensor {
-        dtype: DType::Int64,
-        shape: Shape::from_slice(&[length]),
-        data: TensorData::Bytes(vec![0; length * 8]),
-    });
+    for &length in lengths {
+        chunk.push(&Tensor {
+            dtype: DType::Int64,
+            shape: Shape::from_slice(&[length]),
+            data: TensorData::Bytes(vec![0; length * 8]),
+        });
+    }
     let range = SequenceRange { episode_id: key % 3, ..SequenceRange::default() };
+    let chunk = chunk.finish(key, range);
     let mut trajectory = TrajectoryBuilder::new();
-    trajectory.slice(&chunk.finish(key, range), 0, 0, length);
-    trajectory.end_column(false);
+    for (at, &length) in lengths.iter().enumerate() {
+        trajectory.slice(&chunk, at, 0, length);
+        trajectory.end_column(false);
+    }
     let trajectory = trajectory.finish().unwrap();
     NewItem {
         key,

@@ -220,14 +220,16 @@ impl Shared {
                 "Samples of table {table} are paused by {by}; resume_table lets them go on."
             ));
         }
+        let is_no_window = matches!(&why, Some(WaitReason::NoWindow(_)));
         let why = why.map_or("It was changed just now.".to_owned(), |why| why.to_string());
         let inserts = self
             .why_insert_waits()
             .map_or(String::new(), |why| format!(" Inserts cannot go on either: {}.", why.cause()));
-        Error::rate_limiter_timeout(&format!(
+        let error = Error::rate_limiter_timeout(&format!(
             "Table {table}: {why}{inserts} Its rate limiter: {}.",
             self.state.limiter()
-        ))
+        ));
+        if is_no_window { error.without_window() } else { error }
     }
 
     /// True for an insert, and for a sample, that the rate limiter blocks. Called at every

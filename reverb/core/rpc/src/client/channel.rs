@@ -108,6 +108,12 @@ impl Channel {
         self.servers.num_servers()
     }
 
+    /// True if none of several servers is going to answer any more: all are down, as far as is
+    /// known, and one of them has said that it has stopped for good.
+    pub fn have_ended(&self) -> bool {
+        self.servers.have_ended()
+    }
+
     /// Sends one message and waits for the only answer; returns it with the server that gave it.
     ///
     /// With `reaches_one`, a user may expect the call to reach every server: one warning per path
@@ -339,6 +345,11 @@ impl Reply {
 
     fn end(&mut self, mut status: Option<Error>) {
         let open = self.open.take();
+        if let Some(open) = &open
+            && status.as_ref().is_some_and(Error::is_final)
+        {
+            open.liveness().note_stop();
+        }
         if open.is_some_and(|open| open.liveness().is_gone()) {
             status = status.map(|error| match error.kind() {
                 ErrorKind::Unavailable => Error::unavailable(format!(

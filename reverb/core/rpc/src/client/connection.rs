@@ -83,6 +83,9 @@ pub(super) struct Server {
 #[derive(Default)]
 struct State {
     connection: Option<Connection>,
+    /// Liveness of the last connection, which may be lost.
+    last: Option<Arc<Liveness>>,
+    /// Present, perhaps in the past, if the last attempt to connect has failed.
     backoff_until: Option<Instant>,
     tls_failure: Option<TlsFailure>,
 }
@@ -110,6 +113,16 @@ impl Server {
 
     pub(super) fn is_backing_off(&self) -> bool {
         self.state.lock().backoff_until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// True if the server has stopped for good, and nothing has come back at its address.
+    pub(super) fn has_ended(&self) -> bool {
+        self.state.lock().last.as_ref().is_some_and(|last| last.has_stopped())
+    }
+
+    /// True if the server has stopped for good, or could not be reached the last time.
+    pub(super) fn is_down(&self) -> bool {
+        self.has_ended() || self.state.lock().backoff_until.is_some()
     }
 
     pub(super) async fn connection(
@@ -161,6 +174,9 @@ impl Server {
         let connected = connected.map_err(Failure::from);
         let mut state = self.state.lock();
         state.connection = connected.as_ref().ok().cloned();
+        if let Some(connection) = &state.connection {
+            state.last = Some(Arc::clone(&connection.liveness));
+        }
         let failure = connected.as_ref().err();
         state.backoff_until = failure.map(|failure| {
             let is_silent = failure.error.kind() == io::ErrorKind::TimedOut;

@@ -80,6 +80,14 @@ impl Servers {
         self.names.lock().servers.len().max(self.target.servers.len())
     }
 
+    /// True if none of several servers is going to answer any more: all are down, as far as is
+    /// known, and one of them has said that it has stopped for good.
+    pub(super) fn have_ended(&self) -> bool {
+        let servers = Arc::clone(&self.names.lock().servers);
+        servers.iter().all(|server| server.is_down())
+            && servers.iter().any(|server| server.has_ended())
+    }
+
     /// Connection for the next call with this path.
     ///
     /// # Errors

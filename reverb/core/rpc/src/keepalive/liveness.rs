@@ -21,6 +21,7 @@ pub struct Liveness {
     open_calls: AtomicUsize,
     was_heard: AtomicBool,
     is_gone: AtomicBool,
+    has_stopped: AtomicBool,
 }
 
 impl Liveness {
@@ -45,6 +46,16 @@ impl Liveness {
     /// Returns true if the peer has not answered a PING.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the peer has said that it does not come back.
+    pub fn note_stop(&self) {
+        self.has_stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns true if the peer has said that it does not come back.
+    pub fn has_stopped(&self) -> bool {
+        self.has_stopped.load(Ordering::Relaxed)
     }
 
     /// Counts a call as open until the guard is dropped.

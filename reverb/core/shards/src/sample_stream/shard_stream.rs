@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use reverb_data::{ColumnSpan, Error, ErrorKind, SampleOptions, StepWindow};
+use reverb_data::{ColumnSpan, Error, SampleOptions, StepWindow};
 use reverb_wire::transport::SampleStream;
 
 use crate::member::Member;
@@ -75,15 +75,9 @@ impl ShardStream {
         self.window.insert(known.unwrap_or_else(|| WindowMass::of(window)))
     }
 
-    /// The window of the first part, if an error may mean that the shard lacks it. A request for
-    /// distinct items may also be refused because the shard has too few.
-    pub(super) fn may_lack_window(&self, error: &Error) -> Option<StepWindow> {
-        let SampleOptions { window, distinct, .. } = self.parts.front()?.options;
-        match error.kind() {
-            ErrorKind::RateLimiterTimeout => window,
-            ErrorKind::InvalidArgument if !distinct => window,
-            _ => None,
-        }
+    /// The window of the first part, if the error means that the shard lacks it.
+    pub(super) fn lacks_window(&self, error: &Error) -> Option<StepWindow> {
+        self.parts.front().filter(|_| error.is_no_window())?.options.window
     }
 }
 

@@ -55,7 +55,7 @@ impl WindowMass {
     /// Error of the shard if it has no such window, and its table has not changed since.
     pub(super) fn missing(&self, stats: &Stats) -> Option<&Error> {
         match &self.known {
-            Known::None(then, error) if then == stats => Some(error),
+            Known::None(then, error) if then.has_same_items(stats) => Some(error),
             _ => None,
         }
     }
@@ -96,6 +96,8 @@ mod tests {
         known.is_missing(stats(3, 30.0), Error::rate_limiter_timeout("none"));
         assert_eq!(known.apply(stats(3, 30.0)).mass, Some(0.0));
         assert_eq!(known.apply(stats(4, 40.0)), stats(4, 40.0));
+        let waits = Stats { sample_waits: true, ..stats(3, 30.0) };
+        assert_eq!(known.apply(waits).mass, Some(0.0), "a request that waits changes nothing");
         assert!(!known.is_hopeless(&stats(3, 30.0)));
         known.is_missing(stats(3, 30.0), Error::invalid_argument("never"));
         assert!(known.is_hopeless(&stats(3, 30.0)) && !known.is_hopeless(&stats(4, 30.0)));

@@ -9,9 +9,10 @@ use futures_util::future::try_join_all;
 use reverb_data::{Error, ItemCondition, Result, Sampled};
 use reverb_wire::transport::{BoxFuture, ScanOptions, ScanStream};
 
+use super::scan;
 use super::updates::{first_place, other_places};
-use super::{of_shard, scan};
 use crate::group::{Group, View};
+use crate::member::Member;
 
 /// Opens the first scans, at all shards at once. All must answer: it is not known whether the items
 /// of another one are gone.
@@ -39,8 +40,8 @@ pub(super) async fn open(
     Ok(Box::new(GroupFetch { choice, missing, streams, is_first: true }))
 }
 
-/// Remaining scans, with the names of their shards.
-type Streams = VecDeque<(String, Box<dyn ScanStream>)>;
+/// Remaining scans, with their shards.
+type Streams = VecDeque<(Arc<Member>, Box<dyn ScanStream>)>;
 
 /// Choice of the items and of their columns, at the shards of a group.
 struct Choice {
@@ -77,8 +78,8 @@ impl Choice {
             let options =
                 ScanOptions { columns: &self.columns, condition: self.condition, keys: Some(keys) };
             let opened = async { member.shard()?.open_scan(&self.table, options).await };
-            let stream = opened.await.map_err(|error| of_shard(error, &member.name()))?;
-            Ok::<_, Error>((member.name(), stream))
+            let stream = opened.await.map_err(|error| member.is_needed(error))?;
+            Ok::<_, Error>((Arc::clone(member), stream))
         });
         Ok(try_join_all(opened).await?.into())
     }
@@ -96,8 +97,8 @@ struct GroupFetch {
 impl GroupFetch {
     async fn next_items(&mut self) -> Result<Vec<Sampled>> {
         loop {
-            while let Some((name, stream)) = self.streams.front_mut() {
-                let items = stream.receive().await.map_err(|error| of_shard(error, name))?;
+            while let Some((member, stream)) = self.streams.front_mut() {
+                let items = stream.receive().await.map_err(|error| member.is_needed(error))?;
                 if !items.is_empty() {
                     for item in &items {
                         self.missing.remove(&item.key);

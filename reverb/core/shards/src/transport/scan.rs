@@ -8,8 +8,8 @@ use futures_util::future::try_join_all;
 use reverb_data::{Result, Sampled};
 use reverb_wire::transport::{BoxFuture, ScanOptions, ScanStream};
 
-use super::of_shard;
 use crate::group::View;
+use crate::member::Member;
 
 /// Opens the scan at all shards at once, so that all show nearly the same moment.
 pub(super) async fn open(
@@ -19,20 +19,20 @@ pub(super) async fn open(
 ) -> Result<Box<dyn ScanStream>> {
     let opened = view.members.iter().map(|member| async move {
         let opened = async { member.shard()?.open_scan(table, options).await };
-        let stream = opened.await.map_err(|error| of_shard(error, &member.name()))?;
-        Ok::<_, reverb_data::Error>((member.name(), stream))
+        let stream = opened.await.map_err(|error| member.is_needed(error))?;
+        Ok::<_, reverb_data::Error>((Arc::clone(member), stream))
     });
     Ok(Box::new(GroupScan(try_join_all(opened).await?.into())))
 }
 
-/// Remaining scans, with the names of their shards.
-struct GroupScan(VecDeque<(String, Box<dyn ScanStream>)>);
+/// Remaining scans, with their shards.
+struct GroupScan(VecDeque<(Arc<Member>, Box<dyn ScanStream>)>);
 
 impl ScanStream for GroupScan {
     fn receive(&mut self) -> BoxFuture<'_, Result<Vec<Sampled>>> {
         Box::pin(async {
-            while let Some((name, stream)) = self.0.front_mut() {
-                let items = stream.receive().await.map_err(|error| of_shard(error, name))?;
+            while let Some((member, stream)) = self.0.front_mut() {
+                let items = stream.receive().await.map_err(|error| member.is_needed(error))?;
                 if !items.is_empty() {
                     return Ok(items);
                 }

@@ -13,10 +13,17 @@ use crate::writer::cell::{CellSpec, CellValue};
 /// A column of the steps.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
-    /// Path in the step, joined with `/`.
+    /// Path in the step, joined with `/`; empty if the step is no nest.
     pub label: String,
     /// Type and shape of one value of one row.
     pub spec: CellSpec,
+}
+
+impl Column {
+    /// Name of a column with this label in error texts.
+    pub(super) fn told(label: &str) -> &str {
+        if label.is_empty() { "step" } else { label }
+    }
 }
 
 /// The columns of the first step.
@@ -61,8 +68,9 @@ pub(super) fn check(
         let shape = row_shape(label, value, batch_size)?;
         if value.dtype() != spec.dtype || *shape != *spec.shape {
             return Err(Error::signature_mismatch(format!(
-                "Every step must be like the first: column {label} must have dtype {} and shape {}, got dtype {} and \
+                "Every step must be like the first: column {} must have dtype {} and shape {}, got dtype {} and \
                  shape {}. Nothing was appended; convert the value and append the step again.",
+                Column::told(label),
                 spec.dtype.name(),
                 value_shape_text(&spec.shape, batch_size),
                 value.dtype().name(),
@@ -73,17 +81,9 @@ pub(super) fn check(
     Ok(())
 }
 
-/// Label of the only column of a step that is no nest.
-const WHOLE_STEP: &str = "step";
-
 /// Names of the columns.
 pub(super) fn names(columns: &[Column]) -> Arc<ColumnNames> {
-    let is_no_nest = columns.len() == 1;
-    let label = |column: &Column| match column.label.as_str() {
-        WHOLE_STEP if is_no_nest => String::new(),
-        label => label.to_owned(),
-    };
-    let labels: Vec<String> = columns.iter().map(label).collect();
+    let labels: Vec<&str> = columns.iter().map(|column| &*column.label).collect();
     Arc::new(ColumnNames::from_labels(&labels))
 }
 
@@ -124,8 +124,10 @@ fn check_labels(columns: &[Column], labels: &[String]) -> Result<()> {
     let missing = columns.iter().find(|column| !labels.contains(&column.label));
     let surplus = labels.iter().find(|label| columns.iter().all(|column| column.label != **label));
     let problem = match (missing, surplus) {
-        (Some(missing), _) => format!("column {} is missing", missing.label),
-        (None, Some(surplus)) => format!("the first step had no column {surplus}"),
+        (Some(missing), _) => format!("column {} is missing", Column::told(&missing.label)),
+        (None, Some(surplus)) => {
+            format!("the first step had no column {}", Column::told(surplus))
+        }
         (None, None) => "it has the same columns in another order".to_owned(),
     };
     Err(Error::invalid_argument(format!(
@@ -144,8 +146,9 @@ fn row_shape<'v>(
     match value.shape().split_first() {
         Some((&rows, shape)) if rows == batch_size => Ok(shape),
         _ => Err(Error::invalid_argument(format!(
-            "Column {label} must have shape [batch_size, ...] with batch_size = {batch_size}, got shape {}. Nothing \
+            "Column {} must have shape [batch_size, ...] with batch_size = {batch_size}, got shape {}. Nothing \
              was appended.",
+            Column::told(label),
             shape_text(value.shape()),
         ))),
     }

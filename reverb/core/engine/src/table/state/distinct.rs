@@ -169,7 +169,8 @@ impl TableState {
                 spec = None;
             }
             let trajectory = self.contents.items.get(pick.handle).trajectory();
-            check(&mut spec, &trajectory, options.window.is_some())?;
+            check(&mut spec, &trajectory, options.window.is_some())
+                .map_err(|error| error.with_column_of(&self.column_names))?;
         }
         Ok(())
     }

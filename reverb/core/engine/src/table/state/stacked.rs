@@ -67,7 +67,7 @@ impl TableState {
             {
                 self.contents.sampler.unpick(pick);
                 self.undo(undo, batch);
-                batch.refusal = Some(error);
+                batch.refusal = Some(error.with_column_of(&self.column_names));
                 return;
             }
             undo.taken.push(Taken {
