@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use numpy::PyArray1;
 use parking_lot::Mutex;
-use pyo3::call::PyCallArgs;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyList, PyType};
+use pyo3::types::{PyList, PyTuple, PyType};
 use reverb_client::{SampleCursor, ScanCursor};
 use reverb_data::item_condition::seconds_of;
 use reverb_data::{DType, Error, Sampled, SampledWindow, Shape, StepWindow, Trajectory};
@@ -237,7 +236,7 @@ impl Sampler {
 
 fn sample_info<'py>(py: Python<'py>, sampled: &Sampled) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    CLASS.import(py, "reverb.replay_sample", "SampleInfo")?.call1(info(sampled))
+    named_tuple(CLASS.import(py, "reverb.replay_sample", "SampleInfo")?, info(sampled))
 }
 
 fn window_info<'py>(
@@ -250,15 +249,26 @@ fn window_info<'py>(
     let SampledWindow { start, count } = sampled.window;
     let mask = PyArray1::from_vec(py, window.mask(sampled.window).collect());
     let fields = (key, probability, table_size, priority, times_sampled, start, count, mask);
-    CLASS.import(py, "reverb.replay_sample", "WindowInfo")?.call1(fields)
+    named_tuple(CLASS.import(py, "reverb.replay_sample", "WindowInfo")?, fields)
 }
 
 fn replay_sample<'py>(
     py: Python<'py>,
-    info_and_data: impl PyCallArgs<'py>,
+    info_and_data: impl IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error = PyErr>,
 ) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    CLASS.import(py, "reverb.replay_sample", "ReplaySample")?.call1(info_and_data)
+    named_tuple(CLASS.import(py, "reverb.replay_sample", "ReplaySample")?, info_and_data)
+}
+
+/// A named tuple of all its fields. To call its class would run a function of Python.
+fn named_tuple<'py>(
+    class: &Bound<'py, PyType>,
+    fields: impl IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error = PyErr>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static NEW: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = class.py();
+    let new = || py.get_type::<PyTuple>().getattr("__new__").map(Bound::unbind);
+    NEW.get_or_try_init(py, new)?.bind(py).call1((class, fields.into_pyobject(py)?))
 }
 
 /// The fields of `SampleInfo`, and the columns.
