@@ -153,6 +153,13 @@ impl Session {
         Ok(info)
     }
 
+    /// As `server_info`, with one attempt.
+    pub(crate) async fn server_info_once(&self) -> Result<ServerInfo> {
+        let info = self.transport()?.server_info().await?;
+        self.remember_signatures(&info)?;
+        Ok(info)
+    }
+
     /// Makes a small call with an encoded request, and retries as its row says.
     pub(crate) async fn small_call(
         &self,

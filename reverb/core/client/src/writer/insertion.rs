@@ -24,7 +24,7 @@ use self::shards::ShardStreams;
 use super::cell::CellValue;
 use super::column_orders::{ColumnOrder, ColumnOrders, Matching};
 use super::rows::{RowEncoder, encode_sequence, encode_step};
-use super::signatures::{check_sequences, check_steps, unknown_table};
+use super::signatures::{check_again, check_sequences, check_steps, unknown_table};
 use crate::retry::Backoff;
 use crate::session::{Session, Signatures};
 use crate::waits::{WaitFor, reported};
@@ -309,8 +309,9 @@ impl Insertion {
     /// Sends all items, waits for their confirmation, and keeps the stream for the next insert.
     /// Sends nothing if the server does not support the priorities.
     ///
-    /// After a lost connection, unconfirmed items are sent again. The server takes a known item as
-    /// a new priority, so none is inserted twice.
+    /// After a lost connection, unconfirmed items are compared with the tables of the server that
+    /// is there now, and sent again. The server takes a known item as a new priority, so none is
+    /// inserted twice.
     ///
     /// No stream is kept with several servers, because the next insert goes to another one, or
     /// after a lost connection, because the server may be a new one with other signatures.
@@ -335,14 +336,22 @@ impl Insertion {
         session.check_priorities(&self.items).await?;
         if session.leads_to_group() {
             let items = std::mem::take(&mut self.items);
-            let was_lost = shards::insert(&session, &self.idle.to_shards, items).await?;
+            let Inserter { signatures, .. } = &self.inserter;
+            let was_lost = shards::insert(&session, &self.idle.to_shards, signatures, items);
+            let was_lost = was_lost.await?;
             return Ok(!was_lost);
         }
         let mut backoff = Backoff::new(&session);
         let mut was_lost = false;
         while !self.items.is_empty() {
             backoff.begin();
-            if let Err(error) = self.send(&mut backoff).await {
+            let sent = async {
+                if was_lost {
+                    check_again(&session, &self.inserter.signatures, &self.items).await?;
+                }
+                self.send(&mut backoff).await
+            };
+            if let Err(error) = sent.await {
                 was_lost = true;
                 self.inserter.stream = None;
                 tracing::debug!(peer = session.address(), %error, "an insert stream was lost");
@@ -517,6 +526,7 @@ fn check_priority(table: &str, priority: ItemPriority) -> Result<()> {
 mod tests {
     use std::time::Duration;
 
+    use reverb_data::ErrorKind;
     use reverb_wire::transport::{BoxFuture, InsertSink, SampleStream, Transport};
     use tokio::runtime::Handle;
     use tokio::sync::mpsc;
@@ -622,6 +632,18 @@ mod tests {
             let may_be_another_server = confirmed_before_failure < 10;
             assert_eq!(idle.inserters.lock().is_empty(), may_be_another_server);
         }
+    }
+
+    #[tokio::test]
+    async fn items_are_not_sent_to_another_server_without_their_table() {
+        let failure = Some(Error::unavailable("gone"));
+        let server = FailingServer { failure, ..FailingServer::default() };
+        let mut insertion = insertion(&server);
+        insertion.inserter.signatures = Arc::new(FakeServer::tables(&["gone"]));
+        add_rows(&mut insertion, 3, &["gone"]).unwrap();
+        let error = insertion.finish().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TableNotFound);
+        assert_eq!(server.messages.lock().len(), 1);
     }
 
     #[tokio::test]

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Compares whole steps with the signatures of tables.
 
-use reverb_data::{DType, Error, ErrorKind, Result, Shape, Signature, TensorSpec};
+use std::sync::Arc;
+
+use reverb_data::{DType, Error, ErrorKind, NewItem, Result, Shape, Signature, TensorSpec};
 
 use crate::session::{Session, Signatures};
 
@@ -66,6 +68,38 @@ pub(super) fn check_sequences(
             signature.check(table, &steps)
         })
     })
+}
+
+/// Compares items, which fit the `checked` signatures, with those of the server that is at the
+/// address now: it may be another one, with other tables. Several servers are taken for the same.
+pub(super) async fn check_again(
+    session: &Session,
+    checked: &Arc<Signatures>,
+    items: &[NewItem],
+) -> Result<()> {
+    if session.has_several_servers() {
+        return Ok(());
+    }
+    session.server_info_once().await?;
+    let signatures = session.signatures().await?;
+    if Arc::ptr_eq(&signatures, checked) {
+        return Ok(());
+    }
+    for NewItem { table, trajectory, .. } in items {
+        match signatures.get(&**table) {
+            None => unknown_table(table, session, &signatures)?,
+            Some(None) => {}
+            Some(Some(signature)) => {
+                let specs: Result<Vec<_>> =
+                    trajectory.columns().map(|column| trajectory.column_spec(&column)).collect();
+                let specs = specs?;
+                let specs: Vec<(DType, &[usize])> =
+                    specs.iter().map(|(dtype, shape)| (*dtype, &**shape)).collect();
+                check_sequences(signature, table, &specs)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Handles a table without a known signature.

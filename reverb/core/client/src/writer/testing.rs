@@ -6,8 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
+use prost::Message;
 use reverb_data::{Error, Result, TensorData};
+use reverb_wire::calls::{Call, SmallCall};
+use reverb_wire::generated::{ServerInfoRequest, ServerInfoResponse, TableInfo};
 use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, SampleStream, Transport,
 };
@@ -104,7 +108,19 @@ pub(crate) fn unexpected<'a, T: Send + 'a>() -> BoxFuture<'a, Result<T>> {
     Box::pin(async { Err(Error::internal("unexpected call in a test")) })
 }
 
-/// The calls of a `Transport` that a test server never gets, and its address.
+/// Answer to `ServerInfo`, the only small call that a writer makes: tables `a` and `b`.
+pub(crate) fn answer_to<'a>(call: &SmallCall) -> BoxFuture<'a, Result<Bytes>> {
+    if !std::ptr::eq(call, ServerInfoRequest::CALL) {
+        return unexpected();
+    }
+    let table = |name: &str| TableInfo { name: name.to_owned(), ..TableInfo::default() };
+    let table_info = vec![table("a"), table("b")];
+    let answer = ServerInfoResponse { table_info, ..ServerInfoResponse::default() };
+    Box::pin(async move { Ok(answer.encode_to_vec().into()) })
+}
+
+/// The calls of a `Transport` that a test server never gets, except for `ServerInfo`, and its
+/// address.
 macro_rules! unexpected_calls {
     ($address:literal) => {
         fn open_scan<'a>(
@@ -126,10 +142,10 @@ macro_rules! unexpected_calls {
 
         fn small_call(
             &self,
-            _: &'static reverb_wire::calls::SmallCall,
+            call: &'static reverb_wire::calls::SmallCall,
             _: bytes::Bytes,
         ) -> BoxFuture<'_, Result<bytes::Bytes>> {
-            unexpected()
+            crate::writer::testing::answer_to(call)
         }
 
         fn hold_rate_limiter(

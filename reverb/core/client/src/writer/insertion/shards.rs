@@ -12,7 +12,8 @@ use reverb_wire::transport::{InsertStream, LostStream, NextStream, ShardRoute};
 
 use super::{MAX_IDLE, send_items};
 use crate::retry::Backoff;
-use crate::session::Session;
+use crate::session::{Session, Signatures};
+use crate::writer::signatures::check_again;
 
 /// Idle streams to shards, by index.
 #[derive(Default)]
@@ -51,6 +52,7 @@ impl std::fmt::Debug for ShardStreams {
 pub(super) async fn insert(
     session: &Arc<Session>,
     idle: &ShardStreams,
+    signatures: &Arc<Signatures>,
     items: Vec<NewItem>,
 ) -> Result<bool> {
     let routes = routes(session, &items).await?;
@@ -58,7 +60,8 @@ pub(super) async fn insert(
     // A group of one has no routes, so its only shard needs none.
     let routes = routes.into_iter().map(Some).chain(std::iter::repeat(None));
     let sent = parts.into_iter().zip(routes);
-    let sent = join_all(sent.map(|(part, route)| insert_part(session, idle, route, part))).await;
+    let insert = |(part, route)| insert_part(session, idle, signatures, route, part);
+    let sent = join_all(sent.map(insert)).await;
     let mut was_lost = false;
     for result in sent {
         was_lost |= result?;
@@ -103,6 +106,7 @@ fn split(mut items: Vec<NewItem>, n: usize) -> Vec<Vec<NewItem>> {
 async fn insert_part(
     session: &Session,
     idle: &ShardStreams,
+    signatures: &Arc<Signatures>,
     route: Option<ShardRoute>,
     mut items: Vec<NewItem>,
 ) -> Result<bool> {
@@ -116,6 +120,11 @@ async fn insert_part(
     while !items.is_empty() {
         backoff.begin();
         let sent = async {
+            if stream.is_none() && route.is_none() {
+                // The last one, of this insert or of an earlier one, may have led to another
+                // server.
+                check_again(session, signatures, &items).await?;
+            }
             let open = match &mut stream {
                 Some(stream) => stream,
                 empty => empty.insert(open(session, route.as_ref(), drawn.as_ref(), lost).await?),
