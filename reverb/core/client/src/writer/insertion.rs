@@ -5,9 +5,9 @@
 //! The caller encodes the steps and sends them in a few large messages, on a stream that stays open
 //! for the next insert. There is no task and no history, unlike in the writers.
 
+mod messages;
 mod shards;
 
-use std::collections::HashSet;
 use std::pin::pin;
 use std::sync::Arc;
 
@@ -18,8 +18,9 @@ use reverb_data::{
     ChunkMaker, DType, Error, ItemPriority, KeyGenerator, NewItem, Result, SequenceRange,
     Signature, Trajectory, TrajectoryBuilder,
 };
-use reverb_wire::transport::{InsertBatch, InsertStream, NextStream, stream_ended};
+use reverb_wire::transport::{InsertStream, NextStream};
 
+use self::messages::send_items;
 use self::shards::ShardStreams;
 use super::cell::CellValue;
 use super::column_orders::{ColumnOrder, ColumnOrders, Matching};
@@ -28,7 +29,6 @@ use super::signatures::{check_again, check_sequences, check_steps, unknown_table
 use crate::retry::Backoff;
 use crate::session::{Session, Signatures};
 use crate::waits::{WaitFor, reported};
-use crate::writer::{MESSAGE_BYTES, MESSAGE_ITEMS};
 
 /// Maximum number of idle streams.
 const MAX_IDLE: usize = 8;
@@ -427,92 +427,6 @@ impl std::fmt::Debug for Inserter {
     }
 }
 
-/// Sends the items over an open stream. Confirmed items are removed even after an error.
-async fn send_items(
-    session: &Session,
-    stream: &mut InsertStream,
-    is_local: bool,
-    items: &mut Vec<NewItem>,
-    backoff: &mut Backoff,
-) -> Result<()> {
-    backoff.connected();
-    let InsertStream { sink, confirmations, .. } = stream;
-    let mut confirmed: Vec<u64> = Vec::new();
-    let receive = async {
-        while confirmed.len() < items.len() {
-            match confirmations.recv().await {
-                Some(keys) => confirmed.extend(keys?),
-                None => return Err(stream_ended(session.address())),
-            }
-            backoff.answered();
-        }
-        Ok(())
-    };
-    let send = async {
-        let mut rest = &items[..];
-        while !rest.is_empty() {
-            let (message, after) = rest.split_at(message_len(rest));
-            sink.send(batch(message, is_local)).await?;
-            rest = after;
-        }
-        Ok(())
-    };
-    // Confirmations are taken while items are sent, so that an error ends both.
-    let sent = tokio::try_join!(biased; receive, send).map(|_| ());
-    if sent.is_ok() {
-        items.clear();
-    } else {
-        while let Ok(Ok(keys)) = confirmations.try_recv() {
-            confirmed.extend(keys);
-        }
-        let confirmed: HashSet<u64> = confirmed.into_iter().collect();
-        items.retain(|item| !confirmed.contains(&item.key));
-    }
-    sent
-}
-
-/// Number of items for the next message.
-fn message_len(items: &[NewItem]) -> usize {
-    let mut bytes = 0;
-    for (at, item) in items.iter().enumerate().take(MESSAGE_ITEMS) {
-        // The items of one sequence go together, because its chunks are sent once a message.
-        if at > 0 && have_same_chunks(&items[at - 1], item) {
-            continue;
-        }
-        if bytes >= MESSAGE_BYTES {
-            return at;
-        }
-        bytes += item.trajectory.chunk_bytes();
-    }
-    items.len().min(MESSAGE_ITEMS)
-}
-
-/// True for the items of one step, or of one sequence, in several tables.
-fn have_same_chunks(one: &NewItem, another: &NewItem) -> bool {
-    let (one, another) = (one.trajectory.chunks(), another.trajectory.chunks());
-    let is_same_list = || one.iter().zip(another).all(|(one, another)| one.is_same(another));
-    // A table with its columns in another order may list the chunks in another order.
-    let is_same_set = || {
-        let keys: HashSet<u64> = one.iter().map(reverb_data::Chunk::key).collect();
-        another.iter().all(|chunk| keys.contains(&chunk.key()))
-    };
-    one.len() == another.len() && (is_same_list() || (one.len() > 1 && is_same_set()))
-}
-
-/// The message of these items. Items of one step or sequence follow each other and share their
-/// chunks.
-fn batch(items: &[NewItem], is_local: bool) -> InsertBatch {
-    let mut chunks = Vec::new();
-    if !is_local {
-        for (at, item) in items.iter().enumerate() {
-            if at == 0 || !have_same_chunks(&items[at - 1], item) {
-                chunks.extend(item.trajectory.chunks().iter().cloned());
-            }
-        }
-    }
-    InsertBatch { chunks, items: items.to_vec(), keep_chunk_keys: Vec::new() }
-}
-
 fn check_priority(table: &str, priority: ItemPriority) -> Result<()> {
     if !priority.is_valid() {
         return Err(Error::invalid_argument(format!(
@@ -527,7 +441,7 @@ mod tests {
     use std::time::Duration;
 
     use reverb_data::ErrorKind;
-    use reverb_wire::transport::{BoxFuture, InsertSink, SampleStream, Transport};
+    use reverb_wire::transport::{BoxFuture, InsertBatch, InsertSink, SampleStream, Transport};
     use tokio::runtime::Handle;
     use tokio::sync::mpsc;
 

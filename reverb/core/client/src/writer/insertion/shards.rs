@@ -10,7 +10,8 @@ use parking_lot::Mutex;
 use reverb_data::{KeyGenerator, NewItem, Result};
 use reverb_wire::transport::{InsertStream, LostStream, NextStream, ShardRoute};
 
-use super::{MAX_IDLE, send_items};
+use super::MAX_IDLE;
+use super::messages::send_items;
 use crate::retry::Backoff;
 use crate::session::{Session, Signatures};
 use crate::writer::signatures::check_again;
