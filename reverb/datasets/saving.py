@@ -6,6 +6,7 @@ from typing import Any
 
 from reverb import errors
 from reverb.datasets.episode import Episode, checked
+from reverb.datasets.sources import split_format
 
 __all__ = ["FORMATS", "save"]
 
@@ -81,12 +82,7 @@ def save(
       TypeError: If the format has no such option.
       FailedPreconditionError: If the library of the format is not installed.
     """
-    prefix, colon, rest = target.partition(":")
-    if not colon or prefix not in FORMATS or not rest:
-        known = ", ".join(f"{it}:" for it in FORMATS)
-        raise errors.InvalidArgumentError(
-            f"target must begin with a format, one of {known}, got {target!r}"
-        )
+    prefix, rest = split_format("target", target, FORMATS)
     function, known_options = FORMATS[prefix]
     if prefix == "lerobot" and "fps" not in options:
         raise errors.InvalidArgumentError("fps must be given for the format lerobot")

@@ -10,7 +10,7 @@ from reverb import errors
 from reverb._recording.checks import check_at_least, check_choice
 from reverb.datasets.episode import Episode, Unfinished, checked
 
-__all__ = ["FORMATS", "Source", "episodes", "open_source"]
+__all__ = ["FORMATS", "Source", "episodes", "open_source", "split_format"]
 
 
 class Source(Protocol):
@@ -89,13 +89,23 @@ def open_source(name: str, **options: Any) -> Source:
       InvalidArgumentError: If no format has this prefix, or if there is no such dataset.
       FailedPreconditionError: If the format needs a library that is not installed.
     """
-    prefix, colon, rest = name.partition(":")
-    if not colon or prefix not in FORMATS or not rest:
-        known = ", ".join(f"{it}:" for it in FORMATS)
-        raise errors.InvalidArgumentError(
-            f"source must begin with a format, one of {known}, got {name!r}"
-        )
+    prefix, rest = split_format("source", name, FORMATS)
     return FORMATS[prefix](name, rest, **options)
+
+
+def split_format(argument: str, value: str, formats: Collection[str]) -> tuple[str, str]:
+    """Splits a name such as `minari:ID` into its format and the rest.
+
+    Raises:
+      InvalidArgumentError: If it begins with none of the formats, or has nothing after it.
+    """
+    prefix, _, rest = value.partition(":")
+    if prefix not in formats or not rest:
+        known = ", ".join(f"{it}:" for it in formats)
+        raise errors.InvalidArgumentError(
+            f"{argument} must begin with a format, one of {known}, got {value!r}"
+        )
+    return prefix, rest
 
 
 def episodes(
