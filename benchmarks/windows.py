@@ -261,7 +261,9 @@ def _torchrl(columns: dict[str, np.ndarray], batch: int, length: int) -> Callabl
 def _cuts(
     stack: contextlib.ExitStack, steps: int, chunk: int, batch: int, length: int
 ) -> Iterator[_Subject]:
-    """Items of the length, windows, and whole episodes, all in chunks of `chunk` steps."""
+    """Items of the length, one after another and at each step, windows, and whole episodes, all in
+    chunks of `chunk` steps.
+    """
     names = [f"c{at}" for at in range(_CUT_COLUMNS - 1)]
     shape = (_CUT_EPISODES, steps)
     random = np.random.default_rng(0)
@@ -269,20 +271,24 @@ def _cuts(
         name: random.standard_normal(shape).astype(np.float32) for name in names
     }
     columns["number"] = np.arange(_CUT_EPISODES * steps).reshape(shape)
-    client = _client(stack, columns, "items", "episodes")
+    begins = set(random.choice(np.arange(length, steps), 500, replace=False).tolist())
+    client = _client(stack, columns, "items", "each", "episodes")
     with client.trajectory_writer(num_keep_alive_refs=steps) as writer:
         for name in columns:
             writer.configure((name,), num_keep_alive_refs=steps, max_chunk_length=chunk)
         for episode in range(_CUT_EPISODES):
             for t in range(steps):
                 writer.append({name: column[episode, t] for name, column in columns.items()})
-                if (t + 1) % length == 0:
+                # As many items at random steps as windows need to meet other steps each time.
+                tables = ["items"] * ((t + 1) % length == 0) + ["each"] * (t in begins)
+                for table in tables:
                     last = {name: writer.history[name][-length:] for name in columns}
-                    writer.create_item("items", 1.0, last)
+                    writer.create_item(table, 1.0, last)
             whole = {name: writer.history[name][:] for name in columns}
             writer.create_item("episodes", 1.0, whole)
             writer.end_episode()
-    yield "items of the length", _sample(client, "items", batch)
+    yield "items of the length, one after another", _sample(client, "items", batch)
+    yield "items of the length, at random steps", _sample(client, "each", batch)
     yield from _window(client, "episodes", batch, length)
     yield "whole episodes, one", _sample(client, "episodes", 1)
 

@@ -136,7 +136,9 @@ class TestForms:
     def test_items_of_different_lengths_need_a_form(self, serve):
         client = serve(testing.table(signature=SIGNATURE))
         keys = write(client, [2, 3])
-        with pytest.raises(InvalidArgumentError, match="must have the same shapes, but column 0"):
+        with pytest.raises(
+            InvalidArgumentError, match="must have the same shapes, but column obs is"
+        ):
             client.fetch("table", keys)
 
     def test_items_are_padded_or_packed_as_in_a_sample(self, serve):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors about chosen columns: they name the column by its path in the table."""
+"""Errors about columns: they name the column by its path in the table."""
 
 import asyncio
 
@@ -94,6 +94,30 @@ def test_asyncio(serve, name):
                     await anext(batches)
 
     asyncio.run(program())
+
+
+# The first column is the first that does not fit.
+OF_ALL = {name: CASES[name] for name in ("error", "pad", "packed")}
+OF_ALL["squeeze"] = (LENGTHS, {"squeeze": True}, "column a has 3 steps in every item")
+
+
+@pytest.mark.parametrize("name", OF_ALL)
+def test_a_column_is_named_if_none_are_chosen(serve, name):
+    items, options, text = OF_ALL[name]
+    client = serve(table(signature=SIGNATURE))
+    fill(client, *items)
+    keys = [sample.info.key for sample in client.scan("table")]
+    # A client that knows no signature yet, and one that does.
+    for reader in (reverb.Client(client.server_address), client):
+        with pytest.raises(errors.InvalidArgumentError, match=text):
+            reader.sample_batch("table", 2, **options)
+        with pytest.raises(errors.InvalidArgumentError, match=text):
+            reader.fetch("table", keys, **options)
+        with (
+            reader.batches("table", 2, **options) as batches,
+            pytest.raises(errors.InvalidArgumentError, match=text),
+        ):
+            next(batches)
 
 
 def test_without_a_signature_the_position_is_that_in_the_table(serve):

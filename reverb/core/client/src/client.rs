@@ -27,6 +27,9 @@ use crate::waits::{WaitFor, reported};
 use crate::writer::dropped::LastDropped;
 use crate::writer::insertion::{IdleStreams, Insertion};
 
+/// Time limit for reading a table's signature for the text of an error.
+const SIGNATURE_LOOKUP: Duration = Duration::from_millis(500);
+
 /// A client of one server address. Safe to share between threads.
 ///
 /// Readers and writers keep a reference to the session, not to the client.
@@ -199,8 +202,27 @@ impl Client {
         taken: &mut Vec<Sampled>,
         ends: impl Fn(&Error) -> bool + Send + Sync,
     ) -> Result<Vec<BatchColumn>> {
-        let sampled = self.sample_columns_until(request, given, taken, ends).await;
-        sampled.map_err(|error| request.named(error))
+        match self.sample_columns_until(request, given, taken, ends).await {
+            Err(error) => Err(self.with_column_name(request, error).await),
+            sampled => sampled,
+        }
+    }
+
+    /// Names the column of an error, as the request does or else the signature of the table. The
+    /// column keeps its position if the server has to be asked for it and does not answer at once.
+    pub(crate) async fn with_column_name(&self, request: &BatchRequest<'_>, error: Error) -> Error {
+        if let Some(names) = request.names {
+            return error.with_column_of(names);
+        }
+        if !error.has_column() || !request.columns.is_empty() {
+            return error;
+        }
+        let signatures = tokio::time::timeout(SIGNATURE_LOOKUP, self.session().signatures()).await;
+        let Ok(Ok(signatures)) = signatures else { return error };
+        match signatures.get(request.table).and_then(Option::as_ref) {
+            Some(signature) => error.with_column_of(&signature.names()),
+            None => error,
+        }
     }
 
     async fn sample_columns_until(
@@ -303,16 +325,6 @@ pub struct BatchRequest<'a> {
     pub names: Option<&'a ColumnNames>,
     /// Largest number of bytes of the columns, except in memory of the caller.
     pub max_bytes: usize,
-}
-
-impl BatchRequest<'_> {
-    /// Names the column of an error.
-    pub(crate) fn named(&self, error: Error) -> Error {
-        match self.names {
-            Some(names) => error.with_column_of(names),
-            None => error,
-        }
-    }
 }
 
 /// Returns true if the next items are of an earlier epoch: the server was started again, so the

@@ -120,6 +120,11 @@ impl Error {
         error
     }
 
+    /// True if the message has the position of a column.
+    pub fn has_column(&self) -> bool {
+        self.0.column.is_some()
+    }
+
     /// Names the column of the message, if it has one, by its path. A second call changes nothing.
     #[must_use]
     pub fn with_column_of(mut self, names: &ColumnNames) -> Self {

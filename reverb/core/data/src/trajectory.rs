@@ -222,6 +222,21 @@ fn read_slice(reader: &mut Reader<'_>) -> Slice {
         let (offset, length) = (usize::from(*offset), usize::from(*length));
         return Slice { chunk, tensor, offset, length };
     }
+    // An item of many chunks: two or three bytes for the chunk, one for each other number.
+    if let Some((&word, _)) = reader.rest().split_first_chunk() {
+        let word = u64::from_le_bytes(word);
+        let bytes_of_chunk = if word & 0x8000 == 0 { 2 } else { 3 };
+        let others = word >> (8 * bytes_of_chunk);
+        let last_of_chunk = word >> (8 * bytes_of_chunk - 8) & 0xff;
+        if word & 0x80 != 0 && (others & 0x80_8080 | last_of_chunk & 0x80) == 0 {
+            let low = word & 0x7f | word >> 1 & 0x3f80;
+            let chunk = if bytes_of_chunk == 2 { low } else { low | word >> 2 & 0x1f_c000 };
+            *reader = Reader::new(&reader.rest()[bytes_of_chunk + 3..]);
+            let [tensor, offset, length] =
+                [others, others >> 8, others >> 16].map(|it| (it & 0xff) as usize);
+            return Slice { chunk: chunk as usize, tensor, offset, length };
+        }
+    }
     let mut next = || reader.length().expect("the builder wrote this");
     Slice { chunk: next(), tensor: next(), offset: next(), length: next() }
 }
@@ -453,9 +468,43 @@ impl fmt::Debug for Trajectory {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
+    use super::builder::put_slice;
     use super::*;
     use crate::chunk::{ChunkBuilder, SequenceRange};
     use crate::tensor::{Tensor, TensorData};
+
+    /// Numbers that take one to five bytes.
+    fn number() -> impl Strategy<Value = usize> {
+        (0u32..32, any::<u32>()).prop_map(|(bits, it)| (it >> bits) as usize)
+    }
+
+    /// Numbers that mostly take one byte.
+    fn small() -> impl Strategy<Value = usize> {
+        prop_oneof![4 => 0usize..128, 1 => number()]
+    }
+
+    proptest! {
+        #[test]
+        fn slices_are_read_as_they_were_written(
+            numbers in prop::collection::vec((number(), small(), small(), small()), 1..20),
+        ) {
+            let slices = numbers.into_iter().map(|(chunk, tensor, offset, length)| {
+                Slice { chunk, tensor, offset, length }
+            });
+            let slices: Vec<Slice> = slices.collect();
+            let mut columns = Vec::new();
+            for &slice in &slices {
+                put_slice(&mut columns, slice);
+            }
+            let mut reader = Reader::new(&columns);
+            for &slice in &slices {
+                prop_assert_eq!(read_slice(&mut reader), slice);
+            }
+            prop_assert!(reader.is_empty());
+        }
+    }
 
     fn chunk(key: u64, values: &[u8]) -> Chunk {
         let mut builder = ChunkBuilder::new(false);

@@ -38,8 +38,10 @@ impl Client {
         let items = reported(session, || WaitFor::Answer("Scan"), fetching).await?;
         let &BatchRequest { max_bytes, ragged, .. } = request;
         let bounds = BatchBounds { batch_size: items.len(), max_bytes };
-        let columns = BatchBuilder::new(bounds, ragged, None).finish(&items);
-        Ok((items, columns.map_err(|error| request.named(error))?))
+        match BatchBuilder::new(bounds, ragged, None).finish(&items) {
+            Ok(columns) => Ok((items, columns)),
+            Err(error) => Err(self.with_column_name(request, error).await),
+        }
     }
 }
 

@@ -55,7 +55,13 @@ pub(super) fn no_slice() -> Error {
 /// Appends a slice to the column that is being built.
 #[inline]
 pub(super) fn put_slice(columns: &mut Vec<u8>, slice: Slice) {
-    for number in [slice.chunk, slice.tensor, slice.offset, slice.length] {
+    let Slice { chunk, tensor, offset, length } = slice;
+    put_varint(columns, chunk as u64);
+    if tensor | offset | length < 0x80 {
+        columns.extend_from_slice(&[tensor as u8, offset as u8, length as u8]);
+        return;
+    }
+    for number in [tensor, offset, length] {
         put_varint(columns, number as u64);
     }
 }
