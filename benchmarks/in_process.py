@@ -60,7 +60,8 @@ def main() -> None:
             run = subprocess.run(
                 [python, __file__, *options], stdout=subprocess.PIPE, text=True, check=True
             )
-            for name, rate in json.loads(run.stdout).items():
+            # Libraries may log lines before it.
+            for name, rate in json.loads(run.stdout.splitlines()[-1]).items():
                 figures.setdefault(name, {}).setdefault(label, []).append(rate)
     print(f"{'items/s, medians':36}" + "".join(f"{label:>12}" for label in subjects))
     for name, rates in figures.items():

@@ -191,6 +191,12 @@ impl Selector {
         dispatch!(self, selector => selector.remove(handle));
     }
 
+    /// The next choices in order, if each is removed. Empty where they are not known cheaply.
+    pub(crate) fn upcoming(&self) -> impl Iterator<Item = Handle> {
+        let fifo = if let Self::Fifo(fifo) = self { Some(fifo.in_order()) } else { None };
+        fifo.into_iter().flatten()
+    }
+
     pub(crate) fn restore_point(&self, handle: Handle) -> RestorePoint {
         dispatch!(self, selector => selector.restore_point(handle))
     }

@@ -21,6 +21,13 @@ impl<const IS_NEWEST: bool> AtEnd<IS_NEWEST> {
     }
 }
 
+impl AtEnd<false> {
+    /// All handles in the order of the choices, if each choice is removed.
+    pub(super) fn in_order(&self) -> impl Iterator<Item = Handle> {
+        self.0.oldest_first()
+    }
+}
+
 impl<const IS_NEWEST: bool> Select for AtEnd<IS_NEWEST> {
     // Two links.
     const ITEM_BYTES: u64 = 8;
@@ -52,5 +59,47 @@ impl<const IS_NEWEST: bool> Select for AtEnd<IS_NEWEST> {
 
     fn min_probability(&self) -> f64 {
         if self.selected().is_some() { 1.0 } else { 0.0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::selector::Selector;
+
+    proptest! {
+        #[test]
+        fn upcoming_choices_are_those_that_come(
+            changes in prop::collection::vec((any::<bool>(), 0u32..20), 0..60),
+        ) {
+            let mut fifo = Fifo::default();
+            let mut present = std::collections::BTreeSet::new();
+            for (inserts, handle) in changes {
+                if inserts && present.insert(handle) {
+                    fifo.insert(handle, 0.0);
+                } else if !inserts && present.remove(&handle) {
+                    fifo.remove(handle);
+                }
+            }
+            let upcoming: Vec<Handle> = fifo.in_order().collect();
+            let mut chosen = Vec::new();
+            while let Some(handle) = fifo.selected() {
+                chosen.push(handle);
+                fifo.remove(handle);
+            }
+            prop_assert_eq!(upcoming, chosen);
+        }
+    }
+
+    #[test]
+    fn only_the_oldest_first_are_known() {
+        let mut lifo = Selector::Lifo(Lifo::default());
+        lifo.insert(1, 0.0);
+        assert_eq!(lifo.upcoming().count(), 0);
+        let mut fifo = Selector::Fifo(Fifo::default());
+        fifo.insert(1, 0.0);
+        assert_eq!(fifo.upcoming().collect::<Vec<_>>(), [1]);
     }
 }

@@ -35,6 +35,13 @@ impl InsertionOrder {
         (self.newest != NONE).then_some(self.newest)
     }
 
+    /// All handles, the oldest first.
+    pub(super) fn oldest_first(&self) -> impl Iterator<Item = Handle> {
+        let known = |handle| (handle != NONE).then_some(handle);
+        let newer = move |&handle: &Handle| known(self.links[handle as usize].newer);
+        std::iter::successors(self.oldest(), newer)
+    }
+
     pub(super) fn push(&mut self, handle: Handle) {
         let link = Link { older: self.newest, newer: NONE };
         ensure(&mut self.links, handle, link);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The items of a table: one array, addressed by small handles, with an index by key.
 
+use std::hint::black_box;
 use std::ops::Range;
 
 use hashbrown::HashTable;
@@ -196,6 +197,26 @@ impl Items {
             if let Some(handle) = found {
                 call(at, handle);
             }
+        }
+    }
+
+    /// Lets the processor fetch what inserting `keys` and removing `handles` needs from memory, all
+    /// in parallel.
+    pub(super) fn fetch(
+        &self,
+        keys: impl Iterator<Item = u64>,
+        handles: impl Iterator<Item = Handle>,
+    ) {
+        let fetch_place =
+            |key| black_box(self.index.find(self.hasher.hash(key), |_| true).copied());
+        let removed = handles.map(|handle| (handle, self.get(handle).key()));
+        let removed: SmallVec<[(Handle, u64); 32]> = removed.collect();
+        for key in keys {
+            fetch_place(key);
+        }
+        for (handle, key) in removed {
+            fetch_place(key);
+            black_box(self.get(handle).first_chunk().map(|chunk| chunk.range().episode_id));
         }
     }
 

@@ -131,6 +131,13 @@ impl TableState {
         self.statistics.last_insert_ns = now_ns;
     }
 
+    /// Prepares for inserting these items: memory that each needs is fetched for all together.
+    pub(super) fn fetch_for(&self, new: &[NewItem]) {
+        let Contents { items, remover, .. } = &self.contents;
+        let num_evicted = (items.len() + new.len()).saturating_sub(self.max_size).min(new.len());
+        items.fetch(new.iter().map(|it| it.key), remover.upcoming().take(num_evicted));
+    }
+
     /// Priority of a new item.
     fn priority_of_new(&self, priority: f64) -> f64 {
         if !is_max_priority(priority) {

@@ -14,6 +14,9 @@ use super::changed_by::ChangedBy;
 use super::clock::Activity;
 use super::state::{Batch, TableState};
 
+/// Number of items of a request for which memory is fetched at a time.
+const FETCHED_TOGETHER: usize = 32;
+
 /// The answer to a sample request.
 pub(super) type Answer = Result<Vec<Sampled>>;
 
@@ -47,6 +50,8 @@ struct InsertRequest {
     is_counted: bool,
     /// Keys applied since the last confirmation.
     applied: Vec<u64>,
+    /// Number of next items for which memory was fetched.
+    num_fetched: usize,
     confirm: Arc<dyn Confirm>,
 }
 
@@ -186,8 +191,14 @@ impl WaitQueues {
         self.queued_inserts += items.len();
         let applied = Vec::with_capacity(items.len());
         let items = items.into_iter();
-        let is_counted = false;
-        self.inserts.push_back(InsertRequest { items, arrived, is_counted, applied, confirm });
+        self.inserts.push_back(InsertRequest {
+            items,
+            arrived,
+            is_counted: false,
+            applied,
+            num_fetched: 0,
+            confirm,
+        });
     }
 
     /// Removes and returns the queued items of `confirm`. Applied items stay in the table.
@@ -296,7 +307,14 @@ impl WaitQueues {
         if request.items.as_slice().first().is_some_and(|item| !state.has_room_for(item)) {
             return false;
         }
+        if request.num_fetched == 0 && request.items.len() > 1 {
+            let (next, _) =
+                request.items.as_slice().split_at(request.items.len().min(FETCHED_TOGETHER));
+            state.fetch_for(next);
+            request.num_fetched = next.len();
+        }
         if let Some(item) = request.items.next() {
+            request.num_fetched = request.num_fetched.saturating_sub(1);
             if request.is_counted {
                 self.queued_bytes -= bytes_of(&item);
             }
