@@ -12,7 +12,7 @@ import numpy as np
 
 import reverb  # Its `BatchIterator`, whose module needs this one.
 from reverb._checks.arguments import (
-    check_at_least_one,
+    check_at_least,
     check_integer,
     check_number,
     check_table,
@@ -345,7 +345,7 @@ class Client:
                 check_integer("timeout_ms", timeout_ms)
             if number == -1:  # In dm-reverb this yields nothing.
                 return None
-            number = check_at_least_one("num_samples", number)
+            number = check_at_least(1, "num_samples", number)
             if window is not None:
                 check_items_of_windows(window, emit_timesteps)
             nested = self._nested_as_now(table) if unpack_as_table_signature else None
@@ -592,7 +592,7 @@ class Client:
         return BatchSampler(
             self._lasting(),
             table,
-            check_at_least_one("batch_size", batch_size),
+            check_at_least(1, "batch_size", batch_size),
             num_buffers=2 if num_buffers is None else num_buffers,
             partial=partial,
             columns=columns,
@@ -905,7 +905,7 @@ class Client:
           UnavailableError: If no server answers.
         """
         del get_signature_timeout_ms
-        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs, allows_bool=True)
+        refs = check_at_least(1, "num_keep_alive_refs", num_keep_alive_refs, allows_bool=True)
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
 
         def make() -> TrajectoryWriter:
@@ -939,8 +939,8 @@ class Client:
           InvalidArgumentError: If a number is below 1.
           UnavailableError: If no server answers.
         """
-        batch_size = check_at_least_one("batch_size", batch_size)
-        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
+        batch_size = check_at_least(1, "batch_size", batch_size)
+        refs = check_at_least(1, "num_keep_alive_refs", num_keep_alive_refs)
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
 
         def make() -> BatchedTrajectoryWriter:
@@ -1461,8 +1461,8 @@ class Client:
           UnavailableError: If no server answers.
         """
         max_pending_bytes = parse_byte_size("max_pending_bytes", max_pending_bytes)
-        max_sequence_length = check_at_least_one(
-            "max_sequence_length", max_sequence_length, allows_bool=True
+        max_sequence_length = check_at_least(
+            1, "max_sequence_length", max_sequence_length, allows_bool=True
         )
         if chunk_length is None:
             chunk_length = min(_DEFAULT_CHUNK_LENGTH, max_sequence_length)
@@ -1474,8 +1474,8 @@ class Client:
             )
         if max_in_flight_items is None:
             max_in_flight_items = _UNLIMITED_IN_FLIGHT_ITEMS
-        max_in_flight_items = check_at_least_one(
-            "max_in_flight_items", max_in_flight_items, allows_bool=True
+        max_in_flight_items = check_at_least(
+            1, "max_in_flight_items", max_in_flight_items, allows_bool=True
         )
         writer = self._client.writer(
             max_sequence_length, chunk_length, bool(delta_encoded), max_in_flight_items

@@ -5,7 +5,7 @@ import dataclasses
 from typing import Any
 
 from reverb import item_selectors
-from reverb._checks.answers import reads_answer
+from reverb._checks.answers import read_message, reads_answer
 from reverb._nests import structured_value
 from reverb.core import native, protos
 
@@ -100,18 +100,9 @@ class TableInfo:
         signature = None
         if proto.HasField("signature"):
             signature = structured_value.decode(proto.signature)
-        return cls(
-            name=proto.name,
-            sampler_options=proto.sampler_options,
-            remover_options=proto.remover_options,
-            max_size=proto.max_size,
-            max_times_sampled=proto.max_times_sampled,
-            rate_limiter_info=proto.rate_limiter_info,
+        return read_message(
+            cls,
+            proto,
             signature=signature,
-            current_size=proto.current_size,
-            num_episodes=proto.num_episodes,
-            num_deleted_episodes=proto.num_deleted_episodes,
-            num_unique_samples=proto.num_unique_samples,
-            table_worker_time=proto.table_worker_time,
             max_priority=proto.max_priority if proto.HasField("max_priority") else None,
         )

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from reverb._checks.answers import reads_answer
+from reverb._checks.answers import read_message, reads_answer
 from reverb._status.table_status import (
     STATES,
     Diagnosis,
@@ -16,7 +16,6 @@ from reverb._status.table_status import (
     SetBy,
     SideStatus,
     TableStatus,
-    read_message,
 )
 from reverb.core import protos
 

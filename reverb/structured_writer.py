@@ -3,7 +3,7 @@
 
 from typing import Any
 
-from reverb._checks.arguments import check_not_negative, clamped_timeout_ms
+from reverb._checks.arguments import check_at_least, clamped_timeout_ms
 from reverb._nests.flat import flatten_with_labels, flatten_with_path
 from reverb._writers.conditions import Condition
 from reverb._writers.leaving import leave
@@ -124,7 +124,7 @@ class StructuredWriter:
           ReverbError: If the connection failed for good.
         """
         self._writer.flush(
-            check_not_negative("block_until_num_items", block_until_num_items, allows_bool=True),
+            check_at_least(0, "block_until_num_items", block_until_num_items, allows_bool=True),
             clamped_timeout_ms(timeout_ms, allows_bool=True),
         )
 

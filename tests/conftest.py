@@ -62,7 +62,7 @@ LONGEST = (
     "checkpoints/test_moment.py",
     "server_command/test_service_manager.py",
     "server_command/test_start_and_stop.py",
-    "adapters/observers/test_observer_faults.py",
+    "observers/test_observer_faults.py",
     "hostile/test_streams.py",
     "security/test_rotation.py",
     "reading/test_windows.py",

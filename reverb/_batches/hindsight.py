@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from reverb._batches.episode_columns import EpisodeColumns
-from reverb._checks.arguments import check_at_least_one, check_number
+from reverb._checks.arguments import check_at_least, check_number
 from reverb._checks.number_arrays import as_array
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import ReplaySample
@@ -105,7 +105,7 @@ def hindsight(
         if the rewards have another shape or dtype. The text names the columns that there are.
       TypeError: If an argument has another type.
     """
-    count = check_at_least_one("num_transitions", num_transitions)
+    count = check_at_least(1, "num_transitions", num_transitions)
     if not callable(reward):
         raise TypeError(
             f"reward must be a function of (achieved, goal, info), got {type_name(reward)}"

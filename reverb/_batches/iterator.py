@@ -11,7 +11,7 @@ from reverb._batches.prefetching import Ahead, Pipe, PrefetchIterator, Source
 from reverb._batches.priority_updates import PriorityUpdates
 from reverb._batches.source import OPTIONS, TableSource
 from reverb._batches.whole_batches import MAX_ITEMS
-from reverb._checks.arguments import check_at_least_one, check_not_negative, check_timeout_ms
+from reverb._checks.arguments import check_at_least, check_timeout_ms
 from reverb._client.batch_request import BatchRequest
 from reverb._client.epochs import check_epochs
 from reverb.client import Client
@@ -282,15 +282,15 @@ def _checked(
     if unknown:
         raise TypeError(f"batches() got an unexpected keyword argument {unknown[0]!r}")
     if batch_size is not None:
-        batch_size = check_at_least_one("batch_size", batch_size)
-    prefetch = check_at_least_one("prefetch", prefetch)
+        batch_size = check_at_least(1, "batch_size", batch_size)
+    prefetch = check_at_least(1, "prefetch", prefetch)
     functions = {"transform": transform, "convert": convert, "postprocess": postprocess, "out": out}
     for name, function in functions.items():
         if function is not None and not callable(function):
             raise TypeError(f"{name} must be a function, got {type_name(function)}")
     check_timeout_ms(timeout_ms)
     if end_after_ms is not None:
-        check_not_negative("end_after_ms", end_after_ms)
+        check_at_least(0, "end_after_ms", end_after_ms)
     if mix not in ("item", "batch"):
         raise InvalidArgumentError(f"mix must be 'item' or 'batch', got {mix!r}")
     if isinstance(seed, bool):

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers of servers that make no sense: programs get a `ReverbError` in every case."""
+"""Answers of servers as values; programs get a `ReverbError` for those that make no sense."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from reverb.errors import DataLossError, ReverbError
 
-__all__ = ["reads_answer"]
+__all__ = ["read_message", "reads_answer"]
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -36,3 +37,10 @@ def reads_answer(read: Callable[_P, _T]) -> Callable[_P, _T]:
             raise DataLossError(text) from error
 
     return reading
+
+
+def read_message(cls: type[_T], proto: Any, **others: Any) -> _T:
+    """Reads a message into a dataclass: its fields of the same names, and `others`."""
+    known: Any = cls  # A dataclass.
+    names = [field.name for field in dataclasses.fields(known) if field.name not in others]
+    return cls(**{name: getattr(proto, name) for name in names}, **others)

@@ -17,11 +17,10 @@ __all__ = [
     "as_keys",
     "as_path",
     "as_rows",
-    "check_at_least_one",
+    "check_at_least",
     "check_integer",
     "check_item",
     "check_mapping",
-    "check_not_negative",
     "check_number",
     "check_table",
     "check_timeout_ms",
@@ -29,37 +28,19 @@ __all__ = [
 ]
 
 
-def check_at_least_one(argument: str, value: Any, *, allows_bool: bool = False) -> int:
+def check_at_least(limit: int, argument: str, value: Any, *, allows_bool: bool = False) -> int:
     """Returns the value as an int.
 
     Args:
+      limit: The smallest value.
       argument: As in `check_integer`.
       value: As in `check_integer`.
       allows_bool: As in `check_integer`.
 
     Raises:
-      InvalidArgumentError: If it is below 1.
+      InvalidArgumentError: If it is below the limit.
       TypeError: If it is not an integer.
     """
-    return _check_at_least(1, argument, value, allows_bool)
-
-
-def check_not_negative(argument: str, value: Any, *, allows_bool: bool = False) -> int:
-    """Returns the value as an int.
-
-    Args:
-      argument: As in `check_integer`.
-      value: As in `check_integer`.
-      allows_bool: As in `check_integer`.
-
-    Raises:
-      InvalidArgumentError: If it is below 0.
-      TypeError: If it is not an integer.
-    """
-    return _check_at_least(0, argument, value, allows_bool)
-
-
-def _check_at_least(limit: int, argument: str, value: Any, allows_bool: bool) -> int:
     value = check_integer(argument, value, allows_bool=allows_bool)
     if value < limit:
         raise InvalidArgumentError(f"{argument} must be at least {limit}, got {value}")

@@ -8,12 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb._checks.arguments import (
-    check_at_least_one,
-    check_integer,
-    check_table,
-    check_timeout_ms,
-)
+from reverb._checks.arguments import check_at_least, check_integer, check_table, check_timeout_ms
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._client.column_choice import ColumnChoice, check_pad
 from reverb._client.ragged import packed_columns
@@ -112,7 +107,7 @@ class BatchRequest:
         window: Window | None = None,
     ) -> None:
         if type(batch_size) is not int or batch_size < 1:
-            batch_size = check_at_least_one("batch_size", batch_size)
+            batch_size = check_at_least(1, "batch_size", batch_size)
         self.table = table
         self.batch_size = batch_size
         self.partial = bool(partial)
@@ -333,7 +328,7 @@ def _check_ragged(ragged: str, pad: Any, pad_to_multiple_of: int | None, out: An
             f"pad_to_multiple_of is for ragged='pad', got {pad_to_multiple_of} and "
             f"ragged={ragged!r}"
         )
-    return check_at_least_one("pad_to_multiple_of", pad_to_multiple_of)
+    return check_at_least(1, "pad_to_multiple_of", pad_to_multiple_of)
 
 
 def _outputs(name: str, out: Any, batch_size: int, choice: ColumnChoice | None) -> Any:

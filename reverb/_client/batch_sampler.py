@@ -5,24 +5,20 @@ from typing import Any
 
 import tree
 
-from reverb._checks.arguments import check_at_least_one
+from reverb._checks.arguments import check_at_least
 from reverb._client.batch_request import BatchRequest
 from reverb._client.epochs import Epochs
 from reverb.replay_sample import ReplayBatch
 from reverb.shown_text import shown
 
-__all__ = ["BatchMemory", "BatchSampler"]
+__all__ = ["BatchMemory", "BatchSampler", "BatchSamplerBase"]
 
 
-class BatchSampler:
-    """An iterator of batches that owns their memory; see `Client.batch_sampler`.
+class BatchSamplerBase:
+    """The common part of both batch samplers: arguments, memory and epochs."""
 
-    The arrays of a batch are valid until `num_buffers` more batches were taken; then they hold
-    another batch. Copy what you need for longer. A batch that is smaller than requested, and one
-    with columns of strings, has its own memory.
-
-    Not to be shared by threads. A `with` block closes it.
-    """
+    # Beginning of the text of `repr`.
+    _SHOWN = "BatchSampler"
 
     def __init__(
         self,
@@ -42,6 +38,28 @@ class BatchSampler:
         self._memory = BatchMemory(batch_size, num_buffers)
         self._options = options
         self._epochs = None if epochs is None else Epochs(epochs, drop_last)
+
+    @shown
+    def __repr__(self) -> str:
+        if "_memory" not in self.__dict__:
+            return f"{self._SHOWN}(not made)"
+        arguments = f"table={self._table!r}, batch_size={self._batch_size}"
+        return f"{self._SHOWN}({arguments}, closed={self._memory.is_closed})"
+
+    def close(self) -> None:
+        """Ends the iterator and releases its memory; batches that were taken stay valid."""
+        self._memory.close()
+
+
+class BatchSampler(BatchSamplerBase):
+    """An iterator of batches that owns their memory; see `Client.batch_sampler`.
+
+    The arrays of a batch are valid until `num_buffers` more batches were taken; then they hold
+    another batch. Copy what you need for longer. A batch that is smaller than requested, and one
+    with columns of strings, has its own memory.
+
+    Not to be shared by threads. A `with` block closes it.
+    """
 
     def __iter__(self) -> "BatchSampler":
         return self
@@ -78,17 +96,6 @@ class BatchSampler:
                 return memory.kept(batch)
         raise StopIteration
 
-    @shown
-    def __repr__(self) -> str:
-        if "_memory" not in self.__dict__:
-            return "BatchSampler(not made)"
-        arguments = f"table={self._table!r}, batch_size={self._batch_size}"
-        return f"BatchSampler({arguments}, closed={self._memory.is_closed})"
-
-    def close(self) -> None:
-        """Ends the iterator and releases its memory; batches that were taken stay valid."""
-        self._memory.close()
-
     def __enter__(self) -> "BatchSampler":
         return self
 
@@ -106,7 +113,7 @@ class BatchMemory:
     def __init__(self, batch_size: int, num_buffers: int) -> None:
         self.is_closed = False
         self._batch_size = batch_size
-        self._memories: list[Any] = [None] * check_at_least_one("num_buffers", num_buffers)
+        self._memories: list[Any] = [None] * check_at_least(1, "num_buffers", num_buffers)
         self._next = 0
 
     def options(self) -> dict[str, Any]:

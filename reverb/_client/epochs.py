@@ -3,7 +3,7 @@
 
 import logging
 
-from reverb._checks.arguments import check_at_least_one
+from reverb._checks.arguments import check_at_least
 from reverb.errors import InvalidArgumentError
 from reverb.replay_sample import ReplayBatch
 
@@ -25,7 +25,7 @@ def check_epochs(epochs: int | None, drop_last: bool, partial: bool) -> int | No
         raise InvalidArgumentError(
             "partial must be False with drop_last: a partial batch may be any of an epoch"
         )
-    return None if epochs is None else check_at_least_one("epochs", epochs)
+    return None if epochs is None else check_at_least(1, "epochs", epochs)
 
 
 class Epochs:

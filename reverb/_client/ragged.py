@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb._checks.arguments import check_at_least_one
+from reverb._checks.arguments import check_at_least
 from reverb._checks.number_arrays import dtype_name
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import shown
@@ -90,7 +90,7 @@ class Ragged:
         Raises:
           InvalidArgumentError: If `to_multiple_of` is below 1.
         """
-        to_multiple_of = check_at_least_one("to_multiple_of", to_multiple_of)
+        to_multiple_of = check_at_least(1, "to_multiple_of", to_multiple_of)
         lengths = self.lengths
         length = -(-self.max_length // to_multiple_of) * to_multiple_of
         rows = np.full((len(lengths), length, *self.values.shape[1:]), value, self.values.dtype)

@@ -4,7 +4,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, overload
 
-from reverb._checks.arguments import check_at_least_one, check_integer, check_table
+from reverb._checks.arguments import check_at_least, check_integer, check_table
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
 from reverb._client.batch_sampler import BatchSampler
 from reverb._client.column_choice import ColumnChoice
@@ -101,7 +101,7 @@ class Calls:
                 check_integer("timeout_ms", timeout_ms)
             if number == -1:  # In dm-reverb this yields nothing.
                 return None
-            number = check_at_least_one("num_samples", number)
+            number = check_at_least(1, "num_samples", number)
             if window is not None:
                 check_items_of_windows(window, emit_timesteps)
             nested = self._nested_as_now(table) if unpack_as_table_signature else None
@@ -348,7 +348,7 @@ class Calls:
         return BatchSampler(
             self._lasting(),
             table,
-            check_at_least_one("batch_size", batch_size),
+            check_at_least(1, "batch_size", batch_size),
             num_buffers=2 if num_buffers is None else num_buffers,
             partial=partial,
             columns=columns,

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from reverb._checks.arguments import check_at_least_one, check_integer, check_not_negative
+from reverb._checks.arguments import check_at_least, check_integer
 from reverb._client.column_choice import ColumnChoice
 from reverb.errors import InvalidArgumentError
 
@@ -66,8 +66,8 @@ class Window:
           InvalidArgumentError: If a number is out of its range, or `pad` has another value.
           TypeError: If an argument has the wrong type.
         """
-        self.length = check_at_least_one("window.length", length)
-        self.before = check_not_negative("window.before", before)
+        self.length = check_at_least(1, "window.length", length)
+        self.before = check_at_least(0, "window.before", before)
         if self.before + self.length > MAX_STEPS:
             raise InvalidArgumentError(
                 f"window: before + length must be at most {MAX_STEPS:,}, got "

@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 
-from reverb._checks.arguments import check_at_least_one
+from reverb._checks.arguments import check_at_least
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._writers.legacy import with_pending_limit
 from reverb._writers.sequence import SequenceWriter, sequence_options
@@ -44,7 +44,7 @@ class Calls:
           UnavailableError: If no server answers.
         """
         del get_signature_timeout_ms
-        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs, allows_bool=True)
+        refs = check_at_least(1, "num_keep_alive_refs", num_keep_alive_refs, allows_bool=True)
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
 
         def make() -> TrajectoryWriter:
@@ -78,8 +78,8 @@ class Calls:
           InvalidArgumentError: If a number is below 1.
           UnavailableError: If no server answers.
         """
-        batch_size = check_at_least_one("batch_size", batch_size)
-        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
+        batch_size = check_at_least(1, "batch_size", batch_size)
+        refs = check_at_least(1, "num_keep_alive_refs", num_keep_alive_refs)
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
 
         def make() -> BatchedTrajectoryWriter:

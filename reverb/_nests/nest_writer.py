@@ -7,7 +7,7 @@ Python flattens each new structure once. Then the native writer recognises the s
 
 from typing import Any, Generic, TypeVar
 
-from reverb._checks.arguments import check_at_least_one, check_not_negative, clamped_timeout_ms
+from reverb._checks.arguments import check_at_least, clamped_timeout_ms
 from reverb._nests import column_nest
 from reverb._nests.flat import flatten_with_path
 from reverb.core import native
@@ -80,12 +80,12 @@ class NestWriter(Generic[_NativeWriter]):
           InvalidArgumentError: If a number is out of its range.
           FailedPreconditionError: If the column has an incomplete chunk.
         """
-        num_keep_alive_refs = check_at_least_one(
-            "num_keep_alive_refs", num_keep_alive_refs, allows_bool=True
+        num_keep_alive_refs = check_at_least(
+            1, "num_keep_alive_refs", num_keep_alive_refs, allows_bool=True
         )
         if max_chunk_length is not None:
-            max_chunk_length = check_at_least_one(
-                "max_chunk_length", max_chunk_length, allows_bool=True
+            max_chunk_length = check_at_least(
+                1, "max_chunk_length", max_chunk_length, allows_bool=True
             )
             if max_chunk_length > num_keep_alive_refs:
                 raise InvalidArgumentError(
@@ -109,7 +109,7 @@ class NestWriter(Generic[_NativeWriter]):
           ReverbError: If the connection failed for good.
         """
         self._writer.flush(
-            check_not_negative("block_until_num_items", block_until_num_items, allows_bool=True),
+            check_at_least(0, "block_until_num_items", block_until_num_items, allows_bool=True),
             clamped_timeout_ms(timeout_ms, allows_bool=True) or None,
         )
 

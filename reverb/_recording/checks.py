@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of arguments of items."""
 
-import operator
-from typing import Any
+import functools
 
 from reverb import errors
+from reverb._checks import arguments
 
 __all__ = ["check_at_least", "check_choice", "check_discount"]
 
 
-def check_at_least(limit: int, argument: str, value: Any) -> None:
-    """Raises `InvalidArgumentError` for an integer below the limit, `TypeError` for other types."""
-    if operator.index(value) < limit:
-        raise errors.InvalidArgumentError(f"{argument} must be at least {limit}, got {value}")
+# `True` is 1, as in the arguments that dm-reverb has.
+check_at_least = functools.partial(arguments.check_at_least, allows_bool=True)
 
 
 def check_discount(discount: float) -> None:

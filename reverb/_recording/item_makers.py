@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import cache
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,25 +20,40 @@ __all__ = ["ItemMaker", "make_item_maker", "num_rows"]
 _logger = logging.getLogger("reverb")
 
 
-class ItemMaker(Protocol):
+class Writing(NamedTuple):
+    """How a maker writes its items.
+
+    Attributes:
+      writer: Writes the items.
+      columns: Returns the columns of items; called after the first step.
+      reward_dtype: Dtype of the column `reward`.
+    """
+
+    writer: StepWriter
+    columns: Callable[[], ItemColumns]
+    reward_dtype: np.dtype[Any]
+
+
+class ItemMaker:
     """Makes the items of all environments.
 
     `steps` is the number of steps in each environment's episode, the newest included, int64 `[B]`.
     """
 
-    num_dropped_episodes: int
+    def __init__(self, discount: float, writing: Writing) -> None:
+        self._discount = discount
+        self._writer, self._columns, self._reward_dtype = writing
+        self.num_dropped_episodes = 0
 
     def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the columns `reward` and `discount` (float32) of the newest row, `[B]`."""
-        ...
+        return rewards.astype(self._reward_dtype), factor(self._discount, terminated)
 
     def check_next_step(self, steps: np.ndarray) -> None:
         """Raises an error if an episode would become too long."""
-        ...
 
     def after_step(self, step: Step, steps: np.ndarray) -> None:
         """Makes the items that the newest row completes."""
-        ...
 
     def at_end(self, step: Step, steps: np.ndarray, where: np.ndarray, interrupted: bool) -> None:
         """Makes the items that the ends of the selected episodes complete.
@@ -49,7 +64,7 @@ class ItemMaker(Protocol):
           where: Booleans `[B]`, the episodes that ended.
           interrupted: Whether the program ended them.
         """
-        ...
+        raise NotImplementedError
 
 
 def num_rows(items: Items, frame_stack: int | None) -> int:
@@ -89,47 +104,34 @@ def make_item_maker(
       columns: Returns the columns of items; called after the first step.
       reward_dtype: Dtype of the column `reward`.
     """
-    dtype = np.dtype(reward_dtype)
+    writing = Writing(writer, columns, np.dtype(reward_dtype))
     if isinstance(items, Transitions):
-        return TransitionMaker(items, writer, columns, dtype)
+        return TransitionMaker(items, writing)
     if isinstance(items, Sequences):
-        return SequenceMaker(items, writer, columns, dtype)
-    return EpisodeMaker(items, writer, columns, dtype)
+        return SequenceMaker(items, writing)
+    return EpisodeMaker(items, writing)
 
 
-class TransitionMaker:
+class TransitionMaker(ItemMaker):
     """Makes transitions over `n` steps, and over fewer at the end of an episode."""
 
-    def __init__(
-        self,
-        items: Transitions,
-        writer: StepWriter,
-        columns: Callable[[], ItemColumns],
-        reward_dtype: np.dtype[Any],
-    ) -> None:
-        self._reward_dtype = reward_dtype
+    def __init__(self, items: Transitions, writing: Writing) -> None:
+        super().__init__(items.discount, writing)
         self._n = items.n_step
-        self._writer = writer
-        self._columns = columns
-        self._discount = items.discount
         self._powers = [items.discount**num_steps for num_steps in range(self._n + 1)]
         # The rewards of the newest steps, newest first, `[B]` each.
         self._rewards: deque[np.ndarray] = deque(maxlen=self._n)
         # The discounted sums of the newest 1, 2, ... `n` rewards.
         self._sums: list[np.ndarray] = []
-        self.num_dropped_episodes = 0
 
     def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if self._n == 1:
-            return rewards.astype(self._reward_dtype), factor(self._discount, terminated)
+            return super().sums(rewards, terminated)
         while len(self._rewards) < self._n:
             self._rewards.append(np.zeros(len(rewards)))
         self._rewards.appendleft(np.array(rewards, np.float64))  # The program may change its own.
         self._sums = list(accumulate(self._rewards, lambda sum_, it: it + self._discount * sum_))
         return self._sum_of(self._n, terminated)
-
-    def check_next_step(self, steps: np.ndarray) -> None:
-        pass
 
     def after_step(self, step: Step, steps: np.ndarray) -> None:
         columns = self._columns().transition(self._n)
@@ -153,30 +155,14 @@ class TransitionMaker:
         return reward, factor(self._powers[num_steps], terminated)
 
 
-class SequenceMaker:
+class SequenceMaker(ItemMaker):
     """Makes sequences of `T` steps."""
 
-    def __init__(
-        self,
-        items: Sequences,
-        writer: StepWriter,
-        columns: Callable[[], ItemColumns],
-        reward_dtype: np.dtype[Any],
-    ) -> None:
-        self._reward_dtype = reward_dtype
+    def __init__(self, items: Sequences, writing: Writing) -> None:
+        super().__init__(items.discount, writing)
         self._num_steps = items.num_steps
         self._stride = items.length if items.stride is None else items.stride
-        self._discount = items.discount
         self._keeps_short = items.short_episodes == "keep"
-        self._writer = writer
-        self._columns = columns
-        self.num_dropped_episodes = 0
-
-    def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return rewards.astype(self._reward_dtype), factor(self._discount, terminated)
-
-    def check_next_step(self, steps: np.ndarray) -> None:
-        pass
 
     def after_step(self, step: Step, steps: np.ndarray) -> None:
         self._create(step, (steps >= self._num_steps) & self._ends_sequence(steps))
@@ -214,26 +200,13 @@ class SequenceMaker:
         self._writer.create_items([NewItems(columns, where, step)])
 
 
-class EpisodeMaker:
+class EpisodeMaker(ItemMaker):
     """Makes items of whole episodes."""
 
-    def __init__(
-        self,
-        items: Episodes,
-        writer: StepWriter,
-        columns: Callable[[], ItemColumns],
-        reward_dtype: np.dtype[Any],
-    ) -> None:
-        self._reward_dtype = reward_dtype
+    def __init__(self, items: Episodes, writing: Writing) -> None:
+        super().__init__(items.discount, writing)
         self._max_length = items.max_length
         self._raises = items.long_episodes == "raise"
-        self._discount = items.discount
-        self._writer = writer
-        self._columns = columns
-        self.num_dropped_episodes = 0
-
-    def sums(self, rewards: np.ndarray, terminated: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return rewards.astype(self._reward_dtype), factor(self._discount, terminated)
 
     def check_next_step(self, steps: np.ndarray) -> None:
         if self._raises and (steps >= self._max_length).any():
@@ -242,9 +215,6 @@ class EpisodeMaker:
                 f"{self._max_length} steps and has not ended. No step was made; pass a larger "
                 'max_length, or long_episodes="drop"'
             )
-
-    def after_step(self, step: Step, steps: np.ndarray) -> None:
-        pass
 
     def at_end(self, step: Step, steps: np.ndarray, where: np.ndarray, interrupted: bool) -> None:
         ended = where & (steps > 0)

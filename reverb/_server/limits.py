@@ -4,7 +4,7 @@
 import dataclasses
 import sys
 
-from reverb._checks.arguments import check_at_least_one
+from reverb._checks.arguments import check_at_least
 from reverb.errors import InvalidArgumentError
 
 __all__ = ["Limits"]
@@ -79,7 +79,7 @@ class Limits:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is not None and field.name != "unread_timeout_s":
-                checked = check_at_least_one(f"Limits.{field.name}", value)
+                checked = check_at_least(1, f"Limits.{field.name}", value)
                 if checked > sys.maxsize:
                     raise InvalidArgumentError(
                         f"Limits.{field.name} must be at most {sys.maxsize}, got {checked}"

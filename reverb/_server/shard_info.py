@@ -3,6 +3,7 @@
 
 import dataclasses
 
+from reverb._checks.answers import read_message
 from reverb.core import native, protos
 from reverb.shown_text import shows_no_token
 
@@ -62,27 +63,10 @@ class ShardInfo:
 def from_row(row: native.ShardRow) -> ShardInfo:
     """Converts the description of a shard by the native client."""
     tables = {
-        table.name: ShardTable(
-            size=table.size,
-            mass=table.mass,
-            cursor=table.cursor,
-            min_diff=table.min_diff,
-            max_diff=table.max_diff,
-            insert_waits=table.insert_waits,
-            sample_waits=table.sample_waits,
-        )
+        table.name: read_message(ShardTable, table)
         for table in protos.WatchResponse.FromString(row.tables).tables
     }
-    return ShardInfo(
-        index=row.index,
-        address=row.address,
-        server_id=row.server_id,
-        num_slots=row.num_slots,
-        state=row.state,
-        error=row.error,
-        last_seen_s=row.last_seen_s,
-        tables=tables,
-    )
+    return read_message(ShardInfo, row, tables=tables)
 
 
 # The public import path.

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from reverb._checks.answers import reads_answer
 from reverb._checks.arguments import (
+    check_at_least,
     check_integer,
     check_mapping,
-    check_not_negative,
     check_number,
     check_table,
 )
@@ -81,7 +81,7 @@ class TableChange:
             # In messages, 0 means no limit.
             change.max_bytes = parse_byte_size("max_bytes", self.max_bytes) or 0
         if self.max_times_sampled is not None:
-            times = check_not_negative("max_times_sampled", self.max_times_sampled)
+            times = check_at_least(0, "max_times_sampled", self.max_times_sampled)
             change.max_times_sampled = _fitting("max_times_sampled", times, 32)
         if self.rate_limiter is not None:
             if not isinstance(self.rate_limiter, RateLimiter):

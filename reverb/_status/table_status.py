@@ -5,8 +5,9 @@ import dataclasses
 import math
 import sys
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
+from reverb._checks.answers import read_message
 from reverb.core import native
 
 # The states of a `Diagnosis`, the most serious first.
@@ -14,8 +15,6 @@ STATES = ("shard down", *reversed(native.TABLE_STATES), "unknown")
 
 # Names of `PriorityTableCheckpoint.WhenFull`, by number.
 _WHEN_FULL = ("remove", "wait")
-
-_Status = TypeVar("_Status")
 
 _NS_PER_S = 1e9
 _MS_PER_S = 1e3
@@ -367,13 +366,6 @@ class TableStatus:
             rates=Rates._from_proto(proto.rates) if proto.HasField("rates") else None,
             rate_limiter_off=SetBy._of(proto, "rate_limiter_off"),
         )
-
-
-def read_message(cls: type[_Status], proto: Any, **others: Any) -> _Status:
-    """Reads a message into a dataclass: its fields of the same names, and `others`."""
-    known: Any = cls  # A dataclass.
-    names = [field.name for field in dataclasses.fields(known) if field.name not in others]
-    return cls(**{name: getattr(proto, name) for name in names}, **others)
 
 
 def _bound(number: float) -> float:

@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import Any, TypeVar
 
-from reverb._checks.arguments import check_at_least_one, check_item
+from reverb._checks.arguments import check_at_least, check_item
 from reverb._nests.flat import by_label, flatten_with_labels
 from reverb._writers.leaving import leave
 from reverb.core import native
@@ -112,7 +112,7 @@ class Writer:
           FailedPreconditionError: If the writer is closed.
         """
         self._check_open("create_item")
-        num_timesteps = check_at_least_one("num_timesteps", num_timesteps, allows_bool=True)
+        num_timesteps = check_at_least(1, "num_timesteps", num_timesteps, allows_bool=True)
         try:
             self._writer.create_item(table, num_timesteps, priority, removal_priority)
         except TypeError:

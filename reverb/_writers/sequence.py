@@ -7,12 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from reverb._checks.arguments import (
-    check_at_least_one,
-    check_not_negative,
-    check_table,
-    clamped_timeout_ms,
-)
+from reverb._checks.arguments import check_at_least, check_table, clamped_timeout_ms
 from reverb._checks.number_arrays import as_numbers
 from reverb._nests.flat import flatten_with_path
 from reverb._writers.leaving import leave
@@ -154,7 +149,7 @@ class SequenceWriter:
           ReverbError: If the connection failed for good.
         """
         self._writer.flush(
-            check_not_negative("block_until_num_items", block_until_num_items),
+            check_at_least(0, "block_until_num_items", block_until_num_items),
             clamped_timeout_ms(timeout_ms),
         )
 
@@ -256,10 +251,10 @@ def sequence_options(
     if not names:
         raise InvalidArgumentError("tables must name at least one table, got none")
     if batch_size is not None:
-        batch_size = check_at_least_one("batch_size", batch_size)
-    stride_length = check_at_least_one("stride_length", stride_length)
+        batch_size = check_at_least(1, "batch_size", batch_size)
+    stride_length = check_at_least(1, "stride_length", stride_length)
     if max_sequence_length is not None:
-        max_sequence_length = check_at_least_one("max_sequence_length", max_sequence_length)
+        max_sequence_length = check_at_least(1, "max_sequence_length", max_sequence_length)
     if sequence_length is None:
         if max_sequence_length is None:
             raise InvalidArgumentError(
@@ -272,7 +267,7 @@ def sequence_options(
                 f"item, got {stride_length}"
             )
     else:
-        sequence_length = check_at_least_one("sequence_length", sequence_length)
+        sequence_length = check_at_least(1, "sequence_length", sequence_length)
         if max_sequence_length is not None or drop_long_episodes:
             raise InvalidArgumentError(
                 "max_sequence_length and drop_long_episodes are for sequence_length=None, where "

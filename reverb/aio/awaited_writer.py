@@ -4,7 +4,7 @@
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
-from reverb._checks.arguments import check_not_negative
+from reverb._checks.arguments import check_at_least
 from reverb._writers.leaving import leave_awaited
 from reverb.aio.event_loops import EventLoops
 from reverb.core import native
@@ -48,7 +48,7 @@ class AwaitedWriter(Generic[_Native]):
 
         `timeout_ms` is that of the native `flush`.
         """
-        most = check_not_negative("block_until_num_items", block_until_num_items, allows_bool=True)
+        most = check_at_least(0, "block_until_num_items", block_until_num_items, allows_bool=True)
         await self._event_loops.call(native.AsyncClient.flush, self._native, most, timeout_ms)
 
     async def __aenter__(self: _Self) -> _Self:

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches in memory that is reused, for `async for`."""
 
-from typing import Any
-
-from reverb._client.batch_sampler import BatchMemory
+from reverb._client.batch_sampler import BatchSamplerBase
 from reverb._client.epochs import Epochs
 from reverb.replay_sample import ReplayBatch
-from reverb.shown_text import shown
 
 __all__ = ["BatchSampler"]
 
 
-class BatchSampler:
+class BatchSampler(BatchSamplerBase):
     """An iterator of batches that owns their memory; see `Client.batch_sampler`.
 
     For `async for`. The twin of `reverb.client.BatchSampler`: the arrays of a batch are valid until
@@ -30,24 +27,7 @@ class BatchSampler:
       (2, 1, 4)
     """
 
-    def __init__(
-        self,
-        client: Any,
-        table: str,
-        batch_size: int,
-        *,
-        num_buffers: int,
-        epochs: int | None,
-        drop_last: bool,
-        **options: Any,
-    ) -> None:
-        """Takes the arguments of `Client.batch_sampler`."""
-        self._client = client
-        self._table = table
-        self._batch_size = batch_size
-        self._memory = BatchMemory(batch_size, num_buffers)
-        self._options = options
-        self._epochs = None if epochs is None else Epochs(epochs, drop_last)
+    _SHOWN = "aio.BatchSampler"
 
     def __aiter__(self) -> "BatchSampler":
         return self
@@ -84,17 +64,6 @@ class BatchSampler:
             if batch is not None and epochs.keeps(len(batch.info.key), self._batch_size):
                 return memory.kept(batch)
         raise StopAsyncIteration
-
-    @shown
-    def __repr__(self) -> str:
-        if "_memory" not in self.__dict__:
-            return "aio.BatchSampler(not made)"
-        arguments = f"table={self._table!r}, batch_size={self._batch_size}"
-        return f"aio.BatchSampler({arguments}, closed={self._memory.is_closed})"
-
-    def close(self) -> None:
-        """Ends the iterator and releases its memory; batches that were taken stay valid."""
-        self._memory.close()
 
     async def __aenter__(self) -> "BatchSampler":
         return self

@@ -13,12 +13,7 @@ import numpy as np
 
 from reverb import client as blocking
 from reverb._batches.iterator import batches
-from reverb._checks.arguments import (
-    check_at_least_one,
-    check_integer,
-    check_table,
-    check_timeout_ms,
-)
+from reverb._checks.arguments import check_at_least, check_integer, check_table, check_timeout_ms
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
 from reverb._client.chosen_items import deletions_of, fetched_keys
@@ -349,7 +344,7 @@ class Client:
                 check_integer("timeout_ms", timeout_ms)
             if number == -1:  # In dm-reverb this yields nothing.
                 return None
-            number = check_at_least_one("num_samples", number)
+            number = check_at_least(1, "num_samples", number)
             if window is not None:
                 check_items_of_windows(window, emit_timesteps)
             nested = await self._nested_as_now(table) if unpack_as_table_signature else None
@@ -593,7 +588,7 @@ class Client:
         return BatchSampler(
             self._lasting(),
             table,
-            check_at_least_one("batch_size", batch_size),
+            check_at_least(1, "batch_size", batch_size),
             num_buffers=2 if num_buffers is None else num_buffers,
             partial=partial,
             columns=columns,
@@ -899,7 +894,7 @@ class Client:
           UnavailableError: If no server answers.
         """
         del get_signature_timeout_ms
-        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs, allows_bool=True)
+        refs = check_at_least(1, "num_keep_alive_refs", num_keep_alive_refs, allows_bool=True)
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
 
         async def make() -> TrajectoryWriter:
@@ -933,8 +928,8 @@ class Client:
           InvalidArgumentError: If a number is below 1.
           UnavailableError: If no server answers.
         """
-        batch_size = check_at_least_one("batch_size", batch_size)
-        refs = check_at_least_one("num_keep_alive_refs", num_keep_alive_refs)
+        batch_size = check_at_least(1, "batch_size", batch_size)
+        refs = check_at_least(1, "num_keep_alive_refs", num_keep_alive_refs)
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
 
         async def make() -> BatchedTrajectoryWriter:

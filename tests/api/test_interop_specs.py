@@ -74,14 +74,6 @@ def test_an_environments_specs_make_a_signature(serve):
         )
 
 
-def test_spaces_of_gymnasium_make_a_signature(serve):
-    spaces = pytest.importorskip("gymnasium", reason="gymnasium is not installed").spaces
-    signature = {"observation": spaces.Box(-1, 1, (3,)), "action": spaces.Discrete(2)}
-    client = serve(testing.table(signature=signature))
-    client.insert({"observation": np.zeros(3, np.float32), "action": 1}, {"table": 1.0})
-    assert signature_of(client)["observation"].dtype == np.float32
-
-
 @pytest.mark.parametrize("bad", [Shaped((1,), "no dtype"), Shaped((1,), "M8[s]")])
 def test_a_dtype_that_cannot_be_stored_is_named_by_its_path(bad):
     with pytest.raises(InvalidArgumentError, match=r"leaf \('a', 1\) of the signature: "):

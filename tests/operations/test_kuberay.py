@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sample for KubeRay: fields of a RayCluster, pods, and what Ray itself reads out of it.
+"""The sample for KubeRay: fields of a RayCluster, and pods; `with_ray/` reads it with Ray itself.
 
 No schema of KubeRay comes with a package. The names and kinds of the fields at the level of Ray are
 written down here, after the types of its API (`ray.io/v1`, KubeRay 1.3); pods and volume claims are
 checked with the schemas of Kubernetes, which KubeRay's has copies of.
 """
 
-import copy
 import json
 import re
 
 import pytest
 
 from support.deployment import DEPLOY
+from support.kuberay import SAMPLE, groups, manifests
 
 yaml = pytest.importorskip("yaml", reason="PyYAML, which reads manifests, is missing")
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is missing; `make setup` has it")
-
-SAMPLE = DEPLOY / "kuberay" / "raycluster.yaml"
 
 
 def strict(required=(), **properties):
@@ -85,11 +83,6 @@ RAY_CLUSTER = strict(
 )
 
 
-def manifests(text):
-    claim, cluster = yaml.safe_load_all(text)
-    return claim, cluster
-
-
 @pytest.fixture(scope="module")
 def sample():
     return SAMPLE.read_text(encoding="utf-8")
@@ -98,13 +91,6 @@ def sample():
 @pytest.fixture(scope="module")
 def cluster(sample):
     return manifests(sample)[1]
-
-
-def groups(cluster):
-    """All groups of pods, by their names."""
-    spec = cluster["spec"]
-    workers = {it["groupName"]: it for it in spec["workerGroupSpecs"]}
-    return {"head": spec["headGroupSpec"]} | workers
 
 
 def container_of(group):
@@ -218,28 +204,3 @@ def test_the_program_in_it_fits_the_adapter(sample):
     assert len(arguments) == 6
     for name in arguments:
         assert re.search(rf"^    {name}: ", source, re.MULTILINE), name
-
-
-def test_ray_reads_the_resources_of_its_nodes(cluster):
-    config = pytest.importorskip(
-        "ray.autoscaler._private.kuberay.autoscaling_config", reason="Ray is not here"
-    )
-    spec = copy.deepcopy(cluster["spec"])
-    # Fields that the operator adds.
-    for group in spec["workerGroupSpecs"]:
-        group.setdefault("numOfHosts", 1)
-    nodes = config._generate_available_node_types_from_ray_cr_spec(spec)
-    replay = nodes["replay"]
-    assert (replay["min_workers"], replay["max_workers"]) == (2, 2)
-    assert replay["resources"]["replay"] == 1
-    assert replay["resources"]["CPU"] == 2
-    # There is room for the resources that the sample's program reserves for each shard.
-    assert replay["resources"]["memory"] >= 6 * 2**30
-    assert "replay" not in nodes["programs"]["resources"]
-
-
-def test_the_parameters_are_options_of_ray_start(cluster):
-    scripts = pytest.importorskip("ray.scripts.scripts", reason="Ray is not here")
-    known = {option for it in scripts.start.params for option in it.opts}
-    for group in groups(cluster).values():
-        assert {f"--{name}" for name in group["rayStartParams"]} <= known

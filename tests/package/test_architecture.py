@@ -338,6 +338,20 @@ def test_every_test_lies_in_a_room():
     assert {path.name for path in TESTS.glob("*.py")} == {"conftest.py"}
 
 
+def test_a_test_that_needs_a_library_lies_in_its_room():
+    """Fails for a test of another room that imports TensorFlow or a library of an adapter."""
+    libraries = {"tensorflow", "torch", "jax", "gymnasium", "ray", "stable_baselines3", "torchrl"}
+    libraries |= {"tf_agents", "acme", "minari", "datasets", "tensorflow_datasets", "tensordict"}
+    rooms = [path for path in TESTS.iterdir() if path.is_dir()]
+    for room in rooms:
+        if room.name.startswith("with_") or room.name in ("conformance", "integrations", "support"):
+            continue
+        for path in room.rglob("*.py"):
+            tried = re.findall(r'importorskip\(\s*"(\w+)', path.read_text(encoding="utf-8"))
+            named = {name.split(".")[0] for name in imports(path)} | set(tried)
+            assert not named & libraries, f"{path} belongs to a room with_LIBRARY"
+
+
 def test_the_files_that_begin_first_are_there():
     conftest = (TESTS / "conftest.py").read_text(encoding="utf-8")
     longest = re.search(r"^LONGEST = \((.*?)^\)", conftest, re.MULTILINE | re.DOTALL)[1]

@@ -33,9 +33,11 @@ def extras():
 
 def libraries():
     """Adapters and the modules that they need, without the libraries beside TensorFlow."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    beside_tensorflow = re.search(r"^INTEGRATION_ENVS := (.*)", makefile, re.MULTILINE)[1]
     names = sorted(path.parent.name for path in ROOT.glob("reverb/adapters/*/__init__.py"))
     for name in names:
-        if not (ROOT / "tests" / "adapters" / name).is_dir():
+        if f"{name.replace('_', '-')}-" not in beside_tensorflow:
             (requirement,) = extras()[name]
             yield name, re.split(r"[^\w-]", requirement)[0].replace("-", "_")
 

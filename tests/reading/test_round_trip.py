@@ -351,17 +351,23 @@ def test_insert_batch(host, steps):
         assert_items(client, rows)
 
 
+def selected_columns(steps, chosen):
+    """The columns of an item with these selections of steps, one for each leaf."""
+    columns = []
+    for at, (_, selected) in enumerate(chosen):
+        column = [stored(tree.flatten(step)[at]) for step in steps]
+        if isinstance(selected, int):
+            columns.append(column[selected])
+        else:
+            columns.append(np.stack([column[i] for i in selected]))
+    return columns
+
+
 @property_test(data=st.data())
 def test_trajectory_writer(host, data):
     steps = data.draw(episodes(max_steps=8))
     chosen = [data.draw(selections(len(steps))) for _ in tree.flatten(steps[0])]
-    expected = []
-    for at, (_, selected) in enumerate(chosen):
-        column = [stored(tree.flatten(step)[at]) for step in steps]
-        if isinstance(selected, int):
-            expected.append(column[selected])
-        else:
-            expected.append(np.stack([column[i] for i in selected]))
+    expected = selected_columns(steps, chosen)
     nest = steps[0]
     with (
         Served(host, nest, expected) as client,
@@ -466,13 +472,7 @@ def patterns(draw, num_steps):
 def test_structured_writer(host, data):
     steps = data.draw(episodes(max_steps=6))
     chosen = [data.draw(patterns(len(steps))) for _ in tree.flatten(steps[0])]
-    expected = []
-    for at, (_, selected) in enumerate(chosen):
-        column = [stored(tree.flatten(step)[at]) for step in steps]
-        if isinstance(selected, int):
-            expected.append(column[selected])
-        else:
-            expected.append(np.stack([column[i] for i in selected]))
+    expected = selected_columns(steps, chosen)
     references = tree.flatten(reverb.structured.create_reference_step(steps[0]))
     pattern = tree.unflatten_as(
         steps[0],

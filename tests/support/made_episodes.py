@@ -9,6 +9,9 @@ from reverb.datasets.episode import leaves
 
 FIELDS = ("observations", "actions", "rewards", "terminated", "truncated", "infos")
 LENGTHS = (5, 30, 1, 12, 7)
+DTYPES = ["bool", "float16", "float32", "float64"] + [
+    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
+]
 
 
 def episode(num_steps, number=0, *, end="terminated", observations=None, infos=None, **options):
@@ -58,7 +61,21 @@ def nested(num_steps, number, **options):
     )
 
 
-def every_dtype(num_steps, number, dtypes):
+def full():
+    """Episodes with infos and every kind of end, as some formats can hold them."""
+    return [
+        nested(
+            length,
+            number,
+            end=("terminated", "truncated", "both")[number % 3],
+            rewards=np.arange(length) / 7,
+            infos={"value": np.arange(length), "state": {"x": np.ones((length + 1, 2))}},
+        )
+        for number, length in enumerate(LENGTHS)
+    ]
+
+
+def every_dtype(num_steps, number, dtypes=DTYPES):
     """An episode with an observation of each dtype, with values of all its bits."""
     rng = np.random.default_rng([num_steps, number, 2])
     observations = {}

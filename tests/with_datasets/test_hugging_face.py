@@ -11,31 +11,14 @@ from support import made_episodes
 
 hugging_face = pytest.importorskip("datasets", reason="it comes with the extra `hf`")
 
-DTYPES = ["bool", "float16", "float32", "float64"] + [
-    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
-]
-
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
-def full():
-    return [
-        made_episodes.nested(
-            length,
-            number,
-            end=("terminated", "truncated", "both")[number % 3],
-            rewards=np.arange(length) / 7,
-            infos={"value": np.arange(length), "state": {"x": np.ones((length + 1, 2))}},
-        )
-        for number, length in enumerate(made_episodes.LENGTHS)
-    ]
-
-
 def test_a_round_trip_loses_nothing(tmp_path):
-    episodes = full()
+    episodes = made_episodes.full()
     source = f"hf:{tmp_path / 'out'}"
     assert datasets.save(episodes, source) == len(episodes)
     made_episodes.assert_equal(datasets.episodes(source), episodes)
@@ -45,13 +28,13 @@ def test_a_round_trip_loses_nothing(tmp_path):
 
 
 def test_every_dtype_comes_back(tmp_path):
-    episodes = [made_episodes.every_dtype(5 + number, number, DTYPES) for number in range(2)]
+    episodes = [made_episodes.every_dtype(5 + number, number) for number in range(2)]
     datasets.save(episodes, f"hf:{tmp_path / 'out'}")
     made_episodes.assert_equal(datasets.episodes(f"hf:{tmp_path / 'out'}"), episodes)
 
 
 def test_the_library_reads_ours(tmp_path):
-    episodes = full()
+    episodes = made_episodes.full()
     datasets.save(episodes, f"hf:{tmp_path / 'out'}")
     found = hugging_face.load_dataset(
         str(tmp_path / "out"), split="train", cache_dir=str(tmp_path / "cache")

@@ -13,9 +13,6 @@ from reverb import command, datasets, errors, testing
 from support import made_episodes
 
 DATA_FORMATS = ("hdf5", "arrow", "parquet")
-DTYPES = ["bool", "float16", "float32", "float64"] + [
-    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
-]
 
 
 def full(lengths=made_episodes.LENGTHS):
@@ -50,7 +47,7 @@ def test_a_round_trip_loses_nothing(data_format):
 
 @pytest.mark.parametrize("data_format", DATA_FORMATS)
 def test_every_dtype_comes_back(data_format):
-    episodes = [made_episodes.every_dtype(5 + number, number, DTYPES) for number in range(2)]
+    episodes = [made_episodes.every_dtype(5 + number, number) for number in range(2)]
     datasets.save(episodes, "minari:mine/a-v0", data_format=data_format)
     made_episodes.assert_equal(datasets.episodes("minari:mine/a-v0"), episodes)
 

@@ -14,26 +14,9 @@ pytest.importorskip("tensorflow", reason="it comes with the extra `rlds`")
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
-DTYPES = ["bool", "float16", "float32", "float64"] + [
-    f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
-]
-
-
-def full():
-    return [
-        made_episodes.nested(
-            length,
-            number,
-            end=("terminated", "truncated", "both")[number % 3],
-            rewards=np.arange(length) / 7,
-            infos={"value": np.arange(length), "state": {"x": np.ones((length + 1, 2))}},
-        )
-        for number, length in enumerate(made_episodes.LENGTHS)
-    ]
-
 
 def test_a_round_trip_loses_nothing(tmp_path):
-    episodes = full()
+    episodes = made_episodes.full()
     source = f"rlds:{tmp_path / 'out'}"
     assert datasets.save(episodes, source) == len(episodes)
     found = datasets.episodes(source)
@@ -43,13 +26,13 @@ def test_a_round_trip_loses_nothing(tmp_path):
 
 
 def test_every_dtype_comes_back(tmp_path):
-    episodes = [made_episodes.every_dtype(5 + number, number, DTYPES) for number in range(2)]
+    episodes = [made_episodes.every_dtype(5 + number, number) for number in range(2)]
     datasets.save(episodes, f"rlds:{tmp_path / 'out'}")
     made_episodes.assert_equal(datasets.episodes(f"rlds:{tmp_path / 'out'}"), episodes)
 
 
 def test_tensorflow_datasets_reads_ours(tmp_path):
-    episodes = full()
+    episodes = made_episodes.full()
     datasets.save(episodes, f"rlds:{tmp_path / 'out'}", discount=0.5)
     builder = tfds.builder_from_directory(str(tmp_path / "out"))
     for example, made in zip(builder.as_dataset("train"), episodes, strict=True):
@@ -141,7 +124,7 @@ class TestErrors:
             datasets.episodes("rlds:none_of_this_name")
 
     def test_a_truncated_file(self, tmp_path):
-        datasets.save(full(), f"rlds:{tmp_path / 'out'}")
+        datasets.save(made_episodes.full(), f"rlds:{tmp_path / 'out'}")
         (path,) = (tmp_path / "out").glob("*.tfrecord*")
         path.write_bytes(path.read_bytes()[:-50])
         found = datasets.episodes(f"rlds:{tmp_path / 'out'}")

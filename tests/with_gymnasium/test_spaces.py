@@ -148,3 +148,10 @@ def test_actions_of_another_type_are_those_of_the_space(client):
     recorder.step([[0.0, 0.0]] * NUM_ENVS)
     recorder.close()
     assert {item["action"].dtype for item in scalar_items.stored(client)} == {np.dtype(np.float64)}
+
+
+def test_spaces_make_a_signature(signed):
+    leaves = {"observation": spaces.Box(-1, 1, (3,)), "action": spaces.Discrete(2)}
+    with signed(leaves) as client:
+        client.insert({"observation": np.zeros(3, np.float32), "action": 1}, {"replay": 1.0})
+        assert client.server_info()["replay"].signature["observation"].dtype == np.float32

@@ -5,11 +5,12 @@ import math
 from typing import Any
 
 from reverb import Window
+from reverb.adapters.torchrl.library import torch
 from reverb.adapters.torchrl.sequence_keys import INIT_KEY, TRUNCATED_KEY
 from reverb.adapters.torchrl.table_access import TableAccess
 from reverb.errors import InvalidArgumentError
 
-__all__ = ["check_parts", "check_settings", "check_table"]
+__all__ = ["check_parts", "check_settings", "open_table"]
 
 _REDUCTIONS = ("max", "min", "mean", "median", "sum")
 # Arguments that go with sequence_length or window, and their defaults.
@@ -129,7 +130,37 @@ def _check_window(settings: dict[str, Any]) -> None:
         )
 
 
-def check_table(
+def open_table(
+    server: Any,
+    settings: dict[str, Any],
+    max_size: int | None,
+    alpha: float | None,
+    beta: float | None,
+    generator: Any,
+) -> TableAccess:
+    """Opens the table of a buffer, or starts a server with one.
+
+    Raises:
+      InvalidArgumentError: If there is no such table, or if the arguments differ from its settings.
+      UnavailableError: If no server answers.
+    """
+    own = {
+        "max_size": 1_000_000 if max_size is None else max_size,
+        "alpha": alpha,
+        "consume_after_n_samples": settings["consume_after_n_samples"],
+    }
+    if server is None:
+        own["seed"] = int(torch.randint(2**31, (), generator=generator))
+    access = TableAccess(server, settings["table"], own)
+    try:
+        _check_table(access, alpha, beta, settings["consume_after_n_samples"])
+    except BaseException:
+        access.close()
+        raise
+    return access
+
+
+def _check_table(
     access: TableAccess,
     alpha: float | None,
     beta: float | None,

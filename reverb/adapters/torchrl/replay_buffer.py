@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import reverb
-from reverb.adapters.torchrl.arguments import check_parts, check_settings, check_table
+from reverb.adapters.torchrl.arguments import check_parts, check_settings, open_table
 from reverb.adapters.torchrl.buffer_state import BufferState
 from reverb.adapters.torchrl.episodes import writer_of_steps
 from reverb.adapters.torchrl.item_reader import ItemReader
@@ -15,7 +15,6 @@ from reverb.adapters.torchrl.item_writer import ItemWriter
 from reverb.adapters.torchrl.library import as_one_step, tensordict, torch, torchrl_data
 from reverb.adapters.torchrl.priorities import Priorities
 from reverb.adapters.torchrl.sequence_keys import INIT_KEY, TRUNCATED_KEY, SequenceKeys
-from reverb.adapters.torchrl.table_access import TableAccess
 from reverb.adapters.torchrl.table_parts import (
     PrioritizedTableSampler,
     TableSampler,
@@ -149,19 +148,7 @@ class ReverbReplayBuffer(UnusedCalls):
         }
         check_settings(self._settings, server, max_size, batch_size, generator)
         keys = SequenceKeys(end_key, end_keys, traj_key, truncated_key, init_key)
-        own = {
-            "max_size": 1_000_000 if max_size is None else max_size,
-            "alpha": alpha,
-            "consume_after_n_samples": consume_after_n_samples,
-        }
-        if server is None:
-            own["seed"] = int(torch.randint(2**31, (), generator=generator))
-        self._access = TableAccess(server, table, own)
-        try:
-            check_table(self._access, alpha, beta, consume_after_n_samples)
-        except BaseException:
-            self._access.close()
-            raise
+        self._access = open_table(server, self._settings, max_size, alpha, beta, generator)
         self._device = torch.device(device)
         self._timeout_ms = timeout_ms
         self._sequence_length = sequence_length

@@ -10,10 +10,11 @@ use reverb_data::Result;
 
 use crate::batch::BatchAnswer;
 use crate::batch_options::BatchOptions;
-use crate::client::{Client, with_samples};
+use crate::client::Client;
 use crate::error::{OrRaise, to_python};
 use crate::exit;
 use crate::process::Local;
+use crate::sampler::with_samples;
 use crate::wait::wait;
 
 /// Time for which a thread keeps its processor while a batch is arriving. Sleeping and waking takes

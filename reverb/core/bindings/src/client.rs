@@ -8,15 +8,15 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use parking_lot::Mutex;
 use prost::Message;
 use prost::bytes::Bytes;
-use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict};
 use reverb_client::{
-    BatchedWriter, Client as Core, Configs, LegacyOptions, LegacyWriter, Matching, RowPriorities,
-    SampleCursor, ScanCursor,
+    BatchedWriter, Client as Core, Configs, LegacyOptions, LegacyWriter, Matching, SampleCursor,
+    ScanCursor,
 };
 use reverb_connect::{AddressConnector, Options, target_of};
-use reverb_data::{Error, ItemPriority, Result, Sampled, keep_samples};
+use reverb_data::{Error, Result, keep_samples};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment, Security};
 use reverb_shards::group::Group;
@@ -26,16 +26,17 @@ use reverb_wire::generated::ResetRequest;
 use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::shard::Shard;
 
-use crate::array::{all_values, parse_leaves};
-use crate::batch::{self, BatchAnswer, Lent};
+use crate::batch::{BatchAnswer, Lent};
 use crate::batch_options::{BatchOptions, Window};
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
 use crate::legacy_writer::Writer;
 use crate::limiter_hold::RateLimiterHold;
+use crate::new_items::{add_item, add_rows, item_priorities, row_priorities};
+use crate::priority_updates::{parse_mutation, parse_row_updates};
 use crate::process::{Local, runtime};
-use crate::sampler::{Cursor, Sampler, flat_sample};
+use crate::sampler::{Cursor, Sampler, with_samples};
 use crate::security::ClientSecurity;
 use crate::sequence_writer::{SequenceArguments, SequenceWriter};
 use crate::shard_row::ShardRow;
@@ -297,15 +298,7 @@ impl Client {
     ) -> PyResult<()> {
         let priorities = item_priorities(priorities, removal_priorities)?;
         let mut insertion = self.wait(py, self.core()?.start_insert())?;
-        let mut parsed =
-            parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
-        let (values, names) = (all_values(&mut parsed, &names.get().0)?, &names.get().0);
-        let added = if is_sequence {
-            insertion.add_sequence(&values, names, &priorities)
-        } else {
-            insertion.add(&values, names, &priorities)
-        };
-        added.or_raise()?;
+        add_item(&mut insertion, &leaves, names, &priorities, is_sequence)?;
         self.wait(py, insertion.finish())
     }
 
@@ -321,12 +314,7 @@ impl Client {
     ) -> PyResult<Bound<'py, PyArray1<u64>>> {
         let tables = row_priorities(priorities, removal_priorities)?;
         let mut insertion = self.wait(py, self.core()?.start_insert())?;
-        let mut parsed =
-            parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
-        insertion
-            .add_batch(&all_values(&mut parsed, &names.get().0)?, &names.get().0, &tables)
-            .or_raise()?;
-        let keys = insertion.keys();
+        let keys = add_rows(&mut insertion, &leaves, names, &tables)?;
         self.wait(py, insertion.finish())?;
         Ok(PyArray1::from_vec(py, keys))
     }
@@ -497,156 +485,9 @@ fn new_parts(
     Ok(Parts { core: Arc::new(core), connector })
 }
 
-/// Attaches the samples taken before a failure to its exception, flat: they exist nowhere else any
-/// more.
-pub(crate) fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> PyErr {
-    // Samples that cannot be decoded are left out, and those that would take too much memory.
-    let mut room = batch::max_batch_bytes(None);
-    let samples = taken.iter().filter_map(|sampled| flat_sample(py, sampled, &mut room).ok());
-    let list = PyList::new(py, samples.collect::<Vec<_>>());
-    match list.and_then(|list| error.value(py).setattr("samples", list)) {
-        Ok(()) => error,
-        Err(another) => another,
-    }
-}
-
 /// The error of calls of a closed client.
 fn is_closed() -> Error {
     Error::failed_precondition("This reverb.Client is closed; make a new one")
-}
-
-fn table_name(table: &Bound<'_, PyAny>) -> PyResult<String> {
-    table.extract().map_err(|_| {
-        PyTypeError::new_err(format!("tables must be named by a str, got {}", type_name(table)))
-    })
-}
-
-fn type_name(value: &Bound<'_, PyAny>) -> String {
-    value.get_type().name().map_or_else(|_| String::new(), |name| name.to_string())
-}
-
-/// Tables of an insert, and an item's priorities in each.
-pub(crate) fn item_priorities(
-    priorities: &Bound<'_, PyDict>,
-    removal_priorities: Option<&Bound<'_, PyDict>>,
-) -> PyResult<Vec<(String, ItemPriority)>> {
-    let number = |argument: &str, table: &str, priority: &Bound<'_, PyAny>| {
-        priority.extract::<f64>().map_err(|_| {
-            PyTypeError::new_err(format!(
-                "{argument} must be numbers, got {} for table {table}",
-                type_name(priority)
-            ))
-        })
-    };
-    let parse = |(table, priority): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
-        let name = table_name(&table)?;
-        let removal = match removal_priorities {
-            Some(priorities) => priorities.get_item(&table)?,
-            None => None,
-        };
-        let removal = removal.map(|it| number("removal_priorities", &name, &it)).transpose()?;
-        let value = number("priorities", &name, &priority)?;
-        Ok((name, ItemPriority { value, removal }))
-    };
-    priorities.iter().map(parse).collect()
-}
-
-/// Tables of an insert, and the priorities of all rows in each.
-pub(crate) fn row_priorities(
-    priorities: &Bound<'_, PyDict>,
-    removal_priorities: Option<&Bound<'_, PyDict>>,
-) -> PyResult<Vec<(String, RowPriorities)>> {
-    let numbers = |array: &Bound<'_, PyAny>| -> PyResult<Vec<f64>> {
-        let array: PyReadonlyArray1<'_, f64> = array.extract()?;
-        Ok(array.as_array().to_vec())
-    };
-    let parse = |(table, priorities): (Bound<'_, PyAny>, Bound<'_, PyAny>)| {
-        let removal = removal_priorities.map(|all| all.get_item(&table)).transpose()?.flatten();
-        let removal = removal.map(|array| numbers(&array)).transpose()?;
-        Ok((table_name(&table)?, RowPriorities { values: numbers(&priorities)?, removal }))
-    };
-    priorities.iter().map(parse).collect()
-}
-
-/// Updates and deletes of a call of `mutate_priorities`.
-pub(crate) type Mutation = (Vec<(u64, f64)>, Vec<u64>);
-
-pub(crate) fn parse_mutation(
-    updates: Option<&Bound<'_, PyAny>>,
-    deletes: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Mutation> {
-    let updates = updates.map_or_else(|| Ok(Vec::new()), parse_updates)?;
-    let deletes = match deletes {
-        None => Vec::new(),
-        Some(deletes) => {
-            let keys = deletes.try_iter().map_err(|_| {
-                PyTypeError::new_err(format!(
-                    "deletes must be a list of keys, got {}",
-                    type_name(deletes)
-                ))
-            })?;
-            keys.map(|key| parse_key(&key?)).collect::<PyResult<_>>()?
-        }
-    };
-    Ok((updates, deletes))
-}
-
-pub(crate) fn parse_row_updates(
-    keys: &PyReadonlyArray1<'_, u64>,
-    priorities: &PyReadonlyArray1<'_, f64>,
-) -> PyResult<Vec<(u64, f64)>> {
-    let (keys, priorities) = (keys.as_array(), priorities.as_array());
-    if keys.len() != priorities.len() {
-        return Err(Error::invalid_argument(format!(
-            "keys and priorities must be of the same length, got {} and {}",
-            keys.len(),
-            priorities.len()
-        )))
-        .or_raise();
-    }
-    Ok(keys.iter().copied().zip(priorities.iter().copied()).collect())
-}
-
-fn parse_key(key: &Bound<'_, PyAny>) -> PyResult<u64> {
-    let error = match key.extract::<u64>() {
-        Ok(key) => return Ok(key),
-        Err(error) => error,
-    };
-    if !error.is_instance_of::<PyOverflowError>(key.py()) {
-        let kind = type_name(key);
-        return Err(PyTypeError::new_err(format!("keys must be integers, got {kind}")));
-    }
-    // Libraries without uint64 hold keys as int64: the same bits.
-    key.extract::<i64>().map(i64::cast_unsigned).map_err(|_| {
-        PyTypeError::new_err(format!("keys must be integers in [-2^63, 2^64), got {key}"))
-    })
-}
-
-fn parse_updates(updates: &Bound<'_, PyAny>) -> PyResult<Vec<(u64, f64)>> {
-    let parse = |key: &Bound<'_, PyAny>, priority: &Bound<'_, PyAny>| -> PyResult<(u64, f64)> {
-        let priority = priority.extract().map_err(|_| {
-            PyTypeError::new_err(format!(
-                "priorities must be numbers, got {priority} for key {key}"
-            ))
-        })?;
-        Ok((parse_key(key)?, priority))
-    };
-    if let Ok(dict) = updates.cast::<PyDict>() {
-        return dict.iter().map(|(key, priority)| parse(&key, &priority)).collect();
-    }
-    let items = updates.call_method0("items").map_err(|_| {
-        PyTypeError::new_err(format!(
-            "updates must be a mapping of keys to priorities, got {}",
-            type_name(updates)
-        ))
-    })?;
-    items
-        .try_iter()?
-        .map(|pair| {
-            let pair = pair?;
-            parse(&pair.get_item(0)?, &pair.get_item(1)?)
-        })
-        .collect()
 }
 
 /// Matching of a writer's columns to those of a table's signature.

@@ -42,6 +42,8 @@ mod legacy_writer;
 mod limiter_hold;
 mod logs;
 mod nest;
+mod new_items;
+mod priority_updates;
 mod process;
 mod sampler;
 mod security;

@@ -271,6 +271,19 @@ fn named_tuple<'py>(
     NEW.get_or_try_init(py, new)?.bind(py).call1((class, fields.into_pyobject(py)?))
 }
 
+/// Attaches the samples taken before a failure to its exception, flat: they exist nowhere else any
+/// more.
+pub(crate) fn with_samples(py: Python<'_>, error: PyErr, taken: &[Sampled]) -> PyErr {
+    // Samples that cannot be decoded are left out, and those that would take too much memory.
+    let mut room = max_batch_bytes(None);
+    let samples = taken.iter().filter_map(|sampled| flat_sample(py, sampled, &mut room).ok());
+    let list = PyList::new(py, samples.collect::<Vec<_>>());
+    match list.and_then(|list| error.value(py).setattr("samples", list)) {
+        Ok(()) => error,
+        Err(another) => another,
+    }
+}
+
 /// The fields of `SampleInfo`, and the columns.
 type FlatSample<'py> = ((u64, f64, i64, f64, i32), Vec<Bound<'py, PyAny>>);
 

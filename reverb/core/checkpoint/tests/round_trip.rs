@@ -40,16 +40,7 @@ fn insert(table: &Table, key: u64, chunk: &Chunk) {
     trajectory.slice(chunk, 0, 0, 1);
     trajectory.end_column(false);
     let trajectory = trajectory.finish().unwrap();
-    let name = table.name().into();
-    let priority = key as f64 / 2.0;
-    let item = NewItem {
-        key,
-        table: name,
-        priority,
-        removal_priority: None,
-        times_sampled: 0,
-        trajectory,
-    };
+    let item = NewItem::new(key, table.name(), key as f64 / 2.0, trajectory);
     let confirm: Arc<dyn Confirm> = Arc::new(IgnoreConfirm);
     table.insert(vec![item], &confirm).unwrap();
 }

@@ -125,14 +125,7 @@ fn table(has_one_length: bool) -> Arc<Table> {
             builder.slice(&chunk, tensor, 0, length);
             builder.end_column(false);
         }
-        let item = NewItem {
-            key,
-            table: NAME.into(),
-            priority: 1.0,
-            removal_priority: None,
-            times_sampled: 0,
-            trajectory: builder.finish().unwrap(),
-        };
+        let item = NewItem::new(key, NAME, 1.0, builder.finish().unwrap());
         table.insert(vec![item], &confirm).unwrap();
     }
     table

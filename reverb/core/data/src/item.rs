@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::max_priority::ItemPriority;
 use crate::step_window::SampledWindow;
 use crate::trajectory::Trajectory;
 
@@ -22,6 +23,27 @@ pub struct NewItem {
     pub times_sampled: i32,
     /// Its columns.
     pub trajectory: Trajectory,
+}
+
+impl NewItem {
+    /// An item that counts as never sampled.
+    #[inline]
+    pub fn new(
+        key: u64,
+        table: impl Into<Arc<str>>,
+        priority: impl Into<ItemPriority>,
+        trajectory: Trajectory,
+    ) -> Self {
+        let ItemPriority { value, removal } = priority.into();
+        Self {
+            key,
+            table: table.into(),
+            priority: value,
+            removal_priority: removal,
+            times_sampled: 0,
+            trajectory,
+        }
+    }
 }
 
 /// An item that was sampled from a table or read by a scan.

@@ -144,14 +144,7 @@ impl Source {
             builder.end_column(true);
         }
         let trajectory = builder.finish().unwrap();
-        NewItem {
-            key: rng.random(),
-            table: "speed".into(),
-            priority: rng.random(),
-            removal_priority: None,
-            times_sampled: 0,
-            trajectory,
-        }
+        NewItem::new(rng.random(), "speed", rng.random::<f64>(), trajectory)
     }
 }
 

@@ -7,11 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
-use reverb_data::{
-    Error, NewItem, Result, SampleOptions, Sampled, ServerAccount, TableConfig, TableInfo,
-    Trajectory,
-};
-use tokio::sync::{Notify, oneshot};
+use reverb_data::{Error, NewItem, Result, ServerAccount, TableConfig, TableInfo, Trajectory};
+use tokio::sync::Notify;
 
 mod changed_by;
 mod checks;
@@ -21,12 +18,14 @@ mod episodes;
 mod eviction;
 mod forecast;
 mod foreign_keys;
+mod insert_room;
 mod items;
 mod limiter_hold;
 #[cfg(test)]
 mod model_tests;
 mod mutation;
 mod restore;
+mod sample_request;
 mod scan;
 mod snapshot;
 mod state;
@@ -48,6 +47,7 @@ pub use eviction::Evicted;
 pub use forecast::Forecast;
 use forecast::ForecastTimes;
 pub use foreign_keys::SlotSet;
+use insert_room::InsertRoom;
 pub use limiter_hold::LimiterHold;
 pub use restore::Restored;
 pub use scan::Scan;
@@ -56,14 +56,11 @@ use state::TableState;
 pub use state::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS};
 pub use statistics::{Removal, Removed, Side, Statistics, TableStatus};
 pub use transfer::Transferred;
-use wait_queues::{Answer, Completions, Now, RequestId, WaitQueues};
+use wait_queues::{Completions, Now, WaitQueues};
 pub use wait_reason::{Held, Limit, WaitReason};
 pub use watch::{TableChanges, TableWatch, Watched};
 use watch::{Versions, Watchers};
 pub use window::WindowBefore;
-
-/// Maximum number of queued inserts before writers have to wait.
-const MAX_QUEUED_INSERTS: i64 = 1000;
 
 /// Receives the outcome of inserts, on any thread that uses the table and without a lock. The
 /// methods must neither block nor take long.
@@ -104,32 +101,7 @@ struct Shared {
     closed: bool,
 }
 
-/// Limits of queued inserts, above which writers have to wait.
-struct InsertRoom {
-    items: usize,
-    bytes: u64,
-    /// Bytes that the server allows each table.
-    server_bytes: u64,
-}
-
-impl InsertRoom {
-    fn new(config: &TableConfig, server_bytes: u64) -> Self {
-        // A tenth of the table's limit.
-        let share = config.memory.max_bytes.map_or(u64::MAX, |bytes| (bytes / 10).max(1));
-        Self {
-            items: (config.max_size / 10).clamp(1, MAX_QUEUED_INSERTS) as usize,
-            bytes: server_bytes.min(share),
-            server_bytes,
-        }
-    }
-}
-
 impl Shared {
-    fn has_insert_room(&self) -> bool {
-        let Self { queues, room, .. } = self;
-        queues.queued_inserts() < room.items && queues.queued_bytes() < room.bytes
-    }
-
     /// Ends an operation; requests that are still queued are blocked now.
     fn now_waits(&mut self, now: Instant) {
         let Self { queues, clock, .. } = self;
@@ -254,20 +226,6 @@ impl Table {
         drop(cancelled);
     }
 
-    /// Back-pressure: waits while too many inserts are queued and the table is open.
-    pub async fn wait_for_insert_room(&self) {
-        loop {
-            let notified = self.room.notified();
-            let mut notified = std::pin::pin!(notified);
-            // From here on no notification is missed, even before the first poll.
-            notified.as_mut().enable();
-            if self.shared.lock().has_insert_room() {
-                return;
-            }
-            notified.await;
-        }
-    }
-
     /// Trajectories of the queued items.
     pub fn queued_trajectories(&self) -> Vec<Trajectory> {
         let mut found = Vec::with_capacity(self.queued_inserts());
@@ -293,148 +251,6 @@ impl Table {
     /// Number of queued inserts.
     pub fn queued_inserts(&self) -> usize {
         self.shared.lock().queues.queued_inserts()
-    }
-
-    /// Samples at least one item and at most `num`. Returns the items that the rate limiter allows
-    /// when the request is served, and stops once their chunks reach [`MAX_SAMPLE_BYTES`].
-    ///
-    /// Waits at most `timeout` for the first item. Zero makes exactly one attempt, and `None` waits
-    /// without a limit. A dropped call leaves the queue. Items that it already got stay counted.
-    ///
-    /// # Errors
-    ///
-    /// `RateLimiterTimeout` with the reason of the wait. `Cancelled` if the table is closed, even
-    /// while waiting. `InvalidArgument` if `num` is 0.
-    pub async fn sample(&self, num: usize, timeout: Option<Duration>) -> Result<Vec<Sampled>> {
-        self.sample_with(num, timeout, SampleOptions::default()).await
-    }
-
-    /// Like [`Table::sample`], with options. If the table has a `max_times_sampled`, a batch whose
-    /// items cannot be stacked is not sampled: the call returns the items before that batch, or the
-    /// error if there are none. With `all_or_nothing` it waits until the rate limiter allows all
-    /// items under one lock; `num` is then at most [`MAX_SAMPLE_ITEMS`]. The same holds for
-    /// `distinct`, which returns no item twice; the probability of an item is that of one draw.
-    ///
-    /// With `window`, each sample has a window that is drawn from those of its item, and its
-    /// trajectory is still that of the whole item. A call waits while no item has such a window.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidArgument` if `distinct` requests more items than there are, although the rate
-    /// limiter allows the request; if no item has the window and no insert will bring one; or if
-    /// the next item of a sampler with an order has none. Errors of [`Table::sample`] and of
-    /// [`reverb_data::ItemSpec::check`]; nothing was sampled then.
-    pub async fn sample_with(
-        &self,
-        num: usize,
-        timeout: Option<Duration>,
-        options: SampleOptions,
-    ) -> Result<Vec<Sampled>> {
-        self.sample_until(num, timeout, options, std::future::pending()).await
-    }
-
-    /// Like [`Table::sample_with`]. When `interrupted` completes, a blocked call leaves the queue
-    /// and fails with its error; nothing was sampled for it then.
-    ///
-    /// # Errors
-    ///
-    /// Errors of [`Table::sample_with`], and that of `interrupted`.
-    pub async fn sample_until(
-        &self,
-        num: usize,
-        timeout: Option<Duration>,
-        options: SampleOptions,
-        interrupted: impl Future<Output = Error>,
-    ) -> Result<Vec<Sampled>> {
-        if num == 0 {
-            return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
-        }
-        let options = options.whole();
-        if options.all_or_nothing && num > MAX_SAMPLE_ITEMS {
-            return Err(Error::invalid_argument(format!(
-                "A batch of all items or none may have {MAX_SAMPLE_ITEMS} items, got {num}. Ask for \
-                 smaller batches, or let them be partial."
-            )));
-        }
-        if let Some(window) = options.window {
-            window.validate()?;
-            self.know_steps().await;
-        }
-        let wait = |shared: &mut Shared, id| {
-            if timeout != Some(Duration::ZERO) {
-                return Ok(Waiting {
-                    table: self,
-                    id,
-                    answer: shared.queues.wait(id),
-                    is_over: false,
-                });
-            }
-            let why = shared.timeout(id);
-            shared.queues.cancel(id);
-            Err(why)
-        };
-        let mut waiting = match self.attempt(num, options, wait)? {
-            Attempt::Answered(answer) => return answer,
-            Attempt::Queued(waiting) => waiting?,
-        };
-        let timed_out = async {
-            match timeout {
-                Some(timeout) => tokio::time::sleep(timeout).await,
-                None => std::future::pending().await,
-            }
-        };
-        let error = tokio::select! {
-            biased;
-            answer = waiting.answer() => return answer,
-            error = interrupted => Some(error),
-            () = timed_out => None,
-        };
-        let why = |shared: &Shared, id| error.unwrap_or_else(|| shared.timeout(id));
-        if let Some(why) = waiting.leave(why) {
-            return Err(why);
-        }
-        // The request was answered just before.
-        waiting.answer().await
-    }
-
-    /// Counts the steps of all items at the first request for a window, some under each lock, so
-    /// that other requests go on.
-    async fn know_steps(&self) {
-        loop {
-            {
-                let state = &mut self.shared.lock().state;
-                if !state.knows_steps() {
-                    state.count_steps();
-                }
-                if state.knows_steps() {
-                    return;
-                }
-            }
-            tokio::task::yield_now().await;
-        }
-    }
-
-    /// Like [`Table::sample`], but never waits. `None` if the rate limiter allows no sample now, if
-    /// other requests are queued, or if the table is closed.
-    pub fn try_sample(&self, num: usize) -> Option<Vec<Sampled>> {
-        self.try_sample_with(num, SampleOptions::default())
-    }
-
-    /// Like [`Table::sample_with`], but never waits. `None` also if it would fail.
-    pub fn try_sample_with(&self, num: usize, options: SampleOptions) -> Option<Vec<Sampled>> {
-        let options = options.whole();
-        if num == 0 || (options.all_or_nothing && num > MAX_SAMPLE_ITEMS) {
-            return None;
-        }
-        if let Some(window) = options.window
-            && (window.validate().is_err() || !self.shared.lock().state.knows_steps())
-        {
-            return None;
-        }
-        match self.attempt(num, options, |shared, id| shared.queues.cancel(id)) {
-            Ok(Attempt::Answered(answer)) => answer.ok(),
-            _ => None,
-        }
     }
 
     /// Removes all items and sets all counters to zero. Queued requests are tried again.
@@ -565,24 +381,6 @@ impl Table {
         self.shared.lock().state.account().bytes()
     }
 
-    /// Tries a sample request once. If it is blocked, it is queued and `otherwise` makes the
-    /// result.
-    fn attempt<R>(
-        &self,
-        num: usize,
-        options: SampleOptions,
-        otherwise: impl FnOnce(&mut Shared, RequestId) -> R,
-    ) -> Result<Attempt<R>> {
-        self.operate_and(
-            Activity::Sampling,
-            |shared, now| shared.queues.queue_sample(num, options, now),
-            |shared, done, id| match done.take_own() {
-                Some(answer) => Attempt::Answered(answer),
-                None => Attempt::Queued(otherwise(shared, id)),
-            },
-        )
-    }
-
     fn operate<R>(
         &self,
         activity: Activity,
@@ -644,49 +442,6 @@ impl Drop for Table {
 impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table").field("config", &self.config()).finish_non_exhaustive()
-    }
-}
-
-/// Result of the first attempt of a sample request.
-enum Attempt<R> {
-    Answered(Answer),
-    Queued(R),
-}
-
-/// A queued sample request. Dropping it removes it from the queue.
-struct Waiting<'a> {
-    table: &'a Table,
-    id: RequestId,
-    answer: oneshot::Receiver<Answer>,
-    is_over: bool,
-}
-
-impl Waiting<'_> {
-    async fn answer(&mut self) -> Answer {
-        let answer = (&mut self.answer).await;
-        self.is_over = true;
-        answer.unwrap_or_else(|_| Err(Error::internal("A sample request was lost.")))
-    }
-
-    /// Removes the request from the queue, after a last look at the table; `None` if it was
-    /// answered already. Later requests may then be served.
-    fn leave<R>(&mut self, look: impl FnOnce(&Shared, RequestId) -> R) -> Option<R> {
-        self.is_over = true;
-        let seen = self.table.operate(Activity::Running, |shared, _| {
-            let seen = shared.queues.position(self.id).map(|_| look(shared, self.id));
-            shared.queues.cancel(self.id);
-            seen
-        });
-        // A closed table has no queue.
-        seen.ok().flatten()
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.leave(|_, _| ());
-        }
     }
 }
 

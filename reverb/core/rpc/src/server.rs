@@ -11,7 +11,6 @@ mod files;
 mod first_bytes;
 mod graceful_close;
 mod handshakes;
-mod huffman;
 mod listener;
 #[cfg(unix)]
 mod listening;

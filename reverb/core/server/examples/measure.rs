@@ -158,14 +158,7 @@ fn batch(keys: &mut KeyGenerator, items: usize, bytes: usize) -> InsertBatch {
         builder.end_column(true);
         let trajectory = builder.finish().expect("it has a column");
         let key = keys.next_key();
-        batch.items.push(NewItem {
-            key,
-            table: "fifo".into(),
-            priority: 1.0,
-            removal_priority: None,
-            times_sampled: 0,
-            trajectory,
-        });
+        batch.items.push(NewItem::new(key, "fifo", 1.0, trajectory));
         batch.chunks.push(chunk);
     }
     batch

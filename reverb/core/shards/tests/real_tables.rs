@@ -53,14 +53,7 @@ fn item(chunk: &Chunk, key: u64, priority: f64) -> NewItem {
     builder.slice(chunk, 0, 0, 1);
     builder.end_column(false);
     let trajectory = builder.finish().unwrap();
-    NewItem {
-        key,
-        table: "t".into(),
-        priority,
-        removal_priority: None,
-        times_sampled: 0,
-        trajectory,
-    }
+    NewItem::new(key, "t", priority, trajectory)
 }
 
 fn chunk() -> Chunk {

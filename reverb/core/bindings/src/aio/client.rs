@@ -21,20 +21,18 @@ use super::call::{Answer, Call, Kept, Taken, answer, poll_now};
 use super::completions::Completions;
 use super::insertion::Insertion;
 use super::writers::AnyWriter;
-use crate::array::{all_values, parse_leaves};
 use crate::batch::Lent;
 use crate::batch_options::BatchOptions;
 use crate::batched_writer::BatchedTrajectoryWriter;
 use crate::batches_ahead::BatchesAhead;
-use crate::client::{
-    Client, item_priorities, matching, parse_mutation, parse_row_updates, row_priorities,
-    with_samples,
-};
+use crate::client::{Client, matching};
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
 use crate::limiter_hold::RateLimiterHold;
+use crate::new_items::{add_item, add_rows, item_priorities, row_priorities};
+use crate::priority_updates::{parse_mutation, parse_row_updates};
 use crate::process::{Local, Origin};
-use crate::sampler::Sampler;
+use crate::sampler::{Sampler, with_samples};
 use crate::sequence_writer::{SequenceArguments, SequenceWriter};
 use crate::shard_row::ShardRow;
 use crate::trajectory_writer::TrajectoryWriter;
@@ -283,16 +281,8 @@ impl AsyncClient {
         is_sequence: bool,
     ) -> PyResult<Py<PyAny>> {
         let priorities = item_priorities(priorities, removal_priorities)?;
-        let mut parsed =
-            parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
         let mut insertion = insertion.get().take().or_raise()?;
-        let (values, names) = (all_values(&mut parsed, &names.get().0)?, &names.get().0);
-        let added = if is_sequence {
-            insertion.add_sequence(&values, names, &priorities)
-        } else {
-            insertion.add(&values, names, &priorities)
-        };
-        added.or_raise()?;
+        add_item(&mut insertion, &leaves, names, &priorities, is_sequence)?;
         self.start(py, insertion.finish(), none)
     }
 
@@ -307,13 +297,8 @@ impl AsyncClient {
         removal_priorities: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Py<PyAny>> {
         let tables = row_priorities(priorities, removal_priorities)?;
-        let mut parsed =
-            parse_leaves(&leaves, Some(&names.get().0)).collect::<PyResult<Vec<_>>>()?;
         let mut insertion = insertion.get().take().or_raise()?;
-        insertion
-            .add_batch(&all_values(&mut parsed, &names.get().0)?, &names.get().0, &tables)
-            .or_raise()?;
-        let keys = insertion.keys();
+        let keys = add_rows(&mut insertion, &leaves, names, &tables)?;
         self.start(py, insertion.finish(), |py, ()| {
             Ok(PyArray1::from_vec(py, keys).into_any().unbind())
         })

@@ -394,15 +394,8 @@ impl Insertion {
     }
 
     fn push(&mut self, table: &Arc<str>, priority: ItemPriority, trajectory: Trajectory) {
-        let (key, table) = (self.inserter.keys.next_key(), Arc::clone(table));
-        self.items.push(NewItem {
-            key,
-            table,
-            priority: priority.value,
-            removal_priority: priority.removal,
-            times_sampled: 0,
-            trajectory,
-        });
+        let key = self.inserter.keys.next_key();
+        self.items.push(NewItem::new(key, Arc::clone(table), priority, trajectory));
     }
 }
 

@@ -164,14 +164,12 @@ impl PendingItem {
         resolver: &mut Resolver,
         next_key: &mut dyn FnMut() -> u64,
     ) -> Result<NewItem> {
-        Ok(NewItem {
+        Ok(NewItem::new(
             key,
-            table: Arc::clone(self.kind.table()),
-            priority: self.priority.value,
-            removal_priority: self.priority.removal,
-            times_sampled: 0,
-            trajectory: resolver.trajectory(&self.kind, &self.cells, next_key)?,
-        })
+            Arc::clone(self.kind.table()),
+            self.priority,
+            resolver.trajectory(&self.kind, &self.cells, next_key)?,
+        ))
     }
 
     /// Blocks of the item, some possibly more than once.

@@ -2,15 +2,17 @@
 //! Lane: the history of one environment, with its columns, the steps that items may still refer to,
 //! and the open blocks.
 
+mod column;
 mod small_columns;
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use reverb_data::{DType, Error, KeyGenerator, Result};
 
+pub use self::column::ColumnOptions;
+use self::column::{Column, NextBlock};
 use self::small_columns::SmallColumns;
 use super::block::{Appended, Block, BlockColumns};
 use super::cell::{Cell, CellRef, CellSpec, CellValue};
@@ -21,39 +23,6 @@ const MAX_SMALL_CELL_BYTES: usize = 256;
 /// An automatic block ends at about this size. A reader fetches and decodes a chunk as a whole:
 /// longer chunks have less overhead, but every sample costs more.
 const MAX_BLOCK_BYTES: usize = 4096;
-
-/// Storage and chunking of a column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ColumnOptions {
-    /// Number of last values that items may refer to.
-    pub num_keep_alive_refs: usize,
-    /// Fixed chunk length, or `None` to let the writer choose.
-    pub max_chunk_length: Option<usize>,
-}
-
-#[derive(Debug)]
-struct Column {
-    /// The column's name in error texts.
-    label: String,
-    options: ColumnOptions,
-    spec: Option<Arc<CellSpec>>,
-    referenced: Arc<AtomicBool>,
-    /// Common properties of its separate blocks.
-    own: Option<Arc<BlockColumns>>,
-    /// The last values, each with its step of the history. Empty while the rows of the small
-    /// columns hold the column.
-    history: VecDeque<(u64, CellRef)>,
-    next_block: NextBlock,
-}
-
-/// Block for a column's next cell.
-#[derive(Debug)]
-enum NextBlock {
-    /// The block of the small columns; the column has this position in it.
-    Small(usize),
-    /// A separate block.
-    Own(Option<Arc<Block>>),
-}
 
 /// The history of one environment.
 #[derive(Debug)]
@@ -483,32 +452,6 @@ fn at_step<T>(entries: &VecDeque<(u64, T)>, step: u64) -> Option<&T> {
         _ => {
             let found = entries.binary_search_by_key(&step, |(at, _)| *at).ok()?;
             entries.get(found).map(|(_, entry)| entry)
-        }
-    }
-}
-
-impl Column {
-    /// True if its cells share a block with those of other columns.
-    fn is_small(&self) -> bool {
-        matches!(self.next_block, NextBlock::Small(_))
-    }
-
-    fn remember(&mut self, step: u64, cell: CellRef) {
-        self.history.push_back((step, cell));
-        self.trim();
-    }
-
-    fn trim(&mut self) {
-        while self.history.len() > self.options.num_keep_alive_refs {
-            if let Some((_, cell)) = self.history.pop_front() {
-                cell.expire();
-            }
-        }
-    }
-
-    fn clear(&mut self) {
-        for (_, cell) in self.history.drain(..) {
-            cell.expire();
         }
     }
 }

@@ -4,29 +4,30 @@
 //!
 //! The background task that sends the items is in `send_task`.
 
+mod gathering;
 mod in_flight;
 mod send_task;
+mod state;
 mod stay;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use reverb_data::{Error, KeyGenerator, KeySlots, NewItem, Result};
+use reverb_data::{Error, KeyGenerator, KeySlots, Result};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 
-use self::in_flight::{InFlight, Sent};
-use super::MESSAGE_ITEMS;
+pub(crate) use self::gathering::Gathering;
+use self::in_flight::Sent;
+use self::state::{Lost, State, Task, WARN_PENDING_ITEMS};
 use super::block::Block;
 use super::dropped::LastDropped;
 use super::item::PendingItem;
 use crate::session::Session;
 
-/// Number of environments from which items of several steps are gathered.
-const MANY_ENVIRONMENTS: usize = 8;
 /// A writer that is faster than its connection is slowed down when this many bytes are unconfirmed.
 /// More memory, filled and drained only once, costs more than sending it.
 const MAX_WAITING_BYTES: usize = 32 * 1024 * 1024;
@@ -36,39 +37,6 @@ const MIN_PATIENCE: Duration = Duration::from_millis(20);
 /// Additional wait, each time that twice as many bytes are unconfirmed. This slows a writer down to
 /// a slow server; a program that writes a gigabyte behind a closed limiter waits 10 s in total.
 const PATIENCE_PER_MIB: Duration = Duration::from_millis(5);
-/// Number of unconfirmed items at which a warning is logged; it doubles with each warning.
-const WARN_PENDING_ITEMS: usize = 100_000;
-
-/// Rule for gathering items before they are sent. A caller that waits for confirmations ends the
-/// gathering.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Gathering {
-    /// Number of items that ends the gathering.
-    items: usize,
-    /// Time that ends the gathering. It is short, because an item of a free table must not wait for
-    /// a blocked table.
-    time: Duration,
-    /// True if items are gathered even while none is in flight.
-    always: bool,
-}
-
-impl Gathering {
-    /// The first item is sent at once, and others gather while it is in flight.
-    pub(crate) const IN_FLIGHT: Self =
-        Self { items: 64, time: Duration::from_millis(1), always: false };
-
-    /// For environments that are stepped together: the items of four steps of all of them. Waking
-    /// the task for each step, and cutting blocks there, would double the caller's time. With few
-    /// environments that costs little, and chunks of equal length are sampled faster.
-    pub(crate) fn of_steps(batch_size: usize) -> Self {
-        if batch_size < MANY_ENVIRONMENTS {
-            return Self::IN_FLIGHT;
-        }
-        let items = batch_size.saturating_mul(4).clamp(Self::IN_FLIGHT.items, MESSAGE_ITEMS);
-        Self { items, time: Duration::from_millis(2), always: true }
-    }
-}
-
 /// The queue of one writer, and the task that sends its items.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
@@ -90,55 +58,6 @@ pub(crate) struct SendQueue {
     has_ended_episode: AtomicBool,
     /// Dropped writer whose items are sent before the first item.
     after: Mutex<Option<Arc<LastDropped>>>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    /// Items to send, each with the bytes that it added.
-    queue: VecDeque<(PendingItem, usize)>,
-    /// Encoded items that are not confirmed.
-    in_flight: InFlight,
-    /// Number of items that the task is encoding. They are in no list, but they count as pending.
-    num_encoding: usize,
-    /// Tables of the items that are being encoded.
-    encoding: Vec<Arc<str>>,
-    /// Items to send again after a reconnect, before the queue.
-    resend: VecDeque<(NewItem, usize)>,
-    /// Bytes of all unconfirmed items.
-    waiting_bytes: usize,
-    /// Number of unconfirmed bytes above which the caller waits: `MAX_WAITING_BYTES`, or twice the
-    /// number at the last wait without confirmations.
-    waits_above: usize,
-    task: Task,
-    /// Number of callers that wait for confirmations. While there are any, no items are gathered.
-    flushing: usize,
-    error: Option<Error>,
-    /// Set while the stream is lost and not reopened.
-    lost: Option<Lost>,
-    closed: bool,
-    warn_at: usize,
-    address: String,
-    /// Server of the stream, if there are several.
-    server: Option<String>,
-}
-
-/// State between two streams.
-#[derive(Debug)]
-struct Lost {
-    since: Instant,
-    /// The error of the last attempt to reconnect.
-    error: Error,
-}
-
-/// Activity of the task, so that it is woken only when necessary.
-#[derive(Debug, Default, PartialEq, Eq, Clone, Copy)]
-enum Task {
-    #[default]
-    Busy,
-    /// Waits for an item that is ready to be sent.
-    Idle,
-    /// Gathers items for one message.
-    Gathering,
 }
 
 impl SendQueue {
@@ -520,74 +439,6 @@ impl SendQueue {
                 return;
             }
         }
-    }
-}
-
-impl State {
-    /// Counts an item as being encoded.
-    fn begin_encoding(&mut self, table: &Arc<str>) {
-        self.num_encoding += 1;
-        if self.encoding.last().is_none_or(|last| !Arc::ptr_eq(last, table)) {
-            self.encoding.push(Arc::clone(table));
-        }
-    }
-
-    /// Counts all items as encoded.
-    fn end_encoding(&mut self) {
-        self.num_encoding = 0;
-        self.encoding.clear();
-    }
-
-    fn check(&self) -> Result<()> {
-        if let Some(error) = &self.error {
-            return Err(error.clone());
-        }
-        if self.closed {
-            return Err(Error::failed_precondition(
-                "The writer is closed. Create a new one to write on.",
-            ));
-        }
-        Ok(())
-    }
-
-    fn warn_if_many(&mut self) {
-        if self.num_pending() < self.warn_at {
-            return;
-        }
-        tracing::warn!(
-            "{} items wait to be confirmed by {}: its tables do not take them as fast as they are created. They take \
-             up memory here; call flush(block_until_num_items=...) to wait.",
-            self.num_pending(),
-            self.address,
-        );
-        while self.num_pending() >= self.warn_at {
-            self.warn_at *= 2;
-        }
-    }
-
-    /// Receiver of the items, for messages.
-    fn peer(&self) -> String {
-        match &self.server {
-            Some(server) => format!("{server} of {}", self.address),
-            None => self.address.clone(),
-        }
-    }
-
-    fn head_is_ready(&self) -> bool {
-        self.queue.front().is_some_and(|(item, _)| item.is_ready())
-    }
-
-    fn num_ready(&self) -> usize {
-        self.queue.iter().take_while(|(item, _)| item.is_ready()).count()
-    }
-
-    /// Number of items that are sent, or about to be, and not confirmed.
-    fn num_sent(&self) -> usize {
-        self.in_flight.len() + self.resend.len() + self.num_encoding
-    }
-
-    fn num_pending(&self) -> usize {
-        self.queue.len() + self.num_sent()
     }
 }
 

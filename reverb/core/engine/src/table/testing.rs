@@ -59,14 +59,7 @@ pub(super) fn item(key: u64) -> NewItem {
     trajectory.slice(&Chunk::from_slice(key, range, false, &[0; 10]), 0, 0, 1);
     trajectory.end_column(false);
     let trajectory = trajectory.finish().unwrap();
-    NewItem {
-        key,
-        table: "t".into(),
-        priority: 1.0,
-        removal_priority: None,
-        times_sampled: 0,
-        trajectory,
-    }
+    NewItem::new(key, "t", 1.0, trajectory)
 }
 
 /// An item of one int64 column `[length]`.
@@ -92,14 +85,7 @@ pub(in crate::table) fn item_of_lengths(key: u64, lengths: &[usize], priority: f
         trajectory.end_column(false);
     }
     let trajectory = trajectory.finish().unwrap();
-    NewItem {
-        key,
-        table: "t".into(),
-        priority,
-        removal_priority: None,
-        times_sampled: 0,
-        trajectory,
-    }
+    NewItem::new(key, "t", priority, trajectory)
 }
 
 pub(super) fn insert(table: &Table, key: u64) {

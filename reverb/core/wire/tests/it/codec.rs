@@ -8,9 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message as _;
 use reverb_data::{
-    Chunk, ChunkMaker, ColumnSpan, DType, Draw, ErrorKind, MAX_PRIORITY, NewItem, SampleOptions,
-    Sampled, SampledWindow, SelectorConfig, SequenceRange, Stacking, StepWindow, TrajectoryBuilder,
-    WithinEpoch,
+    Chunk, ChunkMaker, ColumnSpan, DType, Draw, ErrorKind, ItemPriority, MAX_PRIORITY, NewItem,
+    SampleOptions, Sampled, SampledWindow, SelectorConfig, SequenceRange, Stacking, StepWindow,
+    TrajectoryBuilder, WithinEpoch,
 };
 use reverb_rpc::message::{Message, body_bytes};
 use reverb_wire::codec::chunk::{RawChunk, put_chunk_data};
@@ -172,19 +172,12 @@ fn our_extensions_have_field_numbers_that_dm_reverb_skips() {
 #[test]
 fn priorities_that_dm_reverb_does_not_know_stand_beside_those_that_it_does() {
     let chunk = Chunk::new(7, SequenceRange::default(), false, Bytes::from_static(b"bytes"));
-    let item = |priority, removal_priority| {
+    let item = |value, removal| {
         let mut builder = TrajectoryBuilder::new();
         builder.slice(&chunk, 0, 0, 1);
         builder.end_column(false);
         let trajectory = builder.finish().unwrap();
-        NewItem {
-            key: 1,
-            table: "t".into(),
-            priority,
-            removal_priority,
-            times_sampled: 0,
-            trajectory,
-        }
+        NewItem::new(1, "t", ItemPriority { value, removal }, trajectory)
     };
     let cases = [(MAX_PRIORITY, None), (2.0, Some(0.0)), (MAX_PRIORITY, Some(-3.0)), (4.0, None)];
     let items = cases.map(|(priority, removal)| item(priority, removal)).to_vec();

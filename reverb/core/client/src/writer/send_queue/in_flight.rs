@@ -145,14 +145,7 @@ mod tests {
         builder.slice(&ChunkBuilder::new(false).finish(key, SequenceRange::default()), 0, 0, 1);
         builder.end_column(false);
         let trajectory = builder.finish().unwrap();
-        NewItem {
-            key,
-            table: "table".into(),
-            priority: 1.0,
-            removal_priority: None,
-            times_sampled: 0,
-            trajectory,
-        }
+        NewItem::new(key, "table", 1.0, trajectory)
     }
 
     proptest! {

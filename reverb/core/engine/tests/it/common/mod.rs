@@ -58,14 +58,7 @@ pub(crate) fn trajectory(chunks: &[Chunk]) -> Trajectory {
 }
 
 pub(crate) fn item_of(key: u64, priority: f64, chunks: &[Chunk]) -> NewItem {
-    NewItem {
-        key,
-        table: "t".into(),
-        priority,
-        removal_priority: None,
-        times_sampled: 0,
-        trajectory: trajectory(chunks),
-    }
+    NewItem::new(key, "t", priority, trajectory(chunks))
 }
 
 /// An item with its own chunk and its own episode, both with the item's number.

@@ -109,14 +109,7 @@ pub(crate) fn item(key: u64, table: &str, priority: f64, chunks: &[Chunk]) -> Ne
     }
     builder.end_column(false);
     let trajectory = builder.finish().unwrap();
-    NewItem {
-        key,
-        table: table.into(),
-        priority,
-        removal_priority: None,
-        times_sampled: 0,
-        trajectory,
-    }
+    NewItem::new(key, table, priority, trajectory)
 }
 
 /// A batch of chunks, each with one item of the same key.

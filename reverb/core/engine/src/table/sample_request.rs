@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Sample requests of a table: the first attempt, and the wait of those that are queued.
+
+use std::time::Duration;
+
+use reverb_data::{Error, Result, SampleOptions, Sampled};
+use tokio::sync::oneshot;
+
+use super::clock::Activity;
+use super::state::MAX_SAMPLE_ITEMS;
+use super::wait_queues::{Answer, RequestId};
+use super::{Shared, Table};
+
+impl Table {
+    /// Samples at least one item and at most `num`. Returns the items that the rate limiter allows
+    /// when the request is served, and stops once their chunks reach [`MAX_SAMPLE_BYTES`].
+    ///
+    /// Waits at most `timeout` for the first item. Zero makes exactly one attempt, and `None` waits
+    /// without a limit. A dropped call leaves the queue. Items that it already got stay counted.
+    ///
+    /// # Errors
+    ///
+    /// `RateLimiterTimeout` with the reason of the wait. `Cancelled` if the table is closed, even
+    /// while waiting. `InvalidArgument` if `num` is 0.
+    pub async fn sample(&self, num: usize, timeout: Option<Duration>) -> Result<Vec<Sampled>> {
+        self.sample_with(num, timeout, SampleOptions::default()).await
+    }
+
+    /// Like [`Table::sample`], with options. If the table has a `max_times_sampled`, a batch whose
+    /// items cannot be stacked is not sampled: the call returns the items before that batch, or the
+    /// error if there are none. With `all_or_nothing` it waits until the rate limiter allows all
+    /// items under one lock; `num` is then at most [`MAX_SAMPLE_ITEMS`]. The same holds for
+    /// `distinct`, which returns no item twice; the probability of an item is that of one draw.
+    ///
+    /// With `window`, each sample has a window that is drawn from those of its item, and its
+    /// trajectory is still that of the whole item. A call waits while no item has such a window.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if `distinct` requests more items than there are, although the rate
+    /// limiter allows the request; if no item has the window and no insert will bring one; or if
+    /// the next item of a sampler with an order has none. Errors of [`Table::sample`] and of
+    /// [`reverb_data::ItemSpec::check`]; nothing was sampled then.
+    pub async fn sample_with(
+        &self,
+        num: usize,
+        timeout: Option<Duration>,
+        options: SampleOptions,
+    ) -> Result<Vec<Sampled>> {
+        self.sample_until(num, timeout, options, std::future::pending()).await
+    }
+
+    /// Like [`Table::sample_with`]. When `interrupted` completes, a blocked call leaves the queue
+    /// and fails with its error; nothing was sampled for it then.
+    ///
+    /// # Errors
+    ///
+    /// Errors of [`Table::sample_with`], and that of `interrupted`.
+    pub async fn sample_until(
+        &self,
+        num: usize,
+        timeout: Option<Duration>,
+        options: SampleOptions,
+        interrupted: impl Future<Output = Error>,
+    ) -> Result<Vec<Sampled>> {
+        if num == 0 {
+            return Err(Error::invalid_argument("num_samples must be at least 1, got 0."));
+        }
+        let options = options.whole();
+        if options.all_or_nothing && num > MAX_SAMPLE_ITEMS {
+            return Err(Error::invalid_argument(format!(
+                "A batch of all items or none may have {MAX_SAMPLE_ITEMS} items, got {num}. Ask for \
+                 smaller batches, or let them be partial."
+            )));
+        }
+        if let Some(window) = options.window {
+            window.validate()?;
+            self.know_steps().await;
+        }
+        let wait = |shared: &mut Shared, id| {
+            if timeout != Some(Duration::ZERO) {
+                return Ok(Waiting {
+                    table: self,
+                    id,
+                    answer: shared.queues.wait(id),
+                    is_over: false,
+                });
+            }
+            let why = shared.timeout(id);
+            shared.queues.cancel(id);
+            Err(why)
+        };
+        let mut waiting = match self.attempt(num, options, wait)? {
+            Attempt::Answered(answer) => return answer,
+            Attempt::Queued(waiting) => waiting?,
+        };
+        let timed_out = async {
+            match timeout {
+                Some(timeout) => tokio::time::sleep(timeout).await,
+                None => std::future::pending().await,
+            }
+        };
+        let error = tokio::select! {
+            biased;
+            answer = waiting.answer() => return answer,
+            error = interrupted => Some(error),
+            () = timed_out => None,
+        };
+        let why = |shared: &Shared, id| error.unwrap_or_else(|| shared.timeout(id));
+        if let Some(why) = waiting.leave(why) {
+            return Err(why);
+        }
+        // The request was answered just before.
+        waiting.answer().await
+    }
+
+    /// Counts the steps of all items at the first request for a window, some under each lock, so
+    /// that other requests go on.
+    async fn know_steps(&self) {
+        loop {
+            {
+                let state = &mut self.shared.lock().state;
+                if !state.knows_steps() {
+                    state.count_steps();
+                }
+                if state.knows_steps() {
+                    return;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Like [`Table::sample`], but never waits. `None` if the rate limiter allows no sample now, if
+    /// other requests are queued, or if the table is closed.
+    pub fn try_sample(&self, num: usize) -> Option<Vec<Sampled>> {
+        self.try_sample_with(num, SampleOptions::default())
+    }
+
+    /// Like [`Table::sample_with`], but never waits. `None` also if it would fail.
+    pub fn try_sample_with(&self, num: usize, options: SampleOptions) -> Option<Vec<Sampled>> {
+        let options = options.whole();
+        if num == 0 || (options.all_or_nothing && num > MAX_SAMPLE_ITEMS) {
+            return None;
+        }
+        if let Some(window) = options.window
+            && (window.validate().is_err() || !self.shared.lock().state.knows_steps())
+        {
+            return None;
+        }
+        match self.attempt(num, options, |shared, id| shared.queues.cancel(id)) {
+            Ok(Attempt::Answered(answer)) => answer.ok(),
+            _ => None,
+        }
+    }
+
+    /// Tries a sample request once. If it is blocked, it is queued and `otherwise` makes the
+    /// result.
+    fn attempt<R>(
+        &self,
+        num: usize,
+        options: SampleOptions,
+        otherwise: impl FnOnce(&mut Shared, RequestId) -> R,
+    ) -> Result<Attempt<R>> {
+        self.operate_and(
+            Activity::Sampling,
+            |shared, now| shared.queues.queue_sample(num, options, now),
+            |shared, done, id| match done.take_own() {
+                Some(answer) => Attempt::Answered(answer),
+                None => Attempt::Queued(otherwise(shared, id)),
+            },
+        )
+    }
+}
+
+/// Result of the first attempt of a sample request.
+enum Attempt<R> {
+    Answered(Answer),
+    Queued(R),
+}
+
+/// A queued sample request. Dropping it removes it from the queue.
+struct Waiting<'a> {
+    table: &'a Table,
+    id: RequestId,
+    answer: oneshot::Receiver<Answer>,
+    is_over: bool,
+}
+
+impl Waiting<'_> {
+    async fn answer(&mut self) -> Answer {
+        let answer = (&mut self.answer).await;
+        self.is_over = true;
+        answer.unwrap_or_else(|_| Err(Error::internal("A sample request was lost.")))
+    }
+
+    /// Removes the request from the queue, after a last look at the table; `None` if it was
+    /// answered already. Later requests may then be served.
+    fn leave<R>(&mut self, look: impl FnOnce(&Shared, RequestId) -> R) -> Option<R> {
+        self.is_over = true;
+        let seen = self.table.operate(Activity::Running, |shared, _| {
+            let seen = shared.queues.position(self.id).map(|_| look(shared, self.id));
+            shared.queues.cancel(self.id);
+            seen
+        });
+        // A closed table has no queue.
+        seen.ok().flatten()
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.leave(|_, _| ());
+        }
+    }
+}
