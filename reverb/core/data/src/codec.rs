@@ -6,6 +6,7 @@
 //! pay, or is not wanted. Every reader of the format understands it. Our reader recognises it and
 //! slices rows out of it without decompressing.
 
+mod long_copies;
 mod snappy;
 mod view;
 
