@@ -9,6 +9,7 @@ from typing import Any
 
 from reverb._checks.arguments import as_path, check_integer, check_number
 from reverb._checks.byte_sizes import parse_byte_size_or_share
+from reverb._checks.compression import Compression
 from reverb._client.connecting import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb._server.credentials import ServerSecurity
 from reverb._server.limits import Limits
@@ -301,13 +302,28 @@ class Server:
         """
         return self._server.reload_security()
 
-    def localhost_client(self) -> Client:
+    def localhost_client(self, *, compression: Compression = "auto") -> Client:
         """Makes a client of this server, for use in the same process.
 
         It needs neither a token nor TLS. If it is pickled, the copy in another process connects
         without TLS.
+
+        Args:
+          compression: As in `Client`.
+
+        Raises:
+          InvalidArgumentError: If `compression` is another value.
         """
-        return Client(f"localhost:{self.port}")
+        return Client(f"localhost:{self.port}", compression=compression)
+
+    @staticmethod
+    def process_memory() -> int | None:
+        """Returns how much memory this process may use, in bytes.
+
+        That is the memory of the machine, or the smallest limit of the control groups of the
+        process. A share in `max_bytes` refers to it. `None`: the system does not tell.
+        """
+        return native.process_memory()
 
     def stop(self, drain_s: float = 0.0, *, final: bool = False) -> None:
         """Stops the server; waiting calls end with an error.

@@ -15,6 +15,7 @@ DEFAULT_OPTIONS = {
     "keepalive_s": DEFAULT_KEEPALIVE_S,
     "keepalive_timeout_s": DEFAULT_KEEPALIVE_TIMEOUT_S,
     "credentials": None,
+    "compresses": True,
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from reverb._checks.compression import Compression
 from reverb._client.connecting import (
     DEFAULT_CONNECT_TIMEOUT_S,
     DEFAULT_KEEPALIVE_S,
@@ -29,6 +30,7 @@ class Calls:
         token_file: str | os.PathLike[str] | None = None,
         tls: ClientTls | None = None,
         pickle_token: bool = False,
+        compression: Compression = "auto",
     ) -> None:
         """Makes a client; does not connect yet.
 
@@ -59,12 +61,17 @@ class Calls:
           pickle_token: Whether pickles of this client contain `token`; everybody who can read such
             a pickle then has the token. `False`: where a pickle is loaded, the environment must
             have a token.
+          compression: Compression of what `insert`, `insert_batch`, `insert_sequence` and writers
+            store. `"auto"`: a column of a chunk is compressed if that saves an eighth of it or
+            more. `"none"`: nothing is compressed; sampling does not decode, but frames of a game
+            take up to 14 times the memory, also in checkpoints and on the network. Every client,
+            also one of dm-reverb, reads both.
 
         Raises:
           InvalidArgumentError: If the address cannot be parsed, if a time is out of its range, if a
             token has invalid characters, if there are both `token` and `token_file`, if
-            a file cannot be used, or if a token or `tls` is given for an address without TLS. The
-            token is not shown.
+            a file cannot be used, if a token or `tls` is given for an address without TLS, or if
+            `compression` is another value. The token is not shown.
         """
         # Tracebacks may show the values of local variables.
         token, token_file = hidden_token(token), hidden(token_file)
@@ -78,6 +85,7 @@ class Calls:
             token_file=token_file,
             tls=tls,
             pickle_token=pickle_token,
+            compression=compression,
         )
 
     @property

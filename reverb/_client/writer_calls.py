@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from reverb._checks.arguments import check_at_least
 from reverb._checks.byte_sizes import parse_byte_size
+from reverb._checks.compression import Compression, compresses
 from reverb._writers.legacy import with_pending_limit
 from reverb._writers.sequence import SequenceWriter, sequence_options
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
@@ -19,6 +20,7 @@ class Calls:
         match_names: bool = False,
         get_signature_timeout_ms: int | None = None,
         max_pending_bytes: int | str | None = None,
+        compression: Compression | None = None,
     ) -> TrajectoryWriter:
         """Makes a writer whose items are arbitrary slices of its history.
 
@@ -38,17 +40,20 @@ class Calls:
             a wait of more than 10 s is logged with its reason. A program that inserts and samples
             in one thread may then block itself. `None`: no limit; a writer that is faster than its
             server is slowed down, but does not wait for a rate limiter.
+          compression: Compression of the chunks: `"auto"`, `"none"`, or `None` for that of the
+            client; see `Client`.
 
         Raises:
-          InvalidArgumentError: If a number is below 1.
+          InvalidArgumentError: If a number is below 1, or if `compression` is another value.
           UnavailableError: If no server answers.
         """
         del get_signature_timeout_ms
         refs = check_at_least(1, "num_keep_alive_refs", num_keep_alive_refs, allows_bool=True)
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
+        packs = compresses(compression, self._compression)
 
         def make() -> TrajectoryWriter:
-            options = (bool(validate_items), bool(match_names))
+            options = (bool(validate_items), bool(match_names), packs)
             writer = self._client.trajectory_writer(refs, *options)
             return self._wrapped(TrajectoryWriter, with_pending_limit(writer, pending))
 
@@ -61,6 +66,7 @@ class Calls:
         *,
         validate_items: bool = True,
         max_pending_bytes: int | str | None = None,
+        compression: Compression | None = None,
     ) -> BatchedTrajectoryWriter:
         """Makes one writer for `batch_size` environments that are stepped together.
 
@@ -73,17 +79,19 @@ class Calls:
             items may use.
           validate_items: As in `trajectory_writer`.
           max_pending_bytes: As in `trajectory_writer`.
+          compression: As in `trajectory_writer`.
 
         Raises:
-          InvalidArgumentError: If a number is below 1.
+          InvalidArgumentError: If a number is below 1, or if `compression` is another value.
           UnavailableError: If no server answers.
         """
         batch_size = check_at_least(1, "batch_size", batch_size)
         refs = check_at_least(1, "num_keep_alive_refs", num_keep_alive_refs)
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
+        packs = compresses(compression, self._compression)
 
         def make() -> BatchedTrajectoryWriter:
-            options = (batch_size, refs, bool(validate_items))
+            options = (batch_size, refs, bool(validate_items), packs)
             writer = self._client.batched_trajectory_writer(*options)
             writer = with_pending_limit(writer, pending)
             return self._wrapped(BatchedTrajectoryWriter, writer, batch_size)
@@ -100,6 +108,7 @@ class Calls:
         max_sequence_length: int | None = None,
         drop_long_episodes: bool = False,
         max_pending_bytes: int | str | None = None,
+        compression: Compression | None = None,
     ) -> SequenceWriter:
         """Makes a writer that turns every sequence of steps, or every episode, into an item.
 
@@ -116,6 +125,7 @@ class Calls:
             episodes, and not allowed otherwise.
           drop_long_episodes: Drops and counts longer episodes instead of raising an error.
           max_pending_bytes: As in `trajectory_writer`.
+          compression: As in `trajectory_writer`.
 
         Raises:
           InvalidArgumentError: If an argument is out of its range, or cannot be combined with
@@ -132,9 +142,10 @@ class Calls:
             drop_long_episodes,
         )
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
+        packs = compresses(compression, self._compression)
 
         def make() -> SequenceWriter:
-            writer = self._client.sequence_writer(options)
+            writer = self._client.sequence_writer(options, packs)
             writer = with_pending_limit(writer, pending)
             return self._wrapped(SequenceWriter, writer, batch_size)
 

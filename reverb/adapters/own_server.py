@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import reverb
 from reverb.checkpointers import DefaultCheckpointer, pack, unpack
@@ -19,12 +20,15 @@ __all__ = ["OwnServer"]
 
 _logger = logging.getLogger("reverb")
 
+# A buffer that takes at most this part of the memory when it is full is not compressed.
+_MAX_RAW_PART = 1 / 4
+
 
 class OwnServer:
     """A server that lives as long as its buffer, in the process that made it.
 
     Attributes:
-      client: A client of the server.
+      client: A client of the server; another one after `choose_compression`.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class OwnServer:
         # Shared with forked copies of the buffer, which notice by it that items were replaced.
         self._num_loads = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
         self._known_loads = 0
+        self._compression: Literal["auto", "none"] | None = None
         directory = tempfile.mkdtemp(dir=self._root)
         if packed is not None:
             unpack(packed, directory)
@@ -64,6 +69,27 @@ class OwnServer:
                 f"load_state_dict or loads in process {self._owner} has replaced the items of this "
                 f"buffer after it was forked into process {os.getpid()}; fork it again, or give "
                 "processes a pickle of it, which stays valid"
+            )
+
+    def choose_compression(self, max_bytes: float) -> None:
+        """Makes `client` one that does not compress, if there is memory for it.
+
+        The first call decides, and logs it. Call it before the first item.
+
+        Args:
+          max_bytes: Bytes of all items of the full buffer without compression.
+        """
+        if self._compression is not None:
+            return
+        memory = reverb.Server.process_memory()
+        self._compression = "auto"
+        if memory is not None and max_bytes <= memory * _MAX_RAW_PART:
+            self._compression = "none"
+            self.client = self._server.localhost_client(compression="none")
+            _logger.info(
+                "This replay buffer stores its data without compression: it takes at most %.3g MB "
+                "of %.3g MB of memory.",
+                *(max_bytes / 1e6, memory / 1e6),
             )
 
     def pack(self) -> bytes:
@@ -127,7 +153,7 @@ class OwnServer:
         checkpointer = DefaultCheckpointer(directory)
         self._server = reverb.Server(self._make_tables(), port=port, checkpointer=checkpointer)
         self._directory = directory
-        self.client = self._server.localhost_client()
+        self.client = self._server.localhost_client(compression=self._compression or "auto")
 
 
 def _remove(directory: str, owner: int) -> None:

@@ -15,6 +15,7 @@ from reverb import client as blocking
 from reverb._batches.iterator import batches
 from reverb._checks.arguments import check_at_least, check_integer, check_table, check_timeout_ms
 from reverb._checks.byte_sizes import parse_byte_size
+from reverb._checks.compression import Compression, compresses
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
 from reverb._client.chosen_items import deletions_of, fetched_keys
 from reverb._client.column_choice import ColumnChoice
@@ -112,6 +113,7 @@ class Client:
         token_file: str | os.PathLike[str] | None = None,
         tls: ClientTls | None = None,
         pickle_token: bool = False,
+        compression: Compression = "auto",
     ) -> None:
         """Makes a client; does not connect yet.
 
@@ -142,12 +144,17 @@ class Client:
           pickle_token: Whether pickles of this client contain `token`; everybody who can read such
             a pickle then has the token. `False`: where a pickle is loaded, the environment must
             have a token.
+          compression: Compression of what `insert`, `insert_batch`, `insert_sequence` and writers
+            store. `"auto"`: a column of a chunk is compressed if that saves an eighth of it or
+            more. `"none"`: nothing is compressed; sampling does not decode, but frames of a game
+            take up to 14 times the memory, also in checkpoints and on the network. Every client,
+            also one of dm-reverb, reads both.
 
         Raises:
           InvalidArgumentError: If the address cannot be parsed, if a time is out of its range, if a
             token has invalid characters, if there are both `token` and `token_file`, if
-            a file cannot be used, or if a token or `tls` is given for an address without TLS. The
-            token is not shown.
+            a file cannot be used, if a token or `tls` is given for an address without TLS, or if
+            `compression` is another value. The token is not shown.
         """
         # Tracebacks may show the values of local variables.
         token, token_file = hidden_token(token), hidden(token_file)
@@ -161,6 +168,7 @@ class Client:
             token_file=token_file,
             tls=tls,
             pickle_token=pickle_token,
+            compression=compression,
         )
 
     @property
@@ -869,6 +877,7 @@ class Client:
         match_names: bool = False,
         get_signature_timeout_ms: int | None = None,
         max_pending_bytes: int | str | None = None,
+        compression: Compression | None = None,
     ) -> OpeningWriter[TrajectoryWriter]:
         """Makes a writer whose items are arbitrary slices of its history.
 
@@ -888,17 +897,20 @@ class Client:
             a wait of more than 10 s is logged with its reason. A program that inserts and samples
             in one thread may then block itself. `None`: no limit; a writer that is faster than its
             server is slowed down, but does not wait for a rate limiter.
+          compression: Compression of the chunks: `"auto"`, `"none"`, or `None` for that of the
+            client; see `Client`.
 
         Raises:
-          InvalidArgumentError: If a number is below 1.
+          InvalidArgumentError: If a number is below 1, or if `compression` is another value.
           UnavailableError: If no server answers.
         """
         del get_signature_timeout_ms
         refs = check_at_least(1, "num_keep_alive_refs", num_keep_alive_refs, allows_bool=True)
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
+        packs = compresses(compression, self._compression)
 
         async def make() -> TrajectoryWriter:
-            options = (bool(validate_items), bool(match_names))
+            options = (bool(validate_items), bool(match_names), packs)
             writer = await self._call(_Core.trajectory_writer, refs, *options)
             return self._wrapped(TrajectoryWriter, with_pending_limit(writer, pending))
 
@@ -911,6 +923,7 @@ class Client:
         *,
         validate_items: bool = True,
         max_pending_bytes: int | str | None = None,
+        compression: Compression | None = None,
     ) -> OpeningWriter[BatchedTrajectoryWriter]:
         """Makes one writer for `batch_size` environments that are stepped together.
 
@@ -923,17 +936,19 @@ class Client:
             items may use.
           validate_items: As in `trajectory_writer`.
           max_pending_bytes: As in `trajectory_writer`.
+          compression: As in `trajectory_writer`.
 
         Raises:
-          InvalidArgumentError: If a number is below 1.
+          InvalidArgumentError: If a number is below 1, or if `compression` is another value.
           UnavailableError: If no server answers.
         """
         batch_size = check_at_least(1, "batch_size", batch_size)
         refs = check_at_least(1, "num_keep_alive_refs", num_keep_alive_refs)
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
+        packs = compresses(compression, self._compression)
 
         async def make() -> BatchedTrajectoryWriter:
-            options = (batch_size, refs, bool(validate_items))
+            options = (batch_size, refs, bool(validate_items), packs)
             writer = await self._call(_Core.batched_trajectory_writer, *options)
             writer = with_pending_limit(writer, pending)
             return self._wrapped(BatchedTrajectoryWriter, writer, batch_size)
@@ -950,6 +965,7 @@ class Client:
         max_sequence_length: int | None = None,
         drop_long_episodes: bool = False,
         max_pending_bytes: int | str | None = None,
+        compression: Compression | None = None,
     ) -> OpeningWriter[SequenceWriter]:
         """Makes a writer that turns every sequence of steps, or every episode, into an item.
 
@@ -966,6 +982,7 @@ class Client:
             episodes, and not allowed otherwise.
           drop_long_episodes: Drops and counts longer episodes instead of raising an error.
           max_pending_bytes: As in `trajectory_writer`.
+          compression: As in `trajectory_writer`.
 
         Raises:
           InvalidArgumentError: If an argument is out of its range, or cannot be combined with
@@ -982,9 +999,10 @@ class Client:
             drop_long_episodes,
         )
         pending = parse_byte_size("max_pending_bytes", max_pending_bytes)
+        packs = compresses(compression, self._compression)
 
         async def make() -> SequenceWriter:
-            writer = await self._call(_Core.sequence_writer, options)
+            writer = await self._call(_Core.sequence_writer, options, packs)
             writer = with_pending_limit(writer, pending)
             return self._wrapped(SequenceWriter, writer, batch_size)
 
@@ -1343,6 +1361,7 @@ class Client:
         self._blocking = client
         self._server_address = client._server_address
         self._client = client._client
+        self._compression = client._compression
         self._flattener = client._flattener
         self._signatures = client._signatures
         self._loops = EventLoops(client._client)

@@ -246,6 +246,7 @@ class Client:
         keepalive_s: float | None,
         keepalive_timeout_s: float,
         credentials: Any,
+        compresses: bool,
     ) -> Client:
         """`credentials` is a `reverb._server.credentials.ClientCredentials` or `None`.
 
@@ -314,16 +315,21 @@ class Client:
         chunk_length: int,
         delta_encoded: bool,
         max_in_flight_items: int,
+        compresses: bool,
     ) -> Writer: ...
     def trajectory_writer(
-        self, num_keep_alive_refs: int, validate_items: bool, match_names: bool
+        self,
+        num_keep_alive_refs: int,
+        validate_items: bool,
+        match_names: bool,
+        compresses: bool,
     ) -> TrajectoryWriter: ...
     def batched_trajectory_writer(
-        self, batch_size: int, num_keep_alive_refs: int, validate_items: bool
+        self, batch_size: int, num_keep_alive_refs: int, validate_items: bool, compresses: bool
     ) -> BatchedTrajectoryWriter: ...
-    def sequence_writer(self, options: Any) -> SequenceWriter:
+    def sequence_writer(self, options: Any, compresses: bool) -> SequenceWriter:
         """`options` is a `reverb._writers.sequence.SequenceOptions`."""
-    def structured_writer(self, configs: Sequence[bytes]) -> StructuredWriter: ...
+    def structured_writer(self, configs: Sequence[bytes], compresses: bool) -> StructuredWriter: ...
     def sampler(
         self,
         table: str,
@@ -489,13 +495,17 @@ class AsyncClient:
     def next_sample(self, sampler: Sampler) -> Any:
         """The next item, `None` after the last."""
     def trajectory_writer(
-        self, num_keep_alive_refs: int, validate_items: bool, match_names: bool
+        self,
+        num_keep_alive_refs: int,
+        validate_items: bool,
+        match_names: bool,
+        compresses: bool,
     ) -> Call | TrajectoryWriter:
         """A writer whose calls never block; see `throttle`."""
     def batched_trajectory_writer(
-        self, batch_size: int, num_keep_alive_refs: int, validate_items: bool
+        self, batch_size: int, num_keep_alive_refs: int, validate_items: bool, compresses: bool
     ) -> Call | BatchedTrajectoryWriter: ...
-    def sequence_writer(self, options: Any) -> Call | SequenceWriter: ...
+    def sequence_writer(self, options: Any, compresses: bool) -> Call | SequenceWriter: ...
     def flush(
         self,
         writer: TrajectoryWriter | BatchedTrajectoryWriter | SequenceWriter,

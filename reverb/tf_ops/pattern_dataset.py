@@ -65,7 +65,7 @@ class PatternDataset(tf.data.Dataset):
         """
         signature = infer_signature(configs, input_dataset.element_spec)
         native.Client(_UNUSED_ADDRESS, **DEFAULT_OPTIONS).structured_writer(
-            [config.SerializeToString() for config in configs]
+            [config.SerializeToString() for config in configs], compresses=True
         )
         _append_buffer_conditions(configs)
         specs = [_unnamed(spec) for spec in tree.flatten(signature)]

@@ -57,3 +57,22 @@ def test_frames_are_stored_once(client, mode, items, frame_stack):
     num_frames = NUM_ENVS * STEPS * (1.1 if mode == AutoresetMode.SAME_STEP else 1.0)
     table = client.status().tables["replay"]
     assert num_frames * FRAME * 0.95 < table.bytes < num_frames * FRAME * 1.15
+
+
+class FlatEnv(NoiseEnv):
+    """Frames of one color."""
+
+    def _frame(self):
+        return np.full((84, 84), self._t, np.uint8)
+
+
+@pytest.mark.parametrize("compression", ["auto", "none"])
+def test_frames_are_compressed_as_the_client_says(client, compression):
+    other = type(client)(client.server_address, compression=compression)
+    recorder = Recorder(SyncVectorEnv([FlatEnv] * NUM_ENVS), other, "replay", Transitions())
+    recorder.reset(seed=1)
+    for _ in range(STEPS):
+        recorder.step(np.zeros(NUM_ENVS, np.int64))
+    recorder.close()
+    is_raw = client.status().tables["replay"].bytes > NUM_ENVS * STEPS * FRAME * 0.9
+    assert is_raw == (compression == "none")

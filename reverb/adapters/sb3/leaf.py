@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A leaf of an observation, which is stored as a whole or frame by frame."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ class Leaf:
       shape: Shape `[...]` in the arrays of Stable-Baselines3.
       dtype: Dtype of the space.
       num_frames: Number of frames, `k`.
+      frame_bytes: Bytes of a frame.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class Leaf:
         self.shape, self.dtype = shape, np.dtype(space.dtype)
         self.num_frames = num_frames
         self._axis = axis
+        self.frame_bytes = math.prod(shape) * self.dtype.itemsize // num_frames
         # Discrete observations are passed as [n_envs], and have the shape [1] in arrays.
         self._is_discrete = isinstance(space, spaces.Discrete)
 

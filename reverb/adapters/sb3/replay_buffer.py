@@ -252,10 +252,12 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
           num_steps: Number of earlier calls of `add`.
         """
         self._own: OwnServer | None = None
+        self._make_leaves()
         signature = None
         if self._address is None:
             has_priorities = self._priority_exponent is not None
             self._own = OwnServer(lambda: [self._own_table()], checkpoint)
+            self._own.choose_compression(self._max_bytes())
             self._client = self._own.client
         else:
             self._client = reverb.Client(self._address)
@@ -268,7 +270,6 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             signature = tables[self._table].signature
         # Servers of dm-reverb do not know `MAX_PRIORITY`; it is used only where it has an effect.
         self._priority = reverb.MAX_PRIORITY if has_priorities else 1.0
-        self._make_leaves()
         names = [leaf.name for leaf in self._leaves]
         names += [f"next_{name}" for name in names]
         self._order = order_in(self._table, signature, [*names, *arrays.NUMBERS])
@@ -278,6 +279,13 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         self._begin_writing(num_steps)
         if checkpoint is not None:
             self._steps.has_items = self._client.server_info()[self._table].current_size > 0
+
+    def _max_bytes(self) -> int:
+        """Bytes of the full buffer without compression: each frame and action is stored once."""
+        frames = sum(leaf.frame_bytes for leaf in self._leaves)
+        action = self.action_dim * self._action_dtype.itemsize
+        numbers = 4 * (self.n_steps + 2) + 9
+        return self.buffer_size * self.n_envs * (frames + action + numbers)
 
     def _own_table(self) -> reverb.Table:
         sampler: Any = reverb.selectors.Uniform()

@@ -89,6 +89,8 @@ class SequenceWriter:
     def _write(self, boundaries: tuple[Any, Any], columns: list[Any], values: Any) -> None:
         """Writes steps `[T, N]`."""
         num_steps, num_envs = columns[0].shape[:2]
+        # An item begins at each step.
+        self._access.expect_items(sum(it.nbytes for it in columns) / (num_steps * num_envs))
         writer = self._writer_of(num_envs)
         begins, ends = self._moves(*boundaries)
         priority = self._priority

@@ -246,9 +246,20 @@ class TableAccess:
         Returns:
           Keys of the items, uint64 `[B]`; `None` in a group of servers.
         """
+        self.expect_items(sum(it.nbytes for it in columns) / max(len(columns[0]), 1))
         with self.telling_table():
             keys = self.client.insert_batch(columns, {self.table: priorities})
         return keys[self.table] if keys else None
+
+    def expect_items(self, item_bytes: float) -> None:
+        """Chooses the compression of the buffer's own table before its first item.
+
+        Args:
+          item_bytes: Bytes that one more item takes without compression.
+        """
+        if self.own is not None:
+            self.own.choose_compression(self.max_size * item_bytes)
+            self._client = self.own.client
 
     def update_priorities(self, keys: Any, priorities: Any) -> None:
         """Updates priorities `[B]`; see `reverb.Client.update_priorities`."""

@@ -16,6 +16,7 @@ use reverb_client::{
     ScanCursor,
 };
 use reverb_connect::{AddressConnector, Options, target_of};
+use reverb_data::codec::Compression;
 use reverb_data::{Error, Result, keep_samples};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment, Security};
@@ -50,6 +51,8 @@ pub(crate) struct Client {
     address: String,
     connect_timeout: Duration,
     keepalive: Keepalive,
+    /// Compression of its inserts.
+    compression: Compression,
     /// Copied for every core, so that no lock in it can be held by another thread during a fork.
     security: Security,
     /// Recreated after a fork. `None` after `close`.
@@ -64,6 +67,15 @@ struct Parts {
 impl Client {
     pub(crate) fn core(&self) -> PyResult<Arc<Core>> {
         self.of_parts(|parts| Arc::clone(&parts.core)).or_raise()
+    }
+
+    /// The core for a writer whose chunks are compressed, or not.
+    pub(crate) fn core_of_writer(&self, compresses: bool) -> PyResult<Arc<Core>> {
+        let (core, compression) = (self.core()?, compression(compresses));
+        if core.compression() == compression {
+            return Ok(core);
+        }
+        Ok(Arc::new(core.with_compression(compression)))
     }
 
     fn connector(&self) -> Result<AddressConnector> {
@@ -82,6 +94,7 @@ impl Client {
             if let Ok(new) =
                 new_parts(&self.address, self.connect_timeout, self.keepalive, security)
             {
+                let new = new.storing(self.compression);
                 *parts = Local::new(new);
             }
         }
@@ -140,7 +153,7 @@ impl Client {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (server_address, connect_timeout_s, keepalive_s, keepalive_timeout_s, credentials))]
+    #[pyo3(signature = (server_address, connect_timeout_s, keepalive_s, keepalive_timeout_s, credentials, compresses))]
     fn new(
         py: Python<'_>,
         server_address: String,
@@ -148,6 +161,7 @@ impl Client {
         keepalive_s: Option<f64>,
         keepalive_timeout_s: f64,
         credentials: Option<ClientSecurity>,
+        compresses: bool,
     ) -> PyResult<Self> {
         let connect_timeout = seconds("connect_timeout_s", connect_timeout_s)?;
         let keepalive = Keepalive::from_seconds(keepalive_s, keepalive_timeout_s).or_raise()?;
@@ -158,8 +172,10 @@ impl Client {
         let security = py.detach(|| credentials.open(&target, Environment::now())).or_raise()?;
         let copy = security.copy();
         let parts = new_parts(&server_address, connect_timeout, keepalive, copy).or_raise()?;
-        let parts = Mutex::new(Some(Local::new(parts)));
-        Ok(Self { address: server_address, connect_timeout, keepalive, security, parts })
+        let compression = compression(compresses);
+        let parts = Mutex::new(Some(Local::new(parts.storing(compression))));
+        let address = server_address;
+        Ok(Self { address, connect_timeout, keepalive, compression, security, parts })
     }
 
     /// Ends questions and changes when the server is silent for this long. Not after a fork.
@@ -186,6 +202,7 @@ impl Client {
             address: self.address.clone(),
             connect_timeout: self.connect_timeout,
             keepalive: self.keepalive,
+            compression: self.compression,
             security: self.security.copy(),
             parts: Mutex::new(Some(Local::new(parts.or_raise()?))),
         })
@@ -319,7 +336,7 @@ impl Client {
         Ok(PyArray1::from_vec(py, keys))
     }
 
-    #[pyo3(signature = (max_sequence_length, chunk_length, delta_encoded, max_in_flight_items))]
+    #[pyo3(signature = (max_sequence_length, chunk_length, delta_encoded, max_in_flight_items, compresses))]
     fn writer(
         &self,
         py: Python<'_>,
@@ -327,23 +344,25 @@ impl Client {
         chunk_length: usize,
         delta_encoded: bool,
         max_in_flight_items: usize,
+        compresses: bool,
     ) -> PyResult<Writer> {
-        let core = self.core()?;
+        let core = self.core_of_writer(compresses)?;
         let options =
             LegacyOptions { max_sequence_length, chunk_length, delta_encoded, max_in_flight_items };
         let signatures = self.wait(py, core.signatures())?;
         Ok(Writer::new(LegacyWriter::new(&core, options, signatures)))
     }
 
-    #[pyo3(signature = (num_keep_alive_refs, validate_items, match_names))]
+    #[pyo3(signature = (num_keep_alive_refs, validate_items, match_names, compresses))]
     fn trajectory_writer(
         &self,
         py: Python<'_>,
         num_keep_alive_refs: usize,
         validate_items: bool,
         match_names: bool,
+        compresses: bool,
     ) -> PyResult<TrajectoryWriter> {
-        let core = self.core()?;
+        let core = self.core_of_writer(compresses)?;
         let signatures =
             if validate_items { Some(self.wait(py, core.signatures())?) } else { None };
         let writer = reverb_client::TrajectoryWriter::new(
@@ -355,38 +374,44 @@ impl Client {
         Ok(TrajectoryWriter::new(writer))
     }
 
-    #[pyo3(signature = (batch_size, num_keep_alive_refs, validate_items))]
+    #[pyo3(signature = (batch_size, num_keep_alive_refs, validate_items, compresses))]
     fn batched_trajectory_writer(
         &self,
         py: Python<'_>,
         batch_size: usize,
         num_keep_alive_refs: usize,
         validate_items: bool,
+        compresses: bool,
     ) -> PyResult<BatchedTrajectoryWriter> {
-        let core = self.core()?;
+        let core = self.core_of_writer(compresses)?;
         let signatures =
             if validate_items { Some(self.wait(py, core.signatures())?) } else { None };
         let writer = BatchedWriter::new(&core, batch_size, num_keep_alive_refs, signatures);
         Ok(BatchedTrajectoryWriter::new(writer))
     }
 
-    #[pyo3(signature = (options))]
+    #[pyo3(signature = (options, compresses))]
     fn sequence_writer(
         &self,
         py: Python<'_>,
         options: SequenceArguments,
+        compresses: bool,
     ) -> PyResult<SequenceWriter> {
-        let core = self.core()?;
+        let core = self.core_of_writer(compresses)?;
         let signatures = self.wait(py, core.signatures())?;
         let writer = reverb_client::SequenceWriter::new(&core, options.into(), signatures);
         Ok(SequenceWriter::new(writer.or_raise()?))
     }
 
-    #[pyo3(signature = (configs))]
+    #[pyo3(signature = (configs, compresses))]
     #[allow(clippy::needless_pass_by_value, reason = "an argument of Python")]
-    fn structured_writer(&self, configs: Vec<Vec<u8>>) -> PyResult<StructuredWriter> {
+    fn structured_writer(
+        &self,
+        configs: Vec<Vec<u8>>,
+        compresses: bool,
+    ) -> PyResult<StructuredWriter> {
         let configs = Configs::decode(&configs).or_raise()?;
-        let core = self.core()?;
+        let core = self.core_of_writer(compresses)?;
         Ok(StructuredWriter::new(reverb_client::StructuredWriter::new(&core, configs)))
     }
 
@@ -450,6 +475,17 @@ impl Client {
         keep_samples(taken);
         answer
     }
+}
+
+impl Parts {
+    /// The same parts, of a client whose inserts are compressed like this.
+    fn storing(self, compression: Compression) -> Self {
+        Self { core: Arc::new(self.core.with_compression(compression)), ..self }
+    }
+}
+
+fn compression(compresses: bool) -> Compression {
+    if compresses { Compression::Auto } else { Compression::None }
 }
 
 /// A duration of at least 0.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use reverb_data::codec::Compression;
 use reverb_data::column_names::ColumnNames;
 use reverb_data::{
     ColumnSpan, Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, StepWindow,
@@ -38,6 +39,7 @@ pub struct Client {
     session: Arc<Session>,
     idle_streams: Arc<IdleStreams>,
     last_dropped: Arc<LastDropped>,
+    compression: Compression,
 }
 
 impl Client {
@@ -54,7 +56,24 @@ impl Client {
             session: Arc::new(session),
             idle_streams: Arc::default(),
             last_dropped: Arc::default(),
+            compression: Compression::Auto,
         }
+    }
+
+    /// The same client, with the same connections, whose inserts and writers compress like this.
+    #[must_use]
+    pub fn with_compression(&self, compression: Compression) -> Self {
+        Self {
+            session: Arc::clone(&self.session),
+            idle_streams: Arc::clone(&self.idle_streams),
+            last_dropped: Arc::clone(&self.last_dropped),
+            compression,
+        }
+    }
+
+    /// Compression of its inserts and of its writers' chunks.
+    pub fn compression(&self) -> Compression {
+        self.compression
     }
 
     /// Sets the time after which calls about a silent server fail, for programs that operate
@@ -134,7 +153,7 @@ impl Client {
     /// Waits for the signatures of the server's tables the first time, and again if the server may
     /// have been replaced.
     pub async fn start_insert(&self) -> Result<Insertion> {
-        Insertion::start(&self.session, &self.idle_streams).await
+        Insertion::start(&self.session, &self.idle_streams, self.compression).await
     }
 
     /// Deletes items, then updates priorities. Unknown keys are ignored.

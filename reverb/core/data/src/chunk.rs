@@ -8,7 +8,7 @@ use bytes::Bytes;
 use triomphe::ThinArc;
 
 use crate::account::{Booking, allocated_bytes};
-use crate::codec::{TensorView, put_string_tensor, put_tensor, tensors_of};
+use crate::codec::{Compression, Encoding, TensorView, put_string_tensor, put_tensor, tensors_of};
 use crate::error::{Error, Result};
 use crate::proto_bytes::{Field, Reader};
 use crate::templates::known_layout::{INDEX_MASK, KnownLayout};
@@ -387,7 +387,8 @@ impl ChunkBuilder {
     pub fn push(&mut self, tensor: &Tensor) {
         match &tensor.data {
             TensorData::Bytes(bytes) => {
-                put_tensor(&mut self.data, tensor.dtype, &tensor.shape, bytes, self.delta);
+                let encoding = Encoding { delta: self.delta, compression: Compression::Auto };
+                put_tensor(&mut self.data, tensor.dtype, &tensor.shape, bytes, encoding);
             }
             TensorData::Strings(strings) => {
                 put_string_tensor(&mut self.data, &tensor.shape, strings);

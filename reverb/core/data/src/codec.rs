@@ -3,9 +3,10 @@
 //!
 //! The format has no "uncompressed" marker, but a snappy block may consist of a single literal: the
 //! raw bytes after a header of at most ten bytes. We write such a block where compression does not
-//! pay. Every reader of the format understands it. Our reader recognises it and slices rows out of
-//! it without decompressing.
+//! pay, or is not wanted. Every reader of the format understands it. Our reader recognises it and
+//! slices rows out of it without decompressing.
 
+mod long_copies;
 mod snappy;
 mod view;
 
@@ -28,9 +29,30 @@ const TRIAL_BYTES: usize = 4 * 1024;
 /// Compression pays if it saves at least one byte in this many.
 const MIN_SAVING_DIVISOR: usize = 8;
 
-/// Returns true if a content of this size is never compressed.
-pub fn is_never_compressed(num_bytes: usize) -> bool {
-    num_bytes < MIN_COMPRESSIBLE_BYTES
+/// Compression of the tensors that a writer stores.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Compression {
+    /// Compresses a tensor if that saves at least an eighth of it.
+    #[default]
+    Auto,
+    /// Stores every tensor as it is.
+    None,
+}
+
+impl Compression {
+    /// Returns true if a content of this size is never compressed.
+    pub fn leaves_raw(self, num_bytes: usize) -> bool {
+        self == Self::None || num_bytes < MIN_COMPRESSIBLE_BYTES
+    }
+}
+
+/// Encoding of the tensors of a chunk.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Encoding {
+    /// True if integers are stored as differences between neighbours.
+    pub delta: bool,
+    /// Compression of the values, or of their differences.
+    pub compression: Compression,
 }
 
 struct Scratch {
@@ -56,25 +78,38 @@ const MAX_KEPT_SCRATCH_BYTES: usize = 4 * 1024 * 1024;
 ///
 /// `bytes` are the stacked rows; with `delta` they are delta encoded first, if the rule of the
 /// format applies to them.
-pub fn put_tensor(out: &mut Vec<u8>, dtype: DType, shape: &[usize], bytes: &[u8], delta: bool) {
+pub fn put_tensor(
+    out: &mut Vec<u8>,
+    dtype: DType,
+    shape: &[usize],
+    bytes: &[u8],
+    encoding: Encoding,
+) {
     debug_assert_eq!(Tensor::num_bytes(dtype, shape), Some(bytes.len()));
-    if delta && let Some(encoded) = delta::encode(dtype, shape, bytes) {
-        put_tensor(out, dtype, shape, &encoded, false);
+    if encoding.delta
+        && let Some(encoded) = delta::encode(dtype, shape, bytes)
+    {
+        put_tensor(out, dtype, shape, &encoded, Encoding { delta: false, ..encoding });
         return;
     }
-    if !put_compressed_tensor(out, dtype, shape, bytes) {
+    if !put_compressed_tensor(out, dtype, shape, bytes, encoding.compression) {
         put_raw_tensor_head(out, dtype, shape, bytes.len());
         out.extend_from_slice(bytes);
     }
 }
 
-/// Appends a tensor as `put_tensor` does if compression pays; returns true if it does.
+/// Appends a tensor as `put_tensor` does if it is to be compressed and that pays; returns true
+/// if so.
 pub fn put_compressed_tensor(
     out: &mut Vec<u8>,
     dtype: DType,
     shape: &[usize],
     bytes: &[u8],
+    compression: Compression,
 ) -> bool {
+    if compression.leaves_raw(bytes.len()) {
+        return false;
+    }
     SCRATCH.with_borrow_mut(|scratch| {
         let compressed = compress_if_it_pays(scratch, bytes);
         if let Some(compressed) = compressed {
@@ -147,7 +182,7 @@ fn dim_len(dim: usize) -> usize {
 
 fn compress_if_it_pays<'s>(scratch: &'s mut Scratch, bytes: &[u8]) -> Option<&'s [u8]> {
     // Snappy lengths are u32; a larger tensor is stored uncompressed.
-    if is_never_compressed(bytes.len()) || bytes.len() >= u32::MAX as usize / 2 {
+    if bytes.len() >= u32::MAX as usize / 2 {
         return None;
     }
     let limit = |len: usize| len - len / MIN_SAVING_DIVISOR;
@@ -187,6 +222,8 @@ mod tests {
     use crate::proto_bytes::{Field, Reader};
     use crate::tensor::TensorData;
 
+    const DELTA: Encoding = Encoding { delta: true, compression: Compression::Auto };
+
     fn view(message: &[u8], delta: bool) -> TensorView<'_> {
         let (number, field) = Reader::new(message).field().unwrap().unwrap();
         assert_eq!(number, 1);
@@ -206,7 +243,7 @@ mod tests {
     fn a_small_tensor_has_the_same_bytes_as_in_dm_reverb() {
         let mut out = Vec::new();
         let bytes: Vec<u8> = [5i32, 7, 4].iter().flat_map(|v| v.to_le_bytes()).collect();
-        put_tensor(&mut out, DType::Int32, &[3], &bytes, false);
+        put_tensor(&mut out, DType::Int32, &[3], &bytes, Encoding::default());
         assert_eq!(out, hex("0a18 0803 1204 1202 0803 220e 0c2c 050000000700000004000000"));
     }
 
@@ -214,14 +251,14 @@ mod tests {
     fn delta_applies_to_rank_two_and_up_only() {
         let bytes: Vec<u8> = [5i32, 7, 4].iter().flat_map(|v| v.to_le_bytes()).collect();
         let mut out = Vec::new();
-        put_tensor(&mut out, DType::Int32, &[3, 1], &bytes, true);
+        put_tensor(&mut out, DType::Int32, &[3, 1], &bytes, DELTA);
         assert_eq!(
             out,
             hex("0a1c 0803 1208 1202 0803 1202 0801 220e 0c2c 05000000 02000000 fdffffff")
         );
         assert_eq!(view(&out, true).rows(0, 3).unwrap().data, TensorData::Bytes(bytes.clone()));
         let mut plain = Vec::new();
-        put_tensor(&mut plain, DType::Int32, &[3], &bytes, true);
+        put_tensor(&mut plain, DType::Int32, &[3], &bytes, DELTA);
         assert_eq!(view(&plain, true).rows(0, 3).unwrap().data, TensorData::Bytes(bytes));
     }
 
@@ -240,7 +277,7 @@ mod tests {
         assert!(TensorView::parse(&huge, false).and_then(|v| v.rows(0, 1 << 40)).is_err());
         let zeros = vec![0u8; 4096];
         let mut out = Vec::new();
-        put_tensor(&mut out, DType::UInt8, &[4096], &zeros, false);
+        put_tensor(&mut out, DType::UInt8, &[4096], &zeros, Encoding::default());
         assert!(out.len() < 400, "zeros compress");
         for cut in 0..out.len() {
             let mut broken = out.clone();
@@ -263,7 +300,7 @@ mod tests {
             let rows = values.len() / width;
             let bytes: Vec<u8> = values[..rows * width].iter().flat_map(|v| v.to_le_bytes()).collect();
             let mut out = Vec::new();
-            put_tensor(&mut out, DType::UInt16, &[rows, width], &bytes, delta);
+            put_tensor(&mut out, DType::UInt16, &[rows, width], &bytes, Encoding { delta, ..Encoding::default() });
             let offset = usize::from(cut.0) % (rows + 1);
             let length = usize::from(cut.1) % (rows - offset + 1);
             let tensor = view(&out, delta).rows(offset, length).unwrap();

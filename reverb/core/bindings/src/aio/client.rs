@@ -383,8 +383,9 @@ impl AsyncClient {
         num_keep_alive_refs: usize,
         validate_items: bool,
         match_names: bool,
+        compresses: bool,
     ) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core()?;
+        let core = self.client.get().core_of_writer(compresses)?;
         let matching = matching(match_names);
         let made = async move {
             let signatures = if validate_items { Some(core.signatures().await?) } else { None };
@@ -404,8 +405,9 @@ impl AsyncClient {
         batch_size: usize,
         num_keep_alive_refs: usize,
         validate_items: bool,
+        compresses: bool,
     ) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core()?;
+        let core = self.client.get().core_of_writer(compresses)?;
         let made = async move {
             let signatures = if validate_items { Some(core.signatures().await?) } else { None };
             Ok(BatchedWriter::new(&core, batch_size, num_keep_alive_refs, signatures))
@@ -417,8 +419,13 @@ impl AsyncClient {
     }
 
     /// Like `trajectory_writer`.
-    fn sequence_writer(&self, py: Python<'_>, options: SequenceArguments) -> PyResult<Py<PyAny>> {
-        let core = self.client.get().core()?;
+    fn sequence_writer(
+        &self,
+        py: Python<'_>,
+        options: SequenceArguments,
+        compresses: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let core = self.client.get().core_of_writer(compresses)?;
         let made = async move {
             let signatures = core.signatures().await?;
             reverb_client::SequenceWriter::new(&core, options.into(), signatures)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pattern engine: applies patterns to a history, step by step, without a server.
 
+use reverb_data::codec::Compression;
 use reverb_data::{Error, ItemPriority, Result};
 use smallvec::SmallVec;
 
@@ -90,6 +91,13 @@ impl PatternEngine {
             current: Step::default(),
             cells: Vec::new(),
         }
+    }
+
+    /// The same engine, before its first step, whose chunks are compressed like this.
+    #[must_use]
+    pub fn with_compression(mut self, compression: Compression) -> Self {
+        self.lane = self.lane.with_compression(compression);
+        self
     }
 
     /// Sets the paths of the leaves for error texts. Has no effect after the first step.

@@ -52,7 +52,7 @@ impl StructuredWriter {
         });
         Self {
             tables: tables.collect(),
-            engine: Mutex::new(PatternEngine::new(configs)),
+            engine: Mutex::new(PatternEngine::new(configs).with_compression(client.compression())),
             queue,
             session: Arc::clone(client.session()),
             last_dropped: Arc::clone(client.last_dropped()),

@@ -93,7 +93,9 @@ impl BatchedWriter {
         num_keep_alive_refs: usize,
         signatures: Option<Arc<Signatures>>,
     ) -> Self {
-        let lanes = (0..batch_size).map(|_| Lane::new(num_keep_alive_refs)).collect();
+        let compression = client.compression();
+        let lane = |_| Lane::new(num_keep_alive_refs).with_compression(compression);
+        let lanes = (0..batch_size).map(lane).collect();
         let gathering = Gathering::of_steps(batch_size);
         let queue = ItemQueue::gathering(gathering, client.session(), signatures, Matching::ByName);
         let constants = std::iter::repeat_with(Constants::default).take(batch_size).collect();

@@ -12,9 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use reverb_data::codec::{
-    is_never_compressed, put_compressed_tensor, put_string_tensor, put_tensor,
-};
+use reverb_data::codec::{Encoding, put_compressed_tensor, put_string_tensor, put_tensor};
 use reverb_data::{Chunk, ChunkMaker, RecentCache, Result, SequenceRange, TensorData};
 use smallvec::{SmallVec, smallvec};
 
@@ -39,7 +37,7 @@ const MAX_LOCKED_BYTES: usize = 4096;
 #[derive(Debug)]
 pub struct BlockColumns {
     columns: SmallVec<[BlockColumn; 4]>,
-    delta: bool,
+    encoding: Encoding,
     /// End of each column's bytes in a row.
     ends: SmallVec<[usize; 4]>,
     /// Bytes of a cell of every column.
@@ -88,10 +86,10 @@ impl BlockColumn {
 }
 
 impl BlockColumns {
-    /// Properties of the given columns; with `delta`, their chunks are delta encoded.
+    /// Properties of the given columns.
     pub fn new(
         columns: impl IntoIterator<Item = (Arc<CellSpec>, Arc<AtomicBool>)>,
-        delta: bool,
+        encoding: Encoding,
     ) -> Self {
         let columns: SmallVec<[BlockColumn; 4]> = columns
             .into_iter()
@@ -107,7 +105,7 @@ impl BlockColumns {
         // Strings have no size.
         let by_row = sizes.clone().all(|size| size > 0)
             && (columns.len() == 1 || row_bytes <= MAX_ROW_BYTES);
-        Self { columns, delta, ends, row_bytes, by_row, encoders: Arc::default() }
+        Self { columns, encoding, ends, row_bytes, by_row, encoders: Arc::default() }
     }
 
     /// Shares the encoders of `other`, if the specs are equal.
@@ -116,7 +114,7 @@ impl BlockColumns {
         let own = self.columns.iter().map(|column| Arc::as_ptr(&column.spec));
         let is_like = |other: &&Self| {
             let specs = other.columns.iter().map(|column| Arc::as_ptr(&column.spec));
-            own.eq(specs) && other.delta == self.delta
+            own.eq(specs) && other.encoding == self.encoding
         };
         if let Some(other) = other.filter(is_like) {
             self.encoders = Arc::clone(&other.encoders);
@@ -150,7 +148,7 @@ impl BlockColumns {
 
     /// Space before large cells for the head of their tensor.
     fn room_for_head(&self) -> usize {
-        if self.columns.len() == 1 && self.row_bytes >= LARGE_CELL_BYTES && !self.delta {
+        if self.columns.len() == 1 && self.row_bytes >= LARGE_CELL_BYTES && !self.encoding.delta {
             MAX_HEAD_BYTES + MAX_HEAD_BYTES_OF_DIM * (1 + self.columns[0].spec.shape.len())
         } else {
             0
@@ -165,8 +163,9 @@ impl BlockColumns {
 
     /// True if this many rows are always stored without compression.
     fn are_stored_raw(&self, num_rows: usize) -> bool {
-        let is_raw = |it: &BlockColumn| is_never_compressed(it.spec.num_bytes() * num_rows);
-        !self.delta && self.columns.iter().all(is_raw)
+        let Encoding { delta, compression } = self.encoding;
+        let is_raw = |it: &BlockColumn| compression.leaves_raw(it.spec.num_bytes() * num_rows);
+        !delta && self.columns.iter().all(is_raw)
     }
 }
 
@@ -404,7 +403,7 @@ impl Block {
             }
             let (key, range) = (next_key(), self.range(steps));
             let mut maker = self.columns.encoders.chunk_maker.lock();
-            chunks.push(maker.make_of(key, range, self.columns.delta, data));
+            chunks.push(maker.make_of(key, range, self.columns.encoding.delta, data));
         }
         if let (Some(rows), [chunk]) = (rows, &chunks[..]) {
             self.learn_template(rows, chunk);
@@ -416,7 +415,9 @@ impl Block {
         let spec = &self.columns()[0].spec;
         let shape = spec.shape_of_rows(raw.steps.len());
         let mut compressed = Vec::new();
-        let pays = put_compressed_tensor(&mut compressed, spec.dtype, &shape, raw.cells());
+        let compression = self.columns.encoding.compression;
+        let pays =
+            put_compressed_tensor(&mut compressed, spec.dtype, &shape, raw.cells(), compression);
         let payload = if pays { compressed.into() } else { raw.payload.clone() };
         let chunk = Chunk::new(next_key(), self.range(&raw.steps), false, payload);
         Closed { chunks: smallvec![chunk], positions: smallvec![(0, 0)] }
@@ -457,7 +458,7 @@ impl Block {
     fn put_column(&self, data: &mut Vec<u8>, position: usize, buffers: &Buffers) {
         let spec = &self.columns()[position].spec;
         let shape = spec.shape_of_rows(buffers.steps(position).len());
-        let mut put = |bytes| put_tensor(data, spec.dtype, &shape, bytes, self.columns.delta);
+        let mut put = |bytes| put_tensor(data, spec.dtype, &shape, bytes, self.columns.encoding);
         match buffers {
             Buffers::Rows(rows) => put(&rows.column(&self.columns, position)),
             Buffers::Raw(raw) => put(raw.cells()),

@@ -56,7 +56,8 @@ impl Constants {
         let columns =
             values.iter().map(|value| (Arc::new(value.spec()), Arc::default())).collect::<Vec<_>>();
         let num_bytes: usize = values.iter().map(num_bytes).sum();
-        let block = Block::new(&Arc::new(BlockColumns::new(columns, false)), episode_id, false);
+        let block =
+            Block::new(&Arc::new(BlockColumns::new(columns, lane.encoding())), episode_id, false);
         let step = i32::try_from(lane.episode_steps()).unwrap_or(i32::MAX);
         let mut placed: Vec<(usize, &mut CellValue<'_>)> = values.iter_mut().enumerate().collect();
         block.append(step, &mut placed, 1, |_, _| {});

@@ -12,6 +12,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use reverb_data::codec::Compression;
 use reverb_data::column_names::ColumnNames;
 use reverb_data::tensor::shape_text;
 use reverb_data::{
@@ -106,6 +107,7 @@ pub struct Insertion {
     num_steps: i32,
     /// Items in order. The items of one step share a trajectory.
     items: Vec<NewItem>,
+    compression: Compression,
 }
 
 impl Insertion {
@@ -113,7 +115,11 @@ impl Insertion {
     ///
     /// An inserter keeps its signatures. They are fetched again if the server may have been
     /// replaced by one with other tables.
-    pub(crate) async fn start(session: &Arc<Session>, idle: &Arc<IdleStreams>) -> Result<Self> {
+    pub(crate) async fn start(
+        session: &Arc<Session>,
+        idle: &Arc<IdleStreams>,
+        compression: Compression,
+    ) -> Result<Self> {
         let several = session.has_several_servers();
         let inserter =
             idle.inserters.lock().pop().filter(|inserter| !several && !inserter.was_lost());
@@ -143,7 +149,8 @@ impl Insertion {
         });
         let episode_id = inserter.keys.next_key();
         let (session, idle) = (Arc::clone(session), Arc::clone(idle));
-        Ok(Self { inserter, session, idle, episode_id, num_steps: 0, items: Vec::new() })
+        let (num_steps, items) = (0, Vec::new());
+        Ok(Self { inserter, session, idle, episode_id, num_steps, items, compression })
     }
 
     /// Adds one step, whose columns have these names, and for each table an item of it with that
@@ -168,7 +175,8 @@ impl Insertion {
         }
         let range = self.next_step();
         let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
-        let trajectory = encode_step(step, keys.next_key(), range, chunk_maker)?;
+        let maker = (chunk_maker, self.compression);
+        let trajectory = encode_step(step, keys.next_key(), range, maker)?;
         for (table, priority) in items {
             self.push(&Arc::from(table.as_str()), (*priority).into(), trajectory.clone());
         }
@@ -223,7 +231,7 @@ impl Insertion {
             tables.push(RowsOfTable { table: table.as_str().into(), priorities, order });
         }
         self.items.reserve(num_rows * tables.len());
-        let mut encoder = RowEncoder::new(columns, num_rows);
+        let mut encoder = RowEncoder::new(columns, num_rows, self.compression);
         for row in 0..num_rows {
             let range = self.next_step();
             let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
@@ -285,7 +293,8 @@ impl Insertion {
         }
         let first = self.next_step();
         let Inserter { keys, chunk_maker, .. } = &mut self.inserter;
-        let trajectory = encode_sequence(columns, || keys.next_key(), first, chunk_maker)?;
+        let maker = (chunk_maker, self.compression);
+        let trajectory = encode_sequence(columns, || keys.next_key(), first, maker)?;
         for ((table, priority), order) in items.iter().zip(orders) {
             let trajectory = match &order {
                 None => trajectory.clone(),
@@ -509,6 +518,7 @@ mod tests {
             episode_id: 1,
             num_steps: 0,
             items: Vec::new(),
+            compression: Compression::Auto,
         }
     }
 

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use reverb_data::codec::{Compression, Encoding};
 use reverb_data::{DType, Error, KeyGenerator, Result};
 
 pub use self::column::ColumnOptions;
@@ -30,6 +31,7 @@ pub struct Lane {
     columns: Vec<Column>,
     small: SmallColumns,
     defaults: ColumnOptions,
+    encoding: Encoding,
     keys: KeyGenerator,
     episode_id: u64,
     /// Closed steps of the episode.
@@ -50,12 +52,25 @@ impl Lane {
             columns: Vec::new(),
             small: SmallColumns::default(),
             defaults: ColumnOptions { num_keep_alive_refs, max_chunk_length: None },
+            encoding: Encoding::default(),
             keys,
             episode_id,
             episode_steps: 0,
             history_steps: 0,
             open: None,
         }
+    }
+
+    /// The same history, before its first step, whose chunks are compressed like this.
+    #[must_use]
+    pub fn with_compression(mut self, compression: Compression) -> Self {
+        self.encoding.compression = compression;
+        self
+    }
+
+    /// Encoding of its chunks.
+    pub(super) fn encoding(&self) -> Encoding {
+        self.encoding
     }
 
     /// Type and shape of a column's cells; `None` before its first one.
@@ -245,7 +260,7 @@ impl Lane {
         let limit = auto_length(self.defaults.num_keep_alive_refs, small.bytes_per_step);
         let (step, at) = (self.episode_steps as i32, self.history_steps);
         loop {
-            small.open_block(columns, self.episode_id, None);
+            small.open_block(columns, (self.episode_id, self.encoding), None);
             let values = cells.iter().map(|(_, value)| value);
             let appended = small.append_row(columns, values, step, at, limit);
             if appended == Appended::AndOpen {
@@ -313,7 +328,7 @@ impl Lane {
         at: u64,
         value: &mut CellValue<'_>,
     ) -> bool {
-        let episode_id = self.episode_id;
+        let (episode_id, encoding) = (self.episode_id, self.encoding);
         let like = other.and_then(|other| other.columns[column].own.as_deref());
         let column = &mut self.columns[column];
         let spec = column.spec.as_ref().expect("set before the first cell is stored");
@@ -329,7 +344,7 @@ impl Lane {
             let block = current.get_or_insert_with(|| {
                 let columns = column.own.get_or_insert_with(|| {
                     let member = (Arc::clone(spec), Arc::clone(&column.referenced));
-                    Arc::new(BlockColumns::new([member], false).encoded_like(like))
+                    Arc::new(BlockColumns::new([member], encoding).encoded_like(like))
                 });
                 Block::new(columns, episode_id, gated)
             });
@@ -362,7 +377,7 @@ impl Lane {
         let limit = auto_length(self.defaults.num_keep_alive_refs, small.bytes_per_step);
         let like = other.and_then(|other| other.small.columns.as_deref());
         loop {
-            small.open_block(columns, self.episode_id, like);
+            small.open_block(columns, (self.episode_id, self.encoding), like);
             match small.append(columns, cells, step, at, limit) {
                 Appended::AndOpen => return,
                 Appended::AndFroze => {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use reverb_data::codec::Encoding;
 use reverb_data::column_names::ColumnNames;
 use reverb_data::{DType, Error, ItemPriority, KeyGenerator, Result};
 
@@ -39,6 +40,7 @@ pub struct LegacyWriter {
     signatures: Arc<Signatures>,
     orders: ColumnOrders,
     options: LegacyOptions,
+    encoding: Encoding,
 }
 
 #[derive(Debug)]
@@ -73,6 +75,7 @@ impl LegacyWriter {
             queue: ItemQueue::new(client.session(), None, Matching::ByPlace),
             signatures,
             orders: ColumnOrders::new(Matching::ByPlace),
+            encoding: Encoding { delta: options.delta_encoded, compression: client.compression() },
             options,
         }
     }
@@ -124,7 +127,7 @@ impl LegacyWriter {
     }
 
     fn store(&self, cells: &mut [CellValue<'_>], names: &Arc<ColumnNames>) -> Result<bool> {
-        let options = self.options;
+        let (options, encoding) = (self.options, self.encoding);
         let mut state = self.state.lock();
         state.check_open()?;
         if let Some(block) = &state.block {
@@ -146,7 +149,7 @@ impl LegacyWriter {
             let block = block.get_or_insert_with(|| {
                 if !columns.as_ref().is_some_and(|it| it.are_of(cells.iter())) {
                     let specs = cells.iter().map(|cell| (Arc::new(cell.spec()), Arc::default()));
-                    let new = BlockColumns::new(specs, options.delta_encoded);
+                    let new = BlockColumns::new(specs, encoding);
                     *columns = Some(Arc::new(new));
                 }
                 let columns = columns.as_ref().expect("set above");

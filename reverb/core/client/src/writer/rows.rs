@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Encodes single steps as one chunk each, and sequences as a few, with their trajectories.
 
-use reverb_data::codec::{is_never_compressed, put_string_tensor, put_tensor};
+use std::ops::Range;
+
+use reverb_data::codec::{Compression, Encoding, put_string_tensor, put_tensor};
 use reverb_data::{Chunk, ChunkMaker, Result, SequenceRange, Shape, Trajectory, TrajectoryBuilder};
 
 use super::cell::CellValue;
@@ -15,14 +17,19 @@ use super::item::no_steps;
 pub(super) struct RowEncoder<'a> {
     columns: &'a [CellValue<'a>],
     num_rows: usize,
+    compression: Compression,
     template: Option<ChunkTemplate>,
     trajectory: Option<Trajectory>,
 }
 
 impl<'a> RowEncoder<'a> {
     /// An encoder of `num_rows` rows; the first dimension of all columns has that size.
-    pub(super) fn new(columns: &'a [CellValue<'a>], num_rows: usize) -> Self {
-        Self { columns, num_rows, template: None, trajectory: None }
+    pub(super) fn new(
+        columns: &'a [CellValue<'a>],
+        num_rows: usize,
+        compression: Compression,
+    ) -> Self {
+        Self { columns, num_rows, compression, template: None, trajectory: None }
     }
 
     /// The trajectory of one row: every column, with one step.
@@ -49,7 +56,7 @@ impl<'a> RowEncoder<'a> {
         } else {
             let mut payload = Vec::new();
             for column in columns {
-                put_step(&mut payload, &column.row(row, self.num_rows));
+                put_step(&mut payload, &column.row(row, self.num_rows), self.compression);
             }
             maker.make_of(key, range, false, payload)
         };
@@ -70,7 +77,7 @@ impl<'a> RowEncoder<'a> {
             CellValue::Bytes { bytes, .. } => bytes.len() / self.num_rows,
             CellValue::Strings { .. } => usize::MAX,
         };
-        self.columns.iter().all(|column| is_never_compressed(row_bytes(column)))
+        self.columns.iter().all(|column| self.compression.leaves_raw(row_bytes(column)))
     }
 }
 
@@ -83,11 +90,11 @@ pub(super) fn encode_step(
     step: &[CellValue<'_>],
     key: u64,
     range: SequenceRange,
-    maker: &mut ChunkMaker,
+    (maker, compression): (&mut ChunkMaker, Compression),
 ) -> Result<Trajectory> {
     let mut payload = Vec::new();
     for cell in step {
-        put_step(&mut payload, cell);
+        put_step(&mut payload, cell, compression);
     }
     all_columns(&maker.make_of(key, range, false, payload), step.len())
 }
@@ -110,7 +117,7 @@ pub(super) fn encode_sequence(
     columns: &[CellValue<'_>],
     mut next_key: impl FnMut() -> u64,
     range: SequenceRange,
-    maker: &mut ChunkMaker,
+    (maker, compression): (&mut ChunkMaker, Compression),
 ) -> Result<Trajectory> {
     if columns.is_empty() {
         return Err(no_steps());
@@ -137,7 +144,7 @@ pub(super) fn encode_sequence(
     for (num_steps, members) in shared {
         let mut payload = Vec::new();
         for &i in &members {
-            put_rows(&mut payload, &columns[i], 0, num_steps);
+            put_rows(&mut payload, &columns[i], 0..num_steps, compression);
         }
         let chunk = make(0, num_steps, payload);
         for (tensor, i) in members.into_iter().enumerate() {
@@ -158,7 +165,7 @@ pub(super) fn encode_sequence(
             while first < num_steps {
                 let count = steps_per_chunk.min(num_steps - first);
                 let mut payload = Vec::new();
-                put_rows(&mut payload, column, first, count);
+                put_rows(&mut payload, column, first..first + count, compression);
                 builder.slice(&make(first, count, payload), 0, 0, count);
                 first += count;
             }
@@ -175,27 +182,35 @@ fn num_bytes(column: &CellValue<'_>) -> usize {
     }
 }
 
-/// Appends `count` steps of a column `[T, ...]`, from `first` on.
-fn put_rows(payload: &mut Vec<u8>, column: &CellValue<'_>, first: usize, count: usize) {
+/// Appends some steps of a column `[T, ...]`.
+fn put_rows(
+    payload: &mut Vec<u8>,
+    column: &CellValue<'_>,
+    steps: Range<usize>,
+    compression: Compression,
+) {
     let num_steps = column.shape()[0];
-    let shape: Shape = std::iter::once(count).chain(column.shape()[1..].iter().copied()).collect();
+    let shape: Shape =
+        std::iter::once(steps.len()).chain(column.shape()[1..].iter().copied()).collect();
     match column {
         CellValue::Bytes { dtype, bytes, .. } => {
             let size = bytes.len() / num_steps;
-            let bytes = &bytes[first * size..(first + count) * size];
-            put_tensor(payload, *dtype, &shape, bytes, false);
+            let bytes = &bytes[steps.start * size..steps.end * size];
+            put_tensor(payload, *dtype, &shape, bytes, Encoding { delta: false, compression });
         }
         CellValue::Strings { strings, .. } => {
             let size = strings.len() / num_steps;
-            put_string_tensor(payload, &shape, &strings[first * size..(first + count) * size]);
+            put_string_tensor(payload, &shape, &strings[steps.start * size..steps.end * size]);
         }
     }
 }
 
-fn put_step(payload: &mut Vec<u8>, cell: &CellValue<'_>) {
+fn put_step(payload: &mut Vec<u8>, cell: &CellValue<'_>, compression: Compression) {
     let shape: Shape = std::iter::once(1).chain(cell.shape().iter().copied()).collect();
     match cell {
-        CellValue::Bytes { dtype, bytes, .. } => put_tensor(payload, *dtype, &shape, bytes, false),
+        CellValue::Bytes { dtype, bytes, .. } => {
+            put_tensor(payload, *dtype, &shape, bytes, Encoding { delta: false, compression });
+        }
         CellValue::Strings { strings, .. } => put_string_tensor(payload, &shape, strings),
     }
 }
@@ -219,6 +234,10 @@ mod tests {
 
     use super::*;
 
+    fn any_compression() -> impl Strategy<Value = Compression> {
+        prop::sample::select(vec![Compression::Auto, Compression::None])
+    }
+
     proptest! {
         /// A row has the same bytes with and without the template.
         #[test]
@@ -227,6 +246,7 @@ mod tests {
             num_rows in 1usize..5,
             seed in any::<u8>(),
             with_strings in any::<bool>(),
+            compression in any_compression(),
         ) {
             let data: Vec<Vec<u8>> = widths
                 .iter()
@@ -244,13 +264,13 @@ mod tests {
                 columns.push(CellValue::Strings { shape: &strings_shape, strings });
             }
             let mut maker = ChunkMaker::default();
-            let mut encoder = RowEncoder::new(&columns, num_rows);
+            let mut encoder = RowEncoder::new(&columns, num_rows, compression);
             for row in 0..num_rows {
                 let range = SequenceRange::default();
                 let encoded = encoder.encode(row, 7, range, &mut maker).unwrap();
                 let step: Vec<CellValue<'_>> =
                     columns.iter().map(|column| column.row(row, num_rows)).collect();
-                let alone = encode_step(&step, 7, range, &mut ChunkMaker::default()).unwrap();
+                let alone = encode_step(&step, 7, range, (&mut ChunkMaker::default(), compression)).unwrap();
                 prop_assert_eq!(encoded.chunks()[0].payload(), alone.chunks()[0].payload());
                 prop_assert_eq!(encoded.stored_columns(), alone.stored_columns());
                 let decoded = encoded.decode().unwrap();
@@ -268,6 +288,7 @@ mod tests {
             columns in prop::collection::vec((1usize..40, 0usize..30_000), 1..5),
             num_strings in 0usize..3000,
             seed in any::<u8>(),
+            compression in any_compression(),
         ) {
             let data: Vec<Vec<u8>> = columns
                 .iter()
@@ -287,7 +308,7 @@ mod tests {
             let (mut keys, mut maker) = (0, ChunkMaker::default());
             let next_key = || { keys += 1; keys };
             let range = SequenceRange { episode_id: 3, start: 5, end: 5, sparse: false };
-            let sequence = encode_sequence(&values, next_key, range, &mut maker).unwrap();
+            let sequence = encode_sequence(&values, next_key, range, (&mut maker, compression)).unwrap();
             let decoded = sequence.decode().unwrap();
             for (i, shape) in shapes.iter().enumerate() {
                 prop_assert_eq!(decoded[i].shape.as_slice(), shape);
@@ -321,11 +342,11 @@ mod tests {
             keys
         };
         let range = SequenceRange::default();
-        let maker = &mut ChunkMaker::default();
-        let sequence = encode_sequence(&columns, next_key, range, maker).unwrap();
+        let (maker, auto) = (&mut ChunkMaker::default(), Compression::Auto);
+        let sequence = encode_sequence(&columns, next_key, range, (&mut *maker, auto)).unwrap();
         let tensors: Vec<usize> = sequence.chunks().iter().map(Chunk::num_tensors).collect();
         assert_eq!(tensors, [2, 1, 1]);
-        let none = encode_sequence(&[], || 1, range, maker).unwrap_err();
+        let none = encode_sequence(&[], || 1, range, (maker, auto)).unwrap_err();
         assert_eq!(none.kind(), reverb_data::ErrorKind::InvalidArgument);
     }
 }

@@ -143,7 +143,8 @@ impl SequenceWriter {
             ItemSteps::Sliding { length, .. } => length,
             ItemSteps::Episode { max_length, .. } => max_length,
         };
-        let row = |_| Row { lane: Lane::new(keep), steps: 0, is_skipping: false };
+        let lane = || Lane::new(keep).with_compression(client.compression());
+        let row = |_| Row { lane: lane(), steps: 0, is_skipping: false };
         let rows = (0..batch_size.unwrap_or(1)).map(row).collect();
         Ok(Self {
             state: Mutex::new(State {

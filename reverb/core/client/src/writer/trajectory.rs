@@ -33,8 +33,9 @@ impl TrajectoryWriter {
         signatures: Option<Arc<Signatures>>,
         matching: Matching,
     ) -> Self {
+        let lane = Lane::new(num_keep_alive_refs).with_compression(client.compression());
         Self {
-            lane: Mutex::new(Lane::new(num_keep_alive_refs)),
+            lane: Mutex::new(lane),
             constants: Mutex::default(),
             queue: ItemQueue::new(client.session(), signatures, matching),
         }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Snappy blocks: all of their bytes, or only the first ones.
 
+use super::long_copies;
 use crate::proto_bytes::put_varint;
 
 /// A block that cannot be read.
@@ -15,6 +16,9 @@ const MAX_BYTES_OF_ONE: usize = 6;
 
 /// Decodes a block to `out`, which has exactly the length of its content.
 pub(super) fn decompress(block: &[u8], out: &mut [u8]) -> Result<(), Corrupt> {
+    if long_copies::are_most_of(block, out.len()) {
+        return long_copies::decompress(block, out.len(), out);
+    }
     match snap::raw::Decoder::new().decompress(block, out) {
         Ok(written) if written == out.len() => Ok(()),
         _ => Err(Corrupt),
@@ -37,6 +41,9 @@ pub(super) fn decompress_first(
     out: &mut [u8],
     copy: &mut Vec<u8>,
 ) -> Result<(), Corrupt> {
+    if long_copies::are_most_of(block, total) {
+        return long_copies::decompress(block, total, &mut out[..wanted]);
+    }
     let room = out.len();
     if room == total {
         return decompress(block, out);

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use proptest::prelude::*;
+use reverb_data::codec::Compression;
 use reverb_data::{DType, Shape};
 
 use super::*;
 
-fn columns(widths: &[usize], delta: bool) -> Arc<BlockColumns> {
+const AUTO: Encoding = Encoding { delta: false, compression: Compression::Auto };
+
+fn columns(widths: &[usize], encoding: Encoding) -> Arc<BlockColumns> {
     let spec = |&width: &usize| {
         let shape = Shape::from_slice(&[width]);
         (Arc::new(CellSpec { dtype: DType::UInt8, shape }), Arc::default())
     };
-    Arc::new(BlockColumns::new(widths.iter().map(spec), delta))
+    Arc::new(BlockColumns::new(widths.iter().map(spec), encoding))
 }
 
 /// The value of a column at a step. All values differ.
@@ -75,8 +78,10 @@ proptest! {
         holes in prop::collection::vec(any::<bool>(), 15),
         sparse in 1i32..3,
         delta in any::<bool>(),
+        compression in prop::sample::select(vec![Compression::Auto, Compression::None]),
     ) {
-        let shared = columns(&widths, delta);
+        let encoding = Encoding { delta, compression };
+        let shared = columns(&widths, encoding);
         let marked = |columns: &Arc<BlockColumns>| {
             let marked = columns.as_slice().iter().zip(&referenced).filter(|(_, it)| **it);
             marked.for_each(|(column, _)| column.mark_referenced());
@@ -91,7 +96,7 @@ proptest! {
                 step != steps[length - 1] || !holes[(i * 5 + column) % 15] || i % 3 != 2
             };
             let in_row = block(&shared, &widths, first_column, &steps, has);
-            let own = columns(&widths, delta);
+            let own = columns(&widths, encoding);
             marked(&own);
             let alone = block(&own, &widths, first_column, &steps, has);
             let mut keys = 1u64..;
@@ -121,7 +126,7 @@ proptest! {
                     let cells: Vec<u8> =
                         present.iter().flat_map(|&step| value(first_column, step, width)).collect();
                     let mut plain = Vec::new();
-                    put_tensor(&mut plain, DType::UInt8, &[present.len(), width], &cells, delta);
+                    put_tensor(&mut plain, DType::UInt8, &[present.len(), width], &cells, encoding);
                     prop_assert_eq!(&chunk.payload()[..], &plain[..]);
                 }
             }
@@ -132,7 +137,7 @@ proptest! {
 #[test]
 fn blocks_of_a_few_lengths_have_templates() {
     let widths = [4, 1];
-    let shared = columns(&widths, false);
+    let shared = columns(&widths, AUTO);
     for i in 0..10 {
         let steps: Vec<i32> = (0..=i % 3).map(|step| i * 3 + step).collect();
         let block = block(&shared, &widths, 0, &steps, |_, _| true);
@@ -148,7 +153,7 @@ fn blocks_of_a_few_lengths_have_templates() {
 #[test]
 fn large_cells_are_copied_once() {
     let widths = [LARGE_CELL_BYTES];
-    let shared = columns(&widths, false);
+    let shared = columns(&widths, AUTO);
     let block = block(&shared, &widths, 0, &[1], |_, _| true);
     let buffer = match &*block.state.lock() {
         State::Open(Buffers::Rows(rows)) => rows.column(&shared, 0).as_ptr(),
@@ -161,13 +166,41 @@ fn large_cells_are_copied_once() {
 
 #[test]
 fn only_blocks_of_the_same_columns_share_their_encoders() {
-    let one = columns(&[4, 8], false);
+    let one = columns(&[4, 8], AUTO);
     let specs = || one.columns.iter().map(|column| (Arc::clone(&column.spec), Arc::default()));
     let shares = |columns: BlockColumns| {
         Arc::ptr_eq(&columns.encoded_like(Some(&one)).encoders, &one.encoders)
     };
-    assert!(shares(BlockColumns::new(specs(), false)));
-    assert!(!shares(BlockColumns::new(specs(), true)));
-    assert!(!shares(BlockColumns::new(specs().take(1), false)));
-    assert!(!shares(BlockColumns::new(specs().rev(), false)));
+    assert!(shares(BlockColumns::new(specs(), AUTO)));
+    assert!(!shares(BlockColumns::new(specs(), Encoding { delta: true, ..AUTO })));
+    let raw = Encoding { compression: Compression::None, ..AUTO };
+    assert!(!shares(BlockColumns::new(specs(), raw)));
+    assert!(!shares(BlockColumns::new(specs().take(1), AUTO)));
+    assert!(!shares(BlockColumns::new(specs().rev(), AUTO)));
+}
+
+#[test]
+fn blocks_without_compression_hold_the_values_as_they_are() {
+    for width in [200, 7056, LARGE_CELL_BYTES] {
+        let raw = Encoding { compression: Compression::None, ..AUTO };
+        let (raw, packed) = (columns(&[width], raw), columns(&[width], AUTO));
+        let zeros = |shared: &Arc<BlockColumns>| {
+            let block = Block::new(shared, 1, false);
+            for step in 0..3 {
+                let bytes = vec![step as u8; width];
+                let cell =
+                    &mut CellValue::Bytes { dtype: DType::UInt8, shape: &[width], bytes: &bytes };
+                block.append(step, &mut [(0, cell)], 3, |_, _| {});
+            }
+            block.closed(&mut || 1).chunk_and_tensor(0).0.clone()
+        };
+        for _ in 0..2 {
+            let (raw, packed) = (zeros(&raw), zeros(&packed));
+            assert!(raw.payload_len() >= 3 * width && packed.payload_len() < width, "{width}");
+            let values = |chunk: &Chunk| chunk.tensor(0).unwrap().rows(0, 3).unwrap();
+            assert!(raw.tensor(0).unwrap().values_in_place().is_some());
+            assert!(packed.tensor(0).unwrap().values_in_place().is_none());
+            assert_eq!(values(&raw), values(&packed));
+        }
+    }
 }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use reverb_data::codec::Encoding;
 use smallvec::SmallVec;
 
 use super::{Column, NextBlock};
@@ -88,7 +89,7 @@ impl SmallColumns {
     pub(super) fn open_block(
         &mut self,
         columns: &[Column],
-        episode_id: u64,
+        (episode_id, encoding): (u64, Encoding),
         like: Option<&BlockColumns>,
     ) {
         let Self { members, columns: shared, block, .. } = self;
@@ -99,7 +100,7 @@ impl SmallColumns {
                     let spec = column.spec.as_ref().expect("members have a spec");
                     (Arc::clone(spec), Arc::clone(&column.referenced))
                 };
-                let new = BlockColumns::new(members.iter().map(member), false);
+                let new = BlockColumns::new(members.iter().map(member), encoding);
                 Arc::new(new.encoded_like(like))
             });
             Block::new(shared, episode_id, false)
