@@ -148,12 +148,6 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         if self._own is not None and not self._steps.has_items:
             return self._unwritten(batch_size, env)
         self._steps.flush()
-        if self._own is not None:
-            batch = self._client.sample_batch(
-                self._table, batch_size, partial=False, columns=self._read_columns
-            )
-            self.info = batch.info
-            return self._as_samples(batch.data, env)
         batch = self._client.sample_batch(self._table, batch_size, partial=False)
         self.info = batch.info
         num_columns = 2 * len(self._leaves) + len(arrays.NUMBERS)
@@ -168,11 +162,11 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         return self._as_samples(columns, env)
 
     def _as_samples(self, columns: Any, env: Any) -> Any:
-        """Makes the tensors of a batch of columns `[B, ...]`: at least those of `_read_columns`."""
+        """Makes the tensors of a batch of columns `[B, ...]`."""
         num_leaves = len(self._leaves)
         observations = self._as_tensors(columns[:num_leaves], env)
         next_observations = self._as_tensors(columns[num_leaves : 2 * num_leaves], env)
-        action, rewards, dones, *others = columns[2 * num_leaves :]
+        action, rewards, dones, discounts, *_ = columns[2 * num_leaves :]
         rewards = self._returns(rewards, env)
         make = type_aliases.DictReplayBufferSamples
         if not self._is_dict:
@@ -184,7 +178,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             next_observations=next_observations,
             dones=to_torch(dones[:, None]),
             rewards=to_torch(rewards),
-            discounts=to_torch(others[0][:, None]) if self.n_steps > 1 else None,
+            discounts=to_torch(discounts[:, None]) if self.n_steps > 1 else None,
         )
 
     def importance_weights(self, beta: float, normalize: Any = "table") -> Any:
@@ -273,9 +267,6 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         names = [leaf.name for leaf in self._leaves]
         names += [f"next_{name}" for name in names]
         self._order = order_in(self._table, signature, [*names, *arrays.NUMBERS])
-        # Without `place` and `end`, and without `discount` if a transition has one step.
-        num_numbers = arrays.NUMBERS.index("discount" if self.n_steps == 1 else "place")
-        self._read_columns = list(range(len(names) + num_numbers))
         self._begin_writing(num_steps)
         if checkpoint is not None:
             self._steps.has_items = self._client.server_info()[self._table].current_size > 0
