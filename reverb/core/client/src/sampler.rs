@@ -17,6 +17,7 @@ pub(crate) mod fetch_items;
 #[cfg(test)]
 mod hostile_tests;
 pub(crate) mod known_chunks;
+mod large_values;
 pub(crate) mod parallel;
 pub(crate) mod ragged;
 pub(crate) mod scan;

@@ -119,7 +119,9 @@ impl Rows {
         let mut plans = CopyPlans::default();
         for (row, sampled) in fetched_ahead(&samples[..rows]).enumerate() {
             let trajectory = &sampled.trajectory;
-            if !plans.copy(trajectory, |i, at, values| columns.put_values(i, row, at, values)) {
+            let next = samples[..rows].get(row + 1).map(|next| &next.trajectory);
+            let write = |i, at, values: &[u8]| columns.put_values(i, row, at, values);
+            if !plans.copy(trajectory, next, write) {
                 if let Some(misfit) = columns.put(row, trajectory)? {
                     if exact {
                         return Err(misfit.into());

@@ -114,7 +114,9 @@ impl<'m> BatchBuilder<'m> {
         for sampled in fetched_ahead(&samples[*num_rows..]) {
             let (row, trajectory) = (*num_rows, &sampled.trajectory);
             *num_rows += 1;
-            if plans.copy(trajectory, |i, at, values| columns[i].put_values(row, at, values)) {
+            let next = samples.get(*num_rows).map(|next| &next.trajectory);
+            let write = |i: usize, at, values: &[u8]| columns[i].put_values(row, at, values);
+            if plans.copy(trajectory, next, write) {
                 continue;
             }
             if trajectory.num_columns() != columns.len() {

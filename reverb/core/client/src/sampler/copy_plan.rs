@@ -7,6 +7,8 @@ use std::ops::Range;
 use reverb_data::{ChunkLayout, OneChunkColumns, Trajectory};
 use smallvec::SmallVec;
 
+use crate::sampler::large_values::{self, are_large};
+
 /// Number of plans per batch. Most tables hold one kind of item.
 const MAX_PLANS: usize = 2;
 /// Number of items from which a batch tries to learn a plan. After that, it has too many kinds of
@@ -26,18 +28,20 @@ pub struct CopyPlans {
 
 impl CopyPlans {
     /// Passes the values to `write`, if an item of the same kind was learned: the column, the
-    /// position of the first byte in the item's column, and the bytes. Returns false, without a
-    /// call of `write`, if there was none.
+    /// position of the first byte in the item's column, and the bytes, in pieces if they are many.
+    /// Returns false, without a call of `write`, if there was none. The values of the `next` item
+    /// come into the cache meanwhile.
     #[inline]
     pub fn copy(
         &mut self,
         trajectory: &Trajectory,
+        next: Option<&Trajectory>,
         write: impl FnMut(usize, usize, &[u8]),
     ) -> bool {
         let Some(at) = self.plans.iter_mut().position(|plan| plan.matches(trajectory)) else {
             return false;
         };
-        self.plans[at].copy(trajectory, write);
+        self.plans[at].copy(trajectory, next, write);
         true
     }
 
@@ -178,11 +182,43 @@ impl CopyPlan {
     }
 
     #[inline]
-    fn copy(&self, trajectory: &Trajectory, mut write: impl FnMut(usize, usize, &[u8])) {
+    fn copy(
+        &self,
+        trajectory: &Trajectory,
+        next: Option<&Trajectory>,
+        mut write: impl FnMut(usize, usize, &[u8]),
+    ) {
         let chunks = trajectory.chunks();
-        for copy in &self.copies {
-            write(copy.column, copy.at, &chunks[copy.chunk].stored()[copy.place.clone()]);
+        for (i, copy) in self.copies.iter().enumerate() {
+            let values = &chunks[copy.chunk].stored()[copy.place.clone()];
+            if are_large(values.len()) {
+                let following = self.following(i, trajectory, next);
+                large_values::write(values, following, |at, piece| {
+                    write(copy.column, copy.at + at, piece);
+                });
+            } else {
+                write(copy.column, copy.at, values);
+            }
         }
+    }
+
+    /// The values that are copied after those of copy `i`, if they are many. Those of the next item
+    /// are a guess: it may be of another kind.
+    fn following<'t>(
+        &self,
+        i: usize,
+        trajectory: &'t Trajectory,
+        next: Option<&'t Trajectory>,
+    ) -> &'t [u8] {
+        let is_large = |copy: &&Copy| are_large(copy.place.len());
+        let (copy, chunks) = match self.copies[i + 1..].iter().find(is_large) {
+            Some(copy) => (Some(copy), Some(trajectory.chunks())),
+            None => (self.copies.iter().find(is_large), next.map(Trajectory::chunks)),
+        };
+        let values = copy
+            .zip(chunks)
+            .and_then(|(copy, chunks)| chunks.get(copy.chunk)?.stored().get(copy.place.clone()));
+        values.unwrap_or_default()
     }
 }
 
@@ -201,7 +237,8 @@ mod tests {
     fn chunk(key: u64, widths: [usize; 2], compressible: bool) -> Chunk {
         let mut builder = ChunkBuilder::new(false);
         for (tensor, width) in widths.into_iter().enumerate() {
-            let value = |i: usize| if compressible { 0 } else { (i * 37 + key as usize) as u8 };
+            let noise = |i: usize| (i as u64 + key * 7919).wrapping_mul(0x5851_f42d_4c95_7f2d);
+            let value = |i: usize| if compressible { 0 } else { (noise(i) >> 33) as u8 };
             builder.push(&Tensor {
                 dtype: DType::UInt8,
                 shape: Shape::from_slice(&[STEPS, width]),
@@ -223,9 +260,13 @@ mod tests {
         builder.finish().unwrap()
     }
 
-    fn copied(plans: &mut CopyPlans, trajectory: &Trajectory) -> Option<Vec<Vec<u8>>> {
+    fn copied(
+        plans: &mut CopyPlans,
+        trajectory: &Trajectory,
+        next: Option<&Trajectory>,
+    ) -> Option<Vec<Vec<u8>>> {
         let mut columns = vec![Vec::new(); trajectory.num_columns()];
-        let found = plans.copy(trajectory, |i, at, values| {
+        let found = plans.copy(trajectory, next, |i, at, values| {
             assert_eq!(columns[i].len(), at);
             columns[i].extend_from_slice(values);
         });
@@ -245,10 +286,11 @@ mod tests {
         /// learned.
         #[test]
         fn copies_are_what_decoding_gives(
-            widths in [1usize..40, 1usize..40],
+            (first_width, second_width) in (1usize..40, prop_oneof![1usize..40, 1900usize..3000]),
             odd in prop::option::of((0usize..4, any::<bool>())),
             windows in prop::collection::vec((0usize..9, 1usize..4, any::<bool>()), 1..40),
         ) {
+            let widths = [first_width, second_width];
             let mut history: Vec<Chunk> = (0..4).map(|i| chunk(i, widths, false)).collect();
             if let Some((at, compressible)) = odd {
                 let widths = if compressible { [100, 100] } else { [widths[0] + 1, widths[1]] };
@@ -256,19 +298,23 @@ mod tests {
             }
             let mut plans = CopyPlans::default();
             let mut learned = Vec::new();
-            for (first, num_steps, swap) in windows {
-                let item = window(&history, first, num_steps, swap);
+            let items: Vec<Trajectory> = windows
+                .iter()
+                .map(|&(first, num_steps, swap)| window(&history, first, num_steps, swap))
+                .collect();
+            for (i, item) in items.iter().enumerate() {
+                let (num_steps, next) = (windows[i].1, items.get(i + 1));
                 let sizes: Option<Vec<usize>> =
-                    item.validate().is_ok().then(|| decoded(&item).iter().map(Vec::len).collect());
+                    item.validate().is_ok().then(|| decoded(item).iter().map(Vec::len).collect());
                 let Some(sizes) = sizes else {
-                    prop_assert_eq!(copied(&mut plans, &item), None);
+                    prop_assert_eq!(copied(&mut plans, item, next), None);
                     continue;
                 };
-                if let Some(columns) = copied(&mut plans, &item) {
-                    prop_assert_eq!(columns, decoded(&item));
+                if let Some(columns) = copied(&mut plans, item, next) {
+                    prop_assert_eq!(columns, decoded(item));
                     prop_assert!(learned.contains(&(num_steps, sizes)));
                 } else {
-                    plans.learn(&item);
+                    plans.learn(item);
                     learned.push((num_steps, sizes));
                 }
             }
@@ -282,12 +328,12 @@ mod tests {
         plans.learn(&window(&history, 0, 3, false));
         for first in 0..9 {
             let item = window(&history, first, 3, false);
-            assert_eq!(copied(&mut plans, &item), Some(decoded(&item)), "{first}");
+            assert_eq!(copied(&mut plans, &item, None), Some(decoded(&item)), "{first}");
         }
-        assert_eq!(copied(&mut plans, &window(&history, 0, 2, false)), None);
-        assert_eq!(copied(&mut plans, &window(&history, 0, 3, true)), None);
+        assert_eq!(copied(&mut plans, &window(&history, 0, 2, false), None), None);
+        assert_eq!(copied(&mut plans, &window(&history, 0, 3, true), None), None);
         let other = [chunk(1, [5, 8], false)];
-        assert_eq!(copied(&mut plans, &window(&other, 0, 3, false)), None);
+        assert_eq!(copied(&mut plans, &window(&other, 0, 3, false), None), None);
     }
 
     #[test]
@@ -299,6 +345,6 @@ mod tests {
         assert_eq!(plans.plans.len(), MAX_PLANS);
         let late = window(&[chunk(1, [50, 1], false)], 0, 1, false);
         plans.learn(&late);
-        assert_eq!(copied(&mut plans, &late), None);
+        assert_eq!(copied(&mut plans, &late, None), None);
     }
 }

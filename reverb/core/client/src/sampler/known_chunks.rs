@@ -7,6 +7,8 @@ use reverb_data::trajectory::Column;
 use reverb_data::{Chunk, ChunkLayout, DType, Trajectory};
 use smallvec::SmallVec;
 
+use crate::sampler::large_values::{self, are_large};
+
 /// Number of layouts of a column. Most chunks of a table have one, and the last ones of episodes
 /// others.
 const MAX_LAYOUTS: usize = 4;
@@ -124,8 +126,17 @@ impl KnownCopies<'_> {
     /// bytes.
     #[inline]
     pub(crate) fn make(&mut self, mut write: impl FnMut(usize, usize, usize, &[u8])) {
-        for KnownCopy { column, row, at, values } in self.0.drain(..) {
-            write(column, row, at, values);
+        for (i, &KnownCopy { column, row, at, values }) in self.0.iter().enumerate() {
+            if are_large(values.len()) {
+                let mut following = self.0[i + 1..].iter().map(|it| it.values);
+                let following = following.find(|it| are_large(it.len())).unwrap_or_default();
+                large_values::write(values, following, |piece_at, piece| {
+                    write(column, row, at + piece_at, piece);
+                });
+            } else {
+                write(column, row, at, values);
+            }
         }
+        self.0.clear();
     }
 }

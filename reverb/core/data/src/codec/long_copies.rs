@@ -14,7 +14,7 @@ use super::snappy::Corrupt;
 const MIN_RATIO: usize = 9;
 /// Size of the pieces in which short elements are copied.
 const PIECE: usize = 16;
-/// An encoder cuts a longer copy into copies of 64 bytes, and perhaps one of 60, before the last one.
+/// An encoder cuts a longer copy into copies of 64 bytes, and perhaps one of 60, before the last.
 const MIN_CONTINUED: usize = 60;
 /// Elements of at most this size are short.
 const MAX_SHORT: usize = 64;
@@ -200,7 +200,7 @@ fn put_copy(offset: usize, out: &mut [u8], place: Range<usize>) {
         let byte = out[start];
         out[place].fill(byte);
     } else {
-        // What is written is as good a source, and twice as long.
+        // Written bytes are as good a source, so each copy may be twice as long.
         let mut at = place.start;
         while at < place.end {
             let len = (at - start).min(place.end - at);
@@ -227,7 +227,7 @@ fn put_short_copy(offset: usize, out: &mut [u8], place: Range<usize>) {
             }
         }
     }
-    // Of a piece that overlaps with its source, as many bytes are right as lie between both.
+    // A piece that overlaps with its source is right up to the distance between both.
     while distance < PIECE / 2 {
         copy_piece::<{ PIECE / 2 }>(out, at - distance, at);
         at += distance;
