@@ -1411,7 +1411,7 @@ class Client:
             check_number("keepalive_s", keepalive_s)
         check_number("keepalive_timeout_s", keepalive_timeout_s)
         packs = compresses(compression)
-        self._compression = compression
+        self._compression: Compression = compression
         # This object hides the text of the token from pickles of subclasses, too.
         self._credentials = ClientCredentials(token, token_file, tls)
         self._server_address = server_address

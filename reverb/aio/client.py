@@ -1361,7 +1361,7 @@ class Client:
         self._blocking = client
         self._server_address = client._server_address
         self._client = client._client
-        self._compression = client._compression
+        self._compression: Compression = client._compression
         self._flattener = client._flattener
         self._signatures = client._signatures
         self._loops = EventLoops(client._client)
