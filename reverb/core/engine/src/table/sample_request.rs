@@ -13,7 +13,7 @@ use super::{Shared, Table};
 
 impl Table {
     /// Samples at least one item and at most `num`. Returns the items that the rate limiter allows
-    /// when the request is served, and stops once their chunks reach [`MAX_SAMPLE_BYTES`].
+    /// when the request is served, and stops once their chunks reach `MAX_SAMPLE_BYTES`.
     ///
     /// Waits at most `timeout` for the first item. Zero makes exactly one attempt, and `None` waits
     /// without a limit. A dropped call leaves the queue. Items that it already got stay counted.

@@ -17,8 +17,8 @@ pub struct ColumnOptions {
     pub max_chunk_length: Option<usize>,
 }
 
-#[derive(Debug)]
 /// A column of one environment.
+#[derive(Debug)]
 pub(super) struct Column {
     /// The column's name in error texts.
     pub(super) label: String,
