@@ -55,9 +55,8 @@ def encode(nest: Any) -> Any:
     Dicts, lists, tuples and named tuples keep their kind; `None` is a value too.
 
     Raises:
-      InvalidArgumentError: If tensors of a leaf's dtype cannot be stored, or if a dict has a key
-        that is not a string.
-      TypeError: If a leaf is not a spec; the text names its path.
+      InvalidArgumentError: If a leaf is not a spec (the text names its path), if tensors of its
+        dtype cannot be stored, or if a dict has a key that is not a string.
     """
     return _encode(nest, (), allows_none=True)
 
@@ -67,7 +66,6 @@ def encode_signature(nest: Any) -> Any:
 
     Raises:
       InvalidArgumentError: As `encode`.
-      TypeError: As `encode`.
     """
     return _encode(nest, (), allows_none=False)
 
@@ -133,6 +131,10 @@ def _encode(nest: Any, path: tuple[Any, ...], *, allows_none: bool) -> Any:
     return value
 
 
+class _NoSpecError(InvalidArgumentError, TypeError):
+    """A value of the wrong type, for which dm-reverb raises `ValueError`."""
+
+
 def _leaf_spec(leaf: Any, path: tuple[Any, ...]) -> specs.TensorSpec:
     """Returns the spec of a leaf. A value of Python is none, although `as_spec` takes it."""
     is_type = isinstance(leaf, np.dtype) or (
@@ -146,9 +148,9 @@ def _leaf_spec(leaf: Any, path: tuple[Any, ...]) -> specs.TensorSpec:
         raise InvalidArgumentError(f"{_place(path)}: {error}") from None
 
 
-def _no_spec(leaf: Any, path: tuple[Any, ...]) -> TypeError:
+def _no_spec(leaf: Any, path: tuple[Any, ...]) -> InvalidArgumentError:
     shown = without_tokens(repr(leaf)) if len(repr(leaf)) <= _MAX_SHOWN else "..."
-    return TypeError(
+    return _NoSpecError(
         f"{_place(path)} must be a spec, such as reverb.specs.TensorSpec((), np.float32), got "
         f"{type_name(leaf)} {shown}"
     )

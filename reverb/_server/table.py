@@ -88,9 +88,9 @@ class Table:
         Raises:
           InvalidArgumentError: If an argument is out of its range, if `max_bytes` is not a size, if
             a selector or the rate limiter is already in use, or if the signature has a key that is
-            not a string or a dtype that cannot be stored.
-          TypeError: If an argument has the wrong type, or a leaf of the signature is not a spec;
-            the text names its path.
+            not a string, a dtype that cannot be stored, or a leaf that is not a spec; the text
+            names its path.
+          TypeError: If an argument has the wrong type.
           UnimplementedError: If an extension builds a native extension.
         """
         check_table(name, "name")

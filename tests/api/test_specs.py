@@ -224,7 +224,7 @@ class TestStructuredValue:
 
     def test_a_leaf_that_is_no_spec_is_named(self):
         with pytest.raises(
-            TypeError, match=r"leaf \('a', 1\) of the signature must be a spec.*object"
+            InvalidArgumentError, match=r"leaf \('a', 1\) of the signature must be a spec.*object"
         ):
             structured_value.encode({"a": [TensorSpec([], np.int8), object()]})
 

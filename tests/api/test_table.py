@@ -37,7 +37,9 @@ def test_a_bad_argument_is_named(options, text):
 
 
 def test_a_leaf_of_a_signature_is_a_spec():
-    with pytest.raises(TypeError, match=r"leaf \('a',\) of the signature must be a spec.*object"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"leaf \('a',\) of the signature must be a spec.*object"
+    ):
         table(signature={"a": object()})
 
 

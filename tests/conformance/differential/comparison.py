@@ -27,9 +27,15 @@ class Difference:
 def first_difference(
     program: dict[str, Any], theirs: list[dict[str, Any]], ours: list[dict[str, Any]]
 ) -> Difference | None:
-    """Compares the outcomes of a program step by step."""
+    """Compares the outcomes of a program step by step.
+
+    It ends where a structured writer refuses an item that does not fit the signature of its table,
+    and that dm-reverb stores: from there on, the tables differ.
+    """
     for number, step in enumerate(program["steps"]):
         what = _difference(theirs[number], ours[number])
+        if what == "part no error is SignatureMismatchError" and step["do"] == "write_structured":
+            return None
         if what:
             kind = ": ".join([_name(step), what])
             return Difference(number, kind, theirs[number], ours[number])

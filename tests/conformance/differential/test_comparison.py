@@ -91,3 +91,15 @@ def test_shrinking_leaves_what_makes_the_difference() -> None:
     small, difference = shrink(Sums(), large, Sums().run(large))
     assert [step["body"] for step in small["steps"]] in ([[[1]], [[1], [1]]], [[[1], [1]], [[1]]])
     assert difference.kind == "three"
+
+
+def test_items_that_only_this_package_refuses_end_the_comparison():
+    refused = {"raised": ["SignatureMismatchError", "ValueError"], "text": "column b must have"}
+    stored = {"result": {"parts": [{"result": False}]}}
+    ours = {"result": {"parts": [refused]}}
+    later = {"result": 1}, {"result": 2}
+    steps = [{"do": "write_structured"}, {"do": "size"}]
+    found = first_difference({"steps": steps}, [stored, later[0]], [ours, later[1]])
+    assert found is None
+    for steps in ([{"do": "write"}, {"do": "size"}], [{"do": "size"}, {"do": "write_structured"}]):
+        assert first_difference({"steps": steps}, [stored, later[0]], [ours, later[1]])
