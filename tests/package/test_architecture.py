@@ -23,8 +23,8 @@ SCRIPTS = [TESTS / "conformance" / name for name in ("peer_programs", "different
 CRATES = {
     "reverb-allocator": set(),
     "reverb-auth": {"reverb-data"},
-    "reverb-data": set(),
-    "reverb-engine": {"reverb-data"},
+    "reverb-data": {"reverb-memory"},
+    "reverb-engine": {"reverb-data", "reverb-memory"},
     "reverb-tls": {"reverb-data"},
     "reverb-http": {"reverb-tls"},
     "reverb-log": set(),

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use bytes::Bytes;
+use reverb_memory::prefetch_from;
 use triomphe::ThinArc;
 
 use crate::account::{Booking, allocated_bytes};
@@ -69,6 +70,9 @@ const MAX_INLINE_BYTES: usize = 4096;
 
 /// Largest payload next to a header; its size has to fit into 13 bits.
 const MAX_COPIED_BYTES: usize = 96 * 1024;
+
+/// Bytes behind the header that a prefetch brings: those of a small transition.
+const FETCHED_PAYLOAD_BYTES: usize = 24;
 
 /// Bytes of an allocation with `num_bytes` behind the header.
 pub(crate) const fn bytes_beside(num_bytes: usize) -> usize {
@@ -187,6 +191,13 @@ impl Chunk {
         assert_eq!(values.len(), layout.num_value_bytes, "a layout has a fixed size");
         let header = Header::with_bits(key, range, KNOWN | layout.index, None);
         Self(ThinArc::from_header_and_slice(header, values))
+    }
+
+    /// Starts to bring the header and a small payload into the cache of the processor; does not
+    /// wait for them.
+    #[inline]
+    pub fn prefetch(&self) {
+        prefetch_from(self.header(), size_of::<Header>() + FETCHED_PAYLOAD_BYTES);
     }
 
     /// Its random key.

@@ -12,6 +12,7 @@ use slice_index::SliceIndex;
 
 use std::fmt;
 
+use reverb_memory::prefetch_from;
 use triomphe::ThinArc;
 
 use crate::account::allocated_bytes;
@@ -153,6 +154,13 @@ impl StoredTrajectory {
     #[inline]
     pub fn first_chunk(&self) -> Option<&Chunk> {
         self.header().chunks().first()
+    }
+
+    /// Starts to bring the numbers of this trajectory into the cache of the processor; does not
+    /// wait for them.
+    #[inline]
+    pub fn prefetch(&self) {
+        prefetch_from(self.header(), size_of::<Header>());
     }
 }
 

@@ -122,6 +122,26 @@ pub fn prefetch(bytes: &[u8]) {
     let _ = bytes;
 }
 
+/// Starts to bring a value, and what follows it within `num_bytes` of its start, into the cache of
+/// the processor, where it can; does not wait for them, and reads nothing.
+#[inline]
+pub fn prefetch_from<T>(value: &T, num_bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let start = std::ptr::from_ref(value).cast::<i8>();
+        let prefetch = |at| {
+            // SAFETY: a prefetch changes no memory and cannot fail, whatever the address is; every
+            // processor of x86-64 has it.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(at)) };
+        };
+        (0..num_bytes).step_by(CACHE_LINE).for_each(prefetch);
+        prefetch(num_bytes.saturating_sub(1));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (value, num_bytes);
+}
+
 /// Zeroed memory from the allocator.
 fn allocate(capacity: usize) -> Option<NonNull<u8>> {
     // SAFETY: the layout has a size above zero.

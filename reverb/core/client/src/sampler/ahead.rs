@@ -335,6 +335,7 @@ impl Drop for Running {
 }
 
 impl From<&Sampled> for SampledNumbers {
+    #[inline]
     fn from(sampled: &Sampled) -> Self {
         let Sampled {
             key,

@@ -9,6 +9,7 @@ use rand::Rng;
 use reverb_data::{
     Chunk, OneChunkColumns, StepCount, StoredItem, StoredTrajectory, Trajectory, TrajectoryContent,
 };
+use reverb_memory::prefetch_from;
 use smallvec::SmallVec;
 
 use crate::selector::Handle;
@@ -81,6 +82,15 @@ impl Item {
         match self {
             Self::OfOneChunk(_, chunk, columns) => columns.of(chunk),
             Self::Stored(_, stored) => TrajectoryContent::Stored(stored).into(),
+        }
+    }
+
+    /// Starts to bring what its trajectory begins with into the cache of the processor.
+    #[inline]
+    pub(super) fn prefetch_trajectory(&self) {
+        match self {
+            Self::OfOneChunk(_, chunk, _) => chunk.prefetch(),
+            Self::Stored(_, stored) => stored.prefetch(),
         }
     }
 
@@ -217,6 +227,17 @@ impl Items {
         for (handle, key) in removed {
             fetch_place(key);
             black_box(self.get(handle).first_chunk().map(|chunk| chunk.range().episode_id));
+        }
+    }
+
+    /// Lets the processor fetch items and what their trajectories begin with from memory, all in
+    /// parallel. Otherwise the reference counting that follows would fetch them one by one.
+    pub(super) fn prefetch(&self, handles: impl Iterator<Item = Handle> + Clone) {
+        for handle in handles.clone() {
+            prefetch_from(&self.entries[handle as usize], size_of::<Entry>());
+        }
+        for handle in handles {
+            self.get(handle).prefetch_trajectory();
         }
     }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sampling with repetition, and the effect of a sample on its item.
 
-use std::hint::black_box;
+use reverb_data::{SampleOptions, Sampled, SampledWindow};
 
-use reverb_data::{Chunk, SampleOptions, Sampled, SampledWindow};
-
-use super::{BLOCK, Batch, MAX_SAMPLE_ITEMS, TableState, record};
+use super::{Batch, MAX_SAMPLE_ITEMS, TableState, record};
 use crate::selector::Pick;
 use crate::table::statistics::Removal;
+
+/// Number of items that are picked, and fetched from memory, together: 32 take 5 % longer.
+const PICKED_TOGETHER: usize = 64;
 
 impl TableState {
     /// Samples into `batch` while the limiter allows and until the batch is full.
@@ -33,7 +34,7 @@ impl TableState {
         let block = match self.max_times_sampled > 0 {
             true => 1,
             false if self.contents.sampler.chooses_together() => MAX_SAMPLE_ITEMS,
-            false => BLOCK,
+            false => PICKED_TOGETHER,
         };
         while !batch.is_full() {
             let room = self.room_in_epoch(batch);
@@ -91,13 +92,8 @@ impl TableState {
         }
     }
 
-    /// Reads from all picked items in independent steps, so that the processor fetches them in
-    /// parallel. Otherwise the reference counting that follows would fetch them one by one.
     pub(super) fn prefetch(&self, picks: &[Pick]) {
-        let keys = picks.iter().fold(0, |keys, pick| {
-            keys ^ self.contents.items.get(pick.handle).first_chunk().map_or(0, Chunk::key)
-        });
-        black_box(keys);
+        self.contents.items.prefetch(picks.iter().map(|pick| pick.handle));
     }
 
     pub(super) fn take(&mut self, pick: Pick, min_probability: f64, batch: &mut Batch) {
@@ -112,6 +108,8 @@ impl TableState {
         if item.times_sampled() == 0 {
             self.contents.num_unique_samples += 1;
         }
+        // All are read before one is written: a wide load would wait for a narrow store.
+        let (key, priority, inserted_at_ns) = (item.key(), item.priority(), item.inserted_at_ns());
         let times_sampled = item.times_sampled().saturating_add(1);
         item.set_times_sampled(times_sampled);
         let trajectory = item.trajectory();
@@ -120,12 +118,12 @@ impl TableState {
             None => trajectory.chunk_bytes(),
         };
         batch.items.push(Sampled {
-            key: item.key(),
-            priority: item.priority(),
+            key,
+            priority,
             times_sampled,
             probability: pick.probability,
             table_size,
-            inserted_at_ns: item.inserted_at_ns(),
+            inserted_at_ns,
             rate_limited: batch.has_waited && batch.items.is_empty(),
             min_probability,
             epoch: pick.epoch,
