@@ -47,7 +47,7 @@ class Run:
             shards = [reverb.cluster.Shard(index, 2) for index in range(2)]
         self.servers = [start(*tables(1 if shard is None else 2), shard=shard) for shard in shards]
         ports = [server.port for server in self.servers]
-        if len(shards) > 1:
+        if len(shards) > 1 or way == "group of one":
             self.address = "shards:///" + ",".join(f"127.1:{port}" for port in ports)
         elif way == "unix":
             (tmp_path / "real").mkdir()
@@ -210,6 +210,19 @@ def test_a_writer_that_did_not_wait_learns_it(run):
     check(caught.value)
     with pytest.raises(errors.UnavailableError) as caught:
         Background(client.server_info).result()
+    check(caught.value)
+
+
+@pytest.mark.parametrize("call", ["insert", "insert_batch", "sample_batch", "trajectory"])
+@pytest.mark.parametrize("way", [*HOSTS, "unix", "group of one"])
+def test_an_idle_client_has_learned_it(start, tmp_path, way, call):
+    """The stream of an insert stays open for the next one, so a stop is told on it."""
+    made = Run(way, start, tmp_path)
+    client = made.client()
+    client.insert([1.0], {"empty": 1.0})
+    made.stop()
+    with pytest.raises(errors.UnavailableError) as caught:
+        Background(CALLS[call], client).result()
     check(caught.value)
 
 

@@ -41,6 +41,11 @@ pub trait Connector: Send + Sync {
         false
     }
 
+    /// True if, after this error, no server of the address is going to answer any more.
+    fn has_ended(&self, error: &Error) -> bool {
+        self.transport().is_ok_and(|transport| transport.has_ended(error))
+    }
+
     /// True if calls carry a token. Then the server may hide some of its tables.
     fn has_token(&self) -> bool {
         false
@@ -248,7 +253,7 @@ impl Session {
 
     /// True if, after this error, no server of the address is going to answer any more.
     pub(crate) fn has_ended(&self, error: &Error) -> bool {
-        self.transport().is_ok_and(|transport| transport.has_ended(error))
+        self.connector.has_ended(error)
     }
 
     /// True if the address leads to a group of shards.

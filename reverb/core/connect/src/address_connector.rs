@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use reverb_client::Connector;
-use reverb_data::Result;
+use reverb_data::{Error, Result};
 use reverb_rpc::target::Target;
 use reverb_shards::address::GroupAddress;
 use reverb_shards::group::Group;
@@ -44,6 +44,13 @@ impl Connector for AddressConnector {
         match self {
             Self::Servers(servers) => Ok(servers.shard()?),
             Self::Group(transport, _) => Ok(Arc::clone(transport) as Arc<dyn Transport>),
+        }
+    }
+
+    fn has_ended(&self, error: &Error) -> bool {
+        match self {
+            Self::Servers(servers) => servers.has_ended(error),
+            Self::Group(transport, _) => transport.has_ended(error),
         }
     }
 

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Transport to a server: function calls if it runs in this process, gRPC otherwise.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use reverb_data::Result;
+use reverb_data::{Error, Result};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::Security;
 use reverb_rpc::socket_path::SocketPath;
 use reverb_rpc::target::{Loopback, Target};
-use reverb_server::{local_shard, local_shard_of_socket};
+use reverb_server::{local_has_ended, local_shard, local_shard_of_socket};
 use reverb_wire::GrpcTransport;
 use reverb_wire::shard::Shard;
 use reverb_wire::transport::Transport;
@@ -36,6 +37,8 @@ pub struct ServerConnector {
     loopback: Option<Loopback>,
     socket: Option<SocketPath>,
     options: Options,
+    /// True once a server of this process was found.
+    was_local: AtomicBool,
     remote: OnceLock<Arc<GrpcTransport>>,
 }
 
@@ -46,6 +49,7 @@ impl ServerConnector {
             loopback: Loopback::of(address),
             socket: Target::parse(address).ok().and_then(|target| target.socket().cloned()),
             options,
+            was_local: AtomicBool::new(false),
             remote: OnceLock::new(),
         }
     }
@@ -74,13 +78,26 @@ impl ServerConnector {
         self.remote.get().is_some_and(|remote| remote.has_several_servers())
     }
 
+    /// True if, after this error, no server of the address is going to answer any more.
+    pub(crate) fn has_ended(&self, error: &Error) -> bool {
+        let has_local_ended = || {
+            let was_local = self.was_local.load(Ordering::Relaxed);
+            was_local && local_has_ended(self.loopback, self.socket.as_ref())
+        };
+        self.shard().is_ok_and(|shard| shard.has_ended(error)) || has_local_ended()
+    }
+
     pub(crate) fn has_token(&self) -> bool {
         self.options.security.has_token()
     }
 
     fn local(&self) -> Option<Arc<dyn Shard>> {
         let of_socket = || self.socket.as_ref().and_then(local_shard_of_socket);
-        self.loopback.and_then(local_shard).or_else(of_socket)
+        let found = self.loopback.and_then(local_shard).or_else(of_socket);
+        if found.is_some() && !self.was_local.load(Ordering::Relaxed) {
+            self.was_local.store(true, Ordering::Relaxed);
+        }
+        found
     }
 
     fn remote(&self) -> Result<Arc<GrpcTransport>> {

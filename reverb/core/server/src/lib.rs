@@ -48,7 +48,9 @@ mod writer_places;
 pub use checkpoints::CheckpointOptions;
 pub use http_port::HttpPort;
 pub use limits::Limits;
-pub use local::{local_shard, local_shard_of_id, local_shard_of_socket, local_transport};
+pub use local::{
+    local_has_ended, local_shard, local_shard_of_id, local_shard_of_socket, local_transport,
+};
 pub use long_waits::warn_of_long_waits;
 pub use open::{Config, HttpOptions, Opened};
 pub use process_memory::process_memory;

@@ -4,7 +4,7 @@
 mod scan;
 mod shard;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -44,6 +44,15 @@ static SERVERS: PerProcess<BTreeMap<(u16, IpAddr), Registered>> = PerProcess::ne
 /// Servers of this process, by the path of their Unix socket.
 static OF_SOCKETS: PerProcess<BTreeMap<PathBuf, Registered>> = PerProcess::new();
 
+/// Addresses at which a server of this process has stopped for good, and none has started since.
+static ENDED: PerProcess<BTreeSet<Place>> = PerProcess::new();
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Port(u16, IpAddr),
+    Socket(PathBuf),
+}
+
 struct Registered {
     service: Weak<Service>,
     /// Id of the server.
@@ -66,31 +75,51 @@ pub(crate) fn register(address: SocketAddr, service: &Arc<Service>) {
     let ip = address.ip().to_canonical();
     if ip.is_loopback() || ip.is_unspecified() {
         SERVERS.with(|servers| servers.insert((address.port(), ip), Registered::new(service)));
+        ENDED.with(|ended| ended.remove(&Place::Port(address.port(), ip)));
     }
 }
 
-/// Removes a server, unless another one now has its port.
-pub(crate) fn unregister(address: SocketAddr, service: &Arc<Service>) {
+/// Removes a server, unless another one now has its port. With `is_final` clients of this process
+/// do not wait for another one.
+pub(crate) fn unregister(address: SocketAddr, service: &Arc<Service>, is_final: bool) {
     let key = (address.port(), address.ip().to_canonical());
-    SERVERS.with(|servers| {
-        if servers.get(&key).is_some_and(|it| it.is(service)) {
-            servers.remove(&key);
-        }
+    let was_there = SERVERS.with(|servers| {
+        let is_it = servers.get(&key).is_some_and(|it| it.is(service));
+        is_it && servers.remove(&key).is_some()
     });
+    if was_there && is_final {
+        ENDED.with(|ended| ended.insert(Place::Port(key.0, key.1)));
+    }
 }
 
 /// Registers the Unix socket of a server; its path is absolute.
 pub(crate) fn register_socket(path: &Path, service: &Arc<Service>) {
     OF_SOCKETS.with(|servers| servers.insert(path.to_owned(), Registered::new(service)));
+    ENDED.with(|ended| ended.remove(&Place::Socket(path.to_owned())));
 }
 
-/// Removes a Unix socket, unless another server now has it.
-pub(crate) fn unregister_socket(path: &Path, service: &Arc<Service>) {
-    OF_SOCKETS.with(|servers| {
-        if servers.get(path).is_some_and(|it| it.is(service)) {
-            servers.remove(path);
-        }
+/// Removes a Unix socket, unless another server now has it. With `is_final` clients of this process
+/// do not wait for another one.
+pub(crate) fn unregister_socket(path: &Path, service: &Arc<Service>, is_final: bool) {
+    let was_there = OF_SOCKETS.with(|servers| {
+        let is_it = servers.get(path).is_some_and(|it| it.is(service));
+        is_it && servers.remove(path).is_some()
     });
+    if was_there && is_final {
+        ENDED.with(|ended| ended.insert(Place::Socket(path.to_owned())));
+    }
+}
+
+/// True if a server of this process has stopped for good at this address, and none of this process
+/// has started there since.
+pub fn local_has_ended(address: Option<Loopback>, socket: Option<&SocketPath>) -> bool {
+    ENDED.with(|ended| {
+        let leads_to = |place: &Place| match place {
+            Place::Port(port, ip) => address.is_some_and(|it| it.port == *port && it.leads_to(*ip)),
+            Place::Socket(path) => socket.is_some_and(|it| *path == it.absolute()),
+        };
+        ended.iter().any(leads_to)
+    })
 }
 
 /// Transport to the server of this process at an address, if there is one.

@@ -294,9 +294,9 @@ impl Server {
     }
 
     fn end(&self, is_final: bool) {
-        local::unregister(self.address, &self.service);
+        local::unregister(self.address, &self.service, is_final);
         if let Some(path) = &self.unix_path {
-            local::unregister_socket(path, &self.service);
+            local::unregister_socket(path, &self.service, is_final);
         }
         // Stopped first, so that callers that a closed table wakes see a stopping server.
         self.stop.stop(is_final);

@@ -162,7 +162,9 @@ impl Transport for GroupTransport {
 
     fn has_ended(&self, error: &Error) -> bool {
         self.group.found().is_some_and(|view| match view.only() {
-            Some(only) => error.is_final() || only.has_ended(),
+            Some(only) => {
+                only.has_ended() || only.shard().is_ok_and(|shard| shard.has_ended(error))
+            }
             // A client has streams to some shards only, so it does not hear all of them.
             None => {
                 view.members.iter().all(|member| member.is_down())

@@ -165,6 +165,7 @@ impl Transport for GrpcTransport {
     }
 
     fn has_ended(&self, error: &Error) -> bool {
-        if self.has_several_servers() { self.0.have_ended() } else { error.is_final() }
+        // An idle stream may have heard it, too.
+        self.0.have_ended() || (error.is_final() && !self.has_several_servers())
     }
 }

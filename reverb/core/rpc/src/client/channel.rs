@@ -108,8 +108,8 @@ impl Channel {
         self.servers.num_servers()
     }
 
-    /// True if none of several servers is going to answer any more: all are down, as far as is
-    /// known, and one of them has said that it has stopped for good.
+    /// True if no server is going to answer any more: all are down, as far as is known, and one of
+    /// them has said that it has stopped for good.
     pub fn have_ended(&self) -> bool {
         self.servers.have_ended()
     }

@@ -80,8 +80,8 @@ impl Servers {
         self.names.lock().servers.len().max(self.target.servers.len())
     }
 
-    /// True if none of several servers is going to answer any more: all are down, as far as is
-    /// known, and one of them has said that it has stopped for good.
+    /// True if no server is going to answer any more: all are down, as far as is known, and one of
+    /// them has said that it has stopped for good.
     pub(super) fn have_ended(&self) -> bool {
         let servers = Arc::clone(&self.names.lock().servers);
         servers.iter().all(|server| server.is_down())
