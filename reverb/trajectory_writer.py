@@ -270,13 +270,18 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         return self._create_all_items(table, items, names)
 
     def _create_all_items(
-        self, table: str, items: Sequence[Any], names: native.ColumnNames | None = None
+        self,
+        table: str,
+        items: Sequence[Any],
+        names: native.ColumnNames | None = None,
+        keep: bool = False,
     ) -> int:
         """Does several `create_items` in one call, all or none, without checking the arguments.
 
-        Columns with `names` are put into the order of the table's signature.
+        Columns with `names` are put into the order of the table's signature. With `keep`, the items
+        are not sent before those of a later call without it, or `flush`.
         """
-        return self._writer.create_all_items(table, items, names)
+        return self._writer.create_all_items(table, items, names, keep)
 
     def _is_confirmed_within(self, max_pending: int, timeout_ms: int) -> bool:
         """Whether at most so many items are unconfirmed after this time; blocks until then."""

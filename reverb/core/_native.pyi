@@ -772,12 +772,13 @@ class BatchedTrajectoryWriter:
             ]
         ],
         names: ColumnNames | None,
+        keep: bool = False,
     ) -> int:
         """Queues items, all or none: for each element one item in each environment of its mask.
 
         An element has the columns and constants, the priorities `[B]`, the removal priorities
-        `[B]`, and the mask; without a mask, all environments with enough steps. Returns the number
-        of items.
+        `[B]`, and the mask; without a mask, all environments with enough steps. With `keep`, they
+        may be sent later, with others or by a flush. Returns the number of items.
         """
     def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
     def is_confirmed_within(self, block_until_num_items: int, timeout_ms: int) -> bool:

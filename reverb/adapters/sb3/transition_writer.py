@@ -82,6 +82,8 @@ class TransitionWriter:
         # Number of newest steps whose completed transitions were postponed; each was one row of all
         # environments. Making transitions takes longer than a row, and wakes a thread.
         self._num_postponed, self._max_together = 0, max_together
+        # Then transitions at the end of an episode, too, wait for the next ones or `flush`.
+        self._may_keep = max_together > 1
         # An upper bound. The exact number would take a call.
         self._num_unconfirmed = 0
         self._envs, self._offsets = np.arange(num_envs), np.arange(n_steps)
@@ -156,8 +158,9 @@ class TransitionWriter:
         if ended is None and self._is_regular and self._is_complete():
             self._postpone()
         else:
-            self._create_postponed(1)
-            self._create(self._all if self._n_steps == 1 else self._age == self._n_steps)
+            where = self._all if self._n_steps == 1 else self._age == self._n_steps
+            postponed = self._take_postponed(1)
+            self._create(where, postponed=postponed, keep=ended is not None and self._may_keep)
         if self._has_starts:
             self._is_start[...] = self._has_starts = False
         if ended is not None:
@@ -176,7 +179,8 @@ class TransitionWriter:
 
     def flush(self) -> None:
         """Blocks until all transitions are in the table."""
-        self._create_postponed()
+        # Kept, because the flush sends them without another thread.
+        self._queue(self._take_postponed(), keep=True)
         if self._num_unconfirmed:
             self._flush(0)
 
@@ -225,7 +229,7 @@ class TransitionWriter:
             self._set_numbers()
             self._append_row(self._numbers, (), left)
             rows_after += 1
-            self._create(left, rows_after)
+            self._create(left, rows_after, keep=self._may_keep)
         self._writer.end_episode(where)
         self._is_start[where] = self._has_starts = True
 
@@ -322,35 +326,55 @@ class TransitionWriter:
         if self._num_postponed >= self._max_together:
             self._create_postponed()
 
-    def _create_postponed(self, rows_after: int = 0) -> None:
-        """Makes the transitions that were postponed, the oldest ones first.
+    def _create_postponed(self) -> None:
+        """Makes the transitions that were postponed."""
+        self._queue(self._take_postponed())
+
+    def _take_postponed(self, rows_after: int = 0) -> list[Any]:
+        """Takes the transitions that were postponed, the oldest ones first.
 
         Args:
           rows_after: Number of rows after the row of the newest of these steps.
         """
-        if not self._num_postponed:
-            return
         ages = range(self._num_postponed - 1 + rows_after, rows_after - 1, -1)
-        items = [
+        self._num_postponed = 0
+        return [
             (self._regular_columns(self._n_steps, age, age), self._priorities, None, self._all)
             for age in ages
         ]
-        self._num_postponed = 0
-        self._num_unconfirmed += self._writer._create_all_items(self._table, items)
 
-    def _create(self, where: Array, rows_after: int = 0) -> None:
+    def _queue(self, items: Sequence[Any], keep: bool = False) -> None:
+        """Queues transitions.
+
+        Args:
+          items: See `BatchedTrajectoryWriter._create_all_items`.
+          keep: Sends them later.
+        """
+        if items:
+            created = self._writer._create_all_items(self._table, items, keep=keep)
+            self._num_unconfirmed += created
+
+    def _create(
+        self,
+        where: Array,
+        rows_after: int = 0,
+        postponed: Sequence[Any] = (),
+        keep: bool = False,
+    ) -> None:
         """Makes the transitions of the oldest pending steps; the newest row has their numbers.
 
         Args:
           where: The environments, booleans `[N]`.
           rows_after: Number of rows after the row of the newest step. 0: the transitions have
             `n_steps` steps.
+          postponed: Earlier transitions, which are made with them.
+          keep: Sends them later.
         """
-        if not np.count_nonzero(where):
-            return
-        items = [(it, self._priorities, None, of) for it, of in self._items(where, rows_after)]
-        self._num_unconfirmed += self._writer._create_all_items(self._table, items)
-        self.has_items = True
+        items = [*postponed]
+        if np.count_nonzero(where):
+            items += [(it, self._priorities, None, of) for it, of in self._items(where, rows_after)]
+            self.has_items = True
+        self._queue(items, keep)
         if self._n_steps > 1:
             self._age -= where
 

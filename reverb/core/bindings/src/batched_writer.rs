@@ -422,13 +422,14 @@ impl BatchedTrajectoryWriter {
         Ok(())
     }
 
-    #[pyo3(signature = (table, items, names))]
+    #[pyo3(signature = (table, items, names, keep = false))]
     fn create_all_items(
         &self,
         py: Python<'_>,
         table: &str,
         items: Vec<BatchedItems<'_>>,
         names: Option<&Bound<'_, ColumnNames>>,
+        keep: bool,
     ) -> PyResult<usize> {
         self.check()?;
         let order = match names {
@@ -466,7 +467,10 @@ impl BatchedTrajectoryWriter {
             })
             .collect();
         let items = items?;
-        let created = py.detach(|| self.core.create_items(table, &items));
+        let created = py.detach(|| match keep {
+            true => self.core.keep_items(table, &items),
+            false => self.core.create_items(table, &items),
+        });
         let created = created.map_err(|error| match names {
             Some(names) => error.with_column_of(&names.get().0.in_order(order.as_deref())),
             None => error,

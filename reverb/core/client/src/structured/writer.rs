@@ -168,8 +168,7 @@ impl Drop for StructuredWriter {
 
 /// Flushes the items of a dropped writer, and gives up after `limit`.
 async fn flush_and_close(queue: Arc<SendQueue>, limit: Duration) {
-    queue.freeze_blocks(0);
-    let flushed = tokio::time::timeout(limit, queue.wait_until_pending(0)).await;
+    let flushed = tokio::time::timeout(limit, queue.flush(0)).await;
     if !matches!(flushed, Ok(Ok(()))) {
         tracing::warn!(
             "A structured writer was dropped and {} of its items could not be delivered. Call flush() before the \

@@ -237,15 +237,33 @@ impl BatchedWriter {
     ///
     /// If there are fewer priorities than environments.
     pub fn create_items(&self, table: &str, new: &[NewItems]) -> Result<usize> {
+        let (created, is_due) = self.queue_items(table, new)?;
+        if is_due {
+            self.queue.send_queue().wake();
+        }
+        Ok(created)
+    }
+
+    /// Like `create_items`, but wakes no thread: the items are sent with those of a later call, or
+    /// by a flush.
+    ///
+    /// # Errors
+    ///
+    /// Those of `create_items`.
+    pub fn keep_items(&self, table: &str, new: &[NewItems]) -> Result<usize> {
+        self.queue_items(table, new).map(|(created, _)| created)
+    }
+
+    /// Returns the number of items, and whether the task is to be woken.
+    fn queue_items(&self, table: &str, new: &[NewItems]) -> Result<(usize, bool)> {
         let lanes = self.lanes.lock();
+        // All or none: the caller could not tell which items were created before an error.
         let mut items = Vec::with_capacity(lanes.len());
         for new in new {
             self.make_items(&lanes, table, new, &mut items)?;
         }
-        // All or none: the caller could not tell which items were created before an error.
         let created = items.len();
-        self.queue.send_queue().push_all(items)?;
-        Ok(created)
+        Ok((created, self.queue.send_queue().keep_all(items)?))
     }
 
     fn make_items(

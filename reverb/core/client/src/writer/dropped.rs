@@ -25,6 +25,6 @@ impl LastDropped {
     pub(crate) async fn wait(&self) {
         let Some(queue) = self.0.lock().upgrade() else { return };
         // An error of the dropped writer is no error of the next one.
-        let _ = tokio::time::timeout(MAX_WAIT, queue.wait_until_pending(0)).await;
+        let _ = tokio::time::timeout(MAX_WAIT, queue.wait_until_confirmed()).await;
     }
 }

@@ -205,9 +205,7 @@ impl ItemQueue {
         timeout: Option<Duration>,
     ) -> Result<()> {
         self.send_queue.check()?;
-        self.send_queue.freeze_blocks(max_pending);
-        let done = self.send_queue.wait_until_pending(max_pending);
-        let done = self.reported(done);
+        let done = self.reported(self.send_queue.flush(max_pending));
         let Some(timeout) = timeout else { return done.await };
         match tokio::time::timeout(timeout, done).await {
             Ok(result) => result,
@@ -243,8 +241,7 @@ impl ItemQueue {
     /// Like `flush`, but returns false after the timeout, and asks no server for the reason.
     pub async fn is_confirmed_within(&self, max_pending: usize, timeout: Duration) -> Result<bool> {
         self.send_queue.check()?;
-        self.send_queue.freeze_blocks(max_pending);
-        let done = self.reported(self.send_queue.wait_until_pending(max_pending));
+        let done = self.reported(self.send_queue.flush(max_pending));
         match tokio::time::timeout(timeout, done).await {
             Ok(result) => result.map(|()| true),
             Err(_) => Ok(false),

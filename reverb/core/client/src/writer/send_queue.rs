@@ -7,6 +7,7 @@
 mod gathering;
 mod in_flight;
 mod send_task;
+mod shared_task;
 mod state;
 mod stay;
 
@@ -22,10 +23,12 @@ use tokio::sync::{Notify, watch};
 
 pub(crate) use self::gathering::Gathering;
 use self::in_flight::Sent;
+use self::shared_task::{SharedTask, Turn};
 use self::state::{Lost, State, Task, WARN_PENDING_ITEMS};
 use super::block::Block;
 use super::dropped::LastDropped;
 use super::item::PendingItem;
+use super::{MESSAGE_BYTES, MESSAGE_ITEMS};
 use crate::session::Session;
 
 /// A writer that is faster than its connection is slowed down when this many bytes are unconfirmed.
@@ -42,6 +45,9 @@ const PATIENCE_PER_MIB: Duration = Duration::from_millis(5);
 pub(crate) struct SendQueue {
     state: Mutex<State>,
     gathering: Gathering,
+    task: Arc<SharedTask>,
+    /// True while the stream leads to a server in this process.
+    is_local: AtomicBool,
     /// Wakes the task.
     work: Notify,
     /// Ends the task, even while it waits.
@@ -71,6 +77,8 @@ impl SendQueue {
                 ..State::default()
             }),
             gathering,
+            task: Arc::default(),
+            is_local: AtomicBool::new(false),
             work: Notify::new(),
             closing: Notify::new(),
             progress: watch::Sender::new(()),
@@ -80,7 +88,7 @@ impl SendQueue {
             after: Mutex::new(None),
         });
         let runtime = session.runtime().clone();
-        runtime.spawn(send_task::run(Arc::clone(&queue), session));
+        runtime.spawn(queue.task.start(send_task::run(Arc::clone(&queue), session)));
         queue
     }
 
@@ -94,6 +102,18 @@ impl SendQueue {
         &self,
         items: impl IntoIterator<Item = PendingItem> + AsRef<[PendingItem]>,
     ) -> Result<()> {
+        if self.keep_all(items)? {
+            self.wake();
+        }
+        Ok(())
+    }
+
+    /// Like `push_all`, without waking the task: the items are sent with later ones, or by a flush.
+    /// Returns true if the task is to be woken to send them now.
+    pub(crate) fn keep_all(
+        &self,
+        items: impl IntoIterator<Item = PendingItem> + AsRef<[PendingItem]>,
+    ) -> Result<bool> {
         let items_before = std::iter::once(None).chain(items.as_ref().iter().map(Some));
         for (item, before) in items.as_ref().iter().zip(items_before) {
             if !before.is_some_and(|before| item.refers_to_columns_of(before)) {
@@ -111,19 +131,20 @@ impl SendQueue {
             self.over_limit.store(true, Ordering::Relaxed);
         }
         state.warn_if_many();
-        let wake = match state.task {
+        Ok(match state.task {
             Task::Busy => false,
-            Task::Idle => state.queue.len() > before,
+            // One that is not ready is told by `blocks_completed` or `freeze_blocks`.
+            Task::Idle => state.queue.len() > before && state.head_is_ready(),
             Task::Gathering => {
                 let enough = self.gathering.items;
                 before < enough && state.queue.len() >= enough
             }
-        };
-        drop(state);
-        if wake {
-            self.work.notify_one();
-        }
-        Ok(())
+        })
+    }
+
+    /// Wakes the task.
+    pub(crate) fn wake(&self) {
+        self.work.notify_one();
     }
 
     /// True if so many bytes are unconfirmed that the caller should call `throttle`.
@@ -192,7 +213,9 @@ impl SendQueue {
 
     /// Wakes the task: waiting items may have become ready.
     pub(crate) fn blocks_completed(&self) {
-        self.work.notify_one();
+        if !self.state.lock().queue.is_empty() {
+            self.work.notify_one();
+        }
     }
 
     /// Returns the error that ended the stream for good, or an error if the writer is closed.
@@ -218,7 +241,7 @@ impl SendQueue {
     }
 
     /// Freezes the blocks of all queued items except the last `except`.
-    pub(crate) fn freeze_blocks(&self, except: usize) {
+    fn freeze_blocks(&self, except: usize) {
         let state = self.state.lock();
         let count = state.queue.len().saturating_sub(except);
         state.queue.iter().take(count).for_each(|(item, _)| item.freeze());
@@ -230,21 +253,45 @@ impl SendQueue {
         }
     }
 
-    /// Waits until at most `max_pending` items are unconfirmed.
-    pub(crate) async fn wait_until_pending(&self, max_pending: usize) -> Result<()> {
-        self.wait_until(|state| state.num_pending() <= max_pending).await
+    /// A turn at the task for a caller that would only wait for it; `None` if the runtime sends. In
+    /// a turn, no thread is woken. The server must be in this process.
+    fn take_turn(&self) -> Option<Turn<'_>> {
+        self.is_local.load(Ordering::Relaxed).then(|| self.task.take_turn())?
+    }
+
+    /// True if all items fit one message, so that a caller that sends them is not away for long.
+    fn fits_turn(&self) -> bool {
+        let state = self.state.lock();
+        state.waiting_bytes <= MESSAGE_BYTES && state.num_pending() <= MESSAGE_ITEMS
+    }
+
+    /// Waits until at most `max_pending` items are unconfirmed. Completes the chunks of all items
+    /// except the last `max_pending`.
+    pub(crate) async fn flush(&self, max_pending: usize) -> Result<()> {
+        let turn = self.take_turn();
+        self.freeze_blocks(max_pending);
+        self.wait_until(turn, |state| state.num_pending() <= max_pending).await
+    }
+
+    /// Waits until all items are confirmed.
+    pub(crate) async fn wait_until_confirmed(&self) -> Result<()> {
+        self.wait_until(None, |state| state.num_pending() == 0).await
     }
 
     /// Waits until fewer than `limit` items are ready or sent, and unconfirmed.
     pub(crate) async fn wait_for_room(&self, limit: usize) -> Result<()> {
-        self.wait_until(|state| {
+        self.wait_until(self.take_turn(), |state| {
             let ready = state.num_ready();
             state.num_sent() + ready < limit
         })
         .await
     }
 
-    async fn wait_until(&self, done: impl Fn(&State) -> bool + Send) -> Result<()> {
+    async fn wait_until(
+        &self,
+        turn: Option<Turn<'_>>,
+        done: impl Fn(&State) -> bool + Send,
+    ) -> Result<()> {
         let is_done = || {
             let state = self.state.lock();
             state.check()?;
@@ -256,6 +303,11 @@ impl SendQueue {
         }
         let mut progress = self.progress.subscribe();
         let _flushing = Flushing::begin(self);
+        if let Some(turn) = turn
+            && self.fits_turn()
+        {
+            turn.run();
+        }
         loop {
             progress.borrow_and_update();
             if is_done()? {
@@ -360,20 +412,24 @@ impl SendQueue {
     fn confirm(&self, keys: &[u64]) {
         // Dropped after the lock is released: this may free large chunks.
         let mut confirmed = Vec::with_capacity(keys.len());
-        {
+        let ends_gathering = {
             let mut state = self.state.lock();
             confirmed.extend(keys.iter().filter_map(|&key| state.in_flight.confirm(key)));
             state.waiting_bytes -= confirmed.iter().map(|sent| sent.bytes).sum::<usize>();
             state.waits_above = MAX_WAITING_BYTES;
-        }
+            state.task == Task::Gathering
+        };
         drop(confirmed);
         self.progress.send_replace(());
-        self.work.notify_one();
+        if ends_gathering {
+            self.work.notify_one();
+        }
     }
 
     /// Records that the stream is lost. All items in flight return to the front of the queue, in
     /// order.
     fn lose_stream(&self, error: &Error) {
+        self.is_local.store(false, Ordering::Relaxed);
         let mut state = self.state.lock();
         let since = state.lost.as_ref().map_or_else(Instant::now, |lost| lost.since);
         state.lost = Some(Lost { since, error: error.clone() });

@@ -51,6 +51,7 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
         let error = match session.open_insert(NextStream { tables: &tables, lost }).await {
             Ok((mut stream, is_local)) => {
                 backoff.connected();
+                queue.is_local.store(is_local, Ordering::Relaxed);
                 {
                     let mut state = queue.state.lock();
                     (state.lost, state.server) = (None, stream.server.take());
@@ -140,7 +141,7 @@ impl SendTask<'_> {
                 return Ok(Sent::Closed);
             }
             if self.moves(queue) {
-                queue.wait_until(|state| state.num_sent() == 0).await?;
+                queue.wait_until(None, |state| state.num_sent() == 0).await?;
                 return Ok(Sent::Moves);
             }
             queue.gather().await;

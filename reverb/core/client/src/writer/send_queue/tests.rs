@@ -113,18 +113,44 @@ async fn what_is_confirmed_when_a_stream_fails_is_not_sent_again() {
 
 /// Appends a step of each environment, and makes an item of it.
 fn step(writer: &BatchedWriter, column: usize) {
+    let items = append_step(writer, column);
+    assert_eq!(writer.create_items("table", &[items]).unwrap(), writer.batch_size());
+}
+
+/// Appends a step of each environment, and returns the items of it.
+fn append_step(writer: &BatchedWriter, column: usize) -> NewItems {
     let batch_size = writer.batch_size();
     let (shape, bytes) = ([batch_size], vec![0; batch_size]);
     let value = CellValue::Bytes { dtype: DType::UInt8, shape: &shape, bytes: &bytes };
     writer.append(&[BatchedValue { column, value }], false, None).unwrap();
-    let items = NewItems {
+    NewItems {
         constants: Vec::new(),
         columns: vec![BatchedColumn { column, index: StepIndex::At(-1), pads_with_first: false }],
         priorities: vec![1.0; batch_size],
         removal_priorities: None,
         selected: None,
-    };
-    assert_eq!(writer.create_items("table", &[items]).unwrap(), batch_size);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn kept_items_wait_for_others_or_a_flush() {
+    let server = FakeServer::new(true);
+    let writer = BatchedWriter::new(&server.client(), 1, 1, None);
+    let column = writer.add_column("data");
+    let keep = || writer.keep_items("table", &[append_step(&writer, column)]).unwrap();
+    let pause = || tokio::time::sleep(Duration::from_millis(10));
+    pause().await;
+    keep();
+    pause().await;
+    assert_eq!(server.stored.lock().len(), 0);
+    step(&writer, column);
+    pause().await;
+    assert_eq!(server.stored.lock().len(), 2);
+    keep();
+    pause().await;
+    assert_eq!(server.stored.lock().len(), 2);
+    writer.flush(0, None).await.unwrap();
+    assert_eq!(server.stored.lock().len(), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,4 +197,106 @@ fn append_items(writer: &TrajectoryWriter, column: usize, count: usize) {
             .create_item("table", 1.0, &[ColumnRefs { cells: &[cell], squeeze: true }])
             .unwrap();
     }
+}
+
+/// A writer at a server in this process whose stream is open.
+async fn writer_with_stream(server: &FakeServer) -> (TrajectoryWriter, usize) {
+    let writer = TrajectoryWriter::new(&server.client(), 1, None, Matching::ByPlace);
+    let column = writer.lane().lock().add_column("data", None);
+    append_items(&writer, column, 1);
+    server.wait_for(1).await;
+    while !writer.queue().send_queue().is_local.load(Ordering::Relaxed)
+        || writer.queue().send_queue().state.lock().task != Task::Idle
+    {
+        tokio::task::yield_now().await;
+    }
+    (writer, column)
+}
+
+/// Polls a flush once, so that nothing but this thread can have sent.
+fn poll_flush(writer: &TrajectoryWriter) -> Option<Result<()>> {
+    let flush = std::pin::pin!(writer.queue().flush(0, None));
+    match flush.poll(&mut std::task::Context::from_waker(std::task::Waker::noop())) {
+        std::task::Poll::Ready(result) => Some(result),
+        std::task::Poll::Pending => None,
+    }
+}
+
+#[tokio::test]
+async fn a_flush_sends_in_its_own_thread() {
+    let server = FakeServer::new(true);
+    let (writer, column) = writer_with_stream(&server).await;
+    for round in 1..=20 {
+        append_items(&writer, column, 3);
+        // The runtime of this test has no thread but this one.
+        poll_flush(&writer).expect("sent and confirmed without the runtime").unwrap();
+        assert_eq!(server.stored.lock().len(), 1 + 3 * round, "each item once");
+    }
+}
+
+#[tokio::test]
+async fn a_flush_of_more_than_a_message_is_sent_by_the_runtime() {
+    let server = FakeServer::new(true);
+    let (writer, _) = writer_with_stream(&server).await;
+    let large = writer.lane().lock().add_column("large", None);
+    let (bytes, shape) = (vec![0; 2 * MESSAGE_BYTES], [2 * MESSAGE_BYTES]);
+    let value = CellValue::Bytes { dtype: DType::UInt8, shape: &shape, bytes: &bytes };
+    let cell = {
+        let mut lane = writer.lane().lock();
+        let step = lane.history_len();
+        lane.append(&mut [(large, value)], false).unwrap();
+        lane.cell(large, step).unwrap().to_ref()
+    };
+    let refs = ColumnRefs { cells: &[cell], squeeze: true };
+    writer.queue().create_item("table", 1.0, &[refs]).unwrap();
+    assert!(poll_flush(&writer).is_none(), "this thread would be away for long");
+    assert_eq!(server.stored.lock().len(), 1);
+    writer.queue().flush(0, None).await.unwrap();
+    assert_eq!(server.stored.lock().len(), 2);
+}
+
+#[tokio::test]
+async fn what_a_flush_leaves_is_sent_by_the_runtime() {
+    let pause = Duration::from_millis(1);
+    let server = FakeServer { pause, ..FakeServer::new(true) };
+    let (writer, column) = writer_with_stream(&server).await;
+    append_items(&writer, column, 2);
+    // Its turn ends in the pause of the server, and the flush is dropped then.
+    assert!(poll_flush(&writer).is_none());
+    server.wait_for(3).await;
+    writer.queue().flush(0, None).await.unwrap();
+    assert_eq!(server.stored.lock().len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn threads_that_flush_one_writer_send_each_item_once() {
+    let server = FakeServer::new(true);
+    let (writer, column) = writer_with_stream(&server).await;
+    let writer = Arc::new(writer);
+    let runtime = tokio::runtime::Handle::current();
+    let threads: Vec<_> = (0..3)
+        .map(|_| {
+            let (writer, runtime) = (Arc::clone(&writer), runtime.clone());
+            std::thread::spawn(move || {
+                for _ in 0..200 {
+                    append_items(&writer, column, 1);
+                    runtime.block_on(writer.queue().flush(0, None)).unwrap();
+                }
+            })
+        })
+        .collect();
+    let joined = tokio::task::spawn_blocking(|| threads.into_iter().try_for_each(|it| it.join()));
+    assert!(joined.await.unwrap().is_ok());
+    assert_eq!(server.stored.lock().len(), 601);
+}
+
+#[tokio::test]
+async fn a_writer_that_never_flushes_sends_too() {
+    let server = FakeServer::new(true);
+    let (writer, column) = writer_with_stream(&server).await;
+    append_items(&writer, column, 1);
+    poll_flush(&writer).expect("sent here").unwrap();
+    // The runtime's task is woken again after a caller's turn.
+    append_items(&writer, column, 1);
+    server.wait_for(3).await;
 }
