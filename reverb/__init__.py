@@ -11,7 +11,6 @@ from typing import Any as _Any
 
 from reverb import cc as cc
 from reverb import checkpointers as checkpointers
-from reverb import cluster as cluster
 from reverb import item_selectors as selectors
 from reverb import libpybind as libpybind
 from reverb import logging as logging
@@ -40,7 +39,9 @@ from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryColumn, 
 
 if _TYPE_CHECKING:
     from reverb import aio as aio
+    from reverb import cluster as cluster
     from reverb import datasets as datasets
+    from reverb import server_status as server_status
     from reverb._batches.hindsight import hindsight as hindsight
     from reverb.pattern_dataset import PatternDataset as PatternDataset
     from reverb.pattern_dataset import pattern_dataset_with_info as pattern_dataset_with_info
@@ -107,8 +108,9 @@ _TENSORFLOW_MODULES = frozenset({*_TENSORFLOW_NAMES.values(), "tf_ops"})
 # All names that are imported on first use, and their modules.
 _LAZY_NAMES = {**_TENSORFLOW_NAMES, "hindsight": "_batches.hindsight"}
 
-# Modules that are imported on first use: `aio` imports asyncio, and few programs need `datasets`.
-_LAZY_MODULES = _TENSORFLOW_MODULES | {"aio", "datasets"}
+# Other modules that are imported on first use, because they take long and few programs need them.
+_RARE_MODULES = frozenset({"aio", "cluster", "datasets", "server_status"})
+_LAZY_MODULES = _TENSORFLOW_MODULES | _RARE_MODULES
 
 
 # Modules that are attributes of the package, but not for programs.
@@ -117,7 +119,7 @@ _PRIVATE_MODULES = {"core", "shown_text"}
 
 def __dir__() -> list[str]:
     names = {name for name in globals() if not name.startswith("_") or name == "__version__"}
-    return sorted(names - _PRIVATE_MODULES | {"aio", "datasets", "hindsight"})
+    return sorted(names - _PRIVATE_MODULES | _RARE_MODULES | {"hindsight"})
 
 
 def __getattr__(name: str) -> _Any:

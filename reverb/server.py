@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import reverb  # Its `cluster` and `server_status`, which few programs need.
 from reverb._checks.arguments import as_path, check_integer, check_number
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._checks.compression import Compression
@@ -19,11 +20,9 @@ from reverb._server.table_change import ChangedSetting, TableChange, to_request
 from reverb._server.tls import ServerTls
 from reverb.checkpointers import CheckpointerBase, CheckpointerOptions
 from reverb.client import Client
-from reverb.cluster.shard import Shard
 from reverb.core import native
 from reverb.errors import InvalidArgumentError
 from reverb.reverb_types import TableInfo
-from reverb.server_status import ServerStatus
 from reverb.shown_text import hidden, shown, type_name
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
@@ -56,9 +55,9 @@ def _reachable(host: str | None) -> str:
     return f"[{address}]" if address.version == 6 else str(address)
 
 
-def _as_shard(shard: Shard, tables: list[Table]) -> tuple[Any, list[Table]]:
+def _as_shard(shard: "reverb.cluster.Shard", tables: list[Table]) -> tuple[Any, list[Table]]:
     """Returns the group settings of the native server, and this shard's parts of the tables."""
-    if not isinstance(shard, Shard):
+    if not isinstance(shard, reverb.cluster.Shard):
         raise TypeError(f"shard must be a reverb.cluster.Shard, got {shard!r}")
     return shard.place(tables), shard.split(tables)
 
@@ -94,7 +93,7 @@ class Server:
         insecure_tokens: bool = False,
         http_tls: bool = False,
         unix_path: str | os.PathLike[str] | None = None,
-        shard: Shard | None = None,
+        shard: "reverb.cluster.Shard | None" = None,
     ) -> None:
         """Loads the latest checkpoint if there is one, then starts to serve.
 
@@ -269,9 +268,11 @@ class Server:
         scheme = "grpcs://" if self._has_tls else ""
         return f"{scheme}{_reachable(self._host)}:{self.port}"
 
-    def status(self, *, with_streams: bool = False) -> ServerStatus:
+    def status(self, *, with_streams: bool = False) -> "reverb.server_status.ServerStatus":
         """Everything that the server counts; like `Client.status`, without a connection."""
-        return ServerStatus.from_serialized_proto(self._server.status(bool(with_streams)))
+        return reverb.server_status.ServerStatus.from_serialized_proto(
+            self._server.status(bool(with_streams))
+        )
 
     def server_info(self) -> dict[str, TableInfo]:
         """Settings and counters of all tables; like `Client.server_info`, without a connection."""

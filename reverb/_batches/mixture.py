@@ -96,7 +96,7 @@ def by_item(
     return mixed
 
 
-def shares(weights: Sequence[float], total: int, random: np.random.Generator) -> list[int]:
+def shares(weights: Sequence[float], total: int, random: "np.random.Generator") -> list[int]:
     """Divides `total` rows by weight.
 
     Each share is its exact part, rounded down or up, and on average the exact part: systematic

@@ -4,10 +4,10 @@
 import logging
 import math
 
+import reverb
 from reverb._client.connecting import is_group
 from reverb.client import Client
 from reverb.errors import ReverbError, UnimplementedError
-from reverb.server_status import TableStatus
 
 __all__ = ["MAX_ITEMS", "WholeBatches"]
 
@@ -87,7 +87,7 @@ class WholeBatches:
                 num_left,
             )
 
-    def _status(self) -> TableStatus | None:
+    def _status(self) -> "reverb.server_status.TableStatus | None":
         if not self._are_possible:
             return None
         try:
@@ -96,7 +96,7 @@ class WholeBatches:
             return None  # The next request for a batch gets the same error.
 
 
-def _num_left(status: TableStatus) -> int:
+def _num_left(status: "reverb.server_status.TableStatus") -> int:
     """Number of items that the rate limiter allows to sample now, at most those of the table."""
     if status.items < max(1, status.limiter.min_size_to_sample):
         return 0

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
+import reverb  # Its modules that few programs need.
 from reverb import client as blocking
 from reverb._batches.iterator import batches
 from reverb._checks.arguments import check_at_least, check_integer, check_table, check_timeout_ms
@@ -29,7 +30,6 @@ from reverb._client.rows import keys_of, sequence_of, step_of, steps_of, updates
 from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._client.where import Where, condition_of
 from reverb._client.window import Window, check_items_of_windows
-from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
     UNCHANGED,
     ChangedSetting,
@@ -52,7 +52,6 @@ from reverb.errors import ReverbError, SignatureMismatchError
 from reverb.rate_limiters import RateLimiter
 from reverb.replay_sample import ReplayBatch, ReplaySample, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
-from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.shown_text import hidden, hidden_token, shown
 
 __all__ = ["Client"]
@@ -1102,7 +1101,7 @@ class Client:
         answer = await self._call(_Core.call, *request_of("Checkpoint"))
         return answer_of("Checkpoint", answer).checkpoint_path
 
-    async def checkpoint_status(self) -> CheckpointStatus:
+    async def checkpoint_status(self) -> "reverb.server_status.CheckpointStatus":
         """Returns the status of the server's checkpoints, with the progress of a running save.
 
         With several servers behind the address, one of them answers, as in `reset`.
@@ -1112,9 +1111,9 @@ class Client:
           UnavailableError: If no server answers.
         """
         answer = await self._call(_Core.call, *request_of("CheckpointStatus"))
-        return CheckpointStatus.from_serialized_proto(answer)
+        return reverb.server_status.CheckpointStatus.from_serialized_proto(answer)
 
-    async def status(self, *, with_streams: bool = False) -> ServerStatus:
+    async def status(self, *, with_streams: bool = False) -> "reverb.server_status.ServerStatus":
         """Returns everything that the server counts: memory, tables, waits, calls, checkpoints.
 
         With several servers behind the address, one of them answers, as in `reset`. The server goes
@@ -1128,9 +1127,11 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        return ServerStatus.from_serialized_proto(await self._serialized_status(with_streams))
+        return reverb.server_status.ServerStatus.from_serialized_proto(
+            await self._serialized_status(with_streams)
+        )
 
-    async def diagnose(self, table: str) -> Diagnosis:
+    async def diagnose(self, table: str) -> "reverb.server_status.Diagnosis":
         """Returns a table's state, in a word and a sentence: does it work, or why does it wait?
 
         The first call returns no rates: a server counts them for ten minutes after each query of
@@ -1301,7 +1302,7 @@ class Client:
         answer = answer_of("Directory", await self._call(_Core.call, *request_of("Directory")))
         return answer.map if answer.HasField("map") else None
 
-    async def shard_info(self) -> list[ShardInfo]:
+    async def shard_info(self) -> "list[reverb.cluster.ShardInfo]":
         """Returns the state of each shard of the group, in the order of their indices.
 
         Asks all shards. One that does not answer within 5 s is `"down"`.
@@ -1310,6 +1311,8 @@ class Client:
           InvalidArgumentError: If the address is not that of a group (`shards:///...`).
           UnavailableError: If no shard ever answered.
         """
+        from reverb._server.shard_info import from_row  # Few programs have a group.
+
         return [from_row(row) for row in await self._call(_Core.shard_info)]
 
     @property

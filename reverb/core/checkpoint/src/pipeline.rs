@@ -92,7 +92,7 @@ impl<P, B> Drop for EndOnPanic<'_, P, B> {
 
 /// Applies `work` to all inputs of `produce` in `threads` threads, and passes the results in order
 /// to `consume` in the calling thread. `bytes_of` returns the size of an input, and `prepare` makes
-/// the state of each thread.
+/// the state of each thread. If one thread is enough, it is the calling one.
 ///
 /// # Errors
 ///
@@ -101,12 +101,20 @@ impl<P, B> Drop for EndOnPanic<'_, P, B> {
 pub(crate) fn in_order<I: Send, W, O: Send>(
     threads: usize,
     cancel: &AtomicBool,
-    produce: impl FnMut() -> Result<Option<I>> + Send,
+    mut produce: impl FnMut() -> Result<Option<I>> + Send,
     bytes_of: impl Fn(&I) -> usize + Send,
     prepare: impl Fn() -> W + Sync,
     work: impl Fn(&mut W, I) -> Result<O> + Sync,
     mut consume: impl FnMut(O) -> Result<()>,
 ) -> Result<()> {
+    if threads <= 1 {
+        let mut state = prepare();
+        while let Some(input) = produce()? {
+            consume(work(&mut state, input)?)?;
+            check(cancel)?;
+        }
+        return Ok(());
+    }
     let sizes = VecDeque::new();
     let source =
         Source { produce, bytes_of, next: 0, consumed: 0, sizes, bytes: 0, is_over: false };
@@ -184,10 +192,14 @@ const NICENESS: i32 = 10;
 #[cfg(target_os = "linux")]
 const MAX_NICENESS: i32 = 19;
 
-pub(crate) fn num_threads() -> usize {
+/// Number of threads for this many inputs.
+pub(crate) fn num_threads(inputs: usize) -> usize {
     /// More threads would only wait for the one that writes or inflates.
     const MAX: usize = 8;
-    std::thread::available_parallelism().map_or(1, usize::from).min(MAX)
+    if inputs <= 1 {
+        return 1;
+    }
+    std::thread::available_parallelism().map_or(1, usize::from).min(inputs).min(MAX)
 }
 
 #[cfg(test)]
@@ -197,6 +209,7 @@ mod tests {
     use super::*;
 
     fn run(
+        threads: usize,
         fail_at: Option<usize>,
         end_at: Option<usize>,
         cancel_at: Option<usize>,
@@ -205,7 +218,7 @@ mod tests {
         let mut seen = Vec::new();
         let cancel = AtomicBool::new(false);
         let outcome = in_order(
-            3,
+            threads,
             &cancel,
             || match given.next() {
                 Some(i) if Some(i) == end_at => Err(Error::internal("source")),
@@ -233,7 +246,28 @@ mod tests {
 
     #[test]
     fn results_come_in_order() {
-        assert_eq!(run(None, None, None), ((0..200).collect(), Ok(())));
+        for threads in [1, 3] {
+            assert_eq!(run(threads, None, None, None), ((0..200).collect(), Ok(())));
+        }
+    }
+
+    #[test]
+    fn one_input_needs_no_thread() {
+        let caller = std::thread::current().id();
+        let mut inputs = 0..1;
+        let outcome = in_order(
+            num_threads(inputs.len()),
+            &AtomicBool::new(false),
+            || Ok(inputs.next()),
+            |_| 0,
+            || (),
+            |(), _| Ok(std::thread::current().id()),
+            |worker| {
+                assert_eq!(worker, caller);
+                Ok(())
+            },
+        );
+        assert_eq!((outcome, inputs.len()), (Ok(()), 0));
     }
 
     #[test]
@@ -263,12 +297,14 @@ mod tests {
 
     #[test]
     fn everything_before_an_error_is_consumed_and_nothing_after_it() {
-        let (seen, outcome) = run(Some(40), None, None);
-        assert_eq!((seen, outcome.unwrap_err().message()), ((0..40).collect(), "40"));
-        let (seen, outcome) = run(None, Some(50), None);
-        assert_eq!((seen, outcome.unwrap_err().message()), ((0..50).collect(), "source"));
-        let (seen, outcome) = run(None, None, Some(20));
-        assert_eq!(seen.len(), 21);
-        assert!(outcome.unwrap_err().message().contains("aborted"));
+        for threads in [1, 3] {
+            let (seen, outcome) = run(threads, Some(40), None, None);
+            assert_eq!((seen, outcome.unwrap_err().message()), ((0..40).collect(), "40"));
+            let (seen, outcome) = run(threads, None, Some(50), None);
+            assert_eq!((seen, outcome.unwrap_err().message()), ((0..50).collect(), "source"));
+            let (seen, outcome) = run(threads, None, None, Some(20));
+            assert_eq!(seen.len(), 21);
+            assert!(outcome.unwrap_err().message().contains("aborted"));
+        }
     }
 }

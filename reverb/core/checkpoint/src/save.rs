@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message;
-use reverb_data::{Error, Result, StoredItem};
+use reverb_data::{Chunk, Error, Result, StoredItem};
 use reverb_engine::{SnapshotCut, Table, TableSnapshot};
 use reverb_wire::codec::chunk::put_chunk_data;
 use reverb_wire::codec::item::{ItemHead, put_item_with_keys};
@@ -72,7 +72,7 @@ pub struct Saved {
 
 /// Saves a consistent snapshot of all `tables`. They are locked together only to begin the
 /// snapshot. Later changes are not part of it. On Linux this permanently lowers the priority of the
-/// calling thread.
+/// calling thread, unless the snapshot is small.
 ///
 /// Adds the new checkpoint to `held`, and removes deleted ones from it.
 ///
@@ -103,7 +103,10 @@ pub fn save(
     let snapshots = cut.copy();
     // Lowered only now: during the snapshot, callers would wait for locks that a low-priority
     // thread holds.
-    lower_priority();
+    let has_many_items = num_items > ITEMS_PER_PIECE as u64;
+    if has_many_items {
+        lower_priority();
+    }
     let mut manifest = Manifest::new(options.name.clone());
     manifest.shard.clone_from(&options.shard);
     manifest.taken_at = Some(taken_at);
@@ -111,6 +114,11 @@ pub fn save(
     let mut chunks = ChunkSet::default();
     for item in snapshots.iter().flat_map(|snapshot| &snapshot.items) {
         chunks.add(&item.trajectory);
+    }
+    // A small save takes a moment; with a low priority, many times as long on a busy machine.
+    let bytes = chunks.chunks().iter().map(|(_, chunk)| chunk.payload_len()).sum::<usize>();
+    if !has_many_items && bytes > PIECE_BYTES {
+        lower_priority();
     }
     manifest.files.push(write_items(&partial, &snapshots, &chunks, progress)?);
     // From here on only the chunks are needed. Items that were removed from the tables can be
@@ -154,16 +162,19 @@ fn write_items(
 ) -> Result<FileEntry> {
     let created = partial.create_file(ITEMS)?;
     let mut file = RecordFile::begin(partial.path(), ITEMS, &created, progress)?;
+    let num_pieces =
+        snapshots.iter().map(|snapshot| snapshot.items.len().div_ceil(ITEMS_PER_PIECE)).sum();
+    let threads = num_threads(num_pieces);
     let mut pieces = snapshots.iter().flat_map(|snapshot| {
         let name = snapshot.info.config.name.as_str();
         snapshot.items.chunks(ITEMS_PER_PIECE).map(move |items| (name, items))
     });
     in_order(
-        num_threads(),
+        threads,
         progress.cancelled(),
         || Ok(pieces.next()),
         |_| 0,
-        begin_thread,
+        || begin_work(threads),
         |(compressor, raw), (table, items)| {
             raw.clear();
             for item in items {
@@ -180,9 +191,12 @@ fn write_items(
     file.finish(snapshots.iter().map(|snapshot| snapshot.items.len() as u64).sum())
 }
 
-/// State of a compressing thread: a compressor, and a buffer for records.
-fn begin_thread() -> (Compressor, Vec<u8>) {
-    lower_priority();
+/// State of one of the threads that compress: a compressor, and a buffer for records. A single one
+/// is the calling thread.
+fn begin_work(threads: usize) -> (Compressor, Vec<u8>) {
+    if threads > 1 {
+        lower_priority();
+    }
     (Compressor::new(), Vec::new())
 }
 
@@ -198,25 +212,36 @@ fn put_stored_item(out: &mut Vec<u8>, table: &str, item: &StoredItem, chunks: &C
     put_item_with_keys(out, &head, &item.trajectory, |chunk| chunks.key_of(chunk));
 }
 
+/// Ranges of chunks that are compressed together.
+fn pieces_of(chunks: &[(u64, Chunk)]) -> Vec<Range<usize>> {
+    let mut pieces = Vec::new();
+    let (mut start, mut bytes) = (0, 0);
+    for (at, (_, chunk)) in chunks.iter().enumerate() {
+        if bytes >= PIECE_BYTES {
+            pieces.push(start..at);
+            (start, bytes) = (at, 0);
+        }
+        bytes += chunk.payload_len() + CHUNK_HEADER_BYTES;
+    }
+    if start < chunks.len() {
+        pieces.push(start..chunks.len());
+    }
+    pieces
+}
+
 fn write_chunks(partial: &Partial, chunks: &ChunkSet, progress: &Progress) -> Result<FileEntry> {
     let created = partial.create_file(CHUNKS)?;
     let mut file = RecordFile::begin(partial.path(), CHUNKS, &created, progress)?;
     let all = chunks.chunks();
-    let mut at = 0;
+    let pieces = pieces_of(all);
+    let threads = num_threads(pieces.len());
+    let mut pieces = pieces.into_iter();
     in_order(
-        num_threads(),
+        threads,
         progress.cancelled(),
-        || {
-            let start = at;
-            let mut bytes = 0;
-            while at < all.len() && bytes < PIECE_BYTES {
-                bytes += all[at].1.payload_len() + CHUNK_HEADER_BYTES;
-                at += 1;
-            }
-            Ok((start < at).then_some(Range { start, end: at }))
-        },
+        || Ok(pieces.next()),
         |_| 0,
-        begin_thread,
+        || begin_work(threads),
         |(compressor, raw), piece| {
             raw.clear();
             for (key, chunk) in &all[piece] {

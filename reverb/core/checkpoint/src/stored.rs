@@ -401,7 +401,7 @@ fn for_each_block<T: Send>(
     each: impl FnMut(Vec<T>) -> Result<()>,
 ) -> Result<()> {
     in_order(
-        num_threads(),
+        num_threads(usize::MAX),
         progress.cancelled(),
         || blocks.next(),
         |block| block.bytes().len(),

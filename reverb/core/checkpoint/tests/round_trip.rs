@@ -137,6 +137,33 @@ fn different_chunks_of_one_key_stay_different() {
     assert_eq!(content(&saved[1]), content(&loaded[1]));
 }
 
+/// The increase of a thread's niceness by a save of so many items of one chunk.
+#[cfg(target_os = "linux")]
+fn niceness_of_a_save(items: u64, values: &[i32]) -> i32 {
+    use rustix::process::getpriority_process;
+
+    let tables = tables(5000);
+    let chunk = chunk(7, values);
+    (0..items).for_each(|key| insert(&tables[0], key, &chunk));
+    let in_a_thread = move || {
+        let root = tempfile::tempdir().unwrap();
+        let before = getpriority_process(None).unwrap();
+        save_to(root.path(), &tables);
+        getpriority_process(None).unwrap() - before
+    };
+    std::thread::spawn(in_a_thread).join().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn only_a_large_save_yields_to_other_threads() {
+    let noise: Vec<_> = (0..300_000).map(|_| rand::random()).collect();
+    assert_eq!(niceness_of_a_save(0, &[1, 2, 3]), 0);
+    assert_eq!(niceness_of_a_save(4096, &[1, 2, 3]), 0);
+    assert!(niceness_of_a_save(4097, &[1, 2, 3]) > 0);
+    assert!(niceness_of_a_save(1, &noise) > 0);
+}
+
 #[test]
 fn a_cancelled_save_leaves_nothing() {
     let root = tempfile::tempdir().unwrap();
