@@ -12,7 +12,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -122,20 +122,23 @@ def open_actors(
     number: int, address: str, payload: payloads.Payload, *, warmup: int = 500
 ) -> Iterator[ActorProcesses]:
     """Starts actor processes, waits until all are warm, and stops them at the end."""
-    processes = []
+    actors = [
+        {"address": address, "payload": payload.name, "warmup": warmup, "first_step": i * 97}
+        for i in range(number)
+    ]
+    with open_programs([[__file__, json.dumps(actor)] for actor in actors]) as processes:
+        yield processes
+
+
+@contextmanager
+def open_programs(commands: Sequence[Sequence[str]]) -> Iterator[ActorProcesses]:
+    """Starts programs that answer as this file does, waits until all are warm; stops them."""
+    processes: list[subprocess.Popen[str]] = []
     try:
-        for i in range(number):
-            arguments = json.dumps(
-                {
-                    "address": address,
-                    "payload": payload.name,
-                    "warmup": warmup,
-                    "first_step": i * 97,
-                }
-            )
+        for command in commands:
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, __file__, arguments],
+                    [sys.executable, *command],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     text=True,
@@ -174,10 +177,15 @@ def _act() -> None:
         first_step=arguments["first_step"],
     )
     actor.write(arguments["warmup"])
+    obey(actor.write)
+
+
+def obey(work: Callable[[int], None]) -> None:
+    """Prints `ready`; does as much work as each number that it reads, and prints when it did it."""
     print("ready", flush=True)
     for line in sys.stdin:
         started = time.monotonic()
-        actor.write(int(line))
+        work(int(line))
         print(json.dumps({"started": started, "ended": time.monotonic()}), flush=True)
 
 

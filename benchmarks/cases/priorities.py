@@ -3,58 +3,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import actors
 import measure
-import numpy as np
 from servers import TableSpec, open_server
+from updaters import BATCH, Updater, open_updaters
 
 from cases.case import Case, Metric
 
 Figures = Mapping[str, measure.Figure]
 
-BATCH = 256
-_DIFFERENT_BATCHES = 16
-
-
-def update_batches(client: Any, table: str = "table") -> list[dict[int, float]]:
-    """Returns updates of items in the table, made in advance so that only the call is measured."""
-    samples = client.sample(table, BATCH * _DIFFERENT_BATCHES, emit_timesteps=False)
-    keys = [sample.info.key for sample in samples]
-    priorities = np.random.default_rng(0).uniform(0.1, 10, len(keys)).tolist()
-    updates = list(zip(keys, priorities, strict=True))
-    return [dict(updates[i : i + BATCH]) for i in range(0, len(updates), BATCH)]
+_CLIENTS = 4
 
 
 def measure_updates(
-    client: Any, scale: measure.Scale, server_cpu: Any = lambda: 0.0
+    client: Any,
+    scale: measure.Scale,
+    server_cpu: Callable[[], float] = lambda: 0.0,
+    *,
+    arrays: bool = False,
 ) -> measure.Figure:
     """Returns priority updates per second."""
-    batches = update_batches(client)
-    size = sum(len(batch) for batch in batches) / len(batches)
-
-    def update(count: int) -> None:
-        for i in range(count):
-            client.mutate_priorities("table", updates=batches[i % len(batches)])
-
-    figure = measure.rate(update, scale, server_cpu=server_cpu)
-    # A small table gives a batch fewer than 256 distinct keys.
+    updater = Updater(client, arrays=arrays)
+    figure = measure.rate(updater.update, scale, server_cpu=server_cpu)
     return measure.Figure(
-        figure.value * size,
-        cpu_us=None if figure.cpu_us is None else figure.cpu_us / size,
+        # A small table gives a batch fewer than 256 distinct keys.
+        figure.value * updater.size,
+        cpu_us=None if figure.cpu_us is None else figure.cpu_us / updater.size,
         operations=figure.operations,
     )
 
 
-def _updates(scale: measure.Scale, *, where: str, big: bool) -> Figures:
+def _updates(scale: measure.Scale, *, where: str, big: bool, arrays: bool = False) -> Figures:
     items = scale.big_table if big else 1_000
     table = TableSpec(sampler="prioritized", max_size=max(items, 1_000))
     with open_server(where, [table]) as server:
         actors.fill(server.client, items)
-        return {"rate": measure_updates(server.client, scale, server.cpu_seconds)}
+        figure = measure_updates(server.client, scale, server.cpu_seconds, arrays=arrays)
+    return {"rate": figure}
+
+
+def _updates_of_several(scale: measure.Scale, *, arrays: bool) -> Figures:
+    """Several processes update one table at the same time."""
+    table = TableSpec(sampler="prioritized", max_size=scale.big_table)
+    with open_server("remote", [table]) as server:
+        actors.fill(server.client, scale.big_table)
+        with open_updaters(_CLIENTS, server.address, arrays=arrays) as clients:
+            calls = 1_000
+            calls = max(calls, round(calls / clients.write(calls) * scale.seconds))
+            seconds = clients.write(calls)
+    return {"rate": measure.Figure(_CLIENTS * calls * BATCH / seconds, operations=calls)}
 
 
 def _metric(target_ratio: float | None = None) -> tuple[Metric]:
@@ -79,6 +80,24 @@ CASES = (
         "mutate_priorities of 256 keys in a prioritized table of 1e6 items (1e5 in a quick run).",
         partial(_updates, where="remote", big=True),
         _metric(target_ratio=4),
+    ),
+    Case(
+        "update_priorities_1e6_arrays_remote",
+        "The same with arrays: update_priorities if the package has it, or a dict of them.",
+        partial(_updates, where="remote", big=True, arrays=True),
+        _metric(),
+    ),
+    Case(
+        "update_priorities_1e6_4_clients",
+        "mutate_priorities of 256 keys out of 1e6, in four processes at the same time.",
+        partial(_updates_of_several, arrays=False),
+        _metric(),
+    ),
+    Case(
+        "update_priorities_1e6_arrays_4_clients",
+        "The same with arrays.",
+        partial(_updates_of_several, arrays=True),
+        _metric(),
     ),
     Case(
         "update_priorities_1e6_in_process",

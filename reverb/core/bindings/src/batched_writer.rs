@@ -467,9 +467,12 @@ impl BatchedTrajectoryWriter {
             })
             .collect();
         let items = items?;
-        let created = py.detach(|| match keep {
-            true => self.core.keep_items(table, &items),
-            false => self.core.create_items(table, &items),
+        let created = py.detach(|| {
+            if keep {
+                self.core.keep_items(table, &items)
+            } else {
+                self.core.create_items(table, &items)
+            }
         });
         let created = created.map_err(|error| match names {
             Some(names) => error.with_column_of(&names.get().0.in_order(order.as_deref())),

@@ -31,6 +31,9 @@ const GROUP: usize = NODES * FAN_OUT;
 /// The same number in nodes.
 const NODES: usize = 8;
 
+/// Number of weights that are compared together.
+const LANES: usize = 4;
+
 /// Extremes of adjacent weights.
 #[derive(Debug, Clone, Copy)]
 struct Group {
@@ -55,10 +58,14 @@ impl Group {
         }
     }
 
-    /// Removes a weight that is not 0; `false` if an extreme has to be searched again.
-    fn remove(&mut self, weight: f64) -> bool {
+    /// Removes a weight that is not 0.
+    fn remove(&mut self, weight: f64) {
         self.num_min -= u32::from(weight == self.range.min);
         self.num_max -= u32::from(weight == self.range.max);
+    }
+
+    /// False if an extreme was removed and has to be searched.
+    fn is_known(&self) -> bool {
         self.num_min > 0 && self.num_max > 0
     }
 }
@@ -108,11 +115,15 @@ impl Extremes {
         }
         let group = &mut self.groups[index / GROUP];
         let before = group.range;
-        let is_known = old == 0.0 || group.remove(old);
-        if !is_known {
-            *group = group_of(weights, index / GROUP);
-        } else if new > 0.0 {
+        if old > 0.0 {
+            group.remove(old);
+        }
+        // A weight beyond the one that was an extreme is the next one, without a search.
+        if new > 0.0 {
             group.add(new);
+        }
+        if old > 0.0 && !group.is_known() {
+            *group = group_of(weights, index / GROUP);
         }
         if group.range != before {
             let after = group.range;
@@ -187,25 +198,29 @@ impl Extremes {
 #[inline(never)]
 fn group_of(weights: &SumTree, group: usize) -> Group {
     let nodes = || weights.nodes(group * NODES..(group + 1) * NODES);
-    let mut range = Range::NONE;
-    for node in nodes() {
-        for &weight in node {
-            // Avoids branches, which would be unpredictable.
-            range.min = range.min.min(if weight > 0.0 { weight } else { f64::INFINITY });
-            range.max = range.max.max(weight);
+    // Four at a time and without branches: `f64::min` would ask for NaN.
+    let (mut min, mut max) = ([f64::INFINITY; LANES], [0.0; LANES]);
+    for lanes in nodes().flat_map(|node| node.as_chunks::<LANES>().0) {
+        for (at, &weight) in lanes.iter().enumerate() {
+            let positive = if weight > 0.0 { weight } else { f64::INFINITY };
+            min[at] = if positive < min[at] { positive } else { min[at] };
+            max[at] = if weight > max[at] { weight } else { max[at] };
         }
     }
-    if range.max == 0.0 {
+    let min = min.into_iter().fold(f64::INFINITY, f64::min);
+    let max = max.into_iter().fold(0.0, f64::max);
+    if max == 0.0 {
         return Group::EMPTY;
     }
-    let (mut num_min, mut num_max) = (0, 0);
-    for node in nodes() {
-        for &weight in node {
-            num_min += u32::from(weight == range.min);
-            num_max += u32::from(weight == range.max);
+    let (mut num_min, mut num_max) = ([0u64; LANES], [0u64; LANES]);
+    for lanes in nodes().flat_map(|node| node.as_chunks::<LANES>().0) {
+        for (at, &weight) in lanes.iter().enumerate() {
+            num_min[at] += u64::from(weight == min);
+            num_max[at] += u64::from(weight == max);
         }
     }
-    Group { range, num_min, num_max }
+    let [num_min, num_max] = [num_min, num_max].map(|nums| nums.iter().sum::<u64>() as u32);
+    Group { range: Range { min, max }, num_min, num_max }
 }
 
 #[cfg(test)]
@@ -215,6 +230,22 @@ mod tests {
     use super::*;
 
     proptest! {
+        /// Few items of a group, of equal and of unequal weights: the state is that of a search.
+        #[test]
+        fn a_group_is_known_as_after_a_search(
+            changes in prop::collection::vec((0usize..6, 0u8..40), 1..200),
+        ) {
+            let (mut weights, mut extremes) = (SumTree::new(), Extremes::new());
+            for (index, weight) in changes {
+                let old = weights.get_or_zero(index);
+                weights.set(index, f64::from(weight));
+                extremes.changed(&weights, index, old);
+                let Group { range, num_min, num_max } = group_of(&weights, 0);
+                let known = extremes.groups[0];
+                prop_assert_eq!((known.range, known.num_min, known.num_max), (range, num_min, num_max));
+            }
+        }
+
         #[test]
         fn extremes_agree_with_a_plain_list(
             blocks in prop::collection::vec(

@@ -203,9 +203,9 @@ impl Channel {
             handle.send_request(request, false).map_err(|error| stream_error(&error, &peer))?;
         Ok(Call {
             sender: MessageSender::new(stream, peer.as_str()),
-            driver,
             reply: Reply {
                 state: ReplyState::Waiting(response),
+                driver,
                 open: Some(liveness.open_call()),
                 peer,
                 rules: (self.answer_rules)(path),
@@ -271,19 +271,19 @@ pub struct Call {
     pub sender: MessageSender,
     /// Receives messages from the server.
     pub reply: Reply,
-    driver: Driver,
 }
 
 impl Call {
     /// Sends a small request. It leaves in this thread, because the caller waits for its answer.
     pub fn ask(&mut self, request: Message) -> Result<()> {
-        self.driver.send_now(|| self.sender.send_now(request))
+        self.reply.driver.send_now(|| self.sender.send_now(request))
     }
 }
 
 /// Receiving half of a stream: headers, messages and, at the end, a status.
 pub struct Reply {
     state: ReplyState,
+    driver: Driver,
     /// Present until the stream has ended.
     open: Option<OpenCall>,
     peer: String,
@@ -360,7 +360,8 @@ impl Reply {
                 _ => error,
             });
         }
-        self.state = ReplyState::Ended(status);
+        let stream = std::mem::replace(&mut self.state, ReplyState::Ended(status));
+        self.driver.release(stream);
     }
 
     /// Waits for the status of a call whose only message was received.

@@ -60,6 +60,12 @@ impl Driver {
         }
         sent
     }
+
+    /// Drops a stream. For that h2 wakes the connection, which has nothing to send but a reset of a
+    /// stream that had not ended. This thread drives it, so that no call wakes the task at its end.
+    pub(super) fn release(&self, stream: impl Sized) {
+        self.send_now(|| drop(stream));
+    }
 }
 
 impl Shared {
@@ -250,6 +256,24 @@ mod tests {
         assert_eq!(wakes.take(), 1, "others wake it");
         assert!(wakes.poll(&mut task).is_pending());
         assert_eq!(*frames.written.lock(), [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn a_stream_that_is_dropped_wakes_no_task() {
+        struct Stream(Arc<Frames>);
+
+        impl Drop for Stream {
+            fn drop(&mut self) {
+                self.0.queue(8);
+            }
+        }
+
+        let ((frames, driver, mut task), wakes) = (connect(), Arc::new(Count::default()));
+        assert!(wakes.poll(&mut task).is_pending());
+        driver.release(Stream(Arc::clone(&frames)));
+        assert_eq!((wakes.take(), &*frames.written.lock()), (0, &vec![8]), "a reset is sent");
+        drop(Stream(Arc::clone(&frames)));
+        assert_eq!(wakes.take(), 1, "otherwise it would be woken");
     }
 
     #[test]
