@@ -6,41 +6,17 @@ from typing import Any
 
 from reverb import errors
 from reverb.datasets.episode import Episode, checked
-from reverb.datasets.sources import split_format
+from reverb.datasets.sources import format_module, split_format
 
 __all__ = ["FORMATS", "save"]
 
 
-def _minari(episodes: Iterable[Episode], rest: str, **options: Any) -> int:
-    from reverb.datasets.formats import minari
-
-    return minari.save(episodes, rest, **options)
-
-
-def _hugging_face(episodes: Iterable[Episode], rest: str, **options: Any) -> int:
-    from reverb.datasets.formats import hugging_face
-
-    return hugging_face.save(episodes, rest, **options)
-
-
-def _lerobot(episodes: Iterable[Episode], rest: str, **options: Any) -> int:
-    from reverb.datasets.formats import lerobot_writer
-
-    return lerobot_writer.save(episodes, rest, **options)
-
-
-def _rlds(episodes: Iterable[Episode], rest: str, **options: Any) -> int:
-    from reverb.datasets.formats import rlds
-
-    return rlds.save(episodes, rest, **options)
-
-
-# Writes a dataset; each imports its format when it is used. And the options of each.
-FORMATS: dict[str, tuple[Callable[..., int], tuple[str, ...]]] = {
-    "minari": (_minari, ("env", "data_format")),
-    "hf": (_hugging_face, ()),
-    "rlds": (_rlds, ("discount",)),
-    "lerobot": (_lerobot, ("fps", "task", "robot_type")),
+# The module of each format, and its options.
+FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "minari": ("minari", ("env", "data_format")),
+    "hf": ("hugging_face", ()),
+    "rlds": ("rlds", ("discount",)),
+    "lerobot": ("lerobot_writer", ("fps", "task", "robot_type")),
 }
 
 
@@ -83,11 +59,11 @@ def save(
       FailedPreconditionError: If the library of the format is not installed.
     """
     prefix, rest = split_format("target", target, FORMATS)
-    function, known_options = FORMATS[prefix]
+    module, known_options = FORMATS[prefix]
     if prefix == "lerobot" and "fps" not in options:
         raise errors.InvalidArgumentError("fps must be given for the format lerobot")
     for name in options:
         if name not in known_options:
             raise TypeError(f"the format {prefix} has no option {name!r}, only {known_options}")
     whole = (it for it in map(checked, episodes) if it is not None)
-    return function(whole, rest, progress=progress, **options)
+    return format_module(module).save(whole, rest, progress=progress, **options)

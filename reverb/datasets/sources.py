@@ -2,15 +2,16 @@
 """Sources of episodes by their names, such as `minari:pen/human-v2`."""
 
 import dataclasses
+import importlib
 import itertools
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Protocol
 
 from reverb import errors
 from reverb._recording.checks import check_at_least, check_choice
 from reverb.datasets.episode import Episode, Unfinished, checked
 
-__all__ = ["FORMATS", "Source", "episodes", "open_source", "split_format"]
+__all__ = ["FORMATS", "Source", "episodes", "format_module", "open_source", "split_format"]
 
 
 class Source(Protocol):
@@ -31,50 +32,14 @@ class Source(Protocol):
         ...
 
 
-def _npz(name: str, rest: str, **options: Any) -> Source:
-    from reverb.datasets.formats.npz import NpzSource
-
-    return NpzSource(name, rest, **options)
-
-
-def _parquet(name: str, rest: str, **options: Any) -> Source:
-    from reverb.datasets.formats.parquet import ParquetSource
-
-    return ParquetSource(name, rest, **options)
-
-
-def _minari(name: str, rest: str, **options: Any) -> Source:
-    from reverb.datasets.formats.minari import MinariSource
-
-    return MinariSource(name, rest, **options)
-
-
-def _hugging_face(name: str, rest: str, **options: Any) -> Source:
-    from reverb.datasets.formats.hugging_face import HuggingFaceSource
-
-    return HuggingFaceSource(name, rest, **options)
-
-
-def _lerobot(name: str, rest: str, **options: Any) -> Source:
-    from reverb.datasets.formats.lerobot import LeRobotSource
-
-    return LeRobotSource(name, rest, **options)
-
-
-def _rlds(name: str, rest: str, **options: Any) -> Source:
-    from reverb.datasets.formats.rlds import RldsSource
-
-    return RldsSource(name, rest, **options)
-
-
-# Makes a source of its name and what follows the colon. Each imports its format when it is used.
-FORMATS: dict[str, Callable[..., Source]] = {
-    "npz": _npz,
-    "parquet": _parquet,
-    "minari": _minari,
-    "hf": _hugging_face,
-    "rlds": _rlds,
-    "lerobot": _lerobot,
+# The module and the class of each format.
+FORMATS = {
+    "npz": ("npz", "NpzSource"),
+    "parquet": ("parquet", "ParquetSource"),
+    "minari": ("minari", "MinariSource"),
+    "hf": ("hugging_face", "HuggingFaceSource"),
+    "rlds": ("rlds", "RldsSource"),
+    "lerobot": ("lerobot", "LeRobotSource"),
 }
 
 
@@ -90,7 +55,13 @@ def open_source(name: str, **options: Any) -> Source:
       FailedPreconditionError: If the format needs a library that is not installed.
     """
     prefix, rest = split_format("source", name, FORMATS)
-    return FORMATS[prefix](name, rest, **options)
+    module, source = FORMATS[prefix]
+    return getattr(format_module(module), source)(name, rest, **options)
+
+
+def format_module(name: str) -> Any:
+    """Imports a module of `formats/`, which is done when its format is used."""
+    return importlib.import_module(f"reverb.datasets.formats.{name}")
 
 
 def split_format(argument: str, value: str, formats: Collection[str]) -> tuple[str, str]:
