@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from reverb import errors
+from reverb._recording.nests import map_nest
 from reverb.datasets.episode import Episode, leaves
 
-__all__ = ["Names", "episode_of", "is_left_out", "with_tuples", "without"]
+__all__ = ["Names", "episode_of", "is_left_out", "with_reset_rows", "with_tuples", "without"]
 
 # Other names of the parts, as D4RL, Minari and others write them.
 _PARTS = {
@@ -158,6 +159,16 @@ def with_tuples(nest: Any) -> Any:
     if children and set(children) == {str(i) for i in range(len(children))}:
         return tuple(children[str(i)] for i in range(len(children)))
     return children
+
+
+def with_reset_rows(infos: Any, num_steps: int) -> Any:
+    """Returns infos of `T + 1` rows: those without a row for the reset get one of zeros."""
+
+    def whole(leaf: np.ndarray) -> np.ndarray:
+        missing = np.zeros_like(leaf[: num_steps + 1 - len(leaf)])
+        return np.concatenate([missing, leaf]) if len(missing) else leaf
+
+    return map_nest(whole, infos)
 
 
 def _whole(episode: Episode, following: Any) -> Any:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Format minari: datasets of Minari, read and written by Minari itself."""
 
+import itertools
 import pathlib
 import shutil
 import warnings
@@ -11,7 +12,7 @@ import numpy as np
 
 from reverb import errors
 from reverb.datasets.episode import Episode, leaves
-from reverb.datasets.formats.fields import without
+from reverb.datasets.formats.fields import with_reset_rows, without
 from reverb.datasets.library import library
 
 __all__ = ["MinariSource", "save"]
@@ -145,7 +146,7 @@ def save(
 
     def buffers() -> Iterator[Any]:
         nonlocal count
-        for episode in _chained(first, given):
+        for episode in itertools.chain([first], given):
             _check_like(first, episode)
             yield _buffer(minari, episode, nested=data_format in (None, "hdf5"))
             count += 1
@@ -181,11 +182,6 @@ def save(
     return count
 
 
-def _chained(first: Episode, rest: Iterator[Episode]) -> Iterator[Episode]:
-    yield first
-    yield from rest
-
-
 def _check_like(first: Episode, episode: Episode) -> None:
     """Checks that infos have the names of the first episode, because Minari does not."""
     if episode.infos.keys() != first.infos.keys():
@@ -198,7 +194,7 @@ def _buffer(minari: Any, episode: Episode, nested: bool) -> Any:
     given = episode.infos
     if not nested:  # Minari itself reads the nests of these formats as objects.
         given = {path.partition("/")[2]: leaf for path, leaf in leaves("infos", given)}
-    infos = {name: _with_reset(value, len(episode)) for name, value in given.items()}
+    infos = with_reset_rows(given, len(episode))
     if not nested:  # Nor does it read arrays of one dimension that it has written; lists it does.
         infos = {name: list(it) if it.ndim == 1 else it for name, it in infos.items()}
     return minari.data_collector.EpisodeBuffer(
@@ -211,14 +207,6 @@ def _buffer(minari: Any, episode: Episode, nested: bool) -> Any:
         truncations=episode.truncated,
         infos=infos or None,
     )
-
-
-def _with_reset(nest: Any, num_steps: int) -> Any:
-    if isinstance(nest, Mapping):
-        return {key: _with_reset(value, num_steps) for key, value in nest.items()}
-    if len(nest) == num_steps + 1:
-        return nest
-    return np.concatenate([np.zeros_like(nest[:1]), nest])
 
 
 def _space(episode: Episode, path: str, nest: Any) -> Any:

@@ -8,6 +8,7 @@ without `is_terminal` is truncated.
 
 import contextlib
 import io
+import itertools
 import pathlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -16,8 +17,9 @@ from typing import Any
 import numpy as np
 
 from reverb import errors
+from reverb._recording.nests import map_nest
 from reverb.datasets.episode import Episode, leaves
-from reverb.datasets.formats.fields import is_left_out, with_tuples, without
+from reverb.datasets.formats.fields import is_left_out, with_reset_rows, with_tuples, without
 from reverb.datasets.formats.placing import new_directory
 from reverb.datasets.library import library
 
@@ -180,7 +182,7 @@ class RldsSource:
         infos |= {name: it for name, it in arrays.items() if name not in _STEP_FIELDS}
         return Episode(
             observations=with_tuples(arrays["observation"]),
-            actions=_first(with_tuples(arrays["action"]), num_steps),
+            actions=map_nest(lambda leaf: leaf[:num_steps], with_tuples(arrays["action"])),
             rewards=arrays["reward"][:num_steps],
             terminated=last & terminal,
             truncated=truncated,
@@ -223,7 +225,7 @@ def save(
 
     def examples() -> Iterator[tuple[int, Any]]:
         nonlocal count
-        for episode in _chained(first, given):
+        for episode in itertools.chain([first], given):
             yield count, {"steps": _steps(episode, discount)}
             count += 1
             if progress is not None:
@@ -274,8 +276,8 @@ def _steps(episode: Episode, discount: float) -> dict[str, Any]:
     discounts[num_steps - 1 :] *= 0 if episode.terminated[-1] else 1
     steps = {
         "observation": _as_dicts(episode.observations),
-        "action": _padded(_as_dicts(episode.actions), 0, 1),
-        "reward": _padded(episode.rewards, 0, 1),
+        "action": _with_last_row(_as_dicts(episode.actions)),
+        "reward": _with_last_row(episode.rewards),
         "discount": discounts,
         "is_first": index == 0,
         "is_last": ends,
@@ -283,7 +285,7 @@ def _steps(episode: Episode, discount: float) -> dict[str, Any]:
         "truncated": ends & bool(episode.truncated[-1]),
     }
     if episode.infos:
-        steps["infos"] = _reset_rows(_as_dicts(dict(episode.infos)), num_steps)
+        steps["infos"] = with_reset_rows(_as_dicts(dict(episode.infos)), num_steps)
     return steps
 
 
@@ -313,24 +315,9 @@ def _as_dicts(nest: Any) -> Any:
     return nest
 
 
-def _padded(nest: Any, before: int, after: int) -> Any:
-    if isinstance(nest, Mapping):
-        return {key: _padded(value, before, after) for key, value in nest.items()}
-    return np.pad(nest, [(before, after)] + [(0, 0)] * (nest.ndim - 1))
-
-
-def _reset_rows(nest: Any, num_steps: int) -> Any:
-    if isinstance(nest, Mapping):
-        return {key: _reset_rows(value, num_steps) for key, value in nest.items()}
-    return _padded(nest, num_steps + 1 - len(nest), 0)
-
-
-def _first(nest: Any, num_rows: int) -> Any:
-    if isinstance(nest, Mapping):
-        return {key: _first(value, num_rows) for key, value in nest.items()}
-    if isinstance(nest, tuple):
-        return tuple(_first(value, num_rows) for value in nest)
-    return nest[:num_rows]
+def _with_last_row(nest: Any) -> Any:
+    """Adds a row of zeros for the last step, which has no action and no reward."""
+    return map_nest(lambda leaf: np.concatenate([leaf, np.zeros_like(leaf[:1])]), nest)
 
 
 def _nest(feature: Any) -> Any:
@@ -351,8 +338,3 @@ def _version_directory(name: str, path: pathlib.Path) -> pathlib.Path:
             f"be given{': ' if found else ''}{', '.join(map(str, found[:5]))}"
         )
     return found[0]
-
-
-def _chained(first: Episode, rest: Iterator[Episode]) -> Iterator[Episode]:
-    yield first
-    yield from rest
