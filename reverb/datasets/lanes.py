@@ -26,16 +26,7 @@ _MAX_UNCONFIRMED_ITEMS = 4096
 
 
 class Lanes:
-    """Writes transitions or sequences of groups of episodes.
-
-    Args:
-      client: The client to write through.
-      table: The table.
-      items: The kind of items.
-      columns: The columns of the table.
-      priority: Priority of all items.
-      num_lanes: Largest number of episodes of a group.
-    """
+    """Writes transitions or sequences of groups of at most `num_lanes` episodes."""
 
     def __init__(
         self,

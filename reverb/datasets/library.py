@@ -10,13 +10,7 @@ __all__ = ["library"]
 
 
 def library(name: str, requirement: str, format_: str, module: str | None = None) -> Any:
-    """Imports a library.
-
-    Args:
-      name: Name of its package.
-      requirement: The requirement for pip, as in the extra.
-      format_: The format that needs it.
-      module: The module to import, if it is not `name`.
+    """Imports a package, or a module of it, for a format; `requirement` is that of the extra.
 
     Raises:
       FailedPreconditionError: If it cannot be imported; the text has the line to type.

@@ -35,12 +35,7 @@ class PresentEpisodes:
     """Counts the items of each episode in a table by the column `episode_id`.
 
     Only an episode whose items are all there is present: one that an import was writing when it was
-    killed has fewer.
-
-    Args:
-      client: A client of the server.
-      table: A table with this column.
-      column: Name or position of the column.
+    killed has fewer. Where columns have no names, `column` is the position of this one.
 
     Raises:
       FailedPreconditionError: If an item has something else there.

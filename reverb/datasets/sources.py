@@ -17,9 +17,12 @@ __all__ = ["FORMATS", "Source", "episodes", "format_module", "open_source", "spl
 class Source(Protocol):
     """A dataset that is open for reading.
 
+    The class of a format makes it of the whole name, of what follows the format in it, and of the
+    arguments `leave_out` and, if datasets have splits, `split` of `episodes`.
+
     Attributes:
       name: Name of the source for people.
-      identity: Tells the source from others.
+      identity: Tells the source from others: its absolute path or its id, and the split.
       num_episodes: Number of episodes; `None`: unknown.
     """
 
@@ -44,11 +47,7 @@ FORMATS = {
 
 
 def open_source(name: str, **options: Any) -> Source:
-    """Opens a dataset by its name.
-
-    Args:
-      name: As `source` of `episodes`.
-      **options: Options of the format: `leave_out`, and `split` for `hf` and `rlds`.
+    """Opens a dataset by its name, with the options of its format; see `episodes`.
 
     Raises:
       InvalidArgumentError: If no format has this prefix, or if there is no such dataset.

@@ -46,12 +46,7 @@ def stored(client: Client, table: str) -> Iterator[Episode]:
 def episodes_of_items(
     table: str, signature: Any, items: Iterable[Sequence[np.ndarray]]
 ) -> Iterator[Episode]:
-    """Makes episodes of items.
-
-    Args:
-      table: Name of the table.
-      signature: Its signature.
-      items: The columns of each item, in the order of the signature.
+    """Makes episodes of items, whose columns are in the order of the signature.
 
     Raises:
       InvalidArgumentError: As `stored`.

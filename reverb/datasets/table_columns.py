@@ -41,18 +41,12 @@ class Leaf(NamedTuple):
 class TableColumns:
     """Decides which columns items get, and checks episodes against a table.
 
+    A table without a signature takes any items. `leave_out` and `episode_ids` are those of `write`.
+
     Attributes:
       left_out: The columns of `COLUMNS` that items do not have.
       reward_dtype: Dtype of the column `reward`.
       has_ids: Whether items have the column `episode_id`.
-
-    Args:
-      table: Name of the table.
-      signature: Its signature; `None`: it takes any items.
-      items: The kind of items.
-      episode_ids: Whether items have the column `episode_id`; `None`: if the signature has it.
-      leave_out: Fields that are left out on purpose: columns of items, names of infos, or "infos"
-        for all infos that the table has no column for.
     """
 
     def __init__(

@@ -43,14 +43,7 @@ def has_episodes(pa: Any, field: Any) -> bool:
 def read(
     pa: Any, batch: Any, fields: Mapping[str, Any], episodes: bool, where: str
 ) -> dict[str, Column]:
-    """Converts the columns of a batch.
-
-    Args:
-      pa: The module pyarrow.
-      batch: A record batch.
-      fields: The fields to read, of `fields_of`.
-      episodes: Whether a row is an episode.
-      where: Place for errors.
+    """Converts the columns of a batch, of which a row is an episode or a step.
 
     Raises:
       InvalidArgumentError: If a field has no numbers, misses a value, or has rows of different

@@ -21,15 +21,7 @@ _FLAGS = ("terminated", "truncated")
 
 
 class Rows:
-    """Makes episodes of record batches that have one schema.
-
-    Args:
-      pa: The module pyarrow.
-      schema: The schema.
-      place: Place for errors.
-      identity: Tells the source from others.
-      leave_out: Names of infos that are not read.
-    """
+    """Makes episodes of record batches that have one schema."""
 
     def __init__(
         self,

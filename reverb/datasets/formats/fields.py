@@ -54,12 +54,7 @@ class Names:
 
     @classmethod
     def of(cls, place: str, fields: list[str], leave_out: Collection[str] = ()) -> "Names":
-        """Sorts the names of a file.
-
-        Args:
-          place: Place for errors.
-          fields: The names.
-          leave_out: Names of infos that are not read.
+        """Sorts the names of a file; infos of `leave_out` are not read.
 
         Raises:
           InvalidArgumentError: If a part is missing, or is there twice.
@@ -118,10 +113,8 @@ def without(
 def episode_of(names: Names, arrays: Mapping[str, Any], **facts: Any) -> Episode:
     """Makes an episode of the arrays of its fields, without checking it.
 
-    Args:
-      names: The fields.
-      arrays: Arrays `[T, ...]`; of observations also `[T + 1, ...]`.
-      **facts: `number`, `source`, `place` of the episode.
+    Arrays are `[T, ...]`, and of observations also `[T + 1, ...]`. `facts` are `number`, `source`
+    and `place`.
 
     Raises:
       InvalidArgumentError: If the last observation is missing, or if the next observations are not

@@ -16,12 +16,7 @@ _MANIFEST = "_export.json"
 
 
 def files_of(name: str, path: str, suffix: str) -> list[pathlib.Path]:
-    """Returns a file, or the files of a directory with a suffix, sorted by name.
-
-    Args:
-      name: Name of the source, for errors.
-      path: The file or the directory.
-      suffix: Such as `.npz`.
+    """Returns a file, or the files of a directory with a suffix such as `.npz`, sorted by name.
 
     Raises:
       InvalidArgumentError: If there are none.

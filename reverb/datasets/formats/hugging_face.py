@@ -30,18 +30,9 @@ def _datasets() -> Any:
 
 
 class HuggingFaceSource:
-    """A dataset that the library `datasets` can load.
+    """A dataset that the library `datasets` can load; see `Source`.
 
-    Attributes:
-      name: Name of the source for people.
-      identity: Tells the source from others: its id or path, and the split.
-      num_episodes: Number of episodes; `None` if only a reading tells.
-
-    Args:
-      name: As the attribute.
-      dataset: An id, or the path of a directory of `save_to_disk` or of files.
-      leave_out: Names of infos that are not read.
-      split: The split; `None`: the only one, or "train".
+    It is an id, or the path of a directory of `save_to_disk` or of files.
 
     Raises:
       InvalidArgumentError: If there is no such dataset or split, or if a field is missing.

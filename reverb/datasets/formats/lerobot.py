@@ -38,17 +38,9 @@ _IMAGE_BATCH_ROWS = 64
 
 
 class LeRobotSource:
-    """A dataset of LeRobot on this machine.
+    """A dataset of LeRobot on this machine; see `Source`.
 
-    Attributes:
-      name: Name of the source for people.
-      identity: Tells the source from others: its path.
-      num_episodes: Number of episodes.
-
-    Args:
-      name: As the attribute.
-      dataset: The path of its directory, or its id, of a dataset in the directory of LeRobot.
-      leave_out: Names of infos that are not read.
+    It is the path of its directory, or the id of a dataset in the directory of LeRobot.
 
     Raises:
       InvalidArgumentError: If it is not there, is of another version, or has videos.

@@ -25,17 +25,7 @@ def _minari() -> Any:
 
 
 class MinariSource:
-    """A dataset of Minari on this machine.
-
-    Attributes:
-      name: Name of the source for people.
-      identity: Tells the source from others: its id in Minari.
-      num_episodes: Number of episodes.
-
-    Args:
-      name: As the attribute.
-      dataset: The id of a dataset, or the path of its directory.
-      leave_out: Names of infos that are not read.
+    """A dataset of Minari on this machine, by its id or the path of its directory; see `Source`.
 
     Raises:
       InvalidArgumentError: If it is not there, or is of a version that this Minari cannot read.

@@ -30,17 +30,7 @@ _FLAGS_AT_ONCE = 1 << 20
 
 
 class NpzSource:
-    """A `.npz` file, or a directory of them.
-
-    Attributes:
-      name: Name of the source for people.
-      identity: Tells the source from others.
-      num_episodes: Number of episodes.
-
-    Args:
-      name: As the attribute.
-      path: The file or directory.
-      leave_out: Names of infos that are not read.
+    """A `.npz` file, or a directory of them; see `Source`.
 
     Raises:
       InvalidArgumentError: If there is no such file, or if a field is missing.
@@ -204,12 +194,7 @@ class _Member:
         self._begin = self._file.tell()
 
     def rows(self, start: int, end: int, number: int) -> np.ndarray:
-        """Reads rows.
-
-        Args:
-          start: The first row.
-          end: The row after the last one.
-          number: Number of the episode, for errors.
+        """Reads rows from `start` to before `end`; errors name the episode `number`.
 
         Raises:
           DataLossError: If the file has fewer.

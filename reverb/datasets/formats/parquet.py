@@ -29,17 +29,7 @@ def import_pyarrow() -> Any:
 
 
 class ParquetSource:
-    """A Parquet file, or a directory of them.
-
-    Attributes:
-      name: Name of the source for people.
-      identity: Tells the source from others.
-      num_episodes: Number of episodes; `None` if only a reading of all steps tells.
-
-    Args:
-      name: As the attribute.
-      path: The file or directory.
-      leave_out: Names of infos that are not read.
+    """A Parquet file, or a directory of them; see `Source`.
 
     Raises:
       InvalidArgumentError: If there is no such file, or if a field is missing.

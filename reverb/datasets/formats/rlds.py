@@ -49,19 +49,10 @@ def _tfds() -> Any:
 
 
 class RldsSource:
-    """A dataset of RLDS that is on this machine.
+    """A dataset of RLDS that is on this machine; see `Source`.
 
-    Attributes:
-      name: Name of the source for people.
-      identity: Tells the source from others: its path or id, and the split.
-      num_episodes: Number of episodes.
-
-    Args:
-      name: As the attribute.
-      dataset: The path of its directory, with `dataset_info.json`, or an id of TensorFlow Datasets
-        that is prepared.
-      leave_out: Names of infos, and of other fields of steps, that are not read.
-      split: The split; `None`: the only one, or "train".
+    It is the path of a directory with `dataset_info.json`, or the id of a prepared dataset of
+    TensorFlow Datasets. `leave_out` names other fields of steps, too.
 
     Raises:
       InvalidArgumentError: If it is not there, or is no dataset of RLDS.
