@@ -36,9 +36,11 @@ from reverb.command.open_source import open_source, sources_of
 from reverb.command.server_arguments import (
     Commands,
     add_credentials,
+    add_no_progress,
     add_timeout,
     by_options,
     credentials_of,
+    option,
 )
 from reverb.command.several import ask_each
 from reverb.errors import InvalidArgumentError, ReverbError
@@ -197,9 +199,7 @@ def _add_source(parser: argparse.ArgumentParser, of_several: str) -> None:
     parser.add_argument("source", metavar="PATH_OR_ADDRESS", help=_SOURCE_HELP + of_several)
     add_timeout(parser)
     add_credentials(parser)
-    parser.add_argument(
-        "--no-progress", action="store_true", help="no progress bar, not even on a terminal"
-    )
+    add_no_progress(parser)
 
 
 def _positive(text: str) -> int:
@@ -215,7 +215,7 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
             open_source(name, arguments.timeout, **credentials_of(arguments)),
             table=arguments.table,
             read_items=not arguments.no_items,
-            progress=_progress(arguments) if len(names) == 1 else False,
+            progress=arguments.progress if len(names) == 1 else False,
         )
 
     names = sources_of(arguments.source)
@@ -247,7 +247,9 @@ def _run_export(arguments: argparse.Namespace) -> None:
     if arguments.format in export_episodes.FORMATS:
         _run_export_episodes(arguments)
         return
-    _check_export_of_items(arguments)
+    if arguments.output is None:
+        raise InvalidArgumentError(f"--output is needed for --format {arguments.format}")
+    _refuse(arguments, "dataset_id", "env", "data_format", "fps", "task")
     num_items, path = export.export(
         open_source(arguments.source, arguments.timeout, **credentials_of(arguments)),
         arguments.table,
@@ -257,25 +259,13 @@ def _run_export(arguments: argparse.Namespace) -> None:
         shard_items=arguments.shard_items,
         overwrite=arguments.overwrite,
         use_signature=not arguments.no_signature,
-        progress=_progress(arguments),
+        progress=arguments.progress,
     )
     print(f"{num_items} items of table {arguments.table} in {path}")
 
 
-def _check_export_of_items(arguments: argparse.Namespace) -> None:
-    if arguments.output is None:
-        raise InvalidArgumentError(f"--output is needed for --format {arguments.format}")
-    for name in ("dataset_id", "env", "data_format", "fps", "task"):
-        if getattr(arguments, name) is not None:
-            option = name.replace("_", "-")
-            raise InvalidArgumentError(f"--{option} is not for --format {arguments.format}")
-
-
 def _run_export_episodes(arguments: argparse.Namespace) -> None:
-    for name in ("shard_items", "overwrite", "no_signature"):
-        if getattr(arguments, name):
-            option = name.replace("_", "-")
-            raise InvalidArgumentError(f"--{option} is not for --format {arguments.format}")
+    _refuse(arguments, "shard_items", "overwrite", "no_signature")
     count, target = export_episodes.export_episodes(
         open_source(arguments.source, arguments.timeout, **credentials_of(arguments)),
         arguments.table,
@@ -283,7 +273,7 @@ def _run_export_episodes(arguments: argparse.Namespace) -> None:
         dataset_id=arguments.dataset_id,
         output=arguments.output,
         max_items=arguments.max_items,
-        progress=_progress(arguments),
+        progress=arguments.progress,
         env=arguments.env,
         data_format=arguments.data_format,
         fps=arguments.fps,
@@ -292,6 +282,8 @@ def _run_export_episodes(arguments: argparse.Namespace) -> None:
     print(text.plain(f"{count} episodes of table {arguments.table} in {target}"))
 
 
-def _progress(arguments: argparse.Namespace) -> bool | None:
-    """Whether to draw a progress bar; `None`: only on a terminal."""
-    return False if arguments.no_progress else None
+def _refuse(arguments: argparse.Namespace, *names: str) -> None:
+    """Refuses options that the format of an export does not have."""
+    for name in names:
+        if getattr(arguments, name) not in (None, False):
+            raise InvalidArgumentError(f"{option(name)} is not for --format {arguments.format}")

@@ -3,12 +3,13 @@
 
 import argparse
 import dataclasses
+import functools
 import sys
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._server.table_change import UNCHANGED, ChangedSetting, TableChange
-from reverb.client import Client
 from reverb.command import text
 from reverb.command.reset import confirmed
 from reverb.command.server_arguments import (
@@ -17,17 +18,22 @@ from reverb.command.server_arguments import (
     add_table,
     add_timeout,
     client_of,
+    option,
 )
-from reverb.command.source import ServerSource, check_table
+from reverb.command.source import table_of
 from reverb.errors import InvalidArgumentError
 from reverb.item_selectors import Prioritized, Recent, selector_settings
 from reverb.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio
+from reverb.reverb_types import TableInfo
 
 _NOT_DONE = 1
 _NONE = "none"
 # The bounds of a limiter that has no bounds.
 _NO_MIN_DIFF, _NO_MAX_DIFF = -sys.float_info.max, sys.float_info.max
 _N = TypeVar("_N", int, float)
+
+# Asks for the present settings of the table, once.
+_Present = Callable[[], TableInfo]
 
 _LIMITER_NUMBERS = ("samples_per_insert", "min_size_to_sample", "min_diff", "max_diff")
 # Settings that have an option of the same name. The others have several.
@@ -171,7 +177,7 @@ def _max_diff(value: str) -> float:
 def _run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     client = client_of(arguments, "configure")
-    present = _Present(client, arguments.table)
+    present: _Present = functools.cache(lambda: table_of(client, arguments.table))
     if not _may_drop(arguments, present):
         print("nothing was changed")
         return _NOT_DONE
@@ -190,14 +196,14 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _may_drop(arguments: argparse.Namespace, present: "_Present") -> bool:
+def _may_drop(arguments: argparse.Namespace, present: _Present) -> bool:
     """Whether unread items may be dropped, if a smaller queue has no room for them.
 
     Items of a queue leave when they are read, so all its items are unread.
     """
     if arguments.max_size is None:
         return True
-    info = present.info()
+    info = present()
     count = info.current_size - arguments.max_size
     if info.max_times_sampled != 1 or count <= 0:
         return True
@@ -209,7 +215,7 @@ def _may_drop(arguments: argparse.Namespace, present: "_Present") -> bool:
     return arguments.yes or confirmed(f"{told}. Make it smaller?")
 
 
-def _sampler(arguments: argparse.Namespace, present: "_Present") -> Any:
+def _sampler(arguments: argparse.Namespace, present: _Present) -> Any:
     """The sampler with its new parameters; `None` if they do not change."""
     if arguments.expected_age is not None:
         return Recent(arguments.expected_age)
@@ -217,27 +223,13 @@ def _sampler(arguments: argparse.Namespace, present: "_Present") -> Any:
         return None
     exponent = arguments.priority_exponent
     if exponent is None:
-        kind, parameters = selector_settings(present.info().sampler_options)
+        kind, parameters = selector_settings(present().sampler_options)
         if kind != "prioritized":
             raise InvalidArgumentError(
                 f"--draw is of a prioritized sampler, which table {arguments.table} does not have"
             )
         exponent = parameters["priority_exponent"]
     return Prioritized(exponent, draw=arguments.draw)
-
-
-class _Present:
-    """The current settings of the table, asked for once."""
-
-    def __init__(self, client: Client, table: str) -> None:
-        self._client = client
-        self._table = table
-
-    def info(self) -> Any:
-        """The table's information; the first call asks the server."""
-        server = ServerSource(self._client)
-        check_table(server, self._table)
-        return server.tables[self._table]
 
 
 def _would_be(changed: ChangedSetting) -> str:
@@ -262,11 +254,7 @@ def _check(arguments: argparse.Namespace) -> None:
     }
     for name, others in excluded.items():
         if name in given and (both := sorted(others & given)):
-            arguments.parser.error(f"{_flag(name)} and {_flag(both[0])} exclude each other")
-
-
-def _flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+            arguments.parser.error(f"{option(name)} and {option(both[0])} exclude each other")
 
 
 def _changes_limiter(arguments: argparse.Namespace) -> bool:
@@ -278,7 +266,7 @@ def _limiter(arguments: argparse.Namespace, table: _Present) -> RateLimiter:
     """The new limiter: the given numbers, and otherwise those of the present limiter."""
     if arguments.queue_size is not None:
         return Queue(arguments.queue_size)
-    present: Any = table.info().rate_limiter_info
+    present: Any = table().rate_limiter_info
     min_size = _either(arguments.min_size_to_sample, present.min_size_to_sample)
     if arguments.no_ratio:
         return MinSize(min_size)

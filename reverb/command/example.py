@@ -30,9 +30,8 @@ _VARINTS_AT_ONCE = 1 << 16
 def bytes_features(values: Sequence[bytes], bounds: Sequence[int]) -> Iterator[bytes]:
     """Yields a `Feature` of byte strings for each item.
 
-    Args:
-      values: The concatenated strings of all items.
-      bounds: Start of each item in `values`, and the end of the last one, `[N + 1]`.
+    `values` are the strings of all items; `bounds` `[N + 1]` are the start of each item in them,
+    and the end of the last one.
     """
     for start, end in itertools.pairwise(bounds):
         items = b"".join(_delimited(_FIELD_1, value) for value in values[start:end])

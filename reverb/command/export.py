@@ -50,24 +50,10 @@ def export(
     use_signature: bool = True,
     progress: bool | None = None,
 ) -> tuple[int, pathlib.Path]:
-    """Writes the items of a table, oldest first.
+    """Writes the items of a table, oldest first; returns their number, and the path of the output.
 
     The items of a file differ only in their number of rows. If items differ in more, there is a
-    series of files for each layout.
-
-    Args:
-      source: Source of the items.
-      table: Name of the table.
-      format_: A key of `FORMATS`.
-      path: A file if it has a suffix of the format, else a directory of files.
-      max_items: Maximum number of items; `None`: all.
-      shard_items: Number of items per file in a directory; `None`: about 256 MiB of data.
-      overwrite: Whether to replace an existing export.
-      use_signature: Whether to name the columns by the table's signature.
-      progress: Whether to draw a progress bar; `None`: only on a terminal.
-
-    Returns:
-      The number of items, and the path of the output.
+    series of files for each layout. The arguments are the options of the command; see its help.
 
     Raises:
       TableNotFoundError: If there is no such table.

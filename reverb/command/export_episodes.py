@@ -6,6 +6,7 @@ import pathlib
 
 from reverb import datasets
 from reverb.command.progress import Progress
+from reverb.command.server_arguments import option
 from reverb.command.source import Source, check_table
 from reverb.datasets.stored_episodes import episodes_of_items
 from reverb.errors import InvalidArgumentError
@@ -33,15 +34,7 @@ def export_episodes(
 ) -> tuple[int, str]:
     """Writes the items of a table as the episodes of a dataset, oldest first.
 
-    Args:
-      source: Source of the items.
-      table: Name of the table.
-      format_: A key of `FORMATS`.
-      dataset_id: Id of the dataset, for `minari`.
-      output: Directory of the dataset, for the others.
-      max_items: Maximum number of items; `None`: all.
-      progress: Whether to draw a progress bar; `None`: only on a terminal.
-      **options: Options of the format; those that are `None` are not given.
+    The arguments are the options of the command; those of a format that are `None` are not given.
 
     Returns:
       The number of episodes, and the dataset for people.
@@ -57,7 +50,7 @@ def export_episodes(
     given = {name: value for name, value in options.items() if value is not None}
     for name in given:
         if name not in FORMATS[format_]:
-            raise InvalidArgumentError(f"--{name.replace('_', '-')} is not for --format {format_}")
+            raise InvalidArgumentError(f"{option(name)} is not for --format {format_}")
     if format_ == "lerobot" and "fps" not in given:
         raise InvalidArgumentError("--fps is needed for --format lerobot")
     info = source.tables[table]

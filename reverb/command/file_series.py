@@ -58,14 +58,7 @@ class ShardLimit:
 
 
 class FileSeries:
-    """Writes items of one layout to a series of files.
-
-    Args:
-      layout: Columns of the items.
-      file_type: Class that writes a file.
-      limit: Limit of one file.
-      new_path: Returns the path of the file with a number.
-    """
+    """Writes items of one layout to a series of files; `new_path` names the file with a number."""
 
     def __init__(
         self,

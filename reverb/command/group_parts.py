@@ -36,17 +36,12 @@ class PartsError(InvalidArgumentError):
 
 
 def find_parts(paths: Sequence[pathlib.Path]) -> dict[int, Checkpoint]:
-    """Opens the latest complete checkpoint of each shard of a group.
+    """Opens the latest complete checkpoint of each shard of a group, by index from 0 on.
 
     A checkpoint contains the index of its shard. For one of an earlier release, the index is in the
-    name of the directory, `shard-<index>`, or else is the position among `paths`.
-
-    Args:
-      paths: A directory with `shard-*`, or one to which each shard saves under its own name; or a
-        checkpoint, or a directory of checkpoints, for each shard.
-
-    Returns:
-      The checkpoints by the index of the shard, all from 0 on.
+    name of the directory, `shard-<index>`, or else is the position among `paths`. These are a
+    directory with `shard-*`, or one to which each shard saves under its own name; or a checkpoint,
+    or a directory of checkpoints, for each shard.
 
     Raises:
       PartsError: If a shard is missing or is there twice, or if they are of two groups.

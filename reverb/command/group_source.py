@@ -3,36 +3,27 @@
 
 import heapq
 import pathlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
-from reverb._checkpoints.stored import TableStatistics
 from reverb.cluster import group_checkpoint
 from reverb.cluster.group_manifest import MANIFEST
 from reverb.cluster.shard_tables import tables_from_values
-from reverb.command.source import (
-    CheckpointSource,
-    ProgressCallback,
-    StoredItem,
-    statistics_of_scans,
-)
+from reverb.command.source import CheckpointSource, Source, StoredItem
 from reverb.reverb_types import TableInfo
 
 # A limiter's bound of this size or more means no bound.
 _NO_BOUND = 1e300
 
 
-class GroupCheckpointSource:
-    """The tables of a group on disk. See `Source`.
+class GroupCheckpointSource(Source):
+    """The tables of a group on disk.
 
-    Args:
-      name: Path of the directory, for messages.
-      parts: The checkpoint of each shard.
-      given: The tables that the program gave to the group, as far as they are known.
+    `parts` are the checkpoints of its shards, and `given` the tables that the program gave to the
+    group, as far as they are known.
     """
 
     kind = "checkpoint"
-    server_name: str | None = None
 
     def __init__(
         self, name: str, parts: Sequence[pathlib.Path], given: Sequence[TableInfo] = ()
@@ -41,19 +32,13 @@ class GroupCheckpointSource:
         self._parts = [CheckpointSource(part) for part in parts]
         of_group = {info.name: info for info in given}
         names = dict.fromkeys(table for part in self._parts for table in part.tables)
-        self.tables: dict[str, TableInfo] = {
+        self.tables = {
             table: _together(
                 [part.tables[table] for part in self._parts if table in part.tables],
                 of_group.get(table),
             )
             for table in names
         }
-
-    def statistics(
-        self, tables: Sequence[str], progress: ProgressCallback
-    ) -> Mapping[str, TableStatistics]:
-        """See `Source`. Reads all data of the tables."""
-        return statistics_of_scans(self, tables, progress)
 
     def scan(self, table: str) -> Generator[StoredItem, None, None]:
         """See `Source`."""

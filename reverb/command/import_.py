@@ -15,9 +15,11 @@ from reverb.command.progress import Progress
 from reverb.command.server_arguments import (
     Commands,
     add_address,
+    add_no_progress,
     add_table,
     add_timeout,
     client_of,
+    option,
 )
 from reverb.errors import InvalidArgumentError, ReverbError
 
@@ -117,9 +119,7 @@ def add_parser(commands: Commands) -> None:
         action="store_true",
         help="read and check everything, show the columns and count the items, write nothing",
     )
-    parser.add_argument(
-        "--no-progress", action="store_true", help="no progress bar, not even on a terminal"
-    )
+    add_no_progress(parser)
     parser.set_defaults(run=_run)
 
 
@@ -153,8 +153,7 @@ def _import(arguments: argparse.Namespace) -> None:
             client, arguments, items, next(iter(read(skip=arguments.skip, limit=1)), None)
         )
     total = operator.length_hint(episodes)
-    enabled = False if arguments.no_progress else None
-    with Progress("importing", enabled=enabled, noun="episodes") as bar:
+    with Progress("importing", enabled=arguments.progress, noun="episodes") as bar:
         counts = datasets.write(
             client,
             arguments.table,
@@ -201,8 +200,8 @@ def _items(arguments: argparse.Namespace) -> Any:
     given = {name for name in all_options if getattr(arguments, name) is not None}
     for name in sorted(given - set(own)):
         raise InvalidArgumentError(
-            f"--{name.replace('_', '-')} is not for --items {arguments.items}; that has "
-            + ", ".join(f"--{it.replace('_', '-')}" for it in own)
+            f"{option(name)} is not for --items {arguments.items}; that has "
+            + ", ".join(map(option, own))
         )
     if cls is datasets.Sequences and arguments.length is None:
         raise InvalidArgumentError("--items sequences needs --length")

@@ -29,13 +29,7 @@ def inspect(
     read_items: bool = True,
     progress: bool | None = None,
 ) -> dict[str, Any]:
-    """Makes the report of a source that `--json` prints.
-
-    Args:
-      source: Source of the data.
-      table: Only this table; `None`: all.
-      read_items: Whether to read the items too, which takes time.
-      progress: Whether to draw a progress bar; `None`: only on a terminal.
+    """Makes the report of a source that `--json` prints; reading the items takes time.
 
     Returns:
       A dict of plain values. Its `tables` have `items: None` if the items were not read;

@@ -40,10 +40,6 @@ class NpzFile:
 
     The arrays grow in temporary files, because a `.npz` file stores them one after another, each
     with its length first.
-
-    Args:
-      path: Path of the file.
-      layout: Columns of the items.
     """
 
     def __init__(self, path: pathlib.Path, layout: Sequence[Column]) -> None:

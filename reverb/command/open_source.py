@@ -20,11 +20,8 @@ _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d+)")
 def open_source(text: str, timeout_s: float, **credentials: Any) -> Source:
     """Opens the source of a command: a directory, else the address of a server or of a group.
 
-    Args:
-      text: A checkpoint, a directory of checkpoints (the latest complete one is read), those of a
-        group, or an address for `Client`.
-      timeout_s: How long to wait for a server, in seconds.
-      **credentials: Arguments of `Client` for a server.
+    A directory is a checkpoint, has checkpoints (the latest complete one is read), or has those of
+    a group.
 
     Raises:
       InvalidArgumentError: If `text` is neither a directory nor an address.

@@ -24,13 +24,10 @@ _PART = re.compile(r"(layout\d+-)?part-\d{5,}\.\w+")
 class Output:
     """A directory of files, or one file with its description beside it.
 
-    Use it in a `with` block. At its end, the files are put in place if there was no error.
-
-    Args:
-      path: Path of the output: a file if its name has one of `suffixes`, else a directory.
-      suffixes: Suffixes of files of this format; the first is used in directories.
-      overwrite: Whether to replace an existing export. A directory is only replaced if it holds an
-        export and nothing else.
+    Use it in a `with` block. At its end, the files are put in place if there was no error. A path
+    whose name has one of `suffixes` is a file; the first of them is used in directories.
+    `overwrite` replaces an existing export, a directory only if it holds an export and nothing
+    else.
 
     Raises:
       InvalidArgumentError: If the path exists and must not be replaced.
@@ -66,12 +63,7 @@ class Output:
         return self._path
 
     def new_file(self, layout: int, number: int) -> pathlib.Path:
-        """Returns the path for another file.
-
-        Args:
-          layout: Number of the layout of its items; 0 for a single file.
-          number: Number of the file among those of the layout; 0 for a single file.
-        """
+        """Returns the path for the file `number` of a layout; both are 0 for a single file."""
         name = self._path.name
         if not self.is_file:
             prefix = f"layout{layout}-" if layout else ""

@@ -32,10 +32,6 @@ SUFFIXES = (".parquet",)
 class ParquetFile:
     """Writes one Parquet file, a row group for each batch.
 
-    Args:
-      path: Path of the file.
-      layout: Columns of the items.
-
     Raises:
       FailedPreconditionError: If pyarrow is not installed.
     """

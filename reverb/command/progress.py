@@ -18,14 +18,8 @@ _CLEAR_LINE = "\r\x1b[K"
 class Progress:
     """Draws a progress bar in the last line of a terminal, and removes it at the end.
 
-    Use it in a `with` block.
-
-    Args:
-      label: Name of the operation.
-      enabled: Whether to draw; `None`: if `stream` is a terminal.
-      noun: Name of the counted things, in the plural.
-      stream: Where to draw; `None`: standard error.
-      clock: Returns the time in seconds.
+    Use it in a `with` block. If `enabled` is `None`, it draws if `stream` is a terminal; `noun` is
+    the name of the counted things, in the plural.
     """
 
     def __init__(
@@ -46,12 +40,7 @@ class Progress:
         self._last_drawing = -float("inf")
 
     def __call__(self, done: int, total: int) -> None:
-        """Updates the progress; draws ten times per second at most.
-
-        Args:
-          done: Number of finished ones.
-          total: Number of all; 0 if it is unknown.
-        """
+        """Draws the progress ten times per second at most; `total` is 0 if it is unknown."""
         now = self._clock()
         if not self._enabled or now - self._last_drawing < _SECONDS_BETWEEN_DRAWINGS:
             return

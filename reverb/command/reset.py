@@ -5,14 +5,8 @@ import argparse
 import sys
 
 from reverb.command import text
-from reverb.command.server_arguments import (
-    Commands,
-    add_address,
-    add_table,
-    add_timeout,
-    client_of,
-)
-from reverb.command.source import ServerSource, check_table
+from reverb.command.server_arguments import Commands, add_address, add_table, add_timeout, client_of
+from reverb.command.source import table_of
 from reverb.errors import FailedPreconditionError
 
 _NOT_DONE = 1
@@ -36,9 +30,7 @@ def add_parser(commands: Commands) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     client = client_of(arguments, "reset")
-    server = ServerSource(client)
-    check_table(server, arguments.table)
-    count = server.tables[arguments.table].current_size
+    count = table_of(client, arguments.table).current_size
     items = f"{text.number(count)} item{'' if count == 1 else 's'}"
     table = f"table {text.plain(arguments.table)} of {arguments.address}"
     if not arguments.yes and not confirmed(f"{items} of {table} will be lost. Reset it?"):

@@ -30,7 +30,7 @@ from reverb.cluster.table_part import take_numbers
 from reverb.command import group_parts, text
 from reverb.command.group_parts import PartsError
 from reverb.command.progress import Progress
-from reverb.command.server_arguments import Commands
+from reverb.command.server_arguments import Commands, add_no_progress
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError
 from reverb.reverb_types import TableInfo
@@ -126,9 +126,7 @@ def add_parser(commands: Commands) -> None:
         help="a directory that has no checkpoints; OUT/shard-0, OUT/shard-1, ... are what the new "
         "servers' --checkpoint-dir names",
     )
-    parser.add_argument(
-        "--no-progress", action="store_true", help="no progress bar, not even on a terminal"
-    )
+    add_no_progress(parser)
     parser.set_defaults(run=_run)
 
 
@@ -144,11 +142,12 @@ def _run(arguments: argparse.Namespace) -> int:
 def _reshard(arguments: argparse.Namespace) -> None:
     sources, out, num_shards = arguments.sources, arguments.out, arguments.shards
     config = _tables_of_config(arguments.config_file)
-    progress = False if arguments.no_progress else None
     if len(sources) == 1 and _is_group_checkpoint(sources[0]):
-        old, num_items, where = _reshard_group(sources[0], config, num_shards, out, progress)
+        old, num_items, where = _reshard_group(
+            sources[0], config, num_shards, out, arguments.progress
+        )
     else:
-        old, num_items, where = _reshard_parts(sources, config, num_shards, out, progress)
+        old, num_items, where = _reshard_parts(sources, config, num_shards, out, arguments.progress)
     print(
         f"{text.plural(num_items, 'item')} of {text.plural(old, 'shard')} in {where}, for "
         f"{text.plural(num_shards, 'shard')}"

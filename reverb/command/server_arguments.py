@@ -19,12 +19,7 @@ Commands = argparse._SubParsersAction
 
 
 def add_address(parser: argparse.ArgumentParser, *, shows_several: bool = False) -> None:
-    """Adds the address of a server or a group, and the options of its credentials.
-
-    Args:
-      parser: The command.
-      shows_several: Whether an address may lead to several servers.
-    """
+    """Adds the address of a server or a group, and the options of its credentials."""
     parser.add_argument(
         "address",
         metavar="ADDRESS",
@@ -103,6 +98,22 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_no_progress(parser: argparse.ArgumentParser) -> None:
+    """Adds `--no-progress`; `progress` of the arguments is what `enabled` of `Progress` takes."""
+    parser.add_argument(
+        "--no-progress",
+        action="store_const",
+        const=False,
+        dest="progress",
+        help="no progress bar, not even on a terminal",
+    )
+
+
+def option(name: str) -> str:
+    """Returns the option for the name of an argument, for example `--max-size`."""
+    return f"--{name.replace('_', '-')}"
+
+
 # Options of commands by the names that errors of the package have for them.
 _ANYWHERE = {
     "or raise connect_timeout_s": "or raise --timeout",
@@ -128,7 +139,7 @@ def by_options(message: str, arguments: argparse.Namespace) -> str:
     if space and first in _AT_THE_BEGINNING and hasattr(arguments, "token_file"):
         return f"{_AT_THE_BEGINNING[first]} {rest}"
     if space and "_" in first and hasattr(arguments, first):
-        return f"--{first.replace('_', '-')} {rest}"
+        return f"{option(first)} {rest}"
     return message
 
 
@@ -152,10 +163,7 @@ def client_of(arguments: argparse.Namespace, command: str) -> Client:
 def new_client(address: str, timeout_s: float, **credentials: Any) -> Client:
     """Makes a client for a command, which gives up on frozen servers.
 
-    Args:
-      address: Address of the server.
-      timeout_s: How long to wait for a server, in seconds.
-      **credentials: Further arguments of `Client`.
+    `credentials` are further arguments of `Client`.
     """
     client = Client(address, connect_timeout_s=timeout_s, **credentials)
     client._give_up_on_silence(max(timeout_s / _PARTS_OF_SILENCE, _LEAST_SILENCE_S))

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One interface to checkpoints and running servers: tables, statistics and items."""
 
+import abc
 import dataclasses
 import pathlib
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -38,7 +39,7 @@ class StoredItem:
     columns: list[np.ndarray]
 
 
-class Source(Protocol):
+class Source(abc.ABC):
     """The source of the commands' data.
 
     Attributes:
@@ -50,7 +51,7 @@ class Source(Protocol):
 
     kind: str
     name: str
-    server_name: str | None
+    server_name: str | None = None
     tables: dict[str, TableInfo]
 
     def statistics(
@@ -58,21 +59,33 @@ class Source(Protocol):
     ) -> Mapping[str, TableStatistics]:
         """Computes statistics of the items of each of `tables`.
 
+        Reads all items, because it needs their lengths; a source that stores statistics does not.
+
         Raises:
           UnimplementedError: If items of the source cannot be read.
         """
-        ...
+        total = sum(self.tables[table].current_size for table in tables)
+        statistics: dict[str, TableStatistics] = {}
+        done = 0
+        for table in tables:
 
+            def report(count: int, before: int = done) -> None:
+                progress(before + count, max(total, before + count))
+
+            statistics[table] = collect(self.scan(table), report)
+            done += statistics[table].num_items
+        return statistics
+
+    @abc.abstractmethod
     def scan(self, table: str) -> Generator[StoredItem, None, None]:
         """Yields every item of a table once, oldest first.
 
         Raises:
           UnimplementedError: If items of the source cannot be read.
         """
-        ...
 
 
-class CheckpointSource:
+class CheckpointSource(Source):
     """The tables of a checkpoint on disk."""
 
     kind = "checkpoint"
@@ -81,7 +94,7 @@ class CheckpointSource:
         self._checkpoint = read(path)
         self.name = str(self._checkpoint.path)
         self.server_name = self._checkpoint.server_name
-        self.tables: dict[str, TableInfo] = self._checkpoint.tables
+        self.tables = self._checkpoint.tables
 
     def statistics(
         self, tables: Sequence[str], progress: ProgressCallback
@@ -95,47 +108,19 @@ class CheckpointSource:
         yield from map(_stored_item, self._checkpoint.scan(table, with_inserted_at=True))
 
 
-class ServerSource:
-    """The tables of a running server, of this package or of dm-reverb, or of a group.
-
-    Args:
-      client: A client of it.
-    """
+class ServerSource(Source):
+    """The tables of a running server, of this package or of dm-reverb, or of a group."""
 
     kind = "server"
-    server_name: str | None = None
 
     def __init__(self, client: Client) -> None:
         self.name = client.server_address
         self._client = client
-        self.tables: dict[str, TableInfo] = self._client.server_info()
-
-    def statistics(
-        self, tables: Sequence[str], progress: ProgressCallback
-    ) -> Mapping[str, TableStatistics]:
-        """See `Source`. Reads all data of the tables, because it needs the lengths of items."""
-        return statistics_of_scans(self, tables, progress)
+        self.tables = self._client.server_info()
 
     def scan(self, table: str) -> Generator[StoredItem, None, None]:
         """See `Source`."""
         yield from map(_stored_item, self._client.scan(table, with_inserted_at=True))
-
-
-def statistics_of_scans(
-    source: Source, tables: Sequence[str], progress: ProgressCallback
-) -> Mapping[str, TableStatistics]:
-    """Reads all items of tables, for a source that stores no statistics."""
-    total = sum(source.tables[table].current_size for table in tables)
-    statistics: dict[str, TableStatistics] = {}
-    done = 0
-    for table in tables:
-
-        def report(count: int, before: int = done) -> None:
-            progress(before + count, max(total, before + count))
-
-        statistics[table] = collect(source.scan(table), report)
-        done += statistics[table].num_items
-    return statistics
 
 
 def check_table(source: Source, table: str) -> None:
@@ -145,6 +130,17 @@ def check_table(source: Source, table: str) -> None:
         raise TableNotFoundError(
             f"{source.kind} {source.name} does not contain any table named {table}. Found: {found}."
         )
+
+
+def table_of(client: Client, table: str) -> TableInfo:
+    """Asks a server for the settings and counters of a table.
+
+    Raises:
+      TableNotFoundError: If there is no such table.
+    """
+    server = ServerSource(client)
+    check_table(server, table)
+    return server.tables[table]
 
 
 def _stored_item(timed_sample: tuple[float, ReplaySample]) -> StoredItem:

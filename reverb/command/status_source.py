@@ -30,11 +30,7 @@ _EVERY_FIELD = (
 class StatusSource:
     """A running server, or one of its tables. Calls block until the server answers.
 
-    Args:
-      address: Address of the server.
-      table: Only this table; `None`: all.
-      timeout_s: How long to wait for the server, in seconds.
-      **credentials: Arguments of `Client`.
+    `table` is `None` for all tables; `credentials` are arguments of `Client`.
     """
 
     def __init__(
@@ -45,10 +41,7 @@ class StatusSource:
         self._client = new_client(address, timeout_s, **credentials)
 
     def ask(self, *, with_streams: bool = False) -> ServerStatus:
-        """Asks for the status.
-
-        Args:
-          with_streams: Whether to include open streams.
+        """Asks for the status, on request with open streams.
 
         Raises:
           TableNotFoundError: If there is no such table.

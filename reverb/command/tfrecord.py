@@ -40,12 +40,7 @@ _FLOAT_DTYPES = {"float16", "float32"}
 
 
 class TfrecordFile:
-    """Writes one TFRecord file.
-
-    Args:
-      path: Path of the file.
-      layout: Columns of the items.
-    """
+    """Writes one TFRecord file."""
 
     def __init__(self, path: pathlib.Path, layout: Sequence[Column]) -> None:
         self._file = path.open("wb")

@@ -160,12 +160,6 @@ class Report:
 def ask(address: str, table: str | None, timeout_s: float, **credentials: Any) -> Report:
     """Asks a server. The first query of a server takes a second, so that there are rates.
 
-    Args:
-      address: Address of the server.
-      table: Only this table; `None`: all.
-      timeout_s: How long to wait for the server, in seconds.
-      **credentials: Arguments of `Client`.
-
     Raises:
       TableNotFoundError: If there is no such table.
       UnimplementedError: If it is a dm-reverb server; the text has the facts that it reports.

@@ -128,10 +128,6 @@ def as_text(source: StatusSource) -> str:
 def run(sources: Sequence[StatusSource], interval_s: float) -> int:
     """Shows the state of servers in the terminal until the user quits.
 
-    Args:
-      sources: The servers, at least one.
-      interval_s: Time between two queries, in seconds.
-
     Returns:
       An exit code: 0, or 128 and the number of the signal that ended it.
 

@@ -73,9 +73,7 @@ class Scroller(VerticalScroll, can_focus=True):
 class TopApp(App[None]):
     """Shows servers until the user quits: each in a line, and one of them in full.
 
-    Args:
-      servers: At least one server, of which at least one has answered.
-      interval_s: Time between two queries, in seconds.
+    At least one of the servers has answered.
     """
 
     TITLE = "reverb top"
@@ -334,18 +332,7 @@ class TopApp(App[None]):
 
 
 def run(sources: Sequence[StatusSource], interval_s: float) -> int:
-    """Shows servers until the user quits.
-
-    Args:
-      sources: The servers, at least one.
-      interval_s: Time between two queries, in seconds.
-
-    Returns:
-      An exit code: 0, or 128 and the number of the signal that ended it.
-
-    Raises:
-      ReverbError: If no server answers the first query.
-    """
+    """Shows servers until the user quits; returns and raises as `run` of the package does."""
     app = TopApp(watch(sources), interval_s)
     with screen_alone():
         app.run()

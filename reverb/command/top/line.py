@@ -97,11 +97,8 @@ def facts(pairs: Iterable[tuple[str, str]], width: int) -> list[Line]:
 def columns(blocks: Sequence[Block], width: int, count: int, gap: int = 3) -> list[Line]:
     """Puts blocks into columns: each goes into the column that has the fewest lines so far.
 
-    Args:
-      blocks: Blocks whose lines fit into `column_width(width, count, gap)`.
-      width: Columns of the terminal for all of them.
-      count: Number of columns of blocks.
-      gap: Columns between them.
+    The lines of the blocks fit into `column_width(width, count, gap)`; `width` is that of the
+    terminal.
     """
     each = column_width(width, count, gap)
     stacks: list[list[Line]] = [[] for _ in range(count)]

@@ -39,13 +39,7 @@ class PastCounters:
     def rates(self, table: str, counter: str, count: int) -> list[float]:
         """Returns the growth rates of a counter in equal parts of the last minutes, oldest first.
 
-        Args:
-          table: Name of the table.
-          counter: One of `COUNTERS`.
-          count: Number of parts.
-
-        Returns:
-          A rate per second for each part; NaN before the first answer.
+        They are per second; NaN before the first answer. `counter` is one of `COUNTERS`.
         """
         answers = self._tables.get(table, ())
         if len(answers) < 2:

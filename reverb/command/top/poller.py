@@ -14,13 +14,7 @@ class Poller:
     """Queries a server in a thread, so that the screen never waits for it.
 
     The thread does not keep the process alive: a query that the server never answers ends with the
-    program.
-
-    Args:
-      source: The server.
-      interval_s: Time between two queries; the next one waits for a late answer.
-      on_status: Called in the thread with each answer.
-      on_error: Called in the thread with the error if there is no answer.
+    program. The next query waits for a late answer. The functions are called in the thread.
     """
 
     def __init__(

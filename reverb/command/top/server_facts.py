@@ -35,9 +35,7 @@ def summary(status: ServerStatus) -> str:
 def server_line(address: str, status: ServerStatus | None) -> Line:
     """A line for one of several servers: address, table with the worst state, and rates.
 
-    Args:
-      address: Address of the server.
-      status: Last status of the server; `None` if it does not answer.
+    A server without a status does not answer.
     """
     name = line((text.plain(address), "bold"), "  ")
     if status is None:
@@ -111,9 +109,7 @@ def checkpoints(status: ServerStatus) -> str:
 def tables(status: ServerStatus, width: int) -> tuple[Line, list[tuple[str, Line]]]:
     """A line for each table with its state, the most serious first.
 
-    Args:
-      status: Status of the server.
-      width: Columns of the terminal; with many columns, there are numbers beside sentences.
+    In a wide terminal, there are numbers beside sentences.
 
     Returns:
       The head, and the lines with the names of their tables.
@@ -146,9 +142,7 @@ def tables(status: ServerStatus, width: int) -> tuple[Line, list[tuple[str, Line
 def streams(status: ServerStatus, width: int) -> tuple[Line, list[tuple[str, Line]]]:
     """A line for each stream with its client and the reason of its wait, long waits first.
 
-    Args:
-      status: Status of the server.
-      width: Columns of the terminal. With few columns, a client that has a name has no address.
+    In a narrow terminal, a client that has a name has no address.
 
     Returns:
       The head, and pairs of a number and a line.

@@ -14,14 +14,7 @@ _BLOCK_WIDTH = 40
 
 
 def as_text(status: ServerStatus, address: str, pictures: Pictures, width: int) -> str:
-    """Formats a status for people.
-
-    Args:
-      status: Status of the server, with its streams.
-      address: Address of the server.
-      pictures: Draws the bars.
-      width: Columns of the terminal. Sentences and streams may be longer.
-    """
+    """Formats a status with its streams for people. Sentences may be longer than `width`."""
     lines = [f"{text.plain(address)}  {server_facts.summary(status)}"]
     lines += _plain(server_facts.memory(status, pictures, width))
     if status.shards:

@@ -26,15 +26,9 @@ def blocks(
     width: int,
     height: int = 2,
 ) -> list[Block]:
-    """All that a server counts for a table.
+    """All that a server counts for a table, in blocks of `width` columns.
 
-    Args:
-      name: Name of the table.
-      table: Status of the table.
-      past: Counters of the last minutes; `None` draws no charts.
-      pictures: Draws the bars and charts.
-      width: Columns for each block.
-      height: Lines for each of the two rows of a chart.
+    Without `past` counters there are no charts; each of the two rows of a chart has `height` lines.
     """
     made = [_limiter(table, pictures, width)]
     if past is None:
