@@ -36,9 +36,8 @@ class OwnServer:
     ) -> None:
         """Starts the server at any free port.
 
-        Args:
-          make_tables: Makes the tables; called again when items are loaded.
-          packed: Result of `pack` with the items to start with; `None`: no items.
+        `make_tables` is called again when items are loaded; `packed` is a result of `pack` with the
+        items to start with.
 
         Raises:
           DataLossError: If `packed` is damaged.
@@ -72,12 +71,9 @@ class OwnServer:
             )
 
     def choose_compression(self, max_bytes: float) -> None:
-        """Makes `client` one that does not compress, if there is memory for it.
+        """Makes `client` one that does not compress, if `max_bytes` of all items fit into memory.
 
         The first call decides, and logs it. Call it before the first item.
-
-        Args:
-          max_bytes: Bytes of all items of the full buffer without compression.
         """
         if self._compression is not None:
             return
@@ -101,10 +97,7 @@ class OwnServer:
 
     @contextlib.contextmanager
     def unpacked(self, packed: bytes | pathlib.Path) -> Iterator[reverb.checkpointers.Checkpoint]:
-        """Unpacks a result of `pack` to temporary files and checks it; changes nothing else.
-
-        Args:
-          packed: The bytes, or a file of them.
+        """Unpacks a result of `pack`, or a file of it, to temporary files; changes nothing else.
 
         Raises:
           DataLossError: If it is damaged.
@@ -121,11 +114,7 @@ class OwnServer:
                 shutil.rmtree(directory, ignore_errors=True)
 
     def start_again(self, stored: reverb.checkpointers.Checkpoint) -> None:
-        """Replaces the server by one with the items of a checkpoint, at the same address.
-
-        Args:
-          stored: The checkpoint from `unpacked`.
-        """
+        """Replaces the server by one with the items of `unpacked`, at the same address."""
         port, before = self._server.port, self._directory
         self._known_loads += 1
         self._num_loads[0] = self._known_loads

@@ -264,10 +264,7 @@ class Directory:
         return True
 
     def set_slots(self, slots: Sequence[Any]) -> None:
-        """Sets the owners of the slots from those of a map or a checkpoint.
-
-        Args:
-          slots: Dicts with `first`, `count`, `owner` and `former_owners`.
+        """Sets the owners of the slots from those of a map or a checkpoint, see `slots_as_values`.
 
         Raises:
           InvalidArgumentError: If a slot has no owner or two, or if an owner is not a shard.
@@ -296,9 +293,7 @@ class Directory:
     def set_tables(self, index: int, tables: Sequence[bytes]) -> None:
         """Stores the tables that the program gave to a shard: those of the whole group.
 
-        Args:
-          index: Index of the shard.
-          tables: Serialized `TableInfo` messages; their counters are ignored.
+        They are serialized `TableInfo` messages, whose counters are ignored.
 
         Raises:
           InvalidArgumentError: If they differ from those of the other shards; the text names shard,

@@ -148,11 +148,9 @@ def save(
 
 
 def latest(root: str | os.PathLike[str], group: str | None = None) -> GroupCheckpoint | None:
-    """Returns the latest complete checkpoint of a group; `None` if there is none.
+    """Returns the latest complete checkpoint of a group, or of any group; `None` if there is none.
 
-    Args:
-      root: Directory of the group's checkpoints; it need not exist.
-      group: Name of the group; `None`: any group.
+    The directory need not exist.
 
     Raises:
       FailedPreconditionError: If the checkpoint is of another group.
@@ -180,10 +178,8 @@ def has_complete(root: str | os.PathLike[str]) -> bool:
 def shards_alone(root: str | os.PathLike[str]) -> dict[int, pathlib.Path]:
     """Returns the latest complete checkpoint that each shard saved by itself, by index.
 
-    They are from different times. A group starts from them if it has no complete checkpoint.
-
-    Args:
-      root: Directory of the group's checkpoints; it need not exist.
+    They are from different times. A group starts from them if it has no complete checkpoint. The
+    directory need not exist.
     """
     found = {}
     for directory in pathlib.Path(root).glob("shard-*"):

@@ -83,10 +83,7 @@ class GroupCheckpoint:
 
 
 def read(path: str | os.PathLike[str]) -> GroupCheckpoint:
-    """Reads the manifest of a checkpoint of a group.
-
-    Args:
-      path: Directory of the checkpoint, `.../group-<time>`.
+    """Reads the manifest of a checkpoint of a group, in the directory `.../group-<time>`.
 
     Raises:
       FailedPreconditionError: If there is no manifest: the checkpoint is not complete.

@@ -101,11 +101,7 @@ class Shard:
         ]
 
     def place(self, tables: Sequence[Table]) -> ShardPlace:
-        """Returns the map of the group: the shards in order, with equal parts of the slots.
-
-        Args:
-          tables: Tables of the whole group.
-        """
+        """Returns the map of the group: the shards in order, with equal parts of the slots."""
         addresses = [] if self.address is None else shard_addresses(self.address)
         if len(addresses) != self.num_shards:
             # These are only for finding the group; they do not belong to the shards in order.

@@ -13,9 +13,6 @@ __all__ = ["map_of", "move_items", "server_id_of", "set_map"]
 def server_id_of(client: Any) -> int:
     """Returns the id of a client's server; a server draws it when it starts.
 
-    Args:
-      client: A `reverb.Client` of one server.
-
     Raises:
       UnimplementedError: If the server is one of dm-reverb.
       UnavailableError: If no server answers.
@@ -27,9 +24,6 @@ def server_id_of(client: Any) -> int:
 def map_of(client: Any) -> bytes | None:
     """Returns a shard's map of the group, as a serialized `ShardMap`; `None` if it has none.
 
-    Args:
-      client: A `reverb.Client` of this shard alone.
-
     Raises:
       UnavailableError: If no server answers.
     """
@@ -38,12 +32,7 @@ def map_of(client: Any) -> bytes | None:
 
 
 def set_map(client: Any, serialized_map: bytes, index: int) -> None:
-    """Gives a shard the map of its group.
-
-    Args:
-      client: A `reverb.Client` of this shard alone.
-      serialized_map: A serialized `ShardMap` message.
-      index: Number of the shard in the map.
+    """Gives a shard, by a client of it alone, the map of its group, where it has this index.
 
     Raises:
       FailedPreconditionError: If the shard has a newer map, if it is of another group, or if the
@@ -57,13 +46,8 @@ def set_map(client: Any, serialized_map: bytes, index: int) -> None:
 def move_items(source: Any, target: Any, table: str, slots: Sequence[int]) -> tuple[int, int]:
     """Copies items of one shard to another one, with their keys, priorities and counts.
 
-    Blocks until all are copied. They stay in the source.
-
-    Args:
-      source: A `reverb.Client` of the shard that has the items.
-      target: A `reverb.Client` of the shard that gets them.
-      table: Name of the table.
-      slots: Copies only items of these slots; an empty list: all items.
+    Blocks until all are copied. They stay in the source. Both clients are of one shard alone. An
+    empty list of slots means all items.
 
     Returns:
       The number of copied items, and the number of items that the target had already.

@@ -91,10 +91,7 @@ class PartSettings:
 def part_settings(table: bytes, index: int, num_shards: int) -> tuple[str, PartSettings]:
     """Returns the name of a table, and the settings of the part of one shard.
 
-    Args:
-      table: A serialized `TableInfo` message: the table of the whole group.
-      index: Number of the shard.
-      num_shards: Number of shards.
+    `table` is a serialized `TableInfo` message: the table of the whole group.
     """
     info = protos.TableInfo.FromString(table)
     limits = tuple(getattr(info.rate_limiter_info, name) for name in _LIMITS)

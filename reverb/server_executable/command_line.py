@@ -90,6 +90,9 @@ exit codes:
 """
 
 
+_METAVARS = {int: "N", float: "SECONDS"}
+
+
 class Action(enum.Enum):
     """The actions of the command."""
 
@@ -228,7 +231,7 @@ def _add_option(group: argparse._ActionsContainer, option: Option) -> None:
         group.add_argument(option.flag, action=argparse.BooleanOptionalAction, help=text)
         return
     default = "none" if option.default is None else str(option.default).removesuffix(".0")
-    metavar = option.metavar or option.name.rpartition("_")[2].upper()
+    metavar = option.metavar or _METAVARS.get(option.kind) or option.name.rpartition("_")[2].upper()
     group.add_argument(option.flag, metavar=metavar, help=f"{text}; default: {default}")
 
 

@@ -48,12 +48,10 @@ class _Token:
 
 
 def find_field_positions(text: str, repeated: Collection[str]) -> list[FieldPosition]:
-    """Returns the positions of all fields, in the order of the text.
+    """Returns the positions of all fields of a message in text form, in its order.
 
-    Args:
-      text: A message in protobuf's text form. If it has errors, the positions up to the first error
-        are exact.
-      repeated: Names of the repeated fields; their paths have an index.
+    If the text has errors, the positions up to the first error are exact. Paths of `repeated`
+    fields have an index.
     """
     reader = _Reader(list(_tokens(text)), repeated)
     reader.read_message("", closing=None)

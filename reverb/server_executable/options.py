@@ -43,23 +43,23 @@ class Option:
     Attributes:
       name: Its flag without dashes and with underscores, for example `http_port`.
       field: The path of its field in `ReverbServerConfig`, for example `server.http.port`.
-      kind: Type of its value: `str`, `int`, `float` or `bool`.
       help: Description for `--help` and the documentation.
+      kind: Type of its value: `str`, `int`, `float` (of seconds) or `bool`.
       default: Value if the option is not set; `None`: no value.
-      metavar: Name of the value in `--help`.
+      metavar: Name of the value in `--help`; empty: that of the kind.
       check: Raises `ValueError` or `ReverbError` if a value is out of its range; the text begins
-        with `must`, or with `argument` and `must`.
+        with `must`, or with `argument` and `must`. `None`: only an empty text is.
       argument: The name that a text of `check` may begin with.
       needs: Names of the options without which this one has no effect.
     """
 
     name: str
     field: str
-    kind: type
     help: str
+    kind: type = str
     default: Any = None
     metavar: str = ""
-    check: Callable[[Any], object] = lambda value: value
+    check: Callable[[Any], object] | None = None
     argument: str = ""
     needs: tuple[str, ...] = ()
 
@@ -88,7 +88,7 @@ class Option:
     def problem(self, value: Any) -> str | None:
         """Returns a text about the value's range if it is outside, else `None`."""
         try:
-            self.check(value)
+            (self.check or _check_not_empty)(value)
         except (ValueError, ReverbError) as error:
             return str(error).removeprefix(f"{self.argument} ")
         return None
@@ -155,8 +155,8 @@ _PARSERS: dict[type, Callable[[str], Any]] = {
 }
 
 
-def _check_not_empty(text: str) -> None:
-    if not text:
+def _check_not_empty(value: Any) -> None:
+    if value == "":
         raise ValueError("must not be empty")
 
 
@@ -219,7 +219,6 @@ OPTIONS = (
         "port",
         field="port",
         kind=int,
-        metavar="N",
         default=0,
         check=_check_port,
         help="port for clients; 0: any free port",
@@ -227,14 +226,11 @@ OPTIONS = (
     Option(
         "host",
         field="server.host",
-        kind=str,
-        check=_check_not_empty,
         help="name or address to listen on; without it all addresses",
     ),
     Option(
         "unix_path",
         field="server.unix_path",
-        kind=str,
         metavar="PATH",
         check=_check_unix_path,
         help="Unix socket to listen on besides the port; clients write unix:// in front of its "
@@ -243,7 +239,6 @@ OPTIONS = (
     Option(
         "max_bytes",
         field="max_bytes",
-        kind=str,
         metavar="SIZE",
         check=_check_max_bytes,
         argument="max_bytes",
@@ -253,7 +248,6 @@ OPTIONS = (
         "http_port",
         field="server.http.port",
         kind=int,
-        metavar="N",
         check=_check_port,
         help="port for a page of the status (/), metrics (/metrics), probes (/livez, /readyz) and "
         "the status as JSON (/api/status); 0: any free port",
@@ -261,9 +255,7 @@ OPTIONS = (
     Option(
         "http_host",
         field="server.http.host",
-        kind=str,
         default="127.0.0.1",
-        check=_check_not_empty,
         help="name or address for --http-port; 0.0.0.0: all addresses",
     ),
     Option(
@@ -277,27 +269,21 @@ OPTIONS = (
     Option(
         "tls_cert",
         field="server.tls.cert",
-        kind=str,
         metavar="PATH",
-        check=_check_not_empty,
         needs=("tls_key",),
         help="certificate in PEM; clients then write grpcs:// in front of the address",
     ),
     Option(
         "tls_key",
         field="server.tls.key",
-        kind=str,
         metavar="PATH",
-        check=_check_not_empty,
         needs=("tls_cert",),
         help="private key of the certificate",
     ),
     Option(
         "tls_client_ca",
         field="server.tls.client_ca",
-        kind=str,
         metavar="PATH",
-        check=_check_not_empty,
         needs=("tls_cert",),
         help="authorities of client certificates; every client must show one then",
     ),
@@ -305,7 +291,6 @@ OPTIONS = (
         "tls_max_connection_age",
         field="server.tls.max_connection_age_s",
         kind=float,
-        metavar="SECONDS",
         check=_from_to(MIN_CONNECTION_AGE_S, MAX_CONNECTION_AGE_S),
         needs=("tls_cert",),
         help="a connection that is older is closed when its calls have ended",
@@ -313,9 +298,7 @@ OPTIONS = (
     Option(
         "tokens",
         field="server.tokens",
-        kind=str,
         metavar="PATH",
-        check=_check_not_empty,
         help="file that says which token may do what; clients without one are refused",
     ),
     Option(
@@ -330,7 +313,6 @@ OPTIONS = (
         "keepalive",
         field="server.keepalive_s",
         kind=float,
-        metavar="SECONDS",
         default=DEFAULT_KEEPALIVE_S,
         check=_check_keepalive,
         help="interval of pings to clients with an open call; 0: no pings",
@@ -339,7 +321,6 @@ OPTIONS = (
         "keepalive_timeout",
         field="server.keepalive_timeout_s",
         kind=float,
-        metavar="SECONDS",
         default=DEFAULT_KEEPALIVE_TIMEOUT_S,
         check=_check_keepalive_timeout,
         help="a client that sends nothing for so long after a ping is lost",
@@ -348,7 +329,6 @@ OPTIONS = (
         "drain_timeout",
         field="server.drain_timeout_s",
         kind=float,
-        metavar="SECONDS",
         default=DEFAULT_DRAIN_TIMEOUT_S,
         check=_from_to(0, MAX_DRAIN_S),
         help="how long a stop waits until all inserts are confirmed; 0: not at all",
@@ -356,7 +336,6 @@ OPTIONS = (
     Option(
         "log_format",
         field="server.log.format",
-        kind=str,
         metavar="FORMAT",
         check=_check_log_format,
         help="how lines of the log look, text or json; without it REVERB_LOG_FORMAT, or text",
@@ -364,15 +343,12 @@ OPTIONS = (
     Option(
         "checkpoint_dir",
         field="server.checkpoint.dir",
-        kind=str,
         metavar="PATH",
-        check=_check_not_empty,
         help="directory of checkpoints: load the latest, save new ones",
     ),
     Option(
         "checkpoint_name",
         field="server.checkpoint.name",
-        kind=str,
         metavar="NAME",
         check=native.check_server_name,
         argument="name",
@@ -383,9 +359,7 @@ OPTIONS = (
     Option(
         "load_checkpoint",
         field="server.checkpoint.load",
-        kind=str,
         metavar="PATH",
-        check=_check_not_empty,
         needs=("checkpoint_dir",),
         help="load this checkpoint and no other, at every start; no save deletes it",
     ),
@@ -393,7 +367,6 @@ OPTIONS = (
         "checkpoint_interval",
         field="server.checkpoint.interval_s",
         kind=float,
-        metavar="SECONDS",
         check=_check_interval,
         needs=("checkpoint_dir",),
         help="time between saves",
@@ -410,7 +383,6 @@ OPTIONS = (
         "keep_checkpoints",
         field="server.checkpoint.keep",
         kind=int,
-        metavar="N",
         default=1,
         check=_check_count,
         needs=("checkpoint_dir",),
@@ -438,7 +410,6 @@ OPTIONS = (
         "num_shards",
         field="server.shard.num_shards",
         kind=int,
-        metavar="N",
         check=_from_to(1, MAX_SHARDS),
         needs=("shard_index",),
         help="number of servers of the group",
@@ -446,7 +417,6 @@ OPTIONS = (
     Option(
         "group",
         field="server.shard.group",
-        kind=str,
         metavar="NAME",
         check=check_group,
         argument="group",
@@ -456,7 +426,6 @@ OPTIONS = (
     Option(
         "group_address",
         field="server.shard.group_address",
-        kind=str,
         metavar="ADDRESS",
         check=shard_addresses,
         argument="address",

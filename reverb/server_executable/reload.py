@@ -58,12 +58,8 @@ class _Change:
 def reload_config(server: Server, given: Given, before: Settings) -> Reload:
     """Reads the config again, and changes the tables of the server. All or nothing.
 
-    Blocks until the tables have changed. Never raises: problems are in the result.
-
-    Args:
-      server: A running server.
-      given: Source of the config, and the flags and variables that win over it.
-      before: Settings of the start or of the last reload.
+    Blocks until the tables have changed. Never raises: problems are in the result. `before` are the
+    settings of the start or of the last reload.
     """
     after = read_settings(given)
     name = given.source.name

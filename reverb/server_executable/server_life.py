@@ -125,12 +125,7 @@ def _stop(
 
 
 def print_start(tables: Sequence[Table], max_bytes: object) -> None:
-    """Logs a line about the server that is about to start.
-
-    Args:
-      tables: The tables that it will serve.
-      max_bytes: Limit of the server's memory; `None`: no limit.
-    """
+    """Logs a line about the server that is about to start, with the limit of its memory."""
     limits = [f"{table.name} (max_size {table.info.max_size:,})" for table in tables]
     if len(limits) > _MAX_TABLES_TOLD:
         limits[_MAX_TABLES_TOLD:] = [f"and {len(limits) - _MAX_TABLES_TOLD} more"]

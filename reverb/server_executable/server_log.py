@@ -25,8 +25,7 @@ _LEVELS = ((logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.INFO, "
 def configure(log_format: str | None) -> None:
     """Sets up the log of this process, with lines from `info` on unless `REVERB_LOG` says more.
 
-    Args:
-      log_format: "text", "json", or `None` for what `REVERB_LOG_FORMAT` says.
+    The format is "text", "json", or `None` for what `REVERB_LOG_FORMAT` says.
     """
     native.configure_logs("info", log_format)
     # Each line of the log has its own time and level.
@@ -37,15 +36,10 @@ def configure(log_format: str | None) -> None:
 
 
 def print_notice(text: str, level: str = "info", **fields: str | int) -> None:
-    """Writes a line of the log, to standard error.
+    """Writes a line of the log, to standard error; `level` is "error", "warn", "info" or "debug".
 
     Never raises. Ctrl-C may also end the process that reads the output; the server must still save
     and stop.
-
-    Args:
-      text: Message of the line.
-      level: "error", "warn", "info" or "debug".
-      **fields: Fields of the line.
     """
     line = native.log_line(level, without_tokens(text), list(fields.items()))
     if line is None or sys.stderr is None:

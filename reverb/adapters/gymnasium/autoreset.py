@@ -40,11 +40,8 @@ def mode_of(env: Any, given: Any) -> str:
 def rows_that_begin(mode: str, ended: np.ndarray) -> np.ndarray:
     """Returns the rows of a step that are first observations instead of steps, booleans `[B]`.
 
-    With NEXT_STEP, an environment that ended ignores its next action and resets instead.
-
-    Args:
-      mode: One of the three modes.
-      ended: Booleans `[B]`, the episodes that had ended before the step.
+    With NEXT_STEP, an environment that ended ignores its next action and resets instead. `ended`
+    `[B]` are the episodes that had ended before the step.
     """
     return ended if mode == NEXT_STEP else np.zeros_like(ended)
 

@@ -13,10 +13,7 @@ __all__ = ["as_row"]
 def as_row(name: str, value: Any, num_envs: int) -> np.ndarray:
     """Returns numbers of a step, one for each environment, `[B]`.
 
-    Args:
-      name: Name of the value in errors.
-      value: The numbers; for one environment, a number without a dimension is allowed too.
-      num_envs: Number of environments, `B`.
+    For one environment, a number without a dimension is allowed too.
 
     Raises:
       InvalidArgumentError: If `value` has another shape, or has no numbers.

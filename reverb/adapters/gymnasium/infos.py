@@ -35,11 +35,9 @@ class KeptInfos:
                 self._missing[key] = np.stack([np.asarray(value)] * num_envs)
 
     def of_step(self, infos: Mapping[str, Any], ended: np.ndarray | None) -> dict[str, np.ndarray]:
-        """Returns the columns of a step.
+        """Returns the columns of the infos of a vector environment's step.
 
-        Args:
-          infos: The infos of a vector environment's step.
-          ended: Booleans `[B]`, the environments with infos in `final_info`; `None`: none.
+        Environments that `ended`, booleans `[B]`, have infos in `final_info`.
 
         Raises:
           InvalidArgumentError: If a key was in no infos so far and has no replacement, or if its

@@ -21,16 +21,11 @@ def dtypes_of(space: Any) -> Any:
 
 
 def of_dtypes(dtypes: Any, nest: Any, column: str, where: Any = None) -> Any:
-    """Returns the arrays of a nest with these dtypes.
+    """Returns the arrays `[B, ...]` of a nest with the dtypes of another.
 
     Floats are cast. Integers and booleans are cast if their values fit, and floats to integers if
-    they have no fraction. A value that already has its dtype is returned unchanged.
-
-    Args:
-      dtypes: A nest of dtypes.
-      nest: The same nest of arrays `[B, ...]`.
-      column: Name of the value in errors.
-      where: The environments whose values count, booleans `[B]`; `None`: all.
+    they have no fraction; only values of environments in `where`, booleans `[B]`, count. A value
+    that already has its dtype is returned unchanged.
 
     Raises:
       InvalidArgumentError: If the structure differs, or if a value does not fit.

@@ -21,25 +21,11 @@ __all__ = ["StepRecorder"]
 
 
 class StepRecorder:
-    """Records steps as rows, and makes items.
+    """Records steps as rows, and makes items. Most arguments are those of `Recorder`.
 
     A row has a step's action and outcome. The first row of an episode has its first observation and
-    zeros. See `ItemColumns`.
-
-    Args:
-      client: The client to write through.
-      tables: As in `Recorder`, like the other arguments.
-      items: `Transitions`, `Sequences` or `Episodes`.
-      num_envs: Number of environments, `B`.
-      observation_space: The space of an observation of one environment.
-      action_space: The space of its action.
-      frame_stack: Number of frames of an observation.
-      priority: The priorities of the items.
-      keep_infos: The infos that become columns.
-      extras: Names of the values that the program gives with every step; `None`: the names that it
-        gives with the first step.
-      max_unconfirmed_items: `settle` waits while more items are unconfirmed.
-      waiting: How long it waits.
+    zeros. See `ItemColumns`. The spaces are those of one environment; without `extras`, their names
+    are those that the program gives with the first step.
     """
 
     def __init__(
@@ -165,19 +151,10 @@ class StepRecorder:
         begins: np.ndarray | None = None,
         final_infos: np.ndarray | None = None,
     ) -> None:
-        """Records one step of all environments.
+        """Records one step of all environments: nests of arrays `[B, ...]`, numbers `[B]`.
 
-        Args:
-          observation: Observation after the step, a nest of arrays `[B, ...]`. It is copied.
-          actions: The actions.
-          rewards: The rewards, `[B]`.
-          terminated: Booleans `[B]`.
-          truncated: Booleans `[B]`.
-          ended: Booleans `[B]`, terminated or truncated.
-          infos: The infos.
-          begins: Booleans `[B]`, the environments that began an episode instead of making a step;
-            `None`: none.
-          final_infos: Booleans `[B]`, the environments with infos in `final_info`; `None`: none.
+        The observation is copied. Environments in `begins` began an episode instead of making a
+        step; those in `final_infos` have infos in `final_info`. `None`: none.
 
         Raises:
           InvalidArgumentError: If an observation or an action does not match its space. Nothing was
@@ -208,10 +185,7 @@ class StepRecorder:
             self._end(ended, interrupted=False)
 
     def settle(self, result: Any) -> None:
-        """Blocks while too many items are unconfirmed.
-
-        Args:
-          result: The result of the environment, for the error of a timeout.
+        """Blocks while too many items are unconfirmed; the error of a timeout has the `result`.
 
         Raises:
           DeadlineExceededError: After the time of `Waiting`; its `result` is `result`.

@@ -22,11 +22,8 @@ def move_away(
 ) -> int:
     """Moves the items of a shard to others; returns how many. After an error it serves as before.
 
-    Args:
-      index: Index of the shard.
-      handle: Actor of the shard.
-      heirs: Address and slots of each of the others.
-      wait_s: How long to wait for writers, in seconds.
+    `heirs` are the address and the slots of each of the others; writers have `wait_s` seconds to
+    leave.
     """
     name, num_moved = f"shard {index}", 0
     try:

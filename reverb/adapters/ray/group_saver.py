@@ -89,12 +89,7 @@ class GroupSaver:
     def save(
         self, proto: Any, shards: Mapping[int, Any], coordinator: cluster.Coordinator | None
     ) -> str:
-        """Saves the group; returns the directory of the checkpoint.
-
-        Args:
-          proto: The map of the group.
-          shards: The shards, by index, for `group_checkpoint.save`.
-          coordinator: Coordinator of the rate limiters, which is frozen meanwhile.
+        """Saves the group while the coordinator is frozen; returns the directory.
 
         Raises:
           FailedPreconditionError: If it cannot be saved; the text names the shard.

@@ -48,11 +48,9 @@ class ShardNode:
 def nodes_of(
     entries: Sequence[Mapping[str, Any]], free: Mapping[str, Mapping[str, float]]
 ) -> list[Node]:
-    """Returns the nodes that are alive, in a stable order.
+    """Returns the nodes of `ray.nodes()` that are alive, in a stable order.
 
-    Args:
-      entries: Result of `ray.nodes()`.
-      free: Free resources by the id of the node; a missing node counts as idle.
+    A node without free resources, which are by its id, counts as idle.
     """
     return sorted(
         (
@@ -105,14 +103,7 @@ def place(
     """Chooses a node for each of `count` shards, among those with room for it now.
 
     The node with the fewest shards of the group gets the next one; among several, the node with the
-    most free resources.
-
-    Args:
-      count: Number of shards to place.
-      placement: As in `start`.
-      resources: Resources of a shard: `num_cpus`, `memory` in bytes, `resources`.
-      nodes: All nodes that are alive.
-      taken: Nodes of the existing shards, once for each shard.
+    most free resources. `taken` are the nodes of the existing shards, once for each shard.
 
     Raises:
       InvalidArgumentError: If a node of the list is not alive, or if `per_node` has fewer nodes

@@ -81,11 +81,7 @@ def status_of(
 ) -> ShardStatus:
     """Returns the status of a shard of the map.
 
-    Args:
-      index: Index of the shard.
-      directory: The map.
-      member: Facts of its registration; `None`: it has not registered.
-      answer: Its present facts; `None`: it does not answer.
+    A shard that has not registered has no `member`, one that is silent no `answer`.
     """
     facts = answer or (member.facts if member else None)
     last_seen_s = time.monotonic() - member.last_seen if member else float("inf")

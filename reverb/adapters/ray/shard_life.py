@@ -189,12 +189,8 @@ class ShardLife:
     def give_items(self, heirs: Mapping[int, tuple[str, list[int]]], *, last: bool) -> int:
         """Copies the items of the shard to the others; blocks until they have them.
 
-        Args:
-          heirs: Address and slots of each of the others.
-          last: Whether to pause inserts from now on, so that no more items arrive.
-
-        Returns:
-          Number of items that were added to others.
+        `heirs` are the address and the slots of each. `last` pauses inserts from now on, so that no
+        more items arrive. Returns the number of items that were added to others.
         """
         client = self.server.localhost_client()
         num_added = 0
@@ -227,9 +223,7 @@ class ShardLife:
     def set_tables(self, tables: Sequence[bytes], num_shards: int) -> None:
         """Changes the shard's parts of the tables to those of the group, where they differ.
 
-        Args:
-          tables: The tables of the whole group, as serialized `TableInfo` messages.
-          num_shards: Number of parts.
+        The tables are serialized `TableInfo` messages, of the whole group.
         """
         changes = {}
         for table in tables:

@@ -36,12 +36,8 @@ class ShardProcesses:
     ) -> list[ShardNode]:
         """Chooses nodes that have room now for `count` more shards.
 
-        Waits for room for some seconds, if there would be any on an idle cluster.
-
-        Args:
-          count: Number of shards to add.
-          timeout_s: How long to wait at most, in seconds.
-          taken: Nodes of the existing shards, once for each shard.
+        Waits for room for some seconds, if there would be any on an idle cluster. `taken` as in
+        `place`.
 
         Raises:
           InvalidArgumentError: As `place`.

@@ -43,14 +43,10 @@ class PinnedRing:
         cuda: Any = torch.cuda,
         allocate: Callable[..., Any] = torch.empty,
     ) -> None:
-        """Makes a ring; allocates nothing yet.
+        """Makes a ring of so many batches in transit or in the queue; allocates nothing yet.
 
-        Args:
-          device: A CUDA device.
-          num_buffers: Number of batches that may be in transit or in the queue.
-          pin_memory: Whether to pin; `None`: if a batch has 256 KiB or more.
-          cuda: `torch.cuda`, or a stand-in for tests.
-          allocate: `torch.empty`, or a stand-in for tests.
+        It pins, or with `None` if a batch has 256 KiB or more. Tests replace `torch.cuda` and
+        `torch.empty`.
         """
         self._device = device
         self._pin_memory = pin_memory
@@ -74,8 +70,7 @@ class PinnedRing:
     def move(self, data: Any) -> tuple[Any, Any]:
         """Starts the copy of a batch to the device, and advances to the next buffer.
 
-        Args:
-          data: Nest of arrays: those of `out`, or others, which are copied into the buffer first.
+        Arrays other than those of `out` are copied into the buffer first.
 
         Returns:
           The nest with tensors on the device, and an event that is reached when they are complete.

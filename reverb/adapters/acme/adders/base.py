@@ -331,12 +331,7 @@ class ReverbAdder:
         raise NotImplementedError(f"{type(self).__name__} must implement _write_last")
 
     def _create_items(self, structure: Any, columns: list[TrajectoryColumn]) -> None:
-        """Queues one item for each table; blocks because of `max_in_flight_items`.
-
-        Args:
-          structure: Nest like the item.
-          columns: The item, flat.
-        """
+        """Queues an item of flat columns for each table; `max_in_flight_items` may block it."""
         writer = self._writer
         for table, priority_fn in self._priority_fns.items():
             priority = 1.0

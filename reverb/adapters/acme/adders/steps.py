@@ -86,12 +86,7 @@ class StepsAdder(base.ReverbAdder):
         self._num_steps += 1
 
     def _pad(self, num_steps: int, fill: Callable[[tuple[int, ...], Any], np.ndarray]) -> None:
-        """Adds padding steps.
-
-        Args:
-          num_steps: Number of steps.
-          fill: Makes the values of a leaf `[...]` from its shape and dtype.
-        """
+        """Adds padding steps; `fill` makes values of a leaf `[...]` from its shape and dtype."""
         history = self._writer.history
         step: Any = tree.map_structure(
             lambda column: fill(column.shape, column.dtype),

@@ -149,12 +149,7 @@ class NStepTransitionAdder(base.ReverbAdder):
             self._create_transition(num_steps, next_observation=-1 - num_dropped)
 
     def _create_transition(self, first_step: int, *, next_observation: int) -> None:
-        """Makes an item of the newest return.
-
-        Args:
-          first_step: Position of the first step's action, counted from the end of the history.
-          next_observation: The row of the last observation.
-        """
+        """Makes an item of the newest return; steps are counted from the end of the history."""
         history = self._writer.history
         if history is not self._history:
             self._history = history
