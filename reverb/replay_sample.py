@@ -262,10 +262,8 @@ def are_lengths(lengths: Any) -> bool:
 def rows_of_batch(batch: ReplayBatch) -> list[ReplaySample]:
     """Splits a batch into items, as `Client.sample` yields them.
 
-    Args:
-      batch: A flat batch: its info has arrays `[B]`, its data is a flat list of columns
-        `[B, ...]`. The lengths of a padded batch are a flat list too, with `None` for a column that
-        is a single step.
+    A flat batch: its info has arrays `[B]`, its data is a flat list of columns `[B, ...]`. The
+    lengths of a padded batch are a flat list too, with `None` for a column that is a single step.
     """
     lengths = batch.lengths
     infos = zip(*(field.tolist() for field in batch.info[:5]), strict=True)
@@ -284,8 +282,6 @@ def rows_of_batch(batch: ReplayBatch) -> list[ReplaySample]:
 def keep_samples(error: BaseException, samples: list[ReplaySample]) -> None:
     """Attaches items to an exception: they were sampled and cannot be returned.
 
-    Args:
-      error: The exception; its attribute `samples` is set, see `ReverbError`.
-      samples: The items, which are placed before those that the exception already has.
+    They are placed before those that its attribute `samples` already has, see `ReverbError`.
     """
     error.__dict__["samples"] = [*samples, *getattr(error, "samples", ())]

@@ -28,11 +28,10 @@ class EpisodeColumns:
     """
 
     def __init__(self, nest: Any) -> None:
-        """Checks a nest of columns.
+        """Checks the data of a batch with `ragged="packed"`, a nest of columns.
 
-        Args:
-          nest: The data of a batch with `ragged="packed"`. A column that is a single step of each
-            item, `[B, ...]`, has the same value at all steps of an episode.
+        A column that is a single step of each item, `[B, ...]`, has the same value at all steps of
+        an episode.
 
         Raises:
           InvalidArgumentError: If there are no packed columns, if the items of two of them differ
@@ -70,11 +69,7 @@ class EpisodeColumns:
         return int(self.offsets[-1])
 
     def twins(self, argument: str, column: str | Path) -> list[int]:
-        """Returns the positions of a column and of its twins.
-
-        Args:
-          argument: Name of `column` in errors.
-          column: The last name of a path, or a path.
+        """Returns the positions of a column, by its path or the last name of it, and of its twins.
 
         Raises:
           InvalidArgumentError: If there is no such column, or several that are no twins.
@@ -154,10 +149,7 @@ class EpisodeColumns:
     def rows(self, at: int, steps: np.ndarray, episodes: np.ndarray) -> Any:
         """Returns rows of a column, `[N, ...]`, a copy; `None` for one that the batch lacks.
 
-        Args:
-          at: Position of the column.
-          steps: Steps, `[N]`.
-          episodes: The episode of each step, `[N]`.
+        `steps` and `episodes`, `[N]`, are the place of each row.
         """
         column = self._columns[at]
         if column is None:

@@ -64,14 +64,9 @@ def by_item(
 ) -> Source:
     """Mixes tables: each element has rows of all of them, see `shares`.
 
-    Args:
-      make_parts: A function for each table that returns a number of rows, or `None` at the end.
-      join: Makes one batch of the parts that are not empty.
-      cut_off: Makes the last batch when a table has no more rows, of the parts sampled so far, or
-        raises an error with these samples.
-      weights: Weights of the tables.
-      batch_size: Number of rows.
-      seed: Seed of the random rounding.
+    A function of `make_parts` returns a number of rows, or `None` at the end. When a table has no
+    more, `cut_off` makes the last batch of the parts sampled so far, or raises an error with these
+    samples.
     """
     random = np.random.default_rng(seed)
     has_ended = False

@@ -84,8 +84,7 @@ class Pipe:
     def check(self, waits_for: str | None = None) -> None:
         """Checks for a stop; sources call it several times per second.
 
-        Args:
-          waits_for: Reason why the source waits, for errors and logs; `None`: the last one stays.
+        `waits_for` is why the source waits, for errors and logs; `None`: the last reason stays.
 
         Raises:
           Stopped: If the iterator was closed.
@@ -155,13 +154,10 @@ class PrefetchIterator:
         timeout_ms: int | None = None,
         ahead: Ahead | None = None,
     ) -> None:
-        """Starts to prefetch.
+        """Starts to prefetch `size` elements.
 
-        Args:
-          source: Source of the elements.
-          size: Number of elements to prefetch, at least 1.
-          timeout_ms: How long `next` waits for an element, in milliseconds; `None`: no limit.
-          ahead: Fetches the elements instead of the source and the thread.
+        `ahead` fetches them instead of the source and the thread, if it is given. `next` waits for
+        `timeout_ms` milliseconds; `None`: no limit.
         """
         if size < 1:
             raise errors.InvalidArgumentError(f"size must be at least 1, got {size}")

@@ -31,10 +31,8 @@ class PriorityUpdates:
     def __init__(self, client: Client, tables: Sequence[str]) -> None:
         """Makes a queue; does not connect yet.
 
-        Args:
-          client: Client of the server.
-          tables: Every update goes to all of them: keys are unique among tables, and a table
-            ignores keys that it does not have.
+        Every update goes to all tables: keys are unique among tables, and a table ignores keys that
+        it does not have.
         """
         self._client = client
         self._tables = list(tables)
@@ -47,11 +45,7 @@ class PriorityUpdates:
         self._end.atexit = False
 
     def put(self, keys: Any, priorities: Any) -> None:
-        """Adds an update; blocks while 16 are queued.
-
-        Args:
-          keys: `[B]`, as in `Client.update_priorities`.
-          priorities: `[B]`, or one number for all.
+        """Adds an update of keys `[B]`, with priorities `[B]` or one; blocks while 16 are queued.
 
         Raises:
           InvalidArgumentError: If there is not one priority for each key.

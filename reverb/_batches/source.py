@@ -125,9 +125,7 @@ class TableSource:
     ) -> "CoreBatches | None":
         """Returns batches that the core fetches without a Python thread; `None` if it cannot.
 
-        Args:
-          size: Number of batches.
-          convert: Makes an element of each batch, in the thread that calls `next`.
+        `convert` makes an element of each batch, in the thread that calls `next`.
         """
         is_endless = self._end_after_s is None and self._epochs is None and not self._partial
         if self._out is not None or self._batch_size is None or not is_endless:
@@ -202,10 +200,7 @@ class TableSource:
         return parts
 
     def mixed(self, parts: list[ReplayBatch]) -> ReplayBatch:
-        """Joins batches of several tables into one; each row has the numbers of its table.
-
-        Args:
-          parts: See `rows`; those of this table, or of others with the same columns.
+        """Joins batches of tables with the same columns; each row has the numbers of its table.
 
         Raises:
           InvalidArgumentError: As `joined`.
@@ -298,9 +293,7 @@ class TableSource:
     def finished(self, batch: ReplayBatch, request: BatchRequest | None = None) -> ReplayBatch:
         """Fills the padding of a flat batch, and nests it like the signature of the table.
 
-        Args:
-          batch: See `rows`.
-          request: The request of this batch; `None` if it is no longer at hand.
+        The request is `None` if it is no longer at hand.
         """
         try:
             if request is None:

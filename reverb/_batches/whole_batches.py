@@ -26,12 +26,7 @@ class WholeBatches:
     """
 
     def __init__(self, client: Client, table: str) -> None:
-        """Stores the arguments; does not connect yet.
-
-        Args:
-          client: Client of the server.
-          table: Name of the table.
-        """
+        """Stores the arguments; does not connect yet."""
         self._client = client
         self._table = table
         self._are_possible: bool | None = None
@@ -70,11 +65,7 @@ class WholeBatches:
         return has_grown
 
     def warn_of_rest(self, count: int) -> None:
-        """Logs how many items are left in the table, if there are any.
-
-        Args:
-          count: Number of items in a batch.
-        """
+        """Logs how many items are left in the table, if there are any; a batch has `count`."""
         status = self._status()
         num_left = 0 if status is None else _num_left(status)
         if num_left:

@@ -29,13 +29,7 @@ __all__ = [
 
 
 def check_at_least(limit: int, argument: str, value: Any, *, allows_bool: bool = False) -> int:
-    """Returns the value as an int.
-
-    Args:
-      limit: The smallest value.
-      argument: As in `check_integer`.
-      value: As in `check_integer`.
-      allows_bool: As in `check_integer`.
+    """Returns the value as an int; the other arguments are those of `check_integer`.
 
     Raises:
       InvalidArgumentError: If it is below the limit.
@@ -66,10 +60,7 @@ def check_timeout_ms(timeout_ms: Any) -> int | None:
 def check_integer(argument: str, value: Any, *, allows_bool: bool = False) -> int:
     """Returns the value as an int.
 
-    Args:
-      argument: Name of the value in errors.
-      value: The value.
-      allows_bool: Whether `True` is 1, as in the arguments that dm-reverb has.
+    With `allows_bool`, `True` is 1, as in the arguments that dm-reverb has.
 
     Raises:
       TypeError: If it is not an integer.
@@ -103,12 +94,7 @@ def check_table(value: Any, argument: str = "table") -> None:
 
 
 def check_mapping(argument: str, value: Any, of: str) -> None:
-    """Checks that a value is a mapping.
-
-    Args:
-      argument: Name of the value in errors.
-      value: The value.
-      of: Its keys and values, such as "tables to priorities".
+    """Checks that a value is a mapping; `of` tells of what, such as "tables to priorities".
 
     Raises:
       TypeError: If it is not one.

@@ -11,11 +11,7 @@ Compression: TypeAlias = Literal["auto", "none"]
 
 
 def compresses(compression: Compression | None, default: Compression = "auto") -> bool:
-    """Returns whether chunks are compressed where that saves memory.
-
-    Args:
-      compression: The argument; `None`: the default.
-      default: The compression of the client.
+    """Returns whether chunks are compressed where that saves memory; `None` stands for the default.
 
     Raises:
       InvalidArgumentError: If it is none of the values there are.

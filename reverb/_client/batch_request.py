@@ -177,11 +177,7 @@ class BatchRequest:
             form.outputs = _outputs("out", out, self.batch_size, None)
 
     def limit_to_epoch(self, epoch: int) -> None:
-        """Makes the batch end with an epoch, perhaps without items; they are distinct in it.
-
-        Args:
-          epoch: See `BatchForm`.
-        """
+        """Makes the batch end with an epoch, perhaps without items; they are distinct in it."""
         self._own_form().epoch = epoch
         self.distinct = False
 
@@ -239,12 +235,7 @@ class BatchRequest:
         return _new_tuple(ReplayBatch, (info, data))
 
     def empty_batch(self, answer: native.BatchAnswer, choice: ColumnChoice) -> ReplayBatch:
-        """Returns a flat batch without items, whose columns are those of the signature.
-
-        Args:
-          answer: An answer without items.
-          choice: The requested columns.
-        """
+        """Returns a flat batch without items, whose columns are those of the signature."""
         info, data = BatchInfo(*answer.infos), choice.empty_columns()
         ragged = "error" if self.form is None else self.form.ragged
         if ragged == "error":
@@ -267,9 +258,7 @@ class BatchRequest:
     ) -> ReplayBatch:
         """Fills the padding of a flat batch, and nests it as requested.
 
-        Args:
-          batch: See `flat_batch`.
-          nested: Nests all columns, if there are no outputs; `None`: they stay a list.
+        `nested` nests all columns, if there are no outputs; `None`: they stay a list.
         """
         lengths = batch.lengths
         if self._pad != 0 and self._choice is not None:
@@ -287,11 +276,9 @@ class BatchRequest:
 
 
 def nested_batch(batch: ReplayBatch, nested: Callable[[list[Any]], Any] | None) -> ReplayBatch:
-    """Returns a batch for programs, with its columns and their lengths in a nest.
+    """Returns a flat batch for programs, with its columns and their lengths in a nest.
 
-    Args:
-      batch: A flat batch, see `BatchRequest.flat_batch`.
-      nested: Nests a flat list; `None`: data and lengths stay lists.
+    `nested` nests a flat list; `None`: data and lengths stay lists.
     """
     info, data = batch.info, batch.data
     nest = data if nested is None else nested(data)

@@ -24,13 +24,9 @@ class ColumnChoice:
     """
 
     def __init__(self, table: str, signature: Any, columns: Any = None) -> None:
-        """Finds columns.
+        """Finds columns of a table by names or positions; `None` for all.
 
-        Args:
-          table: Name of the table.
-          signature: Its signature, or `None`.
-          columns: Names or positions, or `None` for all. A name is a field of the signature, which
-            may have fields itself, or a tuple of names.
+        A name is a field of the signature, which may have fields itself, or a tuple of names.
 
         Raises:
           InvalidArgumentError: If there is no such column.
@@ -112,11 +108,9 @@ class ColumnChoice:
         return bool(shape) and shape[0] is None
 
     def pad_values(self, pad: Any, num_columns: int) -> list[Any]:
-        """Returns the value that pads each column.
+        """Returns the value that pads each column of a batch.
 
-        Args:
-          pad: One value for all, a list with one for each, or a dict by name; 0 for other columns.
-          num_columns: Number of columns of the batch.
+        `pad` is one for all, a list with one for each, or a dict by name; 0 for other columns.
 
         Raises:
           InvalidArgumentError: If a name or the number of values is wrong.

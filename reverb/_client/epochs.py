@@ -38,11 +38,9 @@ class Epochs:
     NEW = -1
 
     def __init__(self, number: int, drop_last: bool) -> None:
-        """Makes the place before the first epoch.
+        """Makes the place before the first of `number` epochs.
 
-        Args:
-          number: How many epochs to read, at least 1.
-          drop_last: Whether the last batch of an epoch is dropped if it is shorter.
+        `drop_last` drops the last batch of an epoch if it is shorter.
         """
         self._num_left = number
         self._drop_last = drop_last

@@ -28,14 +28,10 @@ def joined(
     to_multiple_of: int = 1,
     max_batch_bytes: int | None = None,
 ) -> ReplayBatch:
-    """Joins several batches into one; in `out`, their rows are side by side.
+    """Joins flat batches, at least one, into one; in `out`, their rows are side by side.
 
-    Args:
-      parts: At least one, all flat; see `BatchRequest.flat_batch`.
-      out: The columns that all parts were written into, one part after the other.
-      pads: Padding value of each column; 0 if there is none.
-      to_multiple_of: Padded lengths are rounded up to a multiple of this.
-      max_batch_bytes: Bytes that the columns may take; `None`: the default of `sample_batch`.
+    `pads` has the padding value of each column, 0 if there is none. Padded lengths are rounded up
+    to `to_multiple_of`. Without `max_batch_bytes` the limit is that of `sample_batch`.
 
     Raises:
       ResourceExhaustedError: If they take more; `samples` has all items.

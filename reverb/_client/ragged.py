@@ -143,12 +143,7 @@ class Ragged:
 
 
 def packed_columns(arrays: list[Any], offsets: list[Any]) -> list[Any]:
-    """Returns the list of columns, in which those with offsets have become `Ragged`.
-
-    Args:
-      arrays: The values of each column; changed in place.
-      offsets: Offsets of each column, int32 `[B + 1]`, or `None`.
-    """
+    """Returns the columns, changed in place: those with offsets int32 `[B + 1]` become `Ragged`."""
     for at, of in enumerate(offsets):
         if of is not None:
             arrays[at] = Ragged.of_parts(arrays[at], of)

@@ -29,13 +29,8 @@ class Column:
 def merge(known: Any, data: Any, path: Path = ()) -> Any:
     """Returns the union of a nest of `Column`s with the structure of `data`.
 
-    Args:
-      known: A nest of columns; an empty tuple if there are none yet.
-      data: Nest of values.
-      path: Path of both in the whole nest.
-
-    Returns:
-      The union; `known` itself if `data` has no new field.
+    It is `known` itself if `data` has no new field. `known` is an empty tuple at first, and `path`
+    that of both in the whole nest.
 
     Raises:
       InvalidArgumentError: If a field is a leaf in one and a nest in the other, or if a container

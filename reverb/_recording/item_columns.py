@@ -30,17 +30,13 @@ Index = int | slice
 
 
 class ItemColumns:
-    """Makes the columns of items over a history.
+    """Makes the columns of items over a history, a dict with a nest for each column.
+
+    `extras` are columns with values of a step's action, `infos` of its outcome; items lack those
+    that are `left_out`. Without `frame_stack` observations are not stacked.
 
     Attributes:
       paths: Paths of the columns, as in `tree.flatten_with_path`.
-
-    Args:
-      history: The history of a writer: a dict with a nest for each column.
-      frame_stack: Number of frames of an observation; `None`: observations are not stacked.
-      extras: Columns with values of a step's action.
-      infos: Columns with values of a step's outcome.
-      left_out: Columns of all items that these do not have.
     """
 
     def __init__(

@@ -56,13 +56,9 @@ class ItemMaker:
         """Makes the items that the newest row completes."""
 
     def at_end(self, step: Step, steps: np.ndarray, where: np.ndarray, interrupted: bool) -> None:
-        """Makes the items that the ends of the selected episodes complete.
+        """Makes the items that the ends of the episodes in `where`, booleans `[B]`, complete.
 
-        Args:
-          step: The newest row.
-          steps: See the class.
-          where: Booleans `[B]`, the episodes that ended.
-          interrupted: Whether the program ended them.
+        `step` is the newest row; the program has ended the episodes if they are `interrupted`.
         """
         raise NotImplementedError
 
@@ -96,14 +92,7 @@ def make_item_maker(
     columns: Callable[[], ItemColumns],
     reward_dtype: Any = np.float32,
 ) -> ItemMaker:
-    """Returns the maker for a kind of items.
-
-    Args:
-      items: The kind.
-      writer: Writes the items.
-      columns: Returns the columns of items; called after the first step.
-      reward_dtype: Dtype of the column `reward`.
-    """
+    """Returns the maker for a kind of items; it gets the columns after the first step."""
     writing = Writing(writer, columns, np.dtype(reward_dtype))
     if isinstance(items, Transitions):
         return TransitionMaker(items, writing)

@@ -51,12 +51,9 @@ def check_space(argument: str, space: Any) -> None:
 
 
 def with_rows(nest: Any, rows: Any, indices: np.ndarray) -> Any:
-    """Returns a copy of the nest with some rows replaced.
+    """Returns a copy of a nest of arrays `[B, ...]` with some rows replaced by those of another.
 
-    Args:
-      nest: Nest of arrays `[B, ...]`; it is not changed.
-      rows: The same nest, or an array of `B` objects, each a nest of arrays `[...]`.
-      indices: The rows to take from `rows`.
+    That is the same nest, or an array of `B` objects, each a nest of arrays `[...]`.
     """
     if isinstance(rows, np.ndarray) and rows.dtype == object:
         chosen = [rows[index] for index in indices]

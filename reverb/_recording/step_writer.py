@@ -39,15 +39,9 @@ class NewItems(NamedTuple):
 class StepWriter:
     """Appends rows to the histories of `B` environments, and makes items of them.
 
-    Args:
-      client: The client to write through.
-      tables: A table's name, or a dict of names with the priority of each.
-      priority: Priority for tables without their own.
-      num_envs: Number of environments, `B`.
-      num_rows: Number of rows of a history that items refer to.
-      max_unconfirmed_items: `settle` waits while more items are unconfirmed; `None`: 64 for each
-        environment.
-      waiting: How long it waits.
+    `tables` is a table's name, or a dict of names with the priority of each; others have
+    `priority`. Items refer to the latest `num_rows` rows. `settle` waits while more than
+    `max_unconfirmed_items` are unconfirmed; `None`: 64 for each environment.
 
     Raises:
       InvalidArgumentError: If there is no table, or a priority is neither a number nor a function.

@@ -37,10 +37,8 @@ class _Writer(Protocol):
 def leave(exc_type: type[BaseException], writer: _Writer, flush: Callable[[int], None]) -> None:
     """Flushes if the exception is an `Exception`, and logs what is not confirmed then.
 
-    Args:
-      exc_type: The class of what the block raised. No error of the flush takes its place.
-      writer: The native writer.
-      flush: Waits for so many milliseconds at most. Ctrl-C ends it and is raised.
+    No error of `flush`, which waits for so many milliseconds at most, takes the place of what the
+    block raised. Ctrl-C ends it and is raised.
     """
     try:
         if issubclass(exc_type, Exception):

@@ -62,10 +62,7 @@ def messages_of(file_name: str) -> dict[str, Any]:
 def with_fields(full_name: str, additions: Mapping[str, str]) -> Any:
     """Returns a message class whose messages have additional fields, in its own pool.
 
-    Args:
-      full_name: Name of the class, for example `deepmind.reverb.ReverbServerConfig`.
-      additions: Additional fields by the full name of a message: a `DescriptorProto` message in
-        text form.
+    `additions` are `DescriptorProto` messages in text form, by the full name of a message.
     """
     files = descriptor_pb2.FileDescriptorSet.FromString(_DESCRIPTORS.read_bytes())
     pool = descriptor_pool.DescriptorPool()

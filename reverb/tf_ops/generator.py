@@ -20,15 +20,11 @@ def generator_dataset(
 ) -> Any:
     """Makes a dataset of the results of an op, which is called for each element.
 
-    Unlike `Dataset.from_generator`, it runs no Python code.
-
-    Args:
-      arguments: Tensors, passed to `start`.
-      start: Called once for each iterator; returns its state, a tensor like the first argument.
-      take: Gets the state and returns the tensors of the next element; ends the dataset with an
-        `OutOfRangeError`.
-      stop: Gets the state when the iterator ends or is deleted; returns any tensor.
-      specs: Specs of the tensors of an element.
+    Unlike `Dataset.from_generator`, it runs no Python code. `start` is called once for each
+    iterator; it gets the arguments, and returns its state, a tensor like the first of them. `take`
+    gets the state and returns the tensors of the next element; it ends the dataset with an
+    `OutOfRangeError`. `stop` gets the state when the iterator ends or is deleted; it returns any
+    tensor.
     """
     argument_specs = [tf.TensorSpec(argument.shape, argument.dtype) for argument in arguments]
     state_specs = argument_specs[:1]

@@ -21,12 +21,7 @@ def is_eager_program() -> bool:
 
 
 def traced(function: Callable[..., Any], specs: Sequence[Any]) -> Any:
-    """Traces a function for an argument of an op in `tf.raw_ops`.
-
-    Args:
-      function: Gets tensors and returns one or several tensors; must not capture tensors.
-      specs: Specs of its arguments.
-    """
+    """Traces a function for an argument of an op in `tf.raw_ops`; it captures no tensors."""
     graph_only = tf.autograph.experimental.do_not_convert(function)
     if is_eager_program():
         # Names that TensorFlow makes itself would cause warnings.

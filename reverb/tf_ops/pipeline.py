@@ -62,14 +62,9 @@ class SamplerPipeline:
         batch_size: int | None,
         window: Window | None,
     ) -> None:
-        """Makes no sampler yet.
+        """Makes no sampler yet. `columns` are specs of the data, flat; `timesteps` splits items.
 
-        Args:
-          columns: Specs of the data, flat.
-          timesteps: Whether items are split into their steps.
-          options: Options of the samplers.
-          batch_size: Number of rows in a batch; `None`: elements are single rows.
-          window: Window of each item; `None`: whole items.
+        Without `batch_size` elements are single rows, without a window whole items.
         """
         self._dtypes = [column.dtype for column in columns]
         self._shapes = [column.shape for column in columns]
@@ -82,11 +77,8 @@ class SamplerPipeline:
     def create(self, server_address: Any, table: Any, key: Any, *, park: bool = False) -> Any:
         """Starts a sampler; returns its handle.
 
-        Args:
-          server_address: As for `reverb.Client`.
-          table: Name of the table.
-          key: If a sampler is parked under this key, returns that one; 0: makes a new one.
-          park: Parks the new sampler under the key.
+        A sampler that was parked under the key is returned instead; 0: makes a new one. `park`
+        parks it.
         """
         return ops.reverb_replay_sampler_create(
             server_address=server_address,
@@ -106,14 +98,7 @@ class SamplerPipeline:
         )
 
     def dataset(self, server_address: Any, table: Any, key: int, *, drop_remainder: bool) -> Any:
-        """The dataset of flat elements: the tensors of the info, then the columns.
-
-        Args:
-          server_address: As for `reverb.Client`.
-          table: Name of the table.
-          key: As in `create`.
-          drop_remainder: Drops a last batch that is not full.
-        """
+        """The dataset of flat elements: the tensors of the info, then the columns. See `create`."""
         specs, num_infos = self.specs([None]), len(info_specs(self._window))
         batch_size = self._batch_size
         attributes = {
@@ -164,12 +149,7 @@ class SamplerPipeline:
 
 
 def rows_of(batches: Any, specs: list[Any]) -> Any:
-    """Makes a dataset of the rows of batches.
-
-    Args:
-      batches: Dataset of flat elements whose tensors have the rows as their first dimension.
-      specs: Specs of a row.
-    """
+    """Makes a dataset of the rows of batches, flat tensors whose first dimension is the row."""
     # TensorFlow's `unbatch` is faster, but crashes the process if a tensor is empty, and does not
     # support all dtypes.
     if any(_may_be_empty(spec) or spec.dtype.name in _NOT_UNBATCHED for spec in specs):

@@ -18,12 +18,9 @@ def polling_dataset(owner: Any, take: Callable[[Any], Sequence[Any]], specs: Seq
     share. So a source that waits does not block others, and a call needs no change of threads. The
     public `Dataset.map` has no option for this, but its op has.
 
-    Args:
-      owner: Scalar int64 tensor that identifies the source of the elements, and exists until the
-        iterator is deleted.
-      take: Gets the owner and returns the tensors of the next element; ends the dataset with an
-        `OutOfRangeError`. Traced once; must not capture tensors.
-      specs: Specs of the tensors of an element.
+    `owner`, a scalar int64 tensor, identifies the source of the elements, and exists until the
+    iterator is deleted. `take` gets it and returns the tensors of the next element; it ends the
+    dataset with an `OutOfRangeError`. It is traced once, and must not capture tensors.
     """
     variant = tf.raw_ops.MapDataset(
         input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(owner).repeat()),

@@ -17,10 +17,8 @@ __all__ = ["filtered", "flat_mapped", "unbatched"]
 def flat_mapped(dataset: Any, make: Callable[..., Any], specs: Sequence[Any]) -> Any:
     """Applies `flat_map`: concatenates the datasets that a function makes of elements.
 
-    Args:
-      dataset: Its elements are tuples of tensors, or one tensor.
-      make: Gets the tensors of an element and returns a dataset; must not capture tensors.
-      specs: Specs of the tensors of an element of the new datasets.
+    The function gets the tensors of an element, and must capture none; `specs` are those of the
+    tensors of an element of the new datasets.
     """
 
     def variant(*element: Any) -> Any:
@@ -37,11 +35,9 @@ def flat_mapped(dataset: Any, make: Callable[..., Any], specs: Sequence[Any]) ->
 
 
 def filtered(dataset: Any, is_kept: Callable[..., Any]) -> Any:
-    """Applies `filter`: keeps the elements for which a function returns true.
+    """Applies `filter` to tuples of tensors: keeps those for which a function returns true.
 
-    Args:
-      dataset: Its elements are tuples of tensors.
-      is_kept: Gets the tensors of an element and returns a scalar bool; must not capture tensors.
+    The function returns a scalar bool, and must not capture tensors.
     """
     specs = tf.nest.flatten(dataset.element_spec)
     kept = tf.raw_ops.FilterDataset(
@@ -55,12 +51,7 @@ def filtered(dataset: Any, is_kept: Callable[..., Any]) -> Any:
 
 
 def unbatched(dataset: Any, specs: Sequence[Any]) -> Any:
-    """Applies `unbatch`: makes an element of each row.
-
-    Args:
-      dataset: Its elements are tuples of tensors whose first dimension is the row.
-      specs: Specs of the tensors of a row.
-    """
+    """Applies `unbatch`: makes an element of each row, the first dimension of the tensors."""
     rows = tf.raw_ops.UnbatchDataset(
         input_dataset=tf.data.experimental.to_variant(dataset),
         output_types=[spec.dtype for spec in specs],

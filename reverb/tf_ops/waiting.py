@@ -25,10 +25,8 @@ _Resume = Callable[[Any], _Outputs]
 def finish(outputs: _Outputs, resume: _Resume, result_specs: Sequence[Any]) -> _Outputs:
     """Blocks until a call is done; in a graph, adds ops that do so.
 
-    Args:
-      outputs: Outputs of the first op: the handle, then the results.
-      resume: Waits again for a short time; gets the handle and returns the same outputs.
-      result_specs: Specs of the results.
+    The outputs of the first op are the handle, then the results. `resume` gets the handle, waits
+    again for a short time, and returns the same outputs.
 
     Returns:
       The handle, which is 0, and the results.
@@ -41,14 +39,10 @@ def finish(outputs: _Outputs, resume: _Resume, result_specs: Sequence[Any]) -> _
 
 
 def finish_in_graph(outputs: _Outputs, wait: Callable[[Any], _Outputs]) -> _Outputs:
-    """Adds ops that wait for a call if it is not done yet.
+    """Adds ops that wait for a call if it is not done yet; returns its outputs.
 
-    Args:
-      outputs: Outputs of the first op: the handle, then the results.
-      wait: Gets the handle and returns the outputs once the call is done; must not capture tensors.
-
-    Returns:
-      The outputs.
+    `wait` gets the handle and returns the outputs once the call is done; it must not capture
+    tensors.
     """
     is_done = tf.equal(outputs[0], 0)
     if is_eager_program():

@@ -50,10 +50,6 @@ def window_column(column: Any, window: Window | None) -> Any:
 def check_lengths_are_free(signature: Any, of: str) -> None:
     """Checks that a signature says which columns have steps: those whose first dimension is free.
 
-    Args:
-      signature: Nest of `tf.TensorSpec`.
-      of: The table, for the error.
-
     Raises:
       InvalidArgumentError: If a first dimension is fixed, which may be a number of steps, or belong
         to a single value.

@@ -50,12 +50,9 @@ class DataSpec:
         return tree.unflatten_as(self.nest, columns)
 
     def checked_item(self, columns: Sequence[Any], table: str, length: int | None) -> list[Any]:
-        """Checks the columns of an item, `[T, ...]`, against the spec, and returns them.
+        """Checks the columns of an item, arrays `[T, ...]`, against the spec, and returns them.
 
-        Args:
-          columns: Arrays, as a client samples them.
-          table: Name of the table, for error texts.
-          length: The length of items; `None`: any.
+        `None` as a length means any.
 
         Raises:
           SignatureMismatchError: If they do not match; the text names the field.
@@ -70,13 +67,9 @@ class DataSpec:
         return list(columns)
 
     def checked_frames(self, frames: Any) -> tuple[Any, int | None]:
-        """Checks frames against the spec, and returns them with their number.
+        """Checks frames, tensors or arrays `[B, ...]`, and returns them with their number.
 
-        Args:
-          frames: Nest like the spec: tensors or arrays `[B, ...]`.
-
-        Returns:
-          The nest of tensors and arrays; and `B`, or `None` if it is unknown in a graph.
+        The number is `None` if it is unknown in a graph.
 
         Raises:
           SignatureMismatchError: If they do not match; the text names the field.
@@ -110,9 +103,7 @@ class DataSpec:
     def mismatch(self, signature: Any, length: int | None) -> str | None:
         """Compares a table's signature with sequences of such frames.
 
-        Args:
-          signature: The signature; `None`: the table has none, and everything matches.
-          length: The declared length of items; `None`: any.
+        A table without a signature matches everything; `None` as a length means any.
 
         Returns:
           A text that names the field that differs; `None` if no difference was found.

@@ -57,20 +57,9 @@ def sampler_source(
     ordered: bool = True,
     window: reverb.Window | None = None,
 ) -> ItemSource:
-    """Makes a source of items in the order of a table's sampler.
+    """Makes a source of items in the order of a table's sampler; see `reverb.TrajectoryDataset`.
 
-    Args:
-      server_address: Address of the server.
-      table: Name of the table.
-      dtypes: Nest of the dtypes of an item's data.
-      shapes: Nest of their shapes, `[T, ...]`.
-      max_in_flight: Number of items to prefetch; `None`: two batches, or three items.
-      num_workers_per_iterator: As in `reverb.TrajectoryDataset`.
-      max_samples_per_stream: As in `reverb.TrajectoryDataset`.
-      rate_limiter_timeout_ms: As in `reverb.TrajectoryDataset`.
-      max_samples: As in `reverb.TrajectoryDataset`.
-      ordered: Whether the order of the items must be kept.
-      window: As in `reverb.TrajectoryDataset`.
+    Without `max_in_flight` it prefetches two batches, or three items. `ordered` keeps their order.
     """
 
     def source(batch_size: int | None, drop_remainder: bool) -> Any:
@@ -108,18 +97,11 @@ def experience_dataset(
     shuffle: bool = False,
     drop_remainder: bool = True,
 ) -> Any:
-    """Makes a dataset of items, or of fragments of items, as pairs `(data, info)`.
+    """Makes a dataset of items, or of fragments of `num_steps`, as pairs `(data, info)`.
 
-    Args:
-      source: Source of the items.
-      sequence_length: Length of the items; `None`: they differ.
-      batch_size: Number of items or fragments in an element, `B`; `None`: one, without a batch
-        dimension.
-      num_steps: Length of the fragments; `None`: whole items.
-      preprocess_fn: Applied to the data of each item, `[T, ...]`, before it is cut.
-      num_parallel_calls: How many items are preprocessed at a time; `None`: TensorFlow decides.
-      shuffle: Whether to shuffle the fragments of `batch_size` items.
-      drop_remainder: Drops a last batch that is not full.
+    Without `sequence_length`, items differ in length; without `batch_size`, elements have no batch
+    dimension. `preprocess_fn` is applied to the data of each item, `[T, ...]`, before it is cut, in
+    `num_parallel_calls` at a time. `shuffle` shuffles the fragments of `batch_size` items.
 
     Returns:
       A `tf.data.Dataset` of pairs: data `[B, T, ...]`, and an info whose leaves are `[B, T]`.

@@ -26,12 +26,8 @@ class FrameWriter:
     ) -> None:
         """Makes a writer; does not connect yet.
 
-        Args:
-          table: The table to write to.
-          spec: Spec of a frame.
-          sequence_length: Number of frames of an item; `None`: items are whole episodes.
-          batch_size: Number of environments, `B`; `None`: taken from the first frames.
-          max_sequence_length: Number of frames of the longest episode, if items are episodes.
+        Without `sequence_length`, items are whole episodes of at most `max_sequence_length` frames;
+        without `batch_size`, the first frames tell the number of environments.
         """
         self._table = table
         self._spec = spec
@@ -44,10 +40,7 @@ class FrameWriter:
         self._closed = False
 
     def append(self, frames: Any) -> Any:
-        """Appends one frame of each environment.
-
-        Args:
-          frames: Nest like the spec, `[B, ...]`; in a graph, of symbolic tensors.
+        """Appends one frame of each environment, `[B, ...]`; in a graph, of symbolic tensors.
 
         Returns:
           The result of `reverb.TFSequenceWriter.append`.

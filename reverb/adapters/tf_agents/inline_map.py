@@ -14,12 +14,8 @@ def inline_map(dataset: Any, fn: Callable[[Any], Any]) -> Any:
 
     `Dataset.map` hands every op to a thread pool, and TensorFlow's optimizer makes it prefetch
     elements. For sampled items this costs more than the map itself (some 2 us per item in batches
-    of 64), and priorities are older.
-
-    Args:
-      dataset: A `tf.data.Dataset`.
-      fn: Maps an element, given as one argument, to another nest of tensors. Traced once; must not
-        capture tensors.
+    of 64), and priorities are older. `fn` gets an element as one argument; it is traced once, and
+    must not capture tensors.
     """
     element_spec = dataset.element_spec
     structure: Any = None

@@ -32,16 +32,10 @@ def sampled_eagerly(
     num_steps: int | None,
     timeout_ms: int | None,
 ) -> Any:
-    """Samples items; blocks while the table's rate limiter allows no sample.
+    """Samples items; blocks while the table's rate limiter allows no sample, for `timeout_ms`.
 
-    Args:
-      table: The table to sample from.
-      spec: Spec of a frame.
-      sequence_length: The length of the items; `None`: any.
-      batch_size: Number of items, `B`; `None`: one, without a batch dimension.
-      num_steps: Number of consecutive steps to take of each item, from a random start; `None`: all.
-      timeout_ms: How long the rate limiter may delay a sample, in milliseconds; `None`: no limit;
-        0: do not wait.
+    Items have `sequence_length` or any, of which `num_steps` consecutive steps are taken from a
+    random start. Without `batch_size`, there is one, without a batch dimension.
 
     Returns:
       A pair: data `[B, T, ...]`, and an info whose leaves are `[B, T]`.
@@ -158,11 +152,7 @@ def sampled_in_graph(
 
 
 def unstacked(pair: Any, axis: int) -> Any:
-    """Splits a pair `(data, info)` of a known length into its time steps.
-
-    Args:
-      pair: Leaves `[B, T, ...]` or `[T, ...]`.
-      axis: The time dimension.
+    """Splits a pair `(data, info)` of a known length into its time steps, along `axis`.
 
     Returns:
       A tuple of `T` nests of data; and an info whose leaves are tuples of `T` tensors.

@@ -28,13 +28,7 @@ class RemoteTable:
     client: reverb.Client
 
     def __init__(self, server_address: str, name: str, connect_timeout_s: float) -> None:
-        """Makes an object; does not connect yet.
-
-        Args:
-          server_address: Address of the server.
-          name: Name of the table.
-          connect_timeout_s: How long to wait for the server, in seconds.
-        """
+        """Makes an object; does not connect yet, for which it waits `connect_timeout_s` seconds."""
         self.name = name
         self.client = reverb.Client(server_address, connect_timeout_s=connect_timeout_s)
         self._connect_timeout_s = connect_timeout_s

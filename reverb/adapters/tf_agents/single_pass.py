@@ -33,12 +33,7 @@ def is_deterministic(info: Any) -> bool:
 
 
 def in_sampler_order(samples: Iterator[Any], sampler_options: Any) -> Iterator[Any]:
-    """Sorts the items of a scan into the order of a table's sampler.
-
-    Args:
-      samples: `ReplaySample`s in the order of insertion.
-      sampler_options: The field of the table's `TableInfo`; must be deterministic.
-    """
+    """Sorts `ReplaySample`s from their order of insertion into that of a deterministic sampler."""
     kind = sampler_options.WhichOneof("distribution")
     if kind == "fifo":
         return samples
@@ -56,11 +51,8 @@ def scan_source(
 ) -> ItemSource:
     """Makes a source of the items of a scan; every iterator of its datasets starts a scan.
 
-    Args:
-      scan: Starts a scan: returns an iterator of `ReplaySample`s in the desired order.
-      spec: Spec of a frame.
-      table: Name of the table, for error texts.
-      sequence_length: The length of the items; `None`: any.
+    `scan` returns an iterator of `ReplaySample`s in the desired order; `None` as a length means
+    any.
     """
 
     def source(batch_size: int | None, drop_remainder: bool) -> Any:
@@ -101,16 +93,7 @@ def scan_source(
 def all_items(
     samples: Iterator[Any], spec: DataSpec, table: str, sequence_length: int | None
 ) -> Any:
-    """Stacks the data of all items of a scan.
-
-    Args:
-      samples: `ReplaySample`s.
-      spec: Spec of a frame.
-      table: Name of the table, for error texts.
-      sequence_length: The length of the items; `None`: any.
-
-    Returns:
-      Nest of arrays `[N, T, ...]`.
+    """Stacks the data of all items of a scan, `[N, T, ...]`; `None` as a length means any.
 
     Raises:
       InvalidArgumentError: If the items differ in length.

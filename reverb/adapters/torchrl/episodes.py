@@ -25,15 +25,7 @@ def writer_of_steps(
     priorities: Priorities,
     priority: Any,
 ) -> SequenceWriter | None:
-    """Returns the writer of a buffer that takes steps; `None` if each row is an item.
-
-    Args:
-      settings: Arguments of the buffer.
-      access: See `EpisodeWriter`, as the others.
-      keys: Finds the ends of episodes.
-      priorities: Reduces the priorities of steps to one for an item.
-      priority: Priority of items whose steps have none.
-    """
+    """Returns the writer of a buffer that takes steps; `None` if each row is an item."""
     if settings["window"] is not None:
         return EpisodeWriter(access, keys, priorities, priority)
     length = settings["sequence_length"]
@@ -41,13 +33,10 @@ def writer_of_steps(
 
 
 class EpisodeWriter(SequenceWriter):
-    """Makes an item of every episode, when it has ended.
+    """Makes an item of every episode, when it has ended, which the `keys` tell.
 
-    Args:
-      access: The table.
-      keys: Finds the ends of episodes.
-      priorities: Reduces the priorities of steps to one for an item.
-      priority: Priority of items whose steps have none.
+    `priorities` reduces those of steps to one for an item; items whose steps have none get
+    `priority`.
     """
 
     def __init__(

@@ -134,13 +134,10 @@ class Fields:
         return Fields(self.paths, self._dtypes, self._shapes, self.batch_dims)
 
     def have_time(self, num_dims: list[int]) -> list[bool]:
-        """Whether each column is a sequence, whose first dimension is the time.
+        """Whether each column of so many dimensions is a sequence, whose first one is the time.
 
         If only a signature is known, a column is a sequence if it has one dimension more than in
         the signature, or if its length is unknown there.
-
-        Args:
-          num_dims: Number of dimensions of an item's columns, `[T, ...]` or `[...]`.
         """
         if self.signature_shapes is None:
             return [dims > len(own) for dims, own in zip(num_dims, self._shapes, strict=True)]
@@ -203,13 +200,7 @@ class Fields:
                 )
 
     def to_tensordict(self, columns: list[Any], batch_size: Any, device: Any) -> Any:
-        """Makes a TensorDict of the columns, on the CPU without a copy.
-
-        Args:
-          columns: Arrays `[N, ...]`, one for each field.
-          batch_size: `[N, ...]`.
-          device: Device of the tensors.
-        """
+        """Makes a TensorDict of columns `[N, ...]` of the fields, on the CPU without a copy."""
         tensors = [
             _tensor(column, dtype) for column, dtype in zip(columns, self._dtypes, strict=True)
         ]

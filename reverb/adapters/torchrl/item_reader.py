@@ -37,13 +37,9 @@ class ItemReader:
         self._device = device
 
     def of_batch(self, batch: Any, beta: float | None) -> tuple[Any, dict[Any, Any]]:
-        """The data of a batch and fields to add later.
+        """The data of a batch and fields to add later; `beta` is that of importance weights.
 
         The data is `[B, ...]`, `[B * T]` of sequences, or `[B, T]` of windows.
-
-        Args:
-          batch: The sampled batch.
-          beta: Exponent of the importance weights, or `None`.
 
         Raises:
           InvalidArgumentError: If the items have other columns than the fields, or if their lengths

@@ -14,13 +14,7 @@ __all__ = ["ItemWriter"]
 
 
 class ItemWriter:
-    """Makes an item of each row.
-
-    Args:
-      access: The table.
-      priorities: Reduces several priorities of an item to one.
-      priority: Priority of items without one.
-    """
+    """Makes an item of each row; one without priorities gets `priority`."""
 
     def __init__(self, access: TableAccess, priorities: Priorities, priority: Any) -> None:
         self._access = access
@@ -28,11 +22,7 @@ class ItemWriter:
         self._priority = priority
 
     def write(self, rows: Any, values: Any = None) -> Any:
-        """Inserts rows `[B, ...]`, and waits for the server.
-
-        Args:
-          rows: TensorDict.
-          values: Priorities of the rows, `[B, ...]`; `None`: they have none.
+        """Inserts rows `[B, ...]` with their priorities, if there are any; waits for the server.
 
         Returns:
           Indices of the items, int64 `[B]`; `None` in a group of servers.

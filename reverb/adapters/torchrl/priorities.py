@@ -12,12 +12,9 @@ __all__ = ["Priorities"]
 
 
 class Priorities:
-    """Makes one priority for each item.
+    """Makes one priority for each item, and adds `eps` to it.
 
-    Args:
-      reduction: Reduction of several values of an item to one.
-      eps: Number that is added to every priority.
-      sequence_length: Number of steps of an item whose index is given for each step, or `None`.
+    With `sequence_length`, the index of an item is given for each of its steps.
     """
 
     def __init__(self, reduction: str, eps: float, sequence_length: int | None) -> None:

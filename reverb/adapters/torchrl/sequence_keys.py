@@ -22,15 +22,10 @@ Path = tuple[str, ...]
 class SequenceKeys:
     """Keys with the meaning and the defaults of TorchRL's `SliceSampler`.
 
-    If the data has both, the trajectory key decides, and the flags of ends are ignored. A given key
-    that the data lacks is replaced by one that it has.
-
-    Args:
-      end_key: A flag that ends an episode.
-      end_keys: Several such flags, of which the data may lack some.
-      traj_key: A field whose change begins another episode.
-      truncated_key: Key of a flag of samples at the last step of a sequence, or `None`.
-      init_key: Key of a flag of samples at the first step, if the data has the field; or `None`.
+    A flag of `end_keys`, of which the data may lack some, ends an episode, and so does a change of
+    `traj_key`. If the data has both, the trajectory key decides, and the flags of ends are ignored.
+    A given key that the data lacks is replaced by one that it has. Samples have flags at the last
+    step of a sequence, `truncated_key`, and at the first, `init_key`, if the data has that field.
 
     Raises:
       InvalidArgumentError: If both `end_key` and `end_keys` are given, or if a value is no key.
@@ -106,13 +101,7 @@ class SequenceKeys:
         return ends
 
     def marks(self, data: Any, begins: Any, ends: Any) -> dict[Any, Any]:
-        """Fields that are added to samples of sequences.
-
-        Args:
-          data: The sampled data, `[...]`.
-          begins: Whether a step is the first one of its sequence, bool `[...]`.
-          ends: Whether a step is the last one of its sequence, bool `[...]`.
-        """
+        """Fields that are added to samples of sequences; `begins` and `ends` are bool `[...]`."""
         marks = {}
         if self._truncated is not None:
             path = self._truncated

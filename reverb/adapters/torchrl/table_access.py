@@ -102,12 +102,7 @@ class TableAccess:
     """
 
     def __init__(self, server: Any, table: str, settings: dict[str, Any]) -> None:
-        """Starts a server, or asks a running one.
-
-        Args:
-          server: Address or client; `None`: a server in this process.
-          table: Name of the table.
-          settings: Arguments of `tables`, for a server in this process.
+        """Asks a running server, or starts one in this process with the `tables` of the settings.
 
         Raises:
           InvalidArgumentError: If there is no such table.
@@ -252,11 +247,7 @@ class TableAccess:
         return keys[self.table] if keys else None
 
     def expect_items(self, item_bytes: float) -> None:
-        """Chooses the compression of the buffer's own table before its first item.
-
-        Args:
-          item_bytes: Bytes that one more item takes without compression.
-        """
+        """Chooses the compression of the own table before its first item of `item_bytes`."""
         if self.own is not None:
             self.own.choose_compression(self.max_size * item_bytes)
             self._client = self.own.client

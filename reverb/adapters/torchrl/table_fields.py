@@ -21,9 +21,6 @@ class TableFields:
 
     The first writer inserts the fields into a separate table. Without that table, or before, the
     names are those of the signature.
-
-    Args:
-      access: The `TableAccess`.
     """
 
     def __init__(self, access: Any) -> None:
@@ -43,10 +40,6 @@ class TableFields:
 
     def in_order(self, fields: Fields, columns: list[Any]) -> list[Any]:
         """Compares fields of new items with those of the table, or publishes the first ones.
-
-        Args:
-          fields: Fields of the new items.
-          columns: One column for each field.
 
         Returns:
           The columns in the order of the table.
