@@ -22,6 +22,9 @@ class Directory:
     Every slot always has exactly one owner. Every change increases the epoch. The index of a shard
     is never used again for another one.
 
+    A method of a shard that the group does not have raises `InvalidArgumentError`, and the leave of
+    a shard without which no other would be left `FailedPreconditionError`.
+
     Example:
       >>> directory = Directory("replay")
       >>> directory.lay_out([0, 1])
@@ -55,11 +58,7 @@ class Directory:
         return sorted(self._shards)
 
     def shard(self, index: int) -> Any:
-        """Returns a copy of the `Shard` message of a shard.
-
-        Raises:
-          InvalidArgumentError: If the group has no such shard.
-        """
+        """Returns a copy of the `Shard` message of a shard."""
         copy = protos.Shard()
         copy.CopyFrom(self._known(index))
         return copy
@@ -89,11 +88,7 @@ class Directory:
         self.epoch += 1
 
     def register(self, index: int, address: str, *, server_id: int, unix_path: str = "") -> bool:
-        """Stores the present address of a shard; returns whether that changed the map.
-
-        Raises:
-          InvalidArgumentError: If the group has no such shard.
-        """
+        """Stores the present address of a shard; returns whether that changed the map."""
         shard = self._known(index)
         before = (shard.address, shard.unix_path, shard.server_id)
         if before == (address, unix_path, server_id):
@@ -161,12 +156,7 @@ class Directory:
         return index
 
     def begin_drain(self, index: int) -> None:
-        """Marks a shard that is about to leave, so that no new insert streams begin at it.
-
-        Raises:
-          InvalidArgumentError: If the group has no such shard.
-          FailedPreconditionError: If no other shard would be left.
-        """
+        """Marks a shard that is about to leave, so that no new insert streams begin at it."""
         shard = self._known(index)
         self._check_leaves_others(index)
         if not shard.is_draining:
@@ -174,23 +164,14 @@ class Directory:
             self.epoch += 1
 
     def end_drain(self, index: int) -> None:
-        """Removes the mark of `begin_drain`: the shard stays.
-
-        Raises:
-          InvalidArgumentError: If the group has no such shard.
-        """
+        """Removes the mark of `begin_drain`: the shard stays."""
         shard = self._known(index)
         if shard.is_draining:
             shard.is_draining = False
             self.epoch += 1
 
     def heirs(self, index: int) -> dict[int, list[int]]:
-        """Returns the slots of a shard that each of the others gets when it is removed.
-
-        Raises:
-          InvalidArgumentError: If the group has no such shard.
-          FailedPreconditionError: If no other shard would be left.
-        """
+        """Returns the slots of a shard that each of the others gets when it is removed."""
         self._known(index)
         others = self._check_leaves_others(index)
         counts = {it: self._owners.count(it) for it in others}
@@ -209,12 +190,7 @@ class Directory:
         return heirs
 
     def slots_without(self, index: int) -> dict[int, list[int]]:
-        """Returns the slots that each of the others will own after a shard was removed.
-
-        Raises:
-          InvalidArgumentError: If the group has no such shard.
-          FailedPreconditionError: If no other shard would be left.
-        """
+        """Returns the slots that each of the others will own after a shard was removed."""
         slots = self.heirs(index)
         for slot, owner in enumerate(self._owners):
             if owner != index:
@@ -222,12 +198,7 @@ class Directory:
         return {owner: sorted(it) for owner, it in slots.items()}
 
     def remove(self, index: int) -> None:
-        """Removes a shard from the map; the others get its slots, as in `heirs`.
-
-        Raises:
-          InvalidArgumentError: If the group has no such shard.
-          FailedPreconditionError: If no other shard would be left.
-        """
+        """Removes a shard from the map; the others get its slots, as in `heirs`."""
         for heir, slots in self.heirs(index).items():
             for slot in slots:
                 self._owners[slot] = heir

@@ -17,6 +17,7 @@ from reverb.adapters.ray.group_settings import GroupSettings
 from reverb.adapters.ray.group_status import GroupStatus
 from reverb.adapters.ray.names import (
     NAMESPACE,
+    ask_directory,
     check_group_name,
     check_initialized,
     directory_name,
@@ -25,11 +26,7 @@ from reverb.adapters.ray.names import (
     shard_indices,
     shard_name,
 )
-from reverb.adapters.ray.placement import (
-    check_placement,
-    default_num_shards,
-    nodes_of,
-)
+from reverb.adapters.ray.placement import check_placement, default_num_shards, nodes_of
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 from reverb.shown_text import shown
 
@@ -109,8 +106,7 @@ class Group:
           DeadlineExceededError: If they do not start in time; they are removed again.
         """
         count = operator.index(count)
-        if count < 1:
-            raise InvalidArgumentError(f"count must be at least 1, got {count}")
+        _check_at_least_one("count", count)
         limit_s = _seconds(timeout_ms)
         return self._ask("add_shards", count, limit_s, timeout_s=None, retry=False)
 
@@ -165,12 +161,10 @@ class Group:
     def _ask(
         self, method: str, *arguments: Any, timeout_s: float | None, retry: bool = True
     ) -> Any:
-        what = f"the directory of group '{self.name}'"
         deadline = time.monotonic() + _RESTART_S
         while True:
-            call = getattr(find_directory(self.name), method).remote(*arguments)
             try:
-                return result_of(call, timeout_s, what)
+                return ask_directory(self.name, method, *arguments, timeout_s=timeout_s)
             except UnavailableError:
                 if not retry or time.monotonic() > deadline:
                     raise

@@ -9,7 +9,7 @@ from typing import Any
 
 import reverb
 from reverb.adapters.ray.group_settings import GroupSettings, ShardSettings
-from reverb.adapters.ray.names import find_directory, result_of
+from reverb.adapters.ray.names import ask_directory
 from reverb.adapters.ray.shard_life import ShardLife
 from reverb.errors import ReverbError
 
@@ -64,19 +64,17 @@ class LocalShard:
         self._thread.join()
         # If the group does not answer now, it removes the silent shard later.
         with contextlib.suppress(ReverbError):
-            call = find_directory(name).leave.remote(self.index)
-            result_of(call, _LEAVE_TIMEOUT_S, f"the directory of group '{name}'")
+            ask_directory(name, "leave", self.index, timeout_s=_LEAVE_TIMEOUT_S)
         self._life.stop()
 
     def _give_items(self, name: str) -> None:
-        directory, what = find_directory(name), f"the directory of group '{name}'"
-        heirs = result_of(directory.begin_drain.remote(self.index), _TIMEOUT_S, what)
+        heirs = ask_directory(name, "begin_drain", self.index, timeout_s=_TIMEOUT_S)
         try:
             for last in (False, True):
                 self._life.give_items(heirs, last=last)
         except BaseException:
             self._life.take_inserts_again()
-            result_of(directory.cancel_drain.remote(self.index), _TIMEOUT_S, what)
+            ask_directory(name, "cancel_drain", self.index, timeout_s=_TIMEOUT_S)
             raise
 
     def __enter__(self) -> "LocalShard":
@@ -105,9 +103,7 @@ def serve_here(name: str, make_tables: Callable[[], Sequence[reverb.Table]]) -> 
       InvalidArgumentError: If the tables are not those of the group; the text names table and
         field.
     """
-    directory = find_directory(name)
-    what = f"the directory of group '{name}'"
-    index, num_shards, group = result_of(directory.reserve.remote(), _TIMEOUT_S, what)
+    index, num_shards, group = ask_directory(name, "reserve", timeout_s=_TIMEOUT_S)
     life = ShardLife(
         ShardSettings(
             group=_with_tables(group, make_tables),
@@ -120,7 +116,7 @@ def serve_here(name: str, make_tables: Callable[[], Sequence[reverb.Table]]) -> 
     )
     life.start()
     try:
-        life.set_map(result_of(directory.admit.remote(life.facts()), _TIMEOUT_S, what))
+        life.set_map(ask_directory(name, "admit", life.facts(), timeout_s=_TIMEOUT_S))
     except BaseException:
         life.stop()
         raise

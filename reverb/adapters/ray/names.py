@@ -93,6 +93,12 @@ def find_directory(group: str) -> Any:
         ) from None
 
 
+def ask_directory(group: str, method: str, *arguments: Any, timeout_s: float | None) -> Any:
+    """Calls a method of a group's directory actor; raises as `find_directory` and `result_of`."""
+    call = getattr(find_directory(group), method).remote(*arguments)
+    return result_of(call, timeout_s, f"the directory of group '{group}'")
+
+
 def result_of(reference: Any, timeout_s: float | None, what: str) -> Any:
     """Waits for the result of an actor's method; raises its errors unchanged.
 

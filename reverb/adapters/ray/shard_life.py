@@ -13,7 +13,7 @@ import reverb
 from reverb import cluster
 from reverb.adapters.ray.engine import ray
 from reverb.adapters.ray.group_settings import ShardSettings
-from reverb.adapters.ray.names import find_directory, result_of
+from reverb.adapters.ray.names import ask_directory
 from reverb.adapters.ray.shard_facts import BEAT_S, Answer, ShardFacts
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import parse_map, slots_as_values
@@ -371,8 +371,7 @@ class ShardLife:
 
     def _ask(self, method: str, *arguments: Any) -> Any:
         name = self.settings.group.name
-        call = getattr(find_directory(name), method).remote(*arguments)
-        return result_of(call, _CALL_TIMEOUT_S, f"the directory of group '{name}'")
+        return ask_directory(name, method, *arguments, timeout_s=_CALL_TIMEOUT_S)
 
     def _sees_directory(self) -> bool:
         group = self.settings.group
