@@ -29,14 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from reverb._checks.plain_files import append_to_file, open_file, read_file
-from reverb.cluster.group_manifest import (
-    DONE,
-    MANIFEST,
-    GroupCheckpoint,
-    Part,
-    read,
-    to_text,
-)
+from reverb.cluster.group_manifest import DONE, MANIFEST, GroupCheckpoint, Part, read, to_text
 from reverb.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 
 __all__ = [

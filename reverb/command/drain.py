@@ -7,12 +7,7 @@ import math
 from reverb.client import Client
 from reverb.command import text
 from reverb.command.addresses import one_server, shard_of
-from reverb.command.server_arguments import (
-    DEFAULT_TIMEOUT_S,
-    Commands,
-    add_address,
-    credentials_of,
-)
+from reverb.command.server_arguments import DEFAULT_TIMEOUT_S, Commands, add_address, credentials_of
 
 # Exit code, besides 0, and 1 for errors.
 STILL_OPEN = 3

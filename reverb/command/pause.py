@@ -4,13 +4,7 @@
 import argparse
 
 from reverb.command import text
-from reverb.command.server_arguments import (
-    Commands,
-    add_address,
-    add_table,
-    add_timeout,
-    client_of,
-)
+from reverb.command.server_arguments import Commands, add_address, add_table, add_timeout, client_of
 
 
 def add_parsers(commands: Commands) -> None:

@@ -9,12 +9,7 @@ from typing import Any
 
 from reverb.command import text
 from reverb.command.addresses import servers_of
-from reverb.command.server_arguments import (
-    Commands,
-    add_address,
-    add_timeout,
-    credentials_of,
-)
+from reverb.command.server_arguments import Commands, add_address, add_timeout, credentials_of
 from reverb.command.several import ask_each
 from reverb.command.status_source import StatusSource, worst_first
 from reverb.command.top import server_facts

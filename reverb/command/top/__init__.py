@@ -13,12 +13,7 @@ from collections.abc import Sequence
 
 from reverb.command import text
 from reverb.command.addresses import servers_of
-from reverb.command.server_arguments import (
-    Commands,
-    add_address,
-    add_timeout,
-    credentials_of,
-)
+from reverb.command.server_arguments import Commands, add_address, add_timeout, credentials_of
 from reverb.command.several import ask_each
 from reverb.command.status_source import StatusSource
 from reverb.command.top import snapshot
