@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes episodes as a dataset, by the name of its format."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from reverb import errors
@@ -66,4 +66,13 @@ def save(
         if name not in known_options:
             raise TypeError(f"the format {prefix} has no option {name!r}, only {known_options}")
     whole = (it for it in map(checked, episodes) if it is not None)
-    return format_module(module).save(whole, rest, progress=progress, **options)
+    if progress is not None:
+        whole = _reported(whole, progress)
+    return format_module(module).save(whole, rest, **options)
+
+
+def _reported(episodes: Iterable[Episode], progress: Callable[[int], Any]) -> Iterator[Episode]:
+    """The episodes; reports each when the format asks for the next one, and so has written it."""
+    for count, episode in enumerate(episodes, start=1):
+        yield episode
+        progress(count)

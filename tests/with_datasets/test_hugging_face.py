@@ -27,6 +27,12 @@ def test_a_round_trip_loses_nothing(tmp_path):
     made_episodes.assert_equal(datasets.episodes(f"parquet:{tmp_path / 'out'}"), episodes)
 
 
+def test_a_save_reports_every_episode(tmp_path):
+    told = []
+    datasets.save(made_episodes.full()[:3], f"hf:{tmp_path / 'out'}", progress=told.append)
+    assert told == [1, 2, 3]
+
+
 def test_every_dtype_comes_back(tmp_path):
     episodes = [made_episodes.every_dtype(5 + number, number) for number in range(2)]
     datasets.save(episodes, f"hf:{tmp_path / 'out'}")

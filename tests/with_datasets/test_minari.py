@@ -45,6 +45,12 @@ def test_a_round_trip_loses_nothing(data_format):
     assert {it.source for it in found} == {"minari:mine/a-v0"}
 
 
+def test_a_save_reports_every_episode():
+    told = []
+    datasets.save(full()[:3], "minari:mine/a-v0", progress=told.append)
+    assert told == [1, 2, 3]
+
+
 @pytest.mark.parametrize("data_format", DATA_FORMATS)
 def test_every_dtype_comes_back(data_format):
     episodes = [made_episodes.every_dtype(5 + number, number) for number in range(2)]

@@ -2,7 +2,7 @@
 """Format hf: datasets of Hugging Face, an episode a row; its library reads a step a row, too."""
 
 import pathlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from reverb import errors
@@ -111,21 +111,10 @@ def _loaded(library_: Any, where: str, path: pathlib.Path, split: str | None) ->
     return found[chosen], chosen
 
 
-def save(
-    episodes: Iterable[Episode],
-    path: str | pathlib.Path,
-    *,
-    progress: Callable[[int], Any] | None = None,
-) -> int:
+def save(episodes: Iterable[Episode], path: str | pathlib.Path) -> int:
     """Writes a dataset of Hugging Face: Parquet files that `load_dataset(path)` reads.
 
-    Args:
-      episodes: The episodes.
-      path: A directory that is not there yet.
-      progress: Called with the number of episodes so far.
-
-    Returns:
-      The number of episodes.
+    The directory is not there yet. Returns the number of episodes.
 
     Raises:
       InvalidArgumentError: If the path exists, if there are no episodes, or if a field has a dtype
@@ -144,8 +133,6 @@ def save(
             for episode in episodes:
                 rows.add(episode)
                 count += 1
-                if progress is not None:
-                    progress(count)
         if not count:
             raise errors.InvalidArgumentError(f"hf:{path}: there are no episodes to write")
     return count

@@ -4,7 +4,7 @@
 import io
 import json
 import pathlib
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -32,20 +32,11 @@ def save(
     fps: int,
     task: str = _TASK,
     robot_type: str | None = None,
-    progress: Callable[[int], Any] | None = None,
 ) -> int:
     """Writes a dataset of LeRobot: a frame for each step, and the last observations beside them.
 
-    Args:
-      episodes: The episodes. An image `[height, width, 3]` uint8 becomes a PNG.
-      path: A directory that is not there yet.
-      fps: Frames per second.
-      task: The task of all episodes.
-      robot_type: The robot, for LeRobot.
-      progress: Called with the number of episodes so far.
-
-    Returns:
-      The number of episodes.
+    The directory is not there yet. An image `[height, width, 3]` uint8 becomes a PNG. Returns the
+    number of episodes.
 
     Raises:
       InvalidArgumentError: If the path exists, if there are no episodes, or if a field has a dtype
@@ -60,8 +51,6 @@ def save(
         with writer:
             for episode in episodes:
                 writer.add(episode, task)
-                if progress is not None:
-                    progress(writer.num_episodes)
         if not writer.num_episodes:
             raise errors.InvalidArgumentError(f"lerobot:{path}: there are no episodes to write")
         writer.describe(task, robot_type)

@@ -5,7 +5,7 @@ import itertools
 import pathlib
 import shutil
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -100,21 +100,12 @@ def save(
     *,
     env: str | None = None,
     data_format: str | None = None,
-    progress: Callable[[int], Any] | None = None,
     **facts: Any,
 ) -> int:
     """Writes a dataset of Minari, losslessly: images are not encoded as JPEG.
 
-    Args:
-      episodes: The episodes. Infos without a row for the reset get one of zeros.
-      dataset_id: Id of the new dataset.
-      env: Id of the environment, which has the spaces; `None`: spaces without bounds.
-      data_format: "hdf5", "arrow" or "parquet"; `None`: that of Minari.
-      progress: Called with the number of episodes so far.
-      **facts: Further arguments of `minari.create_dataset_from_buffers`.
-
-    Returns:
-      The number of episodes.
+    Infos without a row for the reset get one of zeros. `facts` are further arguments of
+    `minari.create_dataset_from_buffers`. Returns the number of episodes.
 
     Raises:
       InvalidArgumentError: If the dataset exists, the id is not one of Minari, there are no
@@ -140,8 +131,6 @@ def save(
             _check_like(first, episode)
             yield _buffer(minari, episode, nested=data_format in (None, "hdf5"))
             count += 1
-            if progress is not None:
-                progress(count)
 
     spaces: dict[str, Any] = {} if env is None else {"env": env}
     if env is None:

@@ -11,7 +11,7 @@ import io
 import itertools
 import pathlib
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -184,23 +184,11 @@ class RldsSource:
         )
 
 
-def save(
-    episodes: Iterable[Episode],
-    path: str | pathlib.Path,
-    *,
-    discount: float = 0.99,
-    progress: Callable[[int], Any] | None = None,
-) -> int:
+def save(episodes: Iterable[Episode], path: str | pathlib.Path, *, discount: float = 0.99) -> int:
     """Writes a dataset of RLDS, which `tfds.builder_from_directory(path)` reads.
 
-    Args:
-      episodes: The episodes. Infos without a row for the reset get one of zeros.
-      path: A directory that is not there yet.
-      discount: The discount of all steps but terminal ones.
-      progress: Called with the number of episodes so far.
-
-    Returns:
-      The number of episodes.
+    The directory is not there yet. Infos without a row for the reset get one of zeros, and all
+    steps but terminal ones the discount. Returns the number of episodes.
 
     Raises:
       InvalidArgumentError: If the path exists, if there are no episodes, or if TensorFlow Datasets
@@ -219,8 +207,6 @@ def save(
         for episode in itertools.chain([first], given):
             yield count, {"steps": _steps(episode, discount)}
             count += 1
-            if progress is not None:
-                progress(count)
 
     name = re.sub(r"\W", "_", pathlib.Path(path).name.lower()) or "episodes"
     steps = _steps(first, discount)
