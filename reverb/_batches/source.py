@@ -63,25 +63,19 @@ class TableSource:
         options: Mapping[str, Any] | None = None,
         out: Callable[[], list[Any] | None] | None = None,
     ) -> None:
-        """Makes a source; does not connect yet.
+        """Makes a source of batches, or with `None` of single items; does not connect yet.
 
-        Args:
-          client: Client of the server.
-          table: Name of the table.
-          batch_size: Number of items in an element, `B`; `None`: an element is one item.
-          postprocess: Called with every item, before items are stacked.
-          end_after_ms: The source ends if the rate limiter delays a sample for this long; `None`:
-            never.
-          epochs: The source ends after so many epochs; `None`: never.
-          drop_last: Whether the last batch of an epoch is dropped if it is shorter.
-          container_types: Classes for the named tuples with the same name and fields in the table's
-            signature.
-          partial: Whether a batch may be short: at the end, or if the rate limiter allows no more
-            for 0.2 s. `False`: the items of an incomplete last batch stay in the table, with a
-            warning; if the table cannot hold a whole batch, they were sampled in parts, and are the
-            `samples` of a `DeadlineExceededError`.
-          options: Other arguments of `Client.sample_batch`.
-          out: Returns the columns to decode the next batch into, or `None` for new memory.
+        `postprocess` is called with every item, before items are stacked. The source ends if the
+        rate limiter delays a sample for `end_after_ms`, or after so many `epochs`; `None`: never.
+        `drop_last` drops the last batch of an epoch if it is shorter. `container_types` are classes
+        for the named tuples with the same name and fields in the table's signature. `options` are
+        other arguments of `Client.sample_batch`. `out` returns the columns to decode the next batch
+        into, or `None` for new memory.
+
+        With `partial` a batch may be short: at the end, or if the rate limiter allows no more for
+        0.2 s. Otherwise the items of an incomplete last batch stay in the table, with a warning; if
+        the table cannot hold a whole batch, they were sampled in parts, and are the `samples` of a
+        `DeadlineExceededError`.
         """
         self._client = client
         self._table = table

@@ -41,22 +41,13 @@ def run_until_signalled(
     security: Callable[[], str] = lambda: "without TLS",
     http_scheme: str = "http",
 ) -> int:
-    """Runs a server until a signal stops it. Must be called in the main thread.
+    """Runs a server until a signal stops it; returns the exit code. Call it in the main thread.
 
-    Args:
-      start: Starts the server. A signal during the start ends the process, except a SIGHUP that
-        means `reload`: that is done after the start.
-      table_names: Printed when the server is ready.
-      host: Printed when the server is ready; `None`: all addresses.
-      http_host: Printed if the server has an HTTP port.
-      drain_timeout_s: How long the stop waits for unconfirmed inserts, in seconds.
-      reload: Called in another thread after a SIGHUP; returns a line about its outcome. `None`:
-        SIGHUP stops the server.
-      security: Returns a text about the server's protection, which is printed when it is ready.
-      http_scheme: `https` if the HTTP port speaks TLS.
-
-    Returns:
-      The exit code of the process.
+    `start` starts the server. A signal during the start ends the process, except a SIGHUP that
+    means `reload`: that is done after the start, in another thread, and returns a line about its
+    outcome. Without `reload`, SIGHUP stops the server. When the server is ready, the names of its
+    tables, its hosts (`None`: all addresses) and the text of `security` about its protection are
+    printed. The stop waits `drain_timeout_s` seconds for unconfirmed inserts.
     """
     manager = ServiceManager()
     try:
