@@ -36,9 +36,50 @@ impl Booking {
         self.owner.load(Relaxed) != 0
     }
 
+    /// Changes the owner, unless another thread did; returns false then.
+    fn change_owner(&self, from: u16, to: u16, chunk: &Chunk) -> bool {
+        if chunk.is_referred_to_once() {
+            // Nobody else can find the chunk, or change its owner.
+            let is_unchanged = self.owner.load(Relaxed) == from;
+            if is_unchanged {
+                self.owner.store(to, Release);
+            }
+            return is_unchanged;
+        }
+        self.owner.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
+    }
+
     /// Discharges a chunk that is freed.
     pub(crate) fn discharge(&self, bytes: u64) {
-        let owner = self.owner.load(Acquire);
+        discharge(self.owner.load(Acquire), bytes);
+    }
+}
+
+/// Frees trajectories. Their server's account is told of all chunks that this frees at once.
+pub fn free_all(trajectories: Vec<Trajectory>) {
+    let (mut server, mut bytes) = (0, 0);
+    for chunk in trajectories.iter().filter_map(Trajectory::only_chunk) {
+        if !chunk.is_referred_to_once() {
+            continue;
+        }
+        // Nobody else can find the chunk, or change its owner.
+        let booking = chunk.booking();
+        let owner = booking.owner.load(Relaxed);
+        if owner != 0 {
+            if owner != server {
+                discharge(server, bytes);
+                (server, bytes) = (owner, 0);
+            }
+            bytes += chunk.bytes();
+            booking.owner.store(0, Relaxed);
+        }
+    }
+    discharge(server, bytes);
+    drop(trajectories);
+}
+
+fn discharge(owner: u16, bytes: u64) {
+    if bytes > 0 {
         server_of(owner).bytes.fetch_sub(bytes as i64, Release);
     }
 }
@@ -251,8 +292,7 @@ impl TableAccount {
             booking.references.store(references + 1, Relaxed);
             return false;
         }
-        let is_home = !is_table(owner)
-            && booking.owner.compare_exchange(owner, self.id.0, AcqRel, Relaxed).is_ok();
+        let is_home = !is_table(owner) && booking.change_owner(owner, self.id.0, chunk);
         if !is_home {
             let guest = Guest { references: 1, bytes: chunk.bytes() };
             self.guests.insert(chunk.identity(), guest);

@@ -3,6 +3,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::sync::atomic::{Ordering, fence};
 
 use bytes::Bytes;
 use reverb_memory::prefetch_from;
@@ -361,8 +362,18 @@ impl Chunk {
     }
 
     /// Number of references to this chunk, for tests and memory reports.
+    #[inline]
     pub fn reference_count(&self) -> usize {
         ThinArc::strong_count(&self.0)
+    }
+
+    /// True if there is no other reference to this chunk. What others did to it before they let go
+    /// of it is visible then.
+    #[inline]
+    pub(crate) fn is_referred_to_once(&self) -> bool {
+        let is_alone = self.reference_count() == 1;
+        fence(Ordering::Acquire);
+        is_alone
     }
 
     #[inline]

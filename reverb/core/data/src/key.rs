@@ -45,6 +45,7 @@ impl KeyGenerator {
     }
 
     /// The next key.
+    #[inline]
     pub fn next_key(&mut self) -> u64 {
         self.0.random_range(0..u64::MAX)
     }

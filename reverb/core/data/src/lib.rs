@@ -44,7 +44,7 @@ pub mod tensor;
 mod token_text;
 pub mod trajectory;
 
-pub use account::{ServerAccount, TableAccount};
+pub use account::{ServerAccount, TableAccount, free_all};
 pub use chunk::{Chunk, ChunkBuilder, SequenceRange};
 pub use chunk_maker::ChunkMaker;
 pub use dtype::DType;

@@ -8,11 +8,13 @@
 pub const MAX_PRIORITY: f64 = f64::from_bits(0x7ffe_5a40_0000_0000);
 
 /// Returns true if a priority is [`MAX_PRIORITY`].
+#[inline]
 pub fn is_max_priority(priority: f64) -> bool {
     priority.to_bits() == MAX_PRIORITY.to_bits()
 }
 
 /// Returns true if a number can be the priority of a new item of some table.
+#[inline]
 pub fn is_priority(priority: f64) -> bool {
     !priority.is_nan() || is_max_priority(priority)
 }
@@ -28,6 +30,7 @@ pub struct ItemPriority {
 
 impl ItemPriority {
     /// Returns true if neither is NaN.
+    #[inline]
     pub fn is_valid(&self) -> bool {
         is_priority(self.value) && !self.removal.is_some_and(f64::is_nan)
     }

@@ -150,12 +150,6 @@ impl StoredTrajectory {
         &self.0.header.header
     }
 
-    /// The first chunk.
-    #[inline]
-    pub fn first_chunk(&self) -> Option<&Chunk> {
-        self.header().chunks().first()
-    }
-
     /// Starts to bring the numbers of this trajectory into the cache of the processor; does not
     /// wait for them.
     #[inline]
@@ -288,6 +282,15 @@ impl Trajectory {
         match &self.0 {
             TrajectoryContent::OfOneChunk(chunk, _) => std::slice::from_ref(chunk),
             TrajectoryContent::Stored(stored) => stored.header().chunks(),
+        }
+    }
+
+    /// Its chunk, if it has only one and no memory of its own.
+    #[inline]
+    pub(crate) fn only_chunk(&self) -> Option<&Chunk> {
+        match &self.0 {
+            TrajectoryContent::OfOneChunk(chunk, _) => Some(chunk),
+            TrajectoryContent::Stored(_) => None,
         }
     }
 

@@ -10,6 +10,8 @@ use parking_lot::Mutex;
 use reverb_data::{Error, NewItem, Result, ServerAccount, TableConfig, TableInfo, Trajectory};
 use tokio::sync::Notify;
 
+#[cfg(test)]
+mod bulk_tests;
 mod changed_by;
 mod checks;
 mod clock;
@@ -201,19 +203,44 @@ impl Table {
     /// `InvalidArgument` for a priority that a selector of this table does not accept, and for an
     /// item larger than `max_bytes`; no item of the call is inserted then. `Cancelled` if the table
     /// is closed. In all cases `confirm` is not called.
-    pub fn insert(&self, items: Vec<NewItem>, confirm: &Arc<dyn Confirm>) -> Result<()> {
+    pub fn insert(&self, mut items: Vec<NewItem>, confirm: &Arc<dyn Confirm>) -> Result<()> {
         // Refused items are freed after the lock is released.
-        let mut items = Some(items);
-        self.operate(Activity::Inserting, |shared, now| {
+        self.take_items(&mut items, confirm, |_, _| ())
+    }
+
+    /// Like `insert`. Items that wait or were refused stay in the list, the former as copies; they
+    /// are the last ones.
+    ///
+    /// # Errors
+    ///
+    /// Those of `insert`; the list is unchanged then.
+    pub fn insert_from(&self, items: &mut Vec<NewItem>, confirm: &Arc<dyn Confirm>) -> Result<()> {
+        self.take_items(items, confirm, |queues, items| {
+            // Requests are served in order, so if any is left, this one is.
+            items.extend_from_slice(queues.last_request());
+        })
+    }
+
+    /// Takes the items out of the list, and calls `finish` with it after inserting them.
+    fn take_items(
+        &self,
+        items: &mut Vec<NewItem>,
+        confirm: &Arc<dyn Confirm>,
+        finish: impl FnOnce(&WaitQueues, &mut Vec<NewItem>),
+    ) -> Result<()> {
+        let queue = |shared: &mut Shared, now| {
             let config = &shared.config;
-            for item in items.as_deref().unwrap_or_default() {
+            for item in items.iter() {
                 check_new(config, item)?;
                 check_bytes(config, &shared.state, item)?;
             }
-            if let Some(items) = items.take_if(|items| !items.is_empty()) {
-                shared.queues.queue_inserts(items, Arc::clone(confirm), now);
+            if !items.is_empty() {
+                shared.queues.queue_inserts(std::mem::take(items), Arc::clone(confirm), now);
             }
-            Ok(())
+            Ok(items)
+        };
+        self.operate_and(Activity::Inserting, queue, |shared, _, queued| {
+            queued.map(|items| finish(&shared.queues, items))
         })?
     }
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use reverb_data::{ColumnSpan, Error, PerProcess, Result, SampleOptions, Sampled};
+use reverb_data::{ColumnSpan, Error, NewItem, PerProcess, Result, SampleOptions, Sampled};
 use reverb_engine::{ChangedBy, Confirm, Table};
 use reverb_rpc::client::own_name;
 use reverb_rpc::socket_path::SocketPath;
@@ -333,35 +333,54 @@ struct LocalInsertSink {
 }
 
 impl LocalInsertSink {
-    async fn insert(&mut self, service: &Service, batch: InsertBatch) -> Result<()> {
+    async fn insert(&mut self, service: &Service, items: &mut Vec<NewItem>) -> Result<()> {
         if let Some(table) = self.last_table.as_ref().and_then(Weak::upgrade) {
             let room = service.stop.or(table.wait_for_insert_room());
             self.open.waiting(WaitsFor::Table, room).await?;
         }
         let room = service.stop.or(service.memory.wait_for_room());
         self.open.waiting(WaitsFor::Memory, room).await?;
-        let mut rest = batch.items;
-        self.open.count_items(rest.len());
-        while let Some(first) = rest.first() {
-            let (name, table) = service.tables.get(&first.table)?;
-            self.open.use_table(name);
-            let others = rest.iter().position(|item| item.table != first.table);
+        self.open.count_items(items.len());
+        // Nothing waits from here on, so the items of all tables are given, or none.
+        let mut rest = std::mem::take(items);
+        while !rest.is_empty() {
+            let others = rest.iter().position(|item| item.table != rest[0].table);
             let after = rest.split_off(others.unwrap_or(rest.len()));
-            table.insert(std::mem::replace(&mut rest, after), &self.confirm)?;
-            service.after_insert(Some(table));
-            self.last_table = Some(Arc::downgrade(table));
+            let inserted = self.insert_run(service, &mut rest);
+            items.append(&mut rest);
+            rest = after;
+            if inserted.is_err() {
+                items.append(&mut rest);
+                return inserted;
+            }
         }
         Ok(())
+    }
+
+    /// Inserts items of one table, and leaves those in the list that wait.
+    fn insert_run(&mut self, service: &Service, items: &mut Vec<NewItem>) -> Result<()> {
+        let (name, table) = service.tables.get(&items[0].table)?;
+        self.open.use_table(name);
+        table.insert_from(items, &self.confirm)?;
+        service.after_insert(Some(table));
+        self.last_table = Some(Arc::downgrade(table));
+        Ok(())
+    }
+
+    async fn insert_items(&mut self, items: &mut Vec<NewItem>) -> Result<()> {
+        let service = self.service.get_for_stream()?;
+        let inserted = self.insert(&service, items).await;
+        inserted.map_err(|error| service.stop.explain(error))
     }
 }
 
 impl InsertSink for LocalInsertSink {
-    fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let service = self.service.get_for_stream()?;
-            let inserted = self.insert(&service, batch).await;
-            inserted.map_err(|error| service.stop.explain(error))
-        })
+    fn send(&mut self, mut batch: InsertBatch) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move { self.insert_items(&mut batch.items).await })
+    }
+
+    fn give<'a>(&'a mut self, items: &'a mut Vec<NewItem>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.insert_items(items))
     }
 }
 

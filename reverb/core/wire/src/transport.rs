@@ -39,6 +39,13 @@ pub struct InsertBatch {
 pub trait InsertSink: Send {
     /// Sends a batch. Waits while the server accepts no more (back-pressure).
     fn send(&mut self, batch: InsertBatch) -> BoxFuture<'_, Result<()>>;
+
+    /// Like `send`, for items whose chunks the server finds by itself, because it is in this
+    /// process. Items that it has not inserted yet, or has refused, stay in the list: they are to
+    /// be sent again if the stream fails. If this call is dropped before its end, all stay.
+    fn give<'a>(&'a mut self, items: &'a mut Vec<NewItem>) -> BoxFuture<'a, Result<()>> {
+        self.send(InsertBatch { items: items.clone(), ..InsertBatch::default() })
+    }
 }
 
 /// Receives the keys of confirmed items. If the stream failed, the last message is an error. If the

@@ -94,13 +94,6 @@ impl Item {
         }
     }
 
-    pub(super) fn first_chunk(&self) -> Option<&Chunk> {
-        match self {
-            Self::OfOneChunk(_, chunk, _) => Some(chunk),
-            Self::Stored(_, stored) => stored.first_chunk(),
-        }
-    }
-
     /// Number of its steps.
     pub(super) fn step_count(&self) -> StepCount {
         StepCount::of(&self.trajectory())
@@ -210,23 +203,32 @@ impl Items {
         }
     }
 
-    /// Lets the processor fetch what inserting `keys` and removing `handles` needs from memory, all
-    /// in parallel.
+    /// Lets the processor fetch what inserting `keys` and removing the first of `handles`, as many
+    /// as `removed`, needs from memory, all in parallel. Entries of the next ones come too, for the
+    /// next call.
     pub(super) fn fetch(
         &self,
         keys: impl Iterator<Item = u64>,
+        removed: usize,
         handles: impl Iterator<Item = Handle>,
     ) {
+        // Reading from the index is enough to have it fetched: nothing depends on what is read.
         let fetch_place =
             |key| black_box(self.index.find(self.hasher.hash(key), |_| true).copied());
-        let removed = handles.map(|handle| (handle, self.get(handle).key()));
-        let removed: SmallVec<[(Handle, u64); 32]> = removed.collect();
+        let mut soon: SmallVec<[Handle; 32]> = SmallVec::new();
+        for (at, handle) in handles.enumerate() {
+            prefetch_from(&self.entries[handle as usize], size_of::<Entry>());
+            if at < removed {
+                soon.push(handle);
+            }
+        }
         for key in keys {
             fetch_place(key);
         }
-        for (handle, key) in removed {
-            fetch_place(key);
-            black_box(self.get(handle).first_chunk().map(|chunk| chunk.range().episode_id));
+        for handle in soon {
+            let item = self.get(handle);
+            item.prefetch_trajectory();
+            fetch_place(item.key());
         }
     }
 

@@ -131,11 +131,14 @@ impl TableState {
         self.statistics.last_insert_ns = now_ns;
     }
 
-    /// Prepares for inserting these items: memory that each needs is fetched for all together.
-    pub(super) fn fetch_for(&self, new: &[NewItem]) {
+    /// Prepares for inserting these items: memory that each needs is fetched for all together. At
+    /// most `ahead` more come after them.
+    pub(super) fn fetch_for(&mut self, new: &[NewItem], ahead: usize) {
         let Contents { items, remover, .. } = &self.contents;
         let num_evicted = (items.len() + new.len()).saturating_sub(self.max_size).min(new.len());
-        items.fetch(new.iter().map(|it| it.key), remover.upcoming().take(num_evicted));
+        let upcoming = remover.upcoming().take(num_evicted + num_evicted.min(ahead));
+        items.fetch(new.iter().map(|it| it.key), num_evicted, upcoming);
+        self.garbage.reserve(num_evicted);
     }
 
     /// Priority of a new item.

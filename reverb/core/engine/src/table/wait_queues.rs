@@ -5,7 +5,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reverb_data::{Error, NewItem, Result, SampleOptions, Sampled, ServerAccount, Trajectory};
+use reverb_data::{
+    Error, NewItem, Result, SampleOptions, Sampled, ServerAccount, Trajectory, free_all,
+};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
@@ -110,6 +112,7 @@ impl Completions {
             // The caller may be gone already. Its samples stay counted.
             drop(sender.send(answer));
         }
+        free_all(self.garbage);
     }
 
     pub(super) fn take_own(&mut self) -> Option<Answer> {
@@ -141,6 +144,11 @@ impl WaitQueues {
     /// All queued items.
     pub(super) fn queued_items(&self) -> impl Iterator<Item = &NewItem> {
         self.inserts.iter().flat_map(|request| request.items.as_slice())
+    }
+
+    /// The items of the last insert request that still wait.
+    pub(super) fn last_request(&self) -> &[NewItem] {
+        self.inserts.back().map_or(&[], |request| request.items.as_slice())
     }
 
     /// The item that is inserted next.
@@ -254,11 +262,11 @@ impl WaitQueues {
     }
 
     /// Serves all requests that can be served: alternately one insert and one whole sample request,
-    /// until neither makes progress. A sample request that has some items by then is answered with
-    /// them.
+    /// until neither makes progress, or as many inserts as there are while no samples are
+    /// requested. A sample request that has some items by then is answered with them.
     pub(super) fn serve(&mut self, state: &mut TableState, now: Now, done: &mut Completions) {
         loop {
-            let inserted = self.insert_one(state, now, done);
+            let inserted = self.insert_some(state, now, done);
             let sampled = self.sample_one(state, now, done);
             if !inserted && !sampled {
                 break;
@@ -299,34 +307,44 @@ impl WaitQueues {
         done.answers.extend(senders.map(|sender| (sender, Err(closed(table)))));
     }
 
-    fn insert_one(&mut self, state: &mut TableState, now: Now, done: &mut Completions) -> bool {
+    /// Inserts items of the first request that the table allows: one, or all while no samples are
+    /// requested, which could be answered in between. Returns false if there was none.
+    fn insert_some(&mut self, state: &mut TableState, now: Now, done: &mut Completions) -> bool {
         let Some(request) = self.inserts.front_mut() else { return false };
-        if self.paused.inserts.is_some() || !state.limiter().can_insert(1) {
+        if self.paused.inserts.is_some() {
             return false;
         }
-        if request.items.as_slice().first().is_some_and(|item| !state.has_room_for(item)) {
-            return false;
-        }
-        if request.num_fetched == 0 && request.items.len() > 1 {
-            let (next, _) =
-                request.items.as_slice().split_at(request.items.len().min(FETCHED_TOGETHER));
-            state.fetch_for(next);
-            request.num_fetched = next.len();
-        }
-        if let Some(item) = request.items.next() {
+        let most = if self.samples.is_empty() { usize::MAX } else { 1 };
+        let before = request.items.len();
+        while before - request.items.len() < most
+            && let Some(item) = request.items.as_slice().first()
+            && state.limiter().can_insert(1)
+            && state.has_room_for(item)
+        {
+            if request.num_fetched == 0 && request.items.len() > 1 {
+                let (next, rest) =
+                    request.items.as_slice().split_at(request.items.len().min(FETCHED_TOGETHER));
+                state.fetch_for(next, rest.len().min(FETCHED_TOGETHER));
+                request.num_fetched = next.len();
+            }
+            let Some(item) = request.items.next() else { break };
             request.num_fetched = request.num_fetched.saturating_sub(1);
             if request.is_counted {
                 self.queued_bytes -= bytes_of(&item);
             }
             request.applied.push(item.key);
             state.insert(item, now.wall_ns);
-            if request.arrived == now.instant {
-                self.num_at_once += 1;
-            } else {
-                let waited = now.micros_since(request.arrived);
-                state.statistics_mut().insert_waits.add(waited);
-            }
-            self.queued_inserts -= 1;
+        }
+        let inserted = before - request.items.len();
+        if inserted == 0 {
+            return false;
+        }
+        self.queued_inserts -= inserted;
+        if request.arrived == now.instant {
+            self.num_at_once += inserted as u64;
+        } else {
+            let waited = now.micros_since(request.arrived);
+            state.statistics_mut().insert_waits.add_many(waited, inserted as u64);
         }
         if request.items.len() == 0
             && let Some(request) = self.inserts.pop_front()

@@ -21,9 +21,11 @@ pub(super) async fn send_items(
     backoff.connected();
     let InsertStream { sink, confirmations, .. } = stream;
     let mut confirmed: Vec<u64> = Vec::new();
+    let total = items.len();
     let receive = async {
-        while confirmed.len() < items.len() {
+        while confirmed.len() < total {
             match confirmations.recv().await {
+                Some(keys) if confirmed.is_empty() => confirmed = keys?,
                 Some(keys) => confirmed.extend(keys?),
                 None => return Err(stream_ended(session.address())),
             }
@@ -31,17 +33,36 @@ pub(super) async fn send_items(
         }
         Ok(())
     };
+    // Items of a server in this process: those that may have to be sent again, of the message that
+    // is being sent, and later ones. They are kept here, because an error ends the sending at any
+    // point.
+    let (mut given, mut message, mut rest) = (Vec::new(), Vec::new(), Vec::new());
     let send = async {
+        if is_local {
+            rest = std::mem::take(items);
+            while !rest.is_empty() {
+                let after = rest.split_off(message_len(&rest));
+                message = std::mem::replace(&mut rest, after);
+                sink.give(&mut message).await?;
+                given.append(&mut message);
+            }
+            return Ok(());
+        }
         let mut rest = &items[..];
         while !rest.is_empty() {
             let (message, after) = rest.split_at(message_len(rest));
-            sink.send(batch(message, is_local)).await?;
+            sink.send(batch(message)).await?;
             rest = after;
         }
         Ok(())
     };
-    // Confirmations are taken while items are sent, so that an error ends both.
-    let sent = tokio::try_join!(biased; receive, send).map(|_| ());
+    // Confirmations are taken while items are sent, so that an error ends both. In process nearly
+    // all of them are there when the items are sent, and looking for them before would be a wait.
+    let sent = if is_local {
+        tokio::try_join!(biased; send, receive).map(drop)
+    } else {
+        tokio::try_join!(biased; receive, send).map(drop)
+    };
     if sent.is_ok() {
         items.clear();
     } else {
@@ -49,6 +70,7 @@ pub(super) async fn send_items(
             confirmed.extend(keys);
         }
         let confirmed: HashSet<u64> = confirmed.into_iter().collect();
+        items.extend(given.into_iter().chain(message).chain(rest));
         items.retain(|item| !confirmed.contains(&item.key));
     }
     sent
@@ -84,13 +106,11 @@ fn have_same_chunks(one: &NewItem, another: &NewItem) -> bool {
 
 /// The message of these items. Items of one step or sequence follow each other and share their
 /// chunks.
-fn batch(items: &[NewItem], is_local: bool) -> InsertBatch {
+fn batch(items: &[NewItem]) -> InsertBatch {
     let mut chunks = Vec::new();
-    if !is_local {
-        for (at, item) in items.iter().enumerate() {
-            if at == 0 || !have_same_chunks(&items[at - 1], item) {
-                chunks.extend(item.trajectory.chunks().iter().cloned());
-            }
+    for (at, item) in items.iter().enumerate() {
+        if at == 0 || !have_same_chunks(&items[at - 1], item) {
+            chunks.extend(item.trajectory.chunks().iter().cloned());
         }
     }
     InsertBatch { chunks, items: items.to_vec(), keep_chunk_keys: Vec::new() }
