@@ -4,7 +4,6 @@
 #![allow(unsafe_code)]
 
 use std::borrow::Cow;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use numpy::npyffi;
@@ -19,29 +18,6 @@ use reverb_memory::Memory;
 use crate::array::{batch_memory_to_array, number_array, tensor_to_array};
 use crate::dtype;
 use crate::error::OrRaise;
-
-/// Upper bound of the default memory limit of a batch, or of an item that is decoded alone. The
-/// default is half of the memory that the process may use.
-const MAX_BATCH_BYTES: u64 = 8 << 30;
-
-/// Memory limit of a batch: the given one, or the default.
-pub(crate) fn max_batch_bytes(given: Option<u64>) -> usize {
-    static DEFAULT: OnceLock<u64> = OnceLock::new();
-    let bytes = given.unwrap_or_else(|| {
-        *DEFAULT.get_or_init(|| {
-            reverb_server::process_memory()
-                .map_or(MAX_BATCH_BYTES, |it| MAX_BATCH_BYTES.min(it / 2))
-        })
-    });
-    usize::try_from(bytes).unwrap_or(usize::MAX)
-}
-
-/// Memory limit for batches that Python joins.
-#[pyfunction]
-#[pyo3(name = "max_batch_bytes")]
-pub(crate) fn max_batch_bytes_of(given: Option<u64>) -> usize {
-    max_batch_bytes(given)
-}
 
 /// The fields of `BatchInfo`: `[B]` each, and no lengths.
 type Infos<'py> = [Bound<'py, PyAny>; NUM_INFOS + 4];

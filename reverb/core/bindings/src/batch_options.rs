@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Request for a batch, from Python.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use pyo3::intern;
@@ -11,10 +11,33 @@ use reverb_client::{BatchColumn, BatchRequest, RaggedForm};
 use reverb_data::column_names::ColumnNames;
 use reverb_data::{ColumnSpan, Error, Result, StepWindow, WithinEpoch};
 
-use crate::batch::{self, BatchAnswer, Lent, Numbers, Outputs};
+use crate::batch::{BatchAnswer, Lent, Numbers, Outputs};
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames as FlatNames;
 use crate::wait::sample_timeout_ms;
+
+/// Upper bound of the default memory limit of a batch, or of an item that is decoded alone. The
+/// default is half of the memory that the process may use.
+const MAX_BATCH_BYTES: u64 = 8 << 30;
+
+/// Memory limit of a batch: the given one, or the default.
+pub(crate) fn max_batch_bytes(given: Option<u64>) -> usize {
+    static DEFAULT: OnceLock<u64> = OnceLock::new();
+    let bytes = given.unwrap_or_else(|| {
+        *DEFAULT.get_or_init(|| {
+            reverb_server::process_memory()
+                .map_or(MAX_BATCH_BYTES, |it| MAX_BATCH_BYTES.min(it / 2))
+        })
+    });
+    usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+/// Memory limit for batches that Python joins.
+#[pyfunction]
+#[pyo3(name = "max_batch_bytes")]
+pub(crate) fn max_batch_bytes_of(given: Option<u64>) -> usize {
+    max_batch_bytes(given)
+}
 
 /// Request for a batch: the attributes of Python's `BatchRequest`.
 pub(crate) struct BatchOptions {
@@ -75,7 +98,7 @@ impl<'py> FromPyObject<'_, 'py> for BatchForm {
             ragged: ragged_form(ragged.cast::<PyString>()?.to_str()?, multiple_of)?,
             columns: form.getattr(intern!(py, "indices"))?.extract()?,
             names: names.map(|names| Arc::clone(&names.get().0)),
-            max_bytes: batch::max_batch_bytes(max_batch_bytes),
+            max_bytes: self::max_batch_bytes(max_batch_bytes),
             window: form
                 .getattr(intern!(py, "window"))?
                 .extract::<Option<Window>>()?
@@ -107,7 +130,7 @@ impl<'py> FromPyObject<'_, 'py> for Window {
 impl BatchForm {
     /// All columns, in new memory.
     fn usual() -> Self {
-        let max_bytes = batch::max_batch_bytes(None);
+        let max_bytes = max_batch_bytes(None);
         let (ragged, columns) = (RaggedForm::Refuse, Vec::new());
         Self { ragged, columns, names: None, max_bytes, epoch: None, window: None, outputs: None }
     }

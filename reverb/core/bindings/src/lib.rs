@@ -101,7 +101,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(server::process_memory, module)?)?;
     module.add_function(wrap_pyfunction!(files::open_file, module)?)?;
     module.add_function(wrap_pyfunction!(files::read_file, module)?)?;
-    module.add_function(wrap_pyfunction!(batch::max_batch_bytes_of, module)?)?;
+    module.add_function(wrap_pyfunction!(batch_options::max_batch_bytes_of, module)?)?;
     module.add_function(wrap_pyfunction!(security::call_rights, module)?)?;
     module.add_function(wrap_pyfunction!(security::new_token, module)?)?;
     module.add_function(wrap_pyfunction!(security::token_hash, module)?)?;

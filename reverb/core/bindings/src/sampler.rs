@@ -15,7 +15,7 @@ use reverb_data::{DType, Error, Sampled, SampledWindow, Shape, StepWindow, Traje
 use smallvec::SmallVec;
 
 use crate::array::{column_to_array, single_step_to_array};
-use crate::batch::max_batch_bytes;
+use crate::batch_options::max_batch_bytes;
 use crate::checkpoint::StoredCursor;
 use crate::error::OrRaise;
 use crate::process::Local;

@@ -13,7 +13,7 @@ use reverb_data::{Error, Result, Sampled};
 use tokio::task::AbortHandle;
 
 use super::completions::Completions;
-use crate::batch::max_batch_bytes;
+use crate::batch_options::max_batch_bytes;
 use crate::error::OrRaise;
 use crate::exit;
 use crate::process::{Local, runtime};

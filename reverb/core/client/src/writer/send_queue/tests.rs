@@ -285,7 +285,8 @@ async fn threads_that_flush_one_writer_send_each_item_once() {
             })
         })
         .collect();
-    let joined = tokio::task::spawn_blocking(|| threads.into_iter().try_for_each(|it| it.join()));
+    let join_all = || threads.into_iter().try_for_each(std::thread::JoinHandle::join);
+    let joined = tokio::task::spawn_blocking(join_all);
     assert!(joined.await.unwrap().is_ok());
     assert_eq!(server.stored.lock().len(), 601);
 }
