@@ -18,14 +18,13 @@ import argparse
 import contextlib
 import importlib.util
 import json
-import statistics
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from in_process import _rate
+from in_process import _rate, show
 
 _SIZE = 20_000
 _BATCH = 256
@@ -41,7 +40,7 @@ Columns = dict[str, np.ndarray]
 
 
 def main() -> None:
-    """Prints one line for each case, with a column for each subject."""
+    """Prints the cases, with a line for each subject."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.0, help="for each case")
@@ -74,11 +73,7 @@ def main() -> None:
                     for name, rate in json.loads(run.stdout).items():
                         of_case = figures.setdefault(f"{kind}: {name}", {})
                         of_case.setdefault(label, []).append(rate)
-    for name, rates in figures.items():
-        print(name)
-        for label, found in rates.items():
-            least, most = min(found), max(found)
-            print(f"  {label:12} {statistics.median(found):12,.0f}   ({least:,.0f} to {most:,.0f})")
+    show(figures)
 
 
 @contextlib.contextmanager

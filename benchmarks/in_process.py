@@ -7,7 +7,8 @@
 Transitions of float32[4], int32 and float32, a table of 1e5, batches of 256. Atari items are
 stacks of five frames of noise, each frame stored once, in a table of 1e4. Each subject runs in a
 process of its own, one after the other, and that as often as `--repeats` says; the table shows
-medians. `--python` adds a `reverb` of another interpreter.
+medians of items per second and, in brackets, the least and the largest. `--python` adds a `reverb`
+of another interpreter.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _FRAME = (84, 84)
 
 
 def main() -> None:
-    """Prints one line for each case, with a column for each subject."""
+    """Prints the cases, with a line for each subject."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.5, help="for each case")
@@ -63,10 +64,16 @@ def main() -> None:
             # Libraries may log lines before it.
             for name, rate in json.loads(run.stdout.splitlines()[-1]).items():
                 figures.setdefault(name, {}).setdefault(label, []).append(rate)
-    print(f"{'items/s, medians':36}" + "".join(f"{label:>12}" for label in subjects))
+    show(figures)
+
+
+def show(figures: dict[str, dict[str, list[float]]]) -> None:
+    """Prints each case's rates of each subject: the median, the least and the largest."""
     for name, rates in figures.items():
-        cells = [f"{statistics.median(rates[it]):,.0f}" if it in rates else "" for it in subjects]
-        print(f"{name:36}" + "".join(f"{cell:>12}" for cell in cells))
+        print(name)
+        for label, found in rates.items():
+            least, most = min(found), max(found)
+            print(f"  {label:12} {statistics.median(found):12,.0f}   ({least:,.0f} to {most:,.0f})")
 
 
 def _columns(size: int) -> dict[str, np.ndarray]:
