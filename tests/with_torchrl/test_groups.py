@@ -75,6 +75,8 @@ def test_priorities_reach_the_shards(made, group):
     servers, address = group(alpha=1.0)
     buffer = made(address, batch_size=4000, beta=0.5)
     spread(buffer, 150)
+    # The shards tell that they have items a moment later, too.
+    wait_until(lambda: len(set(numbers(buffer.sample()))) == 150)
     sample = buffer.sample()
     # 1 for even numbers, 4 for odd ones.
     sample["td_error"] = 1.0 + 3.0 * (sample["number"] % 2)
