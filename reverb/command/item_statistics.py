@@ -26,9 +26,11 @@ class ScannedStatistics(TableStatistics):
 
 
 def collect(items: Iterable[Any], progress: Callable[[int], Any]) -> ScannedStatistics:
-    """Computes statistics of `StoredItem`s. Needs 32 bytes of memory per item.
+    """Computes statistics of items. Needs 32 bytes of memory per item.
 
-    `progress` is called from time to time with the number of items read so far.
+    Args:
+      items: `StoredItem`s.
+      progress: Called from time to time with the number of items read so far.
     """
     priorities, inserted = array.array("d"), array.array("d")
     times_sampled, lengths = array.array("q"), array.array("q")
@@ -41,21 +43,28 @@ def collect(items: Iterable[Any], progress: Callable[[int], Any]) -> ScannedStat
         item_bytes += sum(num_bytes(column) for column in item.columns)
         if len(priorities) % _ITEMS_BETWEEN_CALLBACKS == 0:
             progress(len(priorities))
-    age, sampled = _spread(inserted), _spread(times_sampled)
+    age, priority = _spread(inserted), _spread(priorities)
+    sampled, length = _spread(times_sampled), _spread(lengths)
     return ScannedStatistics(
         num_items=len(priorities),
         num_chunks=None,
         chunk_bytes=None,
         decoded_bytes=None,
-        oldest_inserted_at=age["min"],
-        newest_inserted_at=age["max"],
-        median_inserted_at=age["median"],
-        **{f"priority_{name}": it for name, it in _spread(priorities).items()},
+        oldest_inserted_at=age.min,
+        newest_inserted_at=age.max,
+        median_inserted_at=age.median,
+        priority_min=priority.min,
+        priority_median=priority.median,
+        priority_mean=priority.mean,
+        priority_max=priority.max,
         priority_zeros=int(np.count_nonzero(np.asarray(priorities) == 0)),
-        times_sampled_min=sampled["min"],
-        times_sampled_mean=sampled["mean"],
-        times_sampled_max=sampled["max"],
-        **{f"length_{name}": it for name, it in _spread(lengths).items()},
+        times_sampled_min=sampled.min,
+        times_sampled_mean=sampled.mean,
+        times_sampled_max=sampled.max,
+        length_min=length.min,
+        length_median=length.median,
+        length_mean=length.mean,
+        length_max=length.max,
         item_bytes=item_bytes,
     )
 
@@ -72,17 +81,21 @@ def num_bytes(column: np.ndarray) -> int:
     return column.nbytes
 
 
-def _spread(values: Sequence[float]) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class _Spread:
     """Minimum, median, mean and maximum of numbers; `None` if there are none."""
+
+    min: Any = None
+    median: float | None = None
+    mean: float | None = None
+    max: Any = None
+
+
+def _spread(values: Sequence[float]) -> _Spread:
     if not len(values):
-        return dict.fromkeys(("min", "median", "mean", "max"))
+        return _Spread()
     numbers = np.asarray(values)
     # Infinite priorities are allowed, and the mean of two infinities may be NaN.
     with np.errstate(invalid="ignore"):
         median, mean = float(np.median(numbers)), float(np.mean(numbers))
-    return {
-        "min": numbers.min().item(),
-        "median": median,
-        "mean": mean,
-        "max": numbers.max().item(),
-    }
+    return _Spread(numbers.min().item(), median, mean, numbers.max().item())
