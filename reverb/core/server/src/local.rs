@@ -83,13 +83,21 @@ pub(crate) fn register(address: SocketAddr, service: &Arc<Service>) {
 /// do not wait for another one.
 pub(crate) fn unregister(address: SocketAddr, service: &Arc<Service>, is_final: bool) {
     let key = (address.port(), address.ip().to_canonical());
-    let was_there = SERVERS.with(|servers| {
-        let is_it = servers.get(&key).is_some_and(|it| it.is(service));
-        is_it && servers.remove(&key).is_some()
-    });
-    if was_there && is_final {
+    if remove(&SERVERS, &key, service) && is_final {
         ENDED.with(|ended| ended.insert(Place::Port(key.0, key.1)));
     }
+}
+
+/// Removes a server from a list; false if another one now has its place.
+fn remove<K: Ord>(
+    servers: &PerProcess<BTreeMap<K, Registered>>,
+    place: &K,
+    service: &Arc<Service>,
+) -> bool {
+    servers.with(|servers| {
+        let is_it = servers.get(place).is_some_and(|it| it.is(service));
+        is_it && servers.remove(place).is_some()
+    })
 }
 
 /// Registers the Unix socket of a server; its path is absolute.
@@ -101,12 +109,9 @@ pub(crate) fn register_socket(path: &Path, service: &Arc<Service>) {
 /// Removes a Unix socket, unless another server now has it. With `is_final` clients of this process
 /// do not wait for another one.
 pub(crate) fn unregister_socket(path: &Path, service: &Arc<Service>, is_final: bool) {
-    let was_there = OF_SOCKETS.with(|servers| {
-        let is_it = servers.get(path).is_some_and(|it| it.is(service));
-        is_it && servers.remove(path).is_some()
-    });
-    if was_there && is_final {
-        ENDED.with(|ended| ended.insert(Place::Socket(path.to_owned())));
+    let path = path.to_owned();
+    if remove(&OF_SOCKETS, &path, service) && is_final {
+        ENDED.with(|ended| ended.insert(Place::Socket(path)));
     }
 }
 
