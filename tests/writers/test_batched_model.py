@@ -37,8 +37,10 @@ class Singles:
         for writer in self.writers:
             writer.configure(path, **options)
 
-    def append(self, data, partial_step):
+    def append(self, data, partial_step, where=None):
         for i, writer in enumerate(self.writers):
+            if where is not None and not where[i]:
+                continue
             row = {name: None if leaf is None else leaf[i] for name, leaf in data.items()}
             writer.append(row, partial_step=partial_step)
 
@@ -152,10 +154,11 @@ def compare(data, client, batched, singles, batch_size, refs):
             step = {"x": rows, "y": np.stack([rows, -rows], 1).astype(np.float32)}
             if kind == "append" and data.draw(st.booleans(), "without y"):
                 step["y"] = None
+            where = data.draw(st.one_of(st.none(), st.none(), masks), "where")
             for part in [{"x": step["x"]}, {"y": step["y"]}] if kind == "parts" else [step]:
                 last = kind == "append" or "y" in part
-                batched.append(part, partial_step=not last)
-                singles.append(part, not last)
+                batched.append(part, partial_step=not last, where=where)
+                singles.append(part, not last, where)
         elif kind == "end":
             where = data.draw(st.one_of(st.none(), masks), "where")
             clear = data.draw(st.booleans(), "clear")

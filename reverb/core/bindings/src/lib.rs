@@ -23,6 +23,7 @@ mod aio;
 mod array;
 mod batch;
 mod batch_options;
+mod batched_column;
 mod batched_writer;
 mod batches_ahead;
 mod checkpoint;
@@ -89,8 +90,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<column::TrajectoryColumn>()?;
     module.add_class::<column::ColumnHistory>()?;
     module.add_class::<trajectory_writer::TrajectoryWriter>()?;
-    module.add_class::<batched_writer::BatchedTrajectoryColumn>()?;
-    module.add_class::<batched_writer::BatchedColumnHistory>()?;
+    module.add_class::<batched_column::BatchedTrajectoryColumn>()?;
+    module.add_class::<batched_column::BatchedColumnHistory>()?;
     module.add_class::<batched_writer::BatchedTrajectoryWriter>()?;
     module.add_class::<sequence_writer::SequenceWriter>()?;
     module.add_class::<structured_writer::StructuredWriter>()?;

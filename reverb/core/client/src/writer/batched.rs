@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use reverb_data::{DType, Error, ItemPriority, Result, Shape};
 use smallvec::SmallVec;
 
+use super::block::{BlockRef, StepBlock};
 use super::cell::{Cell, CellRef, CellValue};
 use super::column_orders::Matching;
 use super::constants::{BatchedConstant, ConstantCells, Constants};
@@ -203,6 +204,9 @@ impl BatchedWriter {
         // Same order as the columns of the histories, for any order in the program.
         let mut values: SmallVec<[&BatchedValue<'_>; 8]> = values.iter().collect();
         values.sort_by_key(|value| value.column);
+        if !partial_step && selected.is_none() && append_together(&mut lanes, &values) {
+            return Ok(());
+        }
         let mut row: Vec<(usize, CellValue<'_>)> = Vec::with_capacity(values.len());
         // The last history that accepted the values as a row.
         let mut checked = None;
@@ -356,6 +360,29 @@ impl Drop for BatchedWriter {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+/// Appends a step of all environments in one block; false, and nothing is done, if their histories
+/// keep more than one step in a block, or differ.
+fn append_together(lanes: &mut [Lane], values: &[&BatchedValue<'_>]) -> bool {
+    let Some((first, others)) = lanes.split_first() else { return false };
+    let mut row: SmallVec<[(usize, CellValue<'_>); 8]> = SmallVec::new();
+    row.extend(values.iter().map(|value| (value.column, value.value.row(0, lanes.len()))));
+    let Some(columns) = first.step_columns(first, &row) else { return false };
+    if !columns.are_of(row.iter().map(|(_, value)| value))
+        || !others.iter().all(|lane| lane.step_columns(first, &row).is_some())
+    {
+        return false;
+    }
+    let origin = |lane: &Lane| (lane.episode_id(), lane.episode_steps() as i32);
+    let values = values.iter().map(|value| &value.value);
+    let Some(block) = StepBlock::new(columns, values, lanes.iter().map(origin)) else {
+        return false;
+    };
+    for (row, lane) in (0..).zip(lanes) {
+        lane.append_step(BlockRef::Row(Arc::clone(&block), row));
+    }
+    true
 }
 
 fn label(lanes: &[Lane], column: usize) -> &str {

@@ -5,169 +5,31 @@
 //! more. Closing encodes it, in the task of the send queue, and large blocks outside the lock, so
 //! that `append` never waits for compression.
 
+mod block_ref;
 mod buffers;
+mod columns;
+mod step_block;
 
-use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use reverb_data::codec::{Encoding, put_compressed_tensor, put_string_tensor, put_tensor};
-use reverb_data::{Chunk, ChunkMaker, RecentCache, Result, SequenceRange, TensorData};
+use reverb_data::codec::{put_compressed_tensor, put_string_tensor, put_tensor};
+use reverb_data::{Chunk, Result, SequenceRange, TensorData};
 use smallvec::{SmallVec, smallvec};
 
+pub(super) use self::block_ref::{BlockRef, WeakBlockRef};
 use self::buffers::{Buffers, Raw, Rows};
-use super::cell::{CellSpec, CellValue};
+use self::columns::BlockTemplate;
+pub(super) use self::columns::{BlockColumn, BlockColumns};
+pub(super) use self::step_block::StepBlock;
+use super::cell::CellValue;
 use super::chunk_template::ChunkTemplate;
 
-/// Size of rows of several columns up to which they are copied once more for encoding.
-const MAX_ROW_BYTES: usize = 4096;
-/// Size of cells from which they are encoded without a copy, unless they are compressed.
-const LARGE_CELL_BYTES: usize = 16 * 1024;
-/// Largest head of an encoded tensor without its dimensions: tags and lengths.
-const MAX_HEAD_BYTES: usize = 64;
-/// Largest part of the head for one dimension: its tag and size.
-const MAX_HEAD_BYTES_OF_DIM: usize = 16;
 /// Number of columns whose state is kept inside a block.
 const FEW_COLUMNS: usize = 8;
 /// Size of blocks from which they are encoded outside the lock.
 const MAX_LOCKED_BYTES: usize = 4096;
-
-/// Common properties of all blocks of a column or of a group of columns.
-#[derive(Debug)]
-pub struct BlockColumns {
-    columns: SmallVec<[BlockColumn; 4]>,
-    encoding: Encoding,
-    /// End of each column's bytes in a row.
-    ends: SmallVec<[usize; 4]>,
-    /// Bytes of a cell of every column.
-    row_bytes: usize,
-    /// True if cells are kept row by row: they are small, or of one column.
-    by_row: bool,
-    encoders: Arc<Encoders>,
-}
-
-/// Encoders of blocks that repeat earlier ones. Histories of the same columns share them, so that a
-/// step of many environments reads less memory.
-#[derive(Debug, Default)]
-struct Encoders {
-    templates: Mutex<RecentCache<BlockTemplate>>,
-    /// Encoder of blocks without a template.
-    chunk_maker: Mutex<ChunkMaker>,
-}
-
-/// Encoder of a block of this many full rows.
-#[derive(Debug)]
-struct BlockTemplate {
-    num_rows: usize,
-    template: ChunkTemplate,
-}
-
-/// One column of a block.
-#[derive(Debug)]
-pub struct BlockColumn {
-    /// Type and shape of the cells.
-    pub(super) spec: Arc<CellSpec>,
-    /// Set if an item refers to the column. Consecutive blocks share the flag.
-    referenced: Arc<AtomicBool>,
-}
-
-impl BlockColumn {
-    /// Records that an item refers to the column.
-    pub(super) fn mark_referenced(&self) {
-        if !self.is_referenced() {
-            self.referenced.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn is_referenced(&self) -> bool {
-        self.referenced.load(Ordering::Relaxed)
-    }
-}
-
-impl BlockColumns {
-    /// Properties of the given columns.
-    pub fn new(
-        columns: impl IntoIterator<Item = (Arc<CellSpec>, Arc<AtomicBool>)>,
-        encoding: Encoding,
-    ) -> Self {
-        let columns: SmallVec<[BlockColumn; 4]> = columns
-            .into_iter()
-            .map(|(spec, referenced)| BlockColumn { spec, referenced })
-            .collect();
-        let sizes = columns.iter().map(|column| column.spec.num_bytes());
-        let mut row_bytes = 0;
-        let add = |size: usize| {
-            row_bytes += size;
-            row_bytes
-        };
-        let ends = sizes.clone().map(add).collect();
-        // Strings have no size.
-        let by_row = sizes.clone().all(|size| size > 0)
-            && (columns.len() == 1 || row_bytes <= MAX_ROW_BYTES);
-        Self { columns, encoding, ends, row_bytes, by_row, encoders: Arc::default() }
-    }
-
-    /// Shares the encoders of `other`, if the specs are equal.
-    #[must_use]
-    pub(super) fn encoded_like(mut self, other: Option<&Self>) -> Self {
-        let own = self.columns.iter().map(|column| Arc::as_ptr(&column.spec));
-        let is_like = |other: &&Self| {
-            let specs = other.columns.iter().map(|column| Arc::as_ptr(&column.spec));
-            own.eq(specs) && other.encoding == self.encoding
-        };
-        if let Some(other) = other.filter(is_like) {
-            self.encoders = Arc::clone(&other.encoders);
-        }
-        self
-    }
-
-    /// True if both share their encoders, and so have the same columns at the same positions.
-    pub(super) fn are_encoded_like(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.encoders, &other.encoders)
-    }
-
-    /// True if the cells of full steps are kept row by row.
-    pub(super) fn are_kept_in_rows(&self) -> bool {
-        self.by_row
-    }
-
-    /// True if these values have the specs of these columns.
-    pub(super) fn are_of<'v>(
-        &self,
-        mut cells: impl ExactSizeIterator<Item = &'v CellValue<'v>>,
-    ) -> bool {
-        cells.len() == self.columns.len()
-            && self.columns.iter().all(|it| cells.next().is_some_and(|cell| cell.has(&it.spec)))
-    }
-
-    /// Columns by position.
-    fn as_slice(&self) -> &[BlockColumn] {
-        &self.columns
-    }
-
-    /// Space before large cells for the head of their tensor.
-    fn room_for_head(&self) -> usize {
-        if self.columns.len() == 1 && self.row_bytes >= LARGE_CELL_BYTES && !self.encoding.delta {
-            MAX_HEAD_BYTES + MAX_HEAD_BYTES_OF_DIM * (1 + self.columns[0].spec.shape.len())
-        } else {
-            0
-        }
-    }
-
-    /// Range of a column's bytes in a row.
-    fn place_in_row(&self, position: usize) -> Range<usize> {
-        let start = position.checked_sub(1).map_or(0, |before| self.ends[before]);
-        start..self.ends[position]
-    }
-
-    /// True if this many rows are always stored without compression.
-    fn are_stored_raw(&self, num_rows: usize) -> bool {
-        let Encoding { delta, compression } = self.encoding;
-        let is_raw = |it: &BlockColumn| compression.leaves_raw(it.spec.num_bytes() * num_rows);
-        !delta && self.columns.iter().all(is_raw)
-    }
-}
 
 /// The state of a block's column that is accessible without the lock.
 #[derive(Debug, Default)]
@@ -216,7 +78,7 @@ pub(super) type TensorPositions = SmallVec<[(u16, u16); FEW_COLUMNS]>;
 
 /// Chunks of a closed block, with the positions of its columns.
 #[derive(Debug)]
-pub(super) struct Closed {
+struct Closed {
     chunks: SmallVec<[Chunk; 1]>,
     positions: TensorPositions,
 }
@@ -314,11 +176,8 @@ impl Block {
     }
 
     /// Positions of the cells in their chunks. Encodes the block if necessary.
-    pub(super) fn closed(&self, next_key: &mut dyn FnMut() -> u64) -> &Closed {
-        match self.closed.get() {
-            Some(closed) => closed,
-            None => self.close(next_key),
-        }
+    pub(super) fn closed(&self, next_key: &mut dyn FnMut() -> u64) -> ClosedRef<'_> {
+        self.closed.get().unwrap_or_else(|| self.close(next_key)).as_ref()
     }
 
     fn close(&self, next_key: &mut dyn FnMut() -> u64) -> &Closed {
@@ -356,11 +215,6 @@ impl Block {
         below.saturating_sub(before)
     }
 
-    /// True if `chunk` came from this block.
-    pub fn holds(&self, chunk: &Chunk) -> bool {
-        self.closed.get().is_some_and(|it| it.chunks.iter().any(|own| own.is_same(chunk)))
-    }
-
     /// Encodes the cells. Columns with cells at the same steps share a chunk, unless items refer to
     /// only one of them, because a chunk is always sent as a whole.
     fn encode(&self, buffers: &Buffers, next_key: &mut dyn FnMut() -> u64) -> Closed {
@@ -371,9 +225,7 @@ impl Block {
         // Rows, if all columns fit one chunk.
         let rows = match buffers {
             Buffers::Rows(rows) if !rows.steps.is_empty() => {
-                let is_referenced = columns[0].is_referenced();
-                let same = columns.iter().all(|column| column.is_referenced() == is_referenced);
-                same.then_some(rows)
+                self.columns.are_referenced_alike().then_some(rows)
             }
             _ => None,
         };
@@ -477,7 +329,7 @@ impl Block {
             State::Encoding(buffers) => return read(buffers),
             State::Closed => {
                 let closed = self.closed.get().expect("set under the lock");
-                closed.chunk_and_tensor(position)
+                closed.as_ref().chunk_and_tensor(position)
             }
         };
         Ok(chunk.tensor(tensor)?.rows(index, 1)?.data)
@@ -506,16 +358,29 @@ impl Block {
 }
 
 impl Closed {
+    fn as_ref(&self) -> ClosedRef<'_> {
+        ClosedRef { chunks: &self.chunks, positions: &self.positions }
+    }
+}
+
+/// Chunks of a closed block, or of a row of a step, with the positions of the columns.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ClosedRef<'a> {
+    chunks: &'a [Chunk],
+    positions: &'a TensorPositions,
+}
+
+impl<'a> ClosedRef<'a> {
     /// The chunk of all columns, if there is only one, and the positions of the columns.
-    pub(super) fn only_chunk(&self) -> Option<(&Chunk, &TensorPositions)> {
-        match &self.chunks[..] {
-            [chunk] => Some((chunk, &self.positions)),
+    pub(super) fn only_chunk(self) -> Option<(&'a Chunk, &'a TensorPositions)> {
+        match self.chunks {
+            [chunk] => Some((chunk, self.positions)),
             _ => None,
         }
     }
 
     /// A column's chunk, and the position of its tensor in the chunk.
-    pub(super) fn chunk_and_tensor(&self, position: usize) -> (&Chunk, usize) {
+    pub(super) fn chunk_and_tensor(self, position: usize) -> (&'a Chunk, usize) {
         let (chunk, tensor) = self.positions[position];
         (&self.chunks[usize::from(chunk)], usize::from(tensor))
     }

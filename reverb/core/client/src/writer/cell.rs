@@ -6,7 +6,7 @@ use std::sync::Arc;
 use reverb_data::tensor::shape_text;
 use reverb_data::{DType, Error, Result, Shape, Tensor};
 
-use super::block::Block;
+use super::block::BlockRef;
 
 /// Type and shape of every cell of a column.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,7 +116,7 @@ impl CellValue<'_> {
 #[derive(Debug, Clone)]
 pub struct CellRef {
     /// Block of the cell.
-    pub block: Arc<Block>,
+    pub block: BlockRef,
     /// Column in the block.
     pub position: u16,
     /// Index in that column.
@@ -161,7 +161,7 @@ impl CellRef {
 #[derive(Debug, Clone, Copy)]
 pub struct Cell<'a> {
     /// Block of the cell.
-    pub block: &'a Arc<Block>,
+    pub block: &'a BlockRef,
     /// Column in the block.
     pub position: u16,
     /// Index in that column.
@@ -181,6 +181,6 @@ impl<'a> Cell<'a> {
 
     /// A reference that keeps the cell's block in memory.
     pub fn to_ref(self) -> CellRef {
-        CellRef { block: Arc::clone(self.block), position: self.position, index: self.index }
+        CellRef { block: self.block.clone(), position: self.position, index: self.index }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use reverb_data::{DType, Result, Tensor, TensorData};
 use smallvec::SmallVec;
 
-use super::block::{Block, BlockColumns};
+use super::block::{Block, BlockColumns, BlockRef};
 use super::cell::{CellRef, CellValue};
 use super::lane::Lane;
 
@@ -61,7 +61,8 @@ impl Constants {
         let step = i32::try_from(lane.episode_steps()).unwrap_or(i32::MAX);
         let mut placed: Vec<(usize, &mut CellValue<'_>)> = values.iter_mut().enumerate().collect();
         block.append(step, &mut placed, 1, |_, _| {});
-        let cell = |position| CellRef { block: Arc::clone(&block), position, index: 0 };
+        let cell =
+            |position| CellRef { block: BlockRef::Own(Arc::clone(&block)), position, index: 0 };
         let cells: ConstantCells = (0..values.len() as u16).map(cell).collect();
         self.latest = None;
         if num_bytes <= MAX_SHARED_BYTES {
@@ -157,7 +158,7 @@ mod tests {
         assert_eq!(value(&first[0]).data, TensorData::Bytes(three.to_vec()));
         assert_eq!(value(&first[1]).data, TensorData::Strings(vec![b"a".to_vec()]));
         let mut same = |lane: &Lane, values: &mut [CellValue<'_>]| {
-            Arc::ptr_eq(&constants.cells(lane, values).unwrap()[0].block, &first[0].block)
+            constants.cells(lane, values).unwrap()[0].block.is_same(&first[0].block)
         };
         assert!(same(&lane, &mut [int(&three), text("a")]));
         assert!(!same(&lane, &mut [int(&three), text("b")]));
@@ -165,7 +166,7 @@ mod tests {
         let again = constants.cells(&lane, &mut [int(&four)]).unwrap();
         lane.end_episode(true);
         let next = constants.cells(&lane, &mut [int(&four)]).unwrap();
-        assert!(!Arc::ptr_eq(&again[0].block, &next[0].block), "chunks belong to one episode");
+        assert!(!again[0].block.is_same(&next[0].block), "chunks belong to one episode");
         assert!(!again[0].is_expired(), "no history forgets them");
     }
 
@@ -196,7 +197,7 @@ mod tests {
             constants.cells(&lane, &mut [value]).unwrap()
         };
         let (one, two) = (cells(), cells());
-        assert!(!Arc::ptr_eq(&one[0].block, &two[0].block));
+        assert!(!one[0].block.is_same(&two[0].block));
         assert_eq!(value(&two[0]).data, TensorData::Bytes(bytes.clone()));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use reverb_data::{Error, ItemPriority, NewItem, Result};
 
-use super::block::Block;
+use super::block::BlockRef;
 use super::cell::{Cell, CellRef};
 use super::item_kind::{ItemCells, ItemKind, KnownItemKinds};
 use super::lane::Lane;
@@ -147,7 +147,7 @@ impl PendingItem {
 
     /// True if all of its chunks may be encoded now.
     pub(crate) fn is_ready(&self) -> bool {
-        self.cells.blocks.iter().all(|block| block.is_ready())
+        self.cells.blocks.iter().all(BlockRef::is_ready)
     }
 
     /// Freezes its blocks, so that it becomes ready.
@@ -173,7 +173,7 @@ impl PendingItem {
     }
 
     /// Blocks of the item, some possibly more than once.
-    pub(crate) fn blocks(&self) -> &[Arc<Block>] {
+    pub(crate) fn blocks(&self) -> &[BlockRef] {
         &self.cells.blocks
     }
 }

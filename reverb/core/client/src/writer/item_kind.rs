@@ -7,7 +7,7 @@ use reverb_data::tensor::shape_text;
 use reverb_data::{DType, Error, Result, Shape, Signature};
 use smallvec::SmallVec;
 
-use super::block::Block;
+use super::block::BlockRef;
 use super::cell::{Cell, CellSpec};
 
 /// Number of kinds that an item is compared with.
@@ -28,7 +28,7 @@ pub(super) struct ItemCells {
     /// Blocks, some possibly more than once; an item that a kind is learned from has each block
     /// once. Most items have one block or two. Both threads count references, so one count for all
     /// columns is faster.
-    pub(super) blocks: SmallVec<[Arc<Block>; 2]>,
+    pub(super) blocks: SmallVec<[BlockRef; 2]>,
     /// Index of the first cell in the first block.
     pub(super) first: u32,
 }
@@ -57,7 +57,7 @@ struct Run {
 }
 
 impl Run {
-    fn block(self, cells: &ItemCells) -> &Arc<Block> {
+    fn block(self, cells: &ItemCells) -> &BlockRef {
         &cells.blocks[self.block as usize]
     }
 
@@ -69,7 +69,7 @@ impl Run {
 
 /// Consecutive cells of one column of a block.
 pub(super) struct Slice<'a> {
-    pub(super) block: &'a Block,
+    pub(super) block: &'a BlockRef,
     /// Position of the column in the block.
     pub(super) position: usize,
     /// First cell.
@@ -130,11 +130,11 @@ impl ItemKind {
                         found.first = cell.index;
                     }
                     if i == 0 && run.block as usize == found.blocks.len() {
-                        found.blocks.push(Arc::clone(cell.block));
+                        found.blocks.push(cell.block.clone());
                     }
                     let is_next = cell.position == run.position
                         && cell.index == run.start(found.first).wrapping_add(i)
-                        && Arc::ptr_eq(run.block(&found), cell.block);
+                        && run.block(&found).is_same(cell.block);
                     let is_first_of_other_spec = i == 0 && !is_same(&column.spec, cell.spec());
                     if !is_next || is_first_of_other_spec || cell.is_expired() {
                         return None;
@@ -271,7 +271,7 @@ impl ItemColumn {
             check_same_spec(index, first, cell)?;
             match runs.last_mut() {
                 Some(run)
-                    if Arc::ptr_eq(run.block(item), cell.block)
+                    if run.block(item).is_same(cell.block)
                         && run.position == cell.position
                         && run.start(item.first) + run.length == cell.index =>
                 {
@@ -306,18 +306,17 @@ impl ItemColumn {
 
 /// Position of a block among the blocks of an item; `previous` is that of the column's previous
 /// run. Columns mostly refer to the same blocks in the same order.
-fn place_of(block: &Arc<Block>, item: &mut ItemCells, previous: Option<u32>) -> u32 {
+fn place_of(block: &BlockRef, item: &mut ItemCells, previous: Option<u32>) -> u32 {
     let blocks = &mut item.blocks;
     let likely = match previous {
         None => 0..1,
         Some(previous) => previous..previous + 2,
     };
-    let is_it =
-        |&place: &u32| blocks.get(place as usize).is_some_and(|known| Arc::ptr_eq(known, block));
+    let is_it = |&place: &u32| blocks.get(place as usize).is_some_and(|known| known.is_same(block));
     let mut searched =
         if blocks.len() < MAX_SEARCHED_BLOCKS { 0..blocks.len() as u32 } else { 0..0 };
     likely.into_iter().find(is_it).or_else(|| searched.find(is_it)).unwrap_or_else(|| {
-        blocks.push(Arc::clone(block));
+        blocks.push(block.clone());
         blocks.len() as u32 - 1
     })
 }

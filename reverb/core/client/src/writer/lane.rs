@@ -15,7 +15,7 @@ use reverb_data::{DType, Error, KeyGenerator, Result};
 pub use self::column::ColumnOptions;
 use self::column::{Column, NextBlock};
 use self::small_columns::SmallColumns;
-use super::block::{Appended, Block, BlockColumns};
+use super::block::{Appended, Block, BlockColumns, BlockRef};
 use super::cell::{Cell, CellRef, CellSpec, CellValue};
 
 /// Size of cells up to which columns share one block: separate chunks would have more overhead than
@@ -244,20 +244,13 @@ impl Lane {
         other: Option<&Self>,
         cells: &[(usize, CellValue<'_>)],
     ) -> bool {
-        let Self { columns, small, .. } = self;
-        let columns_in_order = cells.iter().map(|(column, _)| column);
-        if self.open.is_some()
-            || columns.len() != cells.len()
-            || !small.keeps_rows()
-            || !columns_in_order.eq(&small.members)
-        {
-            return false;
-        }
         let checked = other.and_then(|other| other.small.columns.as_deref());
-        if !small.are_of(cells.iter().map(|(_, value)| value), checked) {
+        let values = cells.iter().map(|(_, value)| value);
+        if !self.takes_row(cells) || !self.small.are_of(values, checked) {
             return false;
         }
-        let limit = auto_length(self.defaults.num_keep_alive_refs, small.bytes_per_step);
+        let limit = self.row_limit();
+        let Self { columns, small, .. } = self;
         let (step, at) = (self.episode_steps as i32, self.history_steps);
         loop {
             small.open_block(columns, (self.episode_id, self.encoding), None);
@@ -275,6 +268,41 @@ impl Lane {
         self.close_step();
         self.episode_steps += 1;
         true
+    }
+
+    /// The columns of a step block that may take the next step of both histories: a block would
+    /// have one step, and its columns are those of `other`. Else `None`.
+    ///
+    /// `cells` is a step, as for `append_row`.
+    pub(super) fn step_columns(
+        &self,
+        other: &Self,
+        cells: &[(usize, CellValue<'_>)],
+    ) -> Option<&Arc<BlockColumns>> {
+        let (own, others) = (self.small.columns.as_ref()?, other.small.columns.as_ref()?);
+        (self.takes_row(cells) && self.row_limit() == 1 && own.are_encoded_like(others))
+            .then_some(own)
+    }
+
+    /// Appends a step that is a row of a step block. `step_columns` must have allowed it.
+    pub(super) fn append_step(&mut self, block: BlockRef) {
+        let Self { columns, small, .. } = self;
+        small.remember_step(columns, self.history_steps, block);
+        self.close_step();
+        self.episode_steps += 1;
+    }
+
+    /// True if the step has a value of every column, and all are kept in rows.
+    fn takes_row(&self, cells: &[(usize, CellValue<'_>)]) -> bool {
+        self.open.is_none()
+            && self.columns.len() == cells.len()
+            && self.small.keeps_rows()
+            && cells.iter().map(|(column, _)| column).eq(&self.small.members)
+    }
+
+    /// Number of steps in a block of small columns.
+    fn row_limit(&self) -> usize {
+        auto_length(self.defaults.num_keep_alive_refs, self.small.bytes_per_step)
     }
 
     fn close_step(&mut self) {
@@ -356,7 +384,7 @@ impl Lane {
                 *current = None;
                 continue;
             }
-            let cell = CellRef { block: Arc::clone(block), position: 0, index };
+            let cell = CellRef { block: BlockRef::Own(Arc::clone(block)), position: 0, index };
             let full = appended == Appended::AndFroze;
             if full {
                 *current = None;
@@ -373,8 +401,8 @@ impl Lane {
         step: i32,
         at: u64,
     ) {
+        let limit = self.row_limit();
         let Self { columns, small, .. } = self;
-        let limit = auto_length(self.defaults.num_keep_alive_refs, small.bytes_per_step);
         let like = other.and_then(|other| other.small.columns.as_deref());
         loop {
             small.open_block(columns, (self.episode_id, self.encoding), like);

@@ -10,7 +10,7 @@ use reverb_data::codec::Encoding;
 use reverb_data::column_names::ColumnNames;
 use reverb_data::{DType, Error, ItemPriority, KeyGenerator, Result};
 
-use super::block::{Appended, Block, BlockColumn, BlockColumns};
+use super::block::{Appended, Block, BlockColumn, BlockColumns, BlockRef};
 use super::cell::{CellRef, CellSpec, CellValue};
 use super::column_orders::{ColumnOrders, Matching};
 use super::item::ColumnRefs;
@@ -161,7 +161,8 @@ impl LegacyWriter {
                 cells.iter_mut().enumerate().collect();
             let limit = options.chunk_length;
             let appended = block.append(step, &mut cells, limit, |position, index| {
-                refs.push(CellRef { block: Arc::clone(block), position: position as u16, index });
+                let block = BlockRef::Own(Arc::clone(block));
+                refs.push(CellRef { block, position: position as u16, index });
             });
             if appended != Appended::Nothing {
                 break appended == Appended::AndFroze;

@@ -8,7 +8,7 @@ use reverb_data::{
 };
 use smallvec::SmallVec;
 
-use super::block::{Block, TensorPositions};
+use super::block::{BlockRef, TensorPositions};
 use super::item_kind::{ItemCells, ItemKind};
 
 /// Number of an item's blocks up to which its columns are remembered.
@@ -137,7 +137,7 @@ impl Resolver {
 
 /// True if there are so few blocks that a comparison of all pairs is quick, and no block is there
 /// twice.
-fn are_few_and_different(blocks: &[Arc<Block>]) -> bool {
-    let is_new = |(at, block)| !blocks[..at].iter().any(|other| Arc::ptr_eq(other, block));
+fn are_few_and_different(blocks: &[BlockRef]) -> bool {
+    let is_new = |(at, block)| !blocks[..at].iter().any(|other| other.is_same(block));
     blocks.len() <= MAX_KEPT_BLOCKS && blocks.iter().enumerate().all(is_new)
 }

@@ -4,16 +4,18 @@
 //!
 //! The background task that sends the items is in `send_task`.
 
+mod description;
 mod gathering;
 mod in_flight;
+mod message;
 mod send_task;
 mod shared_task;
 mod state;
 mod stay;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -23,9 +25,10 @@ use tokio::sync::{Notify, watch};
 
 pub(crate) use self::gathering::Gathering;
 use self::in_flight::Sent;
+use self::message::Message;
 use self::shared_task::{SharedTask, Turn};
 use self::state::{Lost, State, Task, WARN_PENDING_ITEMS};
-use super::block::Block;
+use super::block::{BlockRef, WeakBlockRef};
 use super::dropped::LastDropped;
 use super::item::PendingItem;
 use super::{MESSAGE_BYTES, MESSAGE_ITEMS};
@@ -338,51 +341,6 @@ impl SendQueue {
         self.state.lock().lost.is_some()
     }
 
-    /// Text about what a flush is waiting for.
-    pub(crate) fn describe_wait(&self) -> String {
-        let tables = self.waiting_tables().join(", ");
-        let state = self.state.lock();
-        let Some(lost) = &state.lost else {
-            if state.num_pending() == 0 {
-                return "nothing any more: all items were confirmed just now".to_owned();
-            }
-            return format!(
-                "{} items sent to {} but not confirmed and {} items not sent yet (tables: {tables})",
-                state.num_sent(),
-                state.peer(),
-                state.queue.len(),
-            );
-        };
-        format!(
-            "{} items that are not confirmed (tables: {tables}), and for a connection to {}, which was lost {:.1} s \
-             ago. The last attempt to connect failed: {}",
-            state.num_pending(),
-            state.address,
-            lost.since.elapsed().as_secs_f64(),
-            lost.error,
-        )
-    }
-
-    /// The table of the oldest item that is not confirmed yet.
-    pub(crate) fn oldest_table(&self) -> Option<Arc<str>> {
-        let state = self.state.lock();
-        let sent = state.in_flight.iter().map(|sent| &sent.item.table);
-        let resend = state.resend.iter().map(|(item, _)| &item.table);
-        let queued = state.queue.iter().map(|(item, _)| item.table());
-        sent.chain(resend).chain(&state.encoding).chain(queued).next().cloned()
-    }
-
-    /// The tables of the items that are not confirmed yet.
-    pub(crate) fn waiting_tables(&self) -> Vec<String> {
-        let state = self.state.lock();
-        let in_flight = state.in_flight.iter().map(|sent| &sent.item.table);
-        let resend = state.resend.iter().map(|(item, _)| &item.table);
-        let queued = state.queue.iter().map(|(item, _)| item.table());
-        let tables: BTreeSet<&Arc<str>> =
-            in_flight.chain(resend).chain(&state.encoding).chain(queued).collect();
-        tables.into_iter().map(ToString::to_string).collect()
-    }
-
     /// True if `close` was called.
     pub(crate) fn is_closed(&self) -> bool {
         self.state.lock().closed
@@ -426,6 +384,21 @@ impl SendQueue {
         }
     }
 
+    /// Counts what a server in this process has taken out of the message as confirmed, and the rest
+    /// as in flight.
+    fn given(&self, message: &mut Message) {
+        let mut state = self.state.lock();
+        state.end_encoding();
+        let (taken, bytes) = message.settle(|item, bytes| state.in_flight.push(item, bytes));
+        if taken > 0 {
+            state.waiting_bytes -= bytes;
+            state.waits_above = MAX_WAITING_BYTES;
+            state.pace.count(taken, self.gathering, tokio::time::Instant::now());
+            drop(state);
+            self.progress.send_replace(());
+        }
+    }
+
     /// Records that the stream is lost. All items in flight return to the front of the queue, in
     /// order.
     fn lose_stream(&self, error: &Error) {
@@ -448,12 +421,10 @@ impl SendQueue {
     }
 
     /// True if the next item refers to blocks with sent chunks.
-    fn continues(&self, streamed: &HashMap<u64, Weak<Block>>) -> bool {
+    fn continues(&self, streamed: &HashMap<u64, WeakBlockRef>) -> bool {
         let state = self.state.lock();
         let Some((item, _)) = state.queue.front() else { return false };
-        let is_sent = |block: &Arc<Block>| {
-            streamed.values().any(|sent| std::ptr::eq(sent.as_ptr(), Arc::as_ptr(block)))
-        };
+        let is_sent = |block: &BlockRef| streamed.values().any(|sent| sent.is_of(block));
         item.blocks().iter().any(is_sent)
     }
 
@@ -478,19 +449,19 @@ impl SendQueue {
     /// Gathers items while no caller waits for confirmations.
     async fn gather(&self) {
         let Gathering { items, time, always } = self.gathering;
-        let deadline = tokio::time::Instant::now() + time;
+        let began = tokio::time::Instant::now();
         loop {
             {
                 let mut state = self.state.lock();
                 let enough = state.queue.len() >= items || !state.resend.is_empty();
-                let is_first = state.in_flight.is_empty() && !always;
+                let is_first = state.in_flight.is_empty() && !state.pace.is_fast(began) && !always;
                 if is_first || state.flushing > 0 || enough || state.closed {
                     state.task = Task::Busy;
                     return;
                 }
                 state.task = Task::Gathering;
             }
-            if tokio::time::timeout_at(deadline, self.work.notified()).await.is_err() {
+            if tokio::time::timeout_at(began + time, self.work.notified()).await.is_err() {
                 self.state.lock().task = Task::Busy;
                 return;
             }

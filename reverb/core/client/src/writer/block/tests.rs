@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 use proptest::prelude::*;
-use reverb_data::codec::Compression;
+use reverb_data::codec::{Compression, Encoding};
 use reverb_data::{DType, Shape};
 
+use super::columns::LARGE_CELL_BYTES;
 use super::*;
+use crate::writer::cell::CellSpec;
 
 const AUTO: Encoding = Encoding { delta: false, compression: Compression::Auto };
 
@@ -131,6 +133,85 @@ proptest! {
                 }
             }
         }
+    }
+}
+
+proptest! {
+    /// Each row of a step has the chunks that a block of its own would have.
+    #[test]
+    fn a_row_of_a_step_is_encoded_as_if_it_were_alone(
+        widths in prop::collection::vec(prop_oneof![1usize..40, 100usize..140], 1..5),
+        num_rows in 1usize..5,
+        num_steps in 1i32..4,
+        referenced in prop::collection::vec(any::<bool>(), 5),
+        delta in any::<bool>(),
+        compression in prop::sample::select(vec![Compression::Auto, Compression::None]),
+    ) {
+        let encoding = Encoding { delta, compression };
+        let (shared, own) = (columns(&widths, encoding), columns(&widths, encoding));
+        for columns in [&shared, &own] {
+            let marked = columns.as_slice().iter().zip(&referenced).filter(|(_, it)| **it);
+            marked.for_each(|(column, _)| column.mark_referenced());
+        }
+        // The first step teaches the template.
+        for at in 0..num_steps {
+            let step_of = |row: usize| at + 10 * row as i32;
+            let values: Vec<(Vec<u8>, [usize; 2])> = widths
+                .iter()
+                .enumerate()
+                .map(|(i, &width)| {
+                    let rows = (0..num_rows).flat_map(|row| value(i, step_of(row), width));
+                    (rows.collect(), [num_rows, width])
+                })
+                .collect();
+            let cells: Vec<CellValue<'_>> = values
+                .iter()
+                .map(|(bytes, shape)| CellValue::Bytes { dtype: DType::UInt8, shape, bytes })
+                .collect();
+            let origins = (0..num_rows).map(|row| (5, step_of(row)));
+            let step = StepBlock::new(&shared, cells.iter(), origins).unwrap();
+            let (mut keys, mut own_keys) = (1u64.., 1u64..);
+            for row in 0..num_rows {
+                let alone = block(&own, &widths, 0, &[step_of(row)], |_, _| true);
+                let (row, alone) = (BlockRef::Row(Arc::clone(&step), row as u32), BlockRef::Own(alone));
+                prop_assert!(row.is_ready() && !row.is_same(&alone) && row.is_same(&row.clone()));
+                let closed = row.closed(&mut || keys.next().unwrap());
+                let expected = alone.closed(&mut || own_keys.next().unwrap());
+                for position in 0..widths.len() {
+                    let (chunk, tensor) = closed.chunk_and_tensor(position);
+                    let (other, at) = expected.chunk_and_tensor(position);
+                    prop_assert_eq!(tensor, at);
+                    prop_assert_eq!(chunk.key(), other.key());
+                    prop_assert_eq!(chunk.payload(), other.payload());
+                    prop_assert_eq!(chunk.range(), other.range());
+                    prop_assert_eq!(chunk.is_delta_encoded(), other.is_delta_encoded());
+                    prop_assert!(row.holds(chunk) && !alone.holds(chunk));
+                    prop_assert_eq!(row.cell(position, 0).unwrap(), alone.cell(position, 0).unwrap());
+                    let counted = [row.mark_queued(position, 1), row.mark_queued(position, 1)];
+                    prop_assert_eq!(counted, [1, 0]);
+                }
+            }
+            let weak = BlockRef::Row(Arc::clone(&step), 0).downgrade();
+            prop_assert!(weak.is_alive() && weak.is_of(&BlockRef::Row(Arc::clone(&step), 0)));
+            prop_assert!(!weak.is_of(&BlockRef::Row(Arc::clone(&step), 1)));
+            drop(step);
+            prop_assert!(!weak.is_alive());
+        }
+    }
+}
+
+#[test]
+fn a_step_of_strings_or_many_columns_has_no_block() {
+    let spec = |dtype| (Arc::new(CellSpec { dtype, shape: Shape::new() }), Arc::default());
+    let strings = Arc::new(BlockColumns::new([spec(DType::String)], AUTO));
+    assert!(StepBlock::new(&strings, std::iter::empty(), std::iter::empty()).is_none());
+    for (num_columns, is_made) in [(32, true), (33, false)] {
+        let columns =
+            Arc::new(BlockColumns::new((0..num_columns).map(|_| spec(DType::Int8)), AUTO));
+        let cell = CellValue::Bytes { dtype: DType::Int8, shape: &[1], bytes: &[7] };
+        let cells = std::iter::repeat_n(&cell, num_columns);
+        let step = StepBlock::new(&columns, cells, std::iter::once((1, 1)));
+        assert_eq!(step.is_some(), is_made);
     }
 }
 

@@ -8,7 +8,7 @@ use reverb_data::codec::Encoding;
 use smallvec::SmallVec;
 
 use super::{Column, NextBlock};
-use crate::writer::block::{Appended, Block, BlockColumns};
+use crate::writer::block::{Appended, Block, BlockColumns, BlockRef};
 use crate::writer::cell::{Cell, CellRef, CellValue};
 
 /// Small columns that share their chunks.
@@ -31,7 +31,7 @@ pub(super) struct SmallColumns {
 /// The values of all members in one step.
 #[derive(Debug)]
 pub(super) struct Row {
-    block: Arc<Block>,
+    block: BlockRef,
     /// Index of the cells in their columns of the block.
     index: u32,
 }
@@ -145,7 +145,7 @@ impl SmallColumns {
         let Some(block) = &self.block else { return Appended::Nothing };
         let (appended, index) = block.append_row(step, values, limit);
         if appended != Appended::Nothing {
-            let block = Arc::clone(block);
+            let block = BlockRef::Own(Arc::clone(block));
             self.remember_row(columns, at, Row { block, index });
         }
         appended
@@ -168,7 +168,7 @@ impl SmallColumns {
         if values.clone().map(|(column, _)| column).eq(&self.members) {
             let (appended, index) = block.append_row(step, values.map(|(_, value)| value), limit);
             if appended != Appended::Nothing {
-                let block = Arc::clone(block);
+                let block = BlockRef::Own(Arc::clone(block));
                 self.remember_row(columns, at, Row { block, index });
                 return appended;
             }
@@ -183,15 +183,20 @@ impl SmallColumns {
         let appended = block
             .append(step, &mut values, limit, |position, index| placed.push((position, index)));
         if appended != Appended::Nothing {
-            let block = Arc::clone(block);
+            let block = BlockRef::Own(Arc::clone(block));
             self.split_rows(columns);
             for (position, index) in placed {
-                let block = Arc::clone(&block);
+                let block = block.clone();
                 let cell = CellRef { block, position: position as u16, index };
                 columns[self.members[position]].remember(at, cell);
             }
         }
         appended
+    }
+
+    /// Remembers a step that is a row of a step block.
+    pub(super) fn remember_step(&mut self, columns: &mut [Column], at: u64, block: BlockRef) {
+        self.remember_row(columns, at, Row { block, index: 0 });
     }
 
     fn remember_row(&mut self, columns: &mut [Column], at: u64, row: Row) {

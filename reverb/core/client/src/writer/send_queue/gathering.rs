@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::writer::MESSAGE_ITEMS;
 
 /// Number of environments from which items of several steps are gathered.
@@ -35,5 +37,62 @@ impl Gathering {
         }
         let items = batch_size.saturating_mul(4).clamp(Self::IN_FLIGHT.items, MESSAGE_ITEMS);
         Self { items, time: Duration::from_millis(2), always: true }
+    }
+}
+
+/// The pace of a writer whose server is in this process. None of its items is ever in flight, so a
+/// fast one would wake the task for each of them.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    /// Beginning of the current span of time, and the number of items in it.
+    span: Option<(Instant, usize)>,
+    /// Time until which the writer counts as fast.
+    is_fast_until: Option<Instant>,
+}
+
+impl Pace {
+    /// Counts items that the server took.
+    pub(super) fn count(&mut self, items: usize, gathering: Gathering, now: Instant) {
+        let (began, before) = self.span.unwrap_or((now, 0));
+        let items = before + items;
+        self.span = Some((began, items));
+        let lasted = now - began;
+        if lasted >= gathering.time {
+            let is_fast = items >= gathering.items && lasted < 2 * gathering.time;
+            self.is_fast_until = is_fast.then_some(now + 2 * gathering.time);
+            self.span = Some((now, 0));
+        }
+    }
+
+    /// True if as many items as end a gathering come in its time: then it is worth the wait.
+    pub(super) fn is_fast(&self, now: Instant) -> bool {
+        self.is_fast_until.is_some_and(|until| now < until)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// True if the pace is fast after this many items, one in each interval.
+    fn is_fast_after(pace: &mut Pace, now: &mut Instant, items: usize, interval: Duration) -> bool {
+        for _ in 0..items {
+            *now += interval;
+            pace.count(1, Gathering::IN_FLIGHT, *now);
+        }
+        pace.is_fast(*now)
+    }
+
+    #[test]
+    fn only_a_pace_that_ends_a_gathering_is_fast() {
+        let (mut pace, mut now) = (Pace::default(), Instant::now());
+        let micros = Duration::from_micros;
+        assert!(!is_fast_after(&mut pace, &mut now, 50, micros(4)));
+        assert!(is_fast_after(&mut pace, &mut now, 500, micros(4)));
+        assert!(!pace.is_fast(now + micros(2000)), "the next item after a pause is sent at once");
+        assert!(!is_fast_after(&mut pace, &mut now, 500, micros(20)));
+        assert!(is_fast_after(&mut pace, &mut now, 500, micros(10)));
+        assert!(!is_fast_after(&mut pace, &mut now, 1, micros(100_000)));
+        assert!(!is_fast_after(&mut pace, &mut now, 100, micros(2000)));
     }
 }

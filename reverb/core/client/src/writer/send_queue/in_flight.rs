@@ -73,6 +73,9 @@ impl InFlight {
 
     /// Takes the item with this key.
     pub(super) fn confirm(&mut self, key: u64) -> Option<Sent> {
+        if self.is_empty() {
+            return None;
+        }
         let at = self.find(key)?;
         let sent = self.slots[at].take();
         self.len -= 1;

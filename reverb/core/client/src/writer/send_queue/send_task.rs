@@ -7,21 +7,20 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use reverb_data::{Chunk, KeyGenerator, NewItem, Result};
-use reverb_wire::transport::{
-    Confirmations, InsertBatch, InsertSink, LostStream, NextStream, ShardRoute,
-};
+use reverb_data::{KeyGenerator, NewItem, Result};
+use reverb_wire::transport::{Confirmations, InsertSink, LostStream, NextStream, ShardRoute};
 use smallvec::SmallVec;
 
 use super::SendQueue;
+use super::message::Message;
 use super::stay::Stay;
 use crate::retry::Backoff;
 use crate::session::Session;
-use crate::writer::block::Block;
+use crate::writer::block::{BlockRef, WeakBlockRef};
 use crate::writer::item::PendingItem;
 use crate::writer::resolver::Resolver;
 use crate::writer::{MESSAGE_BYTES, MESSAGE_ITEMS};
@@ -70,6 +69,7 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
                     streamed: HashMap::new(),
                     keys: &mut keys,
                     resolver: Resolver::default(),
+                    message: Message::default(),
                 };
                 let confirmations = &mut stream.confirmations;
                 let ended = tokio::select! {
@@ -77,6 +77,9 @@ pub(super) async fn run(queue: Arc<SendQueue>, session: Arc<Session>) {
                     ended = task.send_all(&queue) => ended,
                     () = queue.closing.notified() => return,
                 };
+                if is_local {
+                    queue.given(&mut task.message);
+                }
                 // Sending can fail before the server's last confirmations are read. Confirmed items
                 // must not be sent again.
                 while let Ok(Ok(keys)) = stream.confirmations.try_recv() {
@@ -128,9 +131,11 @@ struct SendTask<'k> {
     /// The shard of the stream in a group. The keys of items are drawn from its slots.
     stay: Option<Stay>,
     /// Chunks that the server holds for this stream, each until its block is freed.
-    streamed: HashMap<u64, Weak<Block>>,
+    streamed: HashMap<u64, WeakBlockRef>,
     keys: &'k mut KeyGenerator,
     resolver: Resolver,
+    /// The next message. The queue has its items in flight, unless the server is in this process.
+    message: Message,
 }
 
 impl SendTask<'_> {
@@ -145,25 +150,27 @@ impl SendTask<'_> {
                 return Ok(Sent::Moves);
             }
             queue.gather().await;
-            let mut batch = InsertBatch::default();
             let mut bytes = 0;
-            while batch.items.len() < MESSAGE_ITEMS && bytes < MESSAGE_BYTES {
-                let room = (MESSAGE_ITEMS - batch.items.len(), MESSAGE_BYTES - bytes);
-                let Some(added) = self.add_items(queue, room, &mut batch)? else { break };
+            while self.message.items.len() < MESSAGE_ITEMS && bytes < MESSAGE_BYTES {
+                let room = (MESSAGE_ITEMS - self.message.items.len(), MESSAGE_BYTES - bytes);
+                let Some(added) = self.add_items(queue, room)? else { break };
                 bytes += added;
             }
-            if batch.items.is_empty() {
+            if self.message.items.is_empty() {
                 continue;
             }
             if let Some(stay) = &mut self.stay {
-                stay.writes(&batch.items);
+                stay.writes(&self.message.items);
             }
-            self.session.check_priorities(&batch.items).await?;
-            if !self.is_local {
-                self.streamed.retain(|_, block| block.strong_count() > 0);
-                batch.keep_chunk_keys = self.streamed.keys().copied().collect();
+            self.session.check_priorities(&self.message.items).await?;
+            if self.is_local {
+                self.sink.give(&mut self.message.items).await?;
+                queue.given(&mut self.message);
+            } else {
+                self.streamed.retain(|_, block| block.is_alive());
+                let keep_chunk_keys = self.streamed.keys().copied().collect();
+                self.sink.send(self.message.take_batch(keep_chunk_keys)).await?;
             }
-            self.sink.send(batch).await?;
         }
     }
 
@@ -187,23 +194,27 @@ impl SendTask<'_> {
         }
     }
 
-    /// Takes the next ready items, encodes them, counts them as in flight, and adds them to the
-    /// message. Returns the bytes of their chunks, or `None` if no item is ready.
+    /// Takes the next ready items, encodes them, and adds them to the message. They are in flight
+    /// then, unless the server is in this process: that takes them out of the message. Returns the
+    /// bytes of their chunks, or `None` if no item is ready.
     fn add_items(
         &mut self,
         queue: &SendQueue,
         (max_items, max_bytes): (usize, usize),
-        batch: &mut InsertBatch,
     ) -> Result<Option<usize>> {
         let mut taken: SmallVec<[(PendingItem, usize); TAKEN_TOGETHER]> = SmallVec::new();
         let num_waiting = {
             let mut state = queue.state.lock();
             if let Some((item, bytes)) = state.resend.pop_front() {
-                state.in_flight.push(item.clone(), bytes);
+                if self.is_local {
+                    state.begin_encoding(&item.table);
+                } else {
+                    state.in_flight.push(item.clone(), bytes);
+                }
                 drop(state);
-                let bytes = self.add_chunks(&mut batch.chunks, &item, &[]);
-                batch.items.push(item);
-                return Ok(Some(bytes));
+                let chunk_bytes = self.add_chunks(&item, &[]);
+                self.message.push(item, bytes);
+                return Ok(Some(chunk_bytes));
             }
             let mut new_bytes = 0;
             while taken.len() < max_items.min(TAKEN_TOGETHER)
@@ -220,43 +231,38 @@ impl SendTask<'_> {
         if taken.is_empty() {
             return Ok(None);
         }
-        let InsertBatch { items, chunks, .. } = batch;
-        let first = items.len();
+        let first = self.message.items.len();
         if first == 0 {
-            items.reserve_exact(num_waiting.min(max_items));
+            self.message.items.reserve_exact(num_waiting.min(max_items));
         }
         // Encoding is expensive, so it runs outside the lock.
-        let encoded = taken.iter().try_for_each(|(pending, _)| {
+        let mut chunk_bytes = 0;
+        let encoded = taken.iter().try_for_each(|(pending, bytes)| {
             let key = self.next_key();
             let mut next_key = || self.keys.next_key();
-            items.push(pending.resolve(key, &mut self.resolver, &mut next_key)?);
+            let item = pending.resolve(key, &mut self.resolver, &mut next_key)?;
+            chunk_bytes += self.add_chunks(&item, pending.blocks());
+            self.message.push(item, *bytes);
             Ok(())
         });
-        let is_closed = {
-            let mut state = queue.state.lock();
-            state.end_encoding();
-            if encoded.is_ok() && !state.closed {
-                for (item, (_, bytes)) in items[first..].iter().zip(&taken) {
-                    state.in_flight.push(item.clone(), *bytes);
-                }
-            }
-            state.closed
-        };
+        let mut state = queue.state.lock();
+        let is_closed = state.closed;
         if is_closed || encoded.is_err() {
-            items.truncate(first);
+            state.end_encoding();
+            self.message.truncate(first);
             return if is_closed { Ok(None) } else { encoded.map(|()| None) };
         }
-        let added = items[first..].iter().zip(&taken);
-        Ok(Some(added.map(|(item, (it, _))| self.add_chunks(chunks, item, it.blocks())).sum()))
+        if !self.is_local {
+            state.end_encoding();
+            for (item, bytes) in self.message.items_from(first) {
+                state.in_flight.push(item.clone(), bytes);
+            }
+        }
+        Ok(Some(chunk_bytes))
     }
 
     /// Adds the chunks of an item that the server lacks; returns the number of bytes.
-    fn add_chunks(
-        &mut self,
-        chunks: &mut Vec<Chunk>,
-        item: &NewItem,
-        blocks: &[Arc<Block>],
-    ) -> usize {
+    fn add_chunks(&mut self, item: &NewItem, blocks: &[BlockRef]) -> usize {
         if self.is_local {
             return 0;
         }
@@ -264,9 +270,9 @@ impl SendTask<'_> {
         for chunk in item.trajectory.chunks() {
             if let Entry::Vacant(entry) = self.streamed.entry(chunk.key()) {
                 let block = blocks.iter().find(|block| block.holds(chunk));
-                entry.insert(block.map_or_else(Weak::new, Arc::downgrade));
+                entry.insert(block.map_or(WeakBlockRef::Unknown, BlockRef::downgrade));
                 bytes += chunk.payload_len();
-                chunks.push(chunk.clone());
+                self.message.chunks.push(chunk.clone());
             }
         }
         bytes

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use reverb_data::{Error, NewItem, Result};
 
+use super::gathering::Pace;
 use super::in_flight::InFlight;
 use crate::writer::item::PendingItem;
 
@@ -31,6 +32,7 @@ pub(super) struct State {
     /// Number of unconfirmed bytes above which the caller waits: `MAX_WAITING_BYTES`, or twice the
     /// number at the last wait without confirmations.
     pub(super) waits_above: usize,
+    pub(super) pace: Pace,
     pub(super) task: Task,
     /// Number of callers that wait for confirmations. While there are any, no items are gathered.
     pub(super) flushing: usize,
