@@ -29,7 +29,8 @@ CRATES = {
     "reverb-http": {"reverb-tls"},
     "reverb-log": set(),
     "reverb-memory": set(),
-    "reverb-rpc": {"reverb-data", "reverb-tls"},
+    "reverb-rpc": {"reverb-data", "reverb-tasks", "reverb-tls"},
+    "reverb-tasks": set(),
     "reverb-wire": {"reverb-data", "reverb-rpc"},
     "reverb-checkpoint": {"reverb-data", "reverb-engine", "reverb-wire"},
     "reverb-server": {
@@ -42,7 +43,7 @@ CRATES = {
         "reverb-tls",
         "reverb-wire",
     },
-    "reverb-client": {"reverb-data", "reverb-memory", "reverb-wire"},
+    "reverb-client": {"reverb-data", "reverb-memory", "reverb-tasks", "reverb-wire"},
     "reverb-shards": {"reverb-data", "reverb-wire"},
     "reverb-connect": {
         "reverb-client",
@@ -85,6 +86,7 @@ FOREIGN_CRATES = {
     "reverb-log": {"prost", "tokio"} | _HTTP | _PYTHON,
     "reverb-memory": {"prost", "tokio"} | _HTTP | _PYTHON,
     "reverb-rpc": _PYTHON,
+    "reverb-tasks": {"prost", "tokio"} | _HTTP | _PYTHON,
     "reverb-tls": {"prost"} | _HTTP | _PYTHON,
     "reverb-wire": _HTTP | _PYTHON,
     "reverb-checkpoint": _HTTP | _PYTHON,

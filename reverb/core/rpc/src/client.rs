@@ -4,7 +4,6 @@
 mod channel;
 mod connection;
 mod credentials;
-mod driver;
 mod round_robin;
 mod servers;
 mod token;

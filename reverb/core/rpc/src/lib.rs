@@ -4,7 +4,7 @@
 //! Design: `docs/design/rpc.md`.
 //!
 //! The crate is independent of replay: it uses only the errors of `reverb-data`. `client` opens
-//! calls, `server` answers them, `frames` reads and writes their messages.
+//! calls, `server` answers them, `framing` reads and writes their messages.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]

@@ -9,7 +9,6 @@ mod gathering;
 mod in_flight;
 mod message;
 mod send_task;
-mod shared_task;
 mod state;
 mod stay;
 
@@ -20,13 +19,13 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use reverb_data::{Error, KeyGenerator, KeySlots, Result};
+use reverb_tasks::{SharedTask, Turn};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 
 pub(crate) use self::gathering::Gathering;
 use self::in_flight::Sent;
 use self::message::Message;
-use self::shared_task::{SharedTask, Turn};
 use self::state::{Lost, State, Task, WARN_PENDING_ITEMS};
 use super::block::{BlockRef, WeakBlockRef};
 use super::dropped::LastDropped;

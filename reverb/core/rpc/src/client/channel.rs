@@ -9,10 +9,10 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
 use parking_lot::Mutex;
 use reverb_data::{Error, ErrorKind, Result};
+use reverb_tasks::SharedTask;
 
 use super::connection::{Connection, ConnectionOptions};
 use super::credentials::Security;
-use super::driver::Driver;
 use super::servers::Servers;
 use crate::framing::{
     ACCEPTED_COMPRESSION, Compression, MessageCheck, MessageLimit, MessageReader, MessageSender,
@@ -173,9 +173,9 @@ impl Channel {
                     )));
                 }
             };
-        let Connection { handle, driver, liveness, authority, peer } = connection;
+        let Connection { handle, task, liveness, authority, peer } = connection;
         let handle = handle.ready().await.map_err(|error| stream_error(&error, &peer))?;
-        Ok(Connection { handle, driver, liveness, authority, peer })
+        Ok(Connection { handle, task, liveness, authority, peer })
     }
 
     /// Opens a stream. Waits for a connection, but not for the server's answer: that may come only
@@ -187,8 +187,7 @@ impl Channel {
 
     async fn ask(&self, path: &str, request: Message) -> Result<Reply> {
         let connection = self.connection(path).await?;
-        let driver = connection.driver.clone();
-        driver.send_now(|| {
+        Arc::clone(&connection.task).run_after(|| {
             let mut call = self.start(connection, path)?;
             // If this fails, the stream has already ended, and the reply has the reason.
             let _ = call.sender.send_last(request);
@@ -198,14 +197,14 @@ impl Channel {
 
     fn start(&self, connection: Connection, path: &str) -> Result<Call> {
         let request = request(&connection, path, &self.servers.options().security)?;
-        let Connection { mut handle, driver, liveness, peer, .. } = connection;
+        let Connection { mut handle, task, liveness, peer, .. } = connection;
         let (response, stream) =
             handle.send_request(request, false).map_err(|error| stream_error(&error, &peer))?;
         Ok(Call {
             sender: MessageSender::new(stream, peer.as_str()),
             reply: Reply {
                 state: ReplyState::Waiting(response),
-                driver,
+                task,
                 open: Some(liveness.open_call()),
                 peer,
                 rules: (self.answer_rules)(path),
@@ -276,14 +275,14 @@ pub struct Call {
 impl Call {
     /// Sends a small request. It leaves in this thread, because the caller waits for its answer.
     pub fn ask(&mut self, request: Message) -> Result<()> {
-        self.reply.driver.send_now(|| self.sender.send_now(request))
+        self.reply.task.run_after(|| self.sender.send_now(request))
     }
 }
 
 /// Receiving half of a stream: headers, messages and, at the end, a status.
 pub struct Reply {
     state: ReplyState,
-    driver: Driver,
+    task: Arc<SharedTask>,
     /// Present until the stream has ended.
     open: Option<OpenCall>,
     peer: String,
@@ -361,7 +360,9 @@ impl Reply {
             });
         }
         let stream = std::mem::replace(&mut self.state, ReplyState::Ended(status));
-        self.driver.release(stream);
+        // For a dropped stream h2 wakes the connection, which has nothing to send but a reset of a
+        // stream that had not ended. This thread does it: no call wakes the task at its end.
+        self.task.run_after(|| drop(stream));
     }
 
     /// Waits for the status of a call whose only message was received.

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use h2::client::SendRequest;
 use parking_lot::Mutex;
+use reverb_tasks::SharedTask;
 use reverb_tls::{Snapshot, Socket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use super::credentials::Security;
-use super::driver::Driver;
 use super::unix_socket;
 use crate::framing::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
@@ -61,7 +61,7 @@ impl From<io::Error> for Failure {
 #[derive(Clone)]
 pub(super) struct Connection {
     pub(super) handle: SendRequest<Message>,
-    pub(super) driver: Driver,
+    pub(super) task: Arc<SharedTask>,
     pub(super) liveness: Arc<Liveness>,
     /// Host and port as the user wrote them; `localhost` for a Unix socket.
     pub(super) authority: String,
@@ -267,19 +267,25 @@ impl Server {
                 Err(error) => closed(error),
             }),
         };
-        let (driver, task) = Driver::new(connection);
-        let peer = self.peer.clone();
+        let (task, peer) = (Arc::<SharedTask>::default(), self.peer.clone());
+        let driven = {
+            let peer = peer.clone();
+            // The calls on the connection report its end.
+            task.start(async move {
+                let ended = connection.await;
+                tracing::debug!(%peer, ?ended, "the connection ended");
+            })
+        };
         let connection = Connection {
             handle,
-            driver,
+            task,
             liveness: Arc::clone(&liveness),
             authority: self.address.authority(),
             peer: peer.clone(),
         };
         tokio::spawn(async move {
-            // The calls on the connection report its end. This task only drives it.
             tokio::select! {
-                ended = task => tracing::debug!(%peer, ?ended, "the connection ended"),
+                () = driven => {}
                 () = keepalive.watch(pings, &liveness) => {
                     tracing::debug!(%peer, "closing the connection: no answer to a ping");
                 }

@@ -184,18 +184,15 @@ async fn items_of_four_steps_are_sent_together() {
 fn append_items(writer: &TrajectoryWriter, column: usize, count: usize) {
     for _ in 0..count {
         let value = CellValue::Bytes { dtype: DType::UInt8, shape: &[1], bytes: &[1] };
-        let cell = {
-            let mut lane = writer.lane().lock();
-            let step = lane.history_len();
-            if lane.append(&mut [(column, value)], false).unwrap() {
-                writer.queue().blocks_completed();
-            }
-            lane.cell(column, step).unwrap().to_ref()
-        };
-        writer
-            .queue()
-            .create_item("table", 1.0, &[ColumnRefs { cells: &[cell], squeeze: true }])
-            .unwrap();
+        // Locked until the item is there: another thread's step would make this one expire.
+        let mut lane = writer.lane().lock();
+        let step = lane.history_len();
+        if lane.append(&mut [(column, value)], false).unwrap() {
+            writer.queue().blocks_completed();
+        }
+        let cell = lane.cell(column, step).unwrap().to_ref();
+        let refs = ColumnRefs { cells: &[cell], squeeze: true };
+        writer.queue().create_item("table", 1.0, &[refs]).unwrap();
     }
 }
 

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A task of the runtime that a caller can run too, in its own thread, when it would only wait for
-//! it otherwise.
+//! Shared tasks: a task of the runtime that callers can run too, in their own threads.
+//!
+//! Design: `docs/design/rpc.md`.
+//!
+//! A caller that sends a request and waits for the answer would wake the task and wait for it. It
+//! takes a turn instead: the request leaves without a second thread, and without the two switches
+//! of threads that waking one costs. Connections and the send queues of writers are such tasks.
 
 use std::fmt;
 use std::pin::Pin;
@@ -17,7 +22,7 @@ type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// A future and its place: with the runtime's task, which polls it when it is woken, or in a turn
 /// of a caller. Its wakers reach whichever has it.
 #[derive(Default)]
-pub(super) struct SharedTask(Mutex<State>);
+pub struct SharedTask(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -31,7 +36,7 @@ struct State {
 
 impl SharedTask {
     /// Starts a future; the result is to be spawned, and drops the future when it is dropped.
-    pub(super) fn start(
+    pub fn start(
         self: &Arc<Self>,
         future: impl Future<Output = ()> + Send + 'static,
     ) -> impl Future<Output = ()> + Send + 'static {
@@ -45,9 +50,20 @@ impl SharedTask {
 
     /// Takes the future for a turn; `None` if another thread polls it, and after its end. Until the
     /// turn is over, wakes do not reach the runtime.
-    pub(super) fn take_turn(self: &Arc<Self>) -> Option<Turn<'_>> {
+    pub fn take_turn(self: &Arc<Self>) -> Option<Turn<'_>> {
         let future = self.0.lock().future.take()?;
         Some(Turn { task: self, future: Some(future) })
+    }
+
+    /// Calls `work`, which wakes the future, and then does what that left to do, both in one turn.
+    /// If another thread has the turn, that one does it. `work` must not block.
+    pub fn run_after<T>(self: &Arc<Self>, work: impl FnOnce() -> T) -> T {
+        let turn = self.take_turn();
+        let done = work();
+        if let Some(turn) = turn {
+            turn.run();
+        }
+        done
     }
 
     /// Polls a future once; `None`: it has ended.
@@ -85,7 +101,7 @@ impl Wake for SharedTask {
 
 /// A caller's turn: nobody else polls the future. It goes back to the runtime's task in the end,
 /// which is woken if there is work left.
-pub(super) struct Turn<'a> {
+pub struct Turn<'a> {
     task: &'a Arc<SharedTask>,
     /// Absent after its end.
     future: Option<Running>,
@@ -93,7 +109,7 @@ pub(super) struct Turn<'a> {
 
 impl Turn<'_> {
     /// Polls in this thread until there is no work left, or enough was done.
-    pub(super) fn run(mut self) {
+    pub fn run(mut self) {
         for _ in 0..MAX_POLLS {
             if !self.task.0.lock().is_woken {
                 return;
@@ -173,6 +189,7 @@ impl Drop for OfRuntime {
 mod tests {
     use std::future::poll_fn;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use tokio::sync::Notify;
 
@@ -211,6 +228,78 @@ mod tests {
         drop(turn);
         tokio::task::yield_now().await;
         assert_eq!(polls.load(Ordering::Relaxed), 3);
+    }
+
+    /// Work that callers add, and a task does.
+    #[derive(Default)]
+    struct Work {
+        added: Mutex<Vec<u32>>,
+        done: Mutex<Vec<u32>>,
+        news: Notify,
+    }
+
+    impl Work {
+        fn add(&self, number: u32) {
+            self.added.lock().push(number);
+            self.news.notify_one();
+        }
+
+        async fn run(self: Arc<Self>) {
+            loop {
+                self.news.notified().await;
+                let added = std::mem::take(&mut *self.added.lock());
+                self.done.lock().extend(added);
+            }
+        }
+    }
+
+    #[test]
+    fn a_caller_does_the_work_that_it_adds() {
+        let (task, work) = (Arc::<SharedTask>::default(), Arc::<Work>::default());
+        let running = task.start(Arc::clone(&work).run());
+        for number in 0..3 {
+            assert_eq!(task.run_after(|| work.add(number)), ());
+        }
+        assert_eq!(*work.done.lock(), [0, 1, 2]);
+        drop(running);
+        task.run_after(|| work.add(3));
+        assert_eq!(work.done.lock().len(), 3, "it is over");
+    }
+
+    #[test]
+    fn who_has_the_turn_does_what_others_add() {
+        let (task, work) = (Arc::<SharedTask>::default(), Arc::<Work>::default());
+        let _running = task.start(Arc::clone(&work).run());
+        let turn = task.take_turn().unwrap();
+        task.run_after(|| work.add(1));
+        assert!(work.done.lock().is_empty());
+        turn.run();
+        assert_eq!(*work.done.lock(), [1]);
+    }
+
+    #[test]
+    fn no_work_is_left_behind_when_many_threads_add_some() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_time()
+            .build()
+            .unwrap();
+        let (task, work) = (Arc::<SharedTask>::default(), Arc::<Work>::default());
+        runtime.spawn(task.start(Arc::clone(&work).run()));
+        for round in 1..=200 {
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| (0..10).for_each(|i| task.run_after(|| work.add(i))));
+                }
+            });
+            let all_done = async {
+                while work.done.lock().len() < 40 * round {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
+            };
+            let limit = Duration::from_secs(20);
+            runtime.block_on(async { tokio::time::timeout(limit, all_done).await.unwrap() });
+        }
     }
 
     #[tokio::test]
