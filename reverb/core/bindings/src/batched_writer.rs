@@ -70,7 +70,8 @@ impl BatchedTrajectoryWriter {
         mask: Option<PyReadonlyArray1<'_, bool>>,
     ) -> PyResult<()> {
         self.core.queue().check().or_raise()?;
-        let mask = self.check_mask(mask)?;
+        // A step of all environments is stored at once.
+        let mask = self.check_mask(mask)?.filter(|mask| mask.contains(&false));
         let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
         for (leaf, &column) in leaves.iter().zip(columns) {
             let in_column = |error| in_column(leaf.py(), self.core.label(column), error);
