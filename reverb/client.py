@@ -943,7 +943,7 @@ class Client:
         Args:
           batch_size: Number of environments, `B`.
           num_keep_alive_refs: Number of newest values of each column and environment that new
-            items may use.
+            items may use. 1 is fastest: a step of all environments is then stored as one block.
           validate_items: As in `trajectory_writer`.
           max_pending_bytes: As in `trajectory_writer`.
           compression: As in `trajectory_writer`.
