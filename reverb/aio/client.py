@@ -926,8 +926,8 @@ class Client:
     ) -> OpeningWriter[BatchedTrajectoryWriter]:
         """Makes one writer for `batch_size` environments that are stepped together.
 
-        With 8 environments or more, the items of four steps are sent together, after 2 ms at the
-        latest, and at once if `flush` waits for them.
+        With 8 environments or more, the items of four steps are sent together, after about 3 ms,
+        and at once if `flush` waits for them.
 
         Args:
           batch_size: Number of environments, `B`.

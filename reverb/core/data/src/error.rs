@@ -155,6 +155,8 @@ impl Error {
 
     /// A deadline passed during `operation`.
     pub fn deadline_exceeded(operation: &str, after: Duration, waiting_for: &str) -> Self {
+        // It may end with the sentence of another error.
+        let waiting_for = waiting_for.strip_suffix('.').unwrap_or(waiting_for);
         Self::new(
             ErrorKind::DeadlineExceeded,
             format!(
@@ -353,6 +355,14 @@ mod tests {
         assert_eq!(error(2).with_column_of(&names).message(), "but column 2 is long So.");
         let moved = error(1).context("batch").with_column_of(&names);
         assert_eq!(moved.message(), "batch: but column 1 is long So.");
+    }
+
+    #[test]
+    fn what_a_call_waited_for_ends_with_one_full_stop() {
+        for what in ["a server", "a server."] {
+            let error = Error::deadline_exceeded("flush", Duration::from_millis(7), what);
+            assert!(error.message().ends_with("within 7 ms. It was waiting for a server."));
+        }
     }
 
     #[test]
