@@ -91,6 +91,14 @@ impl Held {
         )
     }
 
+    /// Number of items that would unblock an insert by leaving, because inserts up to the minimum
+    /// size are always allowed; `None` unless fewer than the missing samples. Not with a window.
+    fn surplus(&self) -> Option<i64> {
+        let surplus = self.size - self.limiter.min_size_to_sample + 1;
+        let is_shorter = surplus >= 1 && (surplus as f64) < self.missing;
+        (self.limit == Limit::MaxDiff && is_shorter).then_some(surplus)
+    }
+
     /// True if a window allows no sample, whatever is inserted.
     fn is_closed(&self) -> bool {
         self.limit == Limit::MinSize && self.limiter.min_size_to_sample == i64::MAX
@@ -175,7 +183,11 @@ impl fmt::Display for WaitReason {
                  or reset.",
                 cause()
             ),
-            Self::Limiter(held) => held.fmt(f),
+            Self::Limiter(held) => {
+                held.fmt(f)?;
+                let Some(surplus) = held.surplus() else { return Ok(()) };
+                write!(f, " So does the removal of {}.", plural(surplus, "item", "items"))
+            }
             Self::Window(held) => write!(f, "{held} {}", held.describe_window()),
             Self::Batch { .. } => write!(f, "A batch of all samples or none waits: {}.", cause()),
             Self::Turn { before, first } => {

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::{WHOLE, config, insert, insert_all, item, limiter, min_size, queue};
-use reverb_data::{ErrorKind, Sampled, TableConfig};
+use reverb_data::{ErrorKind, RateLimiterConfig, Sampled, TableConfig};
 use reverb_engine::{Confirm, Table};
 use tokio::time::Instant;
 
@@ -108,6 +108,29 @@ async fn a_sample_makes_room_for_queued_inserts() {
     assert!(later.confirmed.lock().is_empty(), "inserts stay in order");
     assert_eq!(keys(&table.sample(10, None).await.unwrap()), [3, 4, 5, 6]);
     assert_eq!(*later.confirmed.lock(), [6]);
+}
+
+#[tokio::test]
+async fn an_item_that_leaves_may_do_more_than_its_sample() {
+    for by_sample in [true, false] {
+        let limiter = RateLimiterConfig {
+            samples_per_insert: 3.0,
+            min_size_to_sample: 1,
+            min_diff: 0.0,
+            max_diff: 3.0,
+        };
+        let table = Table::new(TableConfig { rate_limiter: limiter, ..queue(5) }).unwrap();
+        let log = insert(&table, vec![item(0, 1.0), item(1, 1.0)]);
+        assert_eq!(*log.confirmed.lock(), [0]);
+        let why = table.status().inserting.reason.unwrap().to_string();
+        assert_eq!(why, "3 more samples allow the next insert. So does the removal of 1 item.");
+        if by_sample {
+            assert_eq!(keys(&table.sample(1, None).await.unwrap()), [0]);
+        } else {
+            table.mutate(&[], &[0]).unwrap();
+        }
+        assert_eq!(*log.confirmed.lock(), [0, 1]);
+    }
 }
 
 #[tokio::test]
