@@ -9,7 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prost::Message;
-use reverb_data::{Error, Result, TensorData};
+use reverb_data::{
+    ChunkBuilder, Error, NewItem, Result, SequenceRange, TensorData, TrajectoryBuilder,
+};
 use reverb_wire::calls::{Call, SmallCall};
 use reverb_wire::generated::{ServerInfoRequest, ServerInfoResponse, TableInfo};
 use reverb_wire::transport::{
@@ -23,6 +25,14 @@ use crate::session::{Connector, Signatures};
 
 /// An item as a server would store it: table, priority, the bytes of its columns.
 pub(crate) type Stored = (String, f64, Vec<Vec<u8>>);
+
+/// An item of one chunk.
+pub(crate) fn item(key: u64) -> NewItem {
+    let mut builder = TrajectoryBuilder::new();
+    builder.slice(&ChunkBuilder::new(false).finish(key, SequenceRange::default()), 0, 0, 1);
+    builder.end_column(false);
+    NewItem::new(key, "table", 1.0, builder.finish().unwrap())
+}
 
 /// A server that accepts items; it confirms them only if the test says so.
 #[derive(Clone)]

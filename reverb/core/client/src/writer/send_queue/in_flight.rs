@@ -139,17 +139,9 @@ impl InFlight {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use reverb_data::{ChunkBuilder, SequenceRange, TrajectoryBuilder};
 
     use super::*;
-
-    fn item(key: u64) -> NewItem {
-        let mut builder = TrajectoryBuilder::new();
-        builder.slice(&ChunkBuilder::new(false).finish(key, SequenceRange::default()), 0, 0, 1);
-        builder.end_column(false);
-        let trajectory = builder.finish().unwrap();
-        NewItem::new(key, "table", 1.0, trajectory)
-    }
+    use crate::writer::testing::item;
 
     proptest! {
         /// Each item is found once in any order of confirmations, and the rest stays in the order

@@ -58,16 +58,8 @@ impl Message {
 
 #[cfg(test)]
 mod tests {
-    use reverb_data::{ChunkBuilder, SequenceRange, TrajectoryBuilder};
-
     use super::*;
-
-    fn item(key: u64) -> NewItem {
-        let mut builder = TrajectoryBuilder::new();
-        builder.slice(&ChunkBuilder::new(false).finish(key, SequenceRange::default()), 0, 0, 1);
-        builder.end_column(false);
-        NewItem::new(key, "table", 1.0, builder.finish().unwrap())
-    }
+    use crate::writer::testing::item;
 
     #[test]
     fn items_that_were_taken_out_are_counted_and_others_are_left() {
