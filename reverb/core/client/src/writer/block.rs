@@ -101,7 +101,7 @@ pub struct Block {
 impl Block {
     /// An open block of the given columns.
     pub fn new(columns: &Arc<BlockColumns>, episode_id: u64, gated: bool) -> Arc<Self> {
-        let marks = match columns.columns.len() {
+        let marks = match columns.as_slice().len() {
             len @ ..=FEW_COLUMNS => SmallVec::from_buf_and_len(Default::default(), len),
             len => std::iter::repeat_with(Marks::default).take(len).collect(),
         };
@@ -113,7 +113,7 @@ impl Block {
 
     /// Columns of the block.
     pub fn columns(&self) -> &[BlockColumn] {
-        &self.columns.columns
+        self.columns.as_slice()
     }
 
     /// Appends cells `(position of the column, value)` of one step, which must fit the specs.

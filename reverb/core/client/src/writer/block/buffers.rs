@@ -59,7 +59,7 @@ pub(super) struct ColumnBuffer {
 
 impl Buffers {
     pub(super) fn new(columns: &BlockColumns) -> Self {
-        if columns.by_row {
+        if columns.are_kept_in_rows() {
             return Buffers::Rows(Rows::default());
         }
         let buffers = columns.as_slice().iter().map(|column| ColumnBuffer {

@@ -21,17 +21,18 @@ pub(super) const LARGE_CELL_BYTES: usize = 16 * 1024;
 const MAX_HEAD_BYTES: usize = 64;
 /// Largest part of the head for one dimension: its tag and size.
 const MAX_HEAD_BYTES_OF_DIM: usize = 16;
+
 /// Common properties of all blocks of a column or of a group of columns.
 #[derive(Debug)]
 pub struct BlockColumns {
-    pub(super) columns: SmallVec<[BlockColumn; 4]>,
+    columns: SmallVec<[BlockColumn; 4]>,
     pub(super) encoding: Encoding,
     /// End of each column's bytes in a row.
     ends: SmallVec<[usize; 4]>,
     /// Bytes of a cell of every column.
     pub(super) row_bytes: usize,
     /// True if cells are kept row by row: they are small, or of one column.
-    pub(super) by_row: bool,
+    by_row: bool,
     pub(super) encoders: Arc<Encoders>,
 }
 

@@ -52,7 +52,7 @@ impl StepBlock {
         values: impl Iterator<Item = &'v CellValue<'v>>,
         origins: impl ExactSizeIterator<Item = (u64, i32)>,
     ) -> Option<Arc<Self>> {
-        if !columns.by_row || columns.columns.len() > MAX_COLUMNS {
+        if !columns.are_kept_in_rows() || columns.as_slice().len() > MAX_COLUMNS {
             return None;
         }
         let mut cells = Vec::with_capacity(columns.row_bytes * origins.len());
@@ -71,7 +71,7 @@ impl StepBlock {
 
     /// Columns of the block.
     pub(super) fn columns(&self) -> &[BlockColumn] {
-        &self.columns.columns
+        self.columns.as_slice()
     }
 
     /// The bytes of a cell.
@@ -90,7 +90,7 @@ impl StepBlock {
     pub(super) fn mark_queued(&self, row: usize, position: usize) -> bool {
         let (queued, bit) = (&self.rows[row].queued, 1 << position);
         let before = queued.load(Ordering::Relaxed);
-        // Only the thread that creates items gets here; an atomic addition is much slower.
+        // Callers hold the lock of the histories; an atomic addition is much slower.
         queued.store(before | bit, Ordering::Relaxed);
         before & bit == 0
     }

@@ -248,7 +248,7 @@ fn large_cells_are_copied_once() {
 #[test]
 fn only_blocks_of_the_same_columns_share_their_encoders() {
     let one = columns(&[4, 8], AUTO);
-    let specs = || one.columns.iter().map(|column| (Arc::clone(&column.spec), Arc::default()));
+    let specs = || one.as_slice().iter().map(|column| (Arc::clone(&column.spec), Arc::default()));
     let shares = |columns: BlockColumns| {
         Arc::ptr_eq(&columns.encoded_like(Some(&one)).encoders, &one.encoders)
     };

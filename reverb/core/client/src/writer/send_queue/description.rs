@@ -34,21 +34,13 @@ impl SendQueue {
 
     /// The table of the oldest item that is not confirmed yet.
     pub(crate) fn oldest_table(&self) -> Option<Arc<str>> {
-        let state = self.state.lock();
-        let sent = state.in_flight.iter().map(|sent| &sent.item.table);
-        let resend = state.resend.iter().map(|(item, _)| &item.table);
-        let queued = state.queue.iter().map(|(item, _)| item.table());
-        sent.chain(resend).chain(&state.encoding).chain(queued).next().cloned()
+        self.state.lock().tables().next().cloned()
     }
 
     /// The tables of the items that are not confirmed yet.
     pub(crate) fn waiting_tables(&self) -> Vec<String> {
         let state = self.state.lock();
-        let in_flight = state.in_flight.iter().map(|sent| &sent.item.table);
-        let resend = state.resend.iter().map(|(item, _)| &item.table);
-        let queued = state.queue.iter().map(|(item, _)| item.table());
-        let tables: BTreeSet<&Arc<str>> =
-            in_flight.chain(resend).chain(&state.encoding).chain(queued).collect();
+        let tables: BTreeSet<&Arc<str>> = state.tables().collect();
         tables.into_iter().map(ToString::to_string).collect()
     }
 }

@@ -54,14 +54,14 @@ impl Pace {
     /// Counts items that the server took.
     pub(super) fn count(&mut self, items: usize, gathering: Gathering, now: Instant) {
         let (began, before) = self.span.unwrap_or((now, 0));
-        let items = before + items;
-        self.span = Some((began, items));
-        let lasted = now - began;
-        if lasted >= gathering.time {
-            let is_fast = items >= gathering.items && lasted < 2 * gathering.time;
-            self.is_fast_until = is_fast.then_some(now + 2 * gathering.time);
-            self.span = Some((now, 0));
+        let (items, lasted) = (before + items, now - began);
+        if lasted < gathering.time {
+            self.span = Some((began, items));
+            return;
         }
+        let is_fast = items >= gathering.items && lasted < 2 * gathering.time;
+        self.is_fast_until = is_fast.then_some(now + 2 * gathering.time);
+        self.span = Some((now, 0));
     }
 
     /// True if as many items as end a gathering come in its time: then it is worth the wait.

@@ -110,6 +110,14 @@ impl State {
         }
     }
 
+    /// The table of each item that is not confirmed yet, in the order of sending.
+    pub(super) fn tables(&self) -> impl Iterator<Item = &Arc<str>> {
+        let in_flight = self.in_flight.iter().map(|sent| &sent.item.table);
+        let resend = self.resend.iter().map(|(item, _)| &item.table);
+        let queued = self.queue.iter().map(|(item, _)| item.table());
+        in_flight.chain(resend).chain(&self.encoding).chain(queued)
+    }
+
     /// Receiver of the items, for messages.
     pub(super) fn peer(&self) -> String {
         match &self.server {
