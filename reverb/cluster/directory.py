@@ -277,10 +277,6 @@ class Directory:
         self._program_tables = [settings_of(table) for table in found]
         self._tables = self._tables or self._program_tables
 
-    def tables(self) -> list[bytes]:
-        """Returns the tables of the whole group as serialized `TableInfo` messages."""
-        return [table.SerializeToString() for table in self._tables]
-
     def learn_tables(self, proto: Any) -> bool:
         """Takes over the tables of a map that a client has changed at the shards.
 

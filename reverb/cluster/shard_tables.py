@@ -16,12 +16,14 @@ from reverb.rate_limiters import RateLimiter, from_proto
 
 __all__ = [
     "PartSettings",
+    "TablesOfMap",
     "check_tables",
     "part_settings",
     "serialize_tables",
     "settings_of",
     "tables_as_values",
     "tables_from_values",
+    "tables_in_map",
 ]
 
 # Fields that tell what a table holds and did. All others are settings, the same in all shards.
@@ -106,6 +108,37 @@ def part_settings(table: bytes, index: int, num_shards: int) -> tuple[str, PartS
         sampler=from_options(info.sampler_options) if draws_apart else None,
     )
     return info.name, PartSettings(limits, from_proto(part.rate_limiter), others)
+
+
+@dataclasses.dataclass(frozen=True)
+class TablesOfMap:
+    """The tables of a map, and which part of them a shard has.
+
+    Attributes:
+      tables: The tables of the whole group, as serialized `TableInfo` messages.
+      place: The place of the shard among those that stay; the first one has 0.
+      num_shards: How many shards stay.
+    """
+
+    tables: tuple[bytes, ...]
+    place: int
+    num_shards: int
+
+    def parts(self) -> dict[str, PartSettings]:
+        """Returns the settings of the shard's part of each table."""
+        return dict(part_settings(it, self.place, self.num_shards) for it in self.tables)
+
+
+def tables_in_map(proto: Any, index: int) -> TablesOfMap | None:
+    """Returns the tables of a `ShardMap` message, for the shard with an index.
+
+    `None` if the shard is about to leave, or is not in the map: it keeps the parts that it has.
+    """
+    staying = [it.index for it in proto.shards if not it.is_draining]
+    if index not in staying:
+        return None
+    tables = tuple(it.SerializeToString(deterministic=True) for it in proto.tables)
+    return TablesOfMap(tables, staying.index(index), len(staying))
 
 
 def settings_of(table: Any) -> Any:

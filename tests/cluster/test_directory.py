@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import reverb
 from reverb import testing
 from reverb.cluster.directory import NUM_SLOTS, Directory
-from reverb.cluster.shard_tables import part_settings, serialize_tables, tables_as_values
+from reverb.cluster.shard_tables import serialize_tables, tables_as_values, tables_in_map
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
@@ -194,10 +194,31 @@ def test_tables_are_those_of_the_program_without_counters(directory):
 
 def test_every_shard_may_hold_its_part_of_a_table(directory):
     directory.set_tables(0, infos(prioritized(max_size=10), reverb.Table.queue("queue", 10)))
-    parts = dict(part_settings(table, 5, 4) for table in directory.tables())
+    parts = tables_in_map(directory.to_proto(), 3).parts()
     # A queue is bounded by its limiter, and that is shared by a coordinator.
     assert {name: part.others.max_size for name, part in parts.items()} == {"table": 3, "queue": 10}
     assert parts["queue"].limits == (1.0, 1, 0.0, 10.0)
+
+
+def part_of_table(directory):
+    return tables_in_map(directory.to_proto(), 0).parts()["table"]
+
+
+def test_shards_that_leave_keep_their_parts_and_the_others_share_the_table(directory):
+    directory.set_tables(0, infos(prioritized(max_size=100, max_bytes=1200)))
+    directory.begin_drain(1)
+    shares = {index: tables_in_map(directory.to_proto(), index) for index in range(5)}
+    assert shares.pop(1) is shares.pop(4) is None
+    assert [(it.place, it.num_shards) for it in shares.values()] == [(0, 3), (1, 3), (2, 3)]
+    parts = [it.parts()["table"].others for it in shares.values()]
+    assert [(it.max_size, it.max_bytes) for it in parts] == [(34, 400)] * 3
+    # They stay as they are until the tables or the number of shards change.
+    directory.register(3, "10.0.0.9:8000", server_id=7)
+    assert tables_in_map(directory.to_proto(), 0) == shares[0]
+    directory.remove(1)
+    assert tables_in_map(directory.to_proto(), 0) == shares[0]
+    directory.add()
+    assert tables_in_map(directory.to_proto(), 4).parts()["table"].others.max_size == 25
 
 
 def test_a_change_by_a_client_makes_no_tables_differ(directory):
@@ -208,23 +229,23 @@ def test_a_change_by_a_client_makes_no_tables_differ(directory):
     proto.tables[0].max_bytes = 1000
     proto.tables[0].max_times_sampled = 9
     proto.tables[0].sampler_options.prioritized.priority_exponent = 0.25
-    limits = part_settings(directory.tables()[0], 0, 2)[1].limits
+    limits = part_of_table(directory).limits
     proto.epoch += 1
     assert directory.learn_tables(proto)
     assert directory.epoch == proto.epoch + 1
     # Every shard tells of it.
     assert not directory.learn_tables(proto)
     # So a shard that starts again has what was set meanwhile.
-    part = part_settings(directory.tables()[0], 0, 2)[1]
+    part = part_of_table(directory)
     assert part.change_from(limits) == reverb.TableChange(
-        max_size=25, max_bytes=500, max_times_sampled=9, priority_exponent=0.25
+        max_size=13, max_bytes=250, max_times_sampled=9, priority_exponent=0.25
     )
     assert part.change_from(()).rate_limiter is part.rate_limiter
     proto = directory.to_proto()
     proto.tables[0].sampler_options.extension.draw = 1
     proto.epoch += 1
     assert directory.learn_tables(proto)
-    change = part_settings(directory.tables()[0], 0, 2)[1].others
+    change = part_of_table(directory).others
     options = change.to_proto("table").sampler
     assert options.extension.draw == options.extension.STRATIFIED
     # A shard that starts again makes the tables of the program.

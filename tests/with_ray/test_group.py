@@ -264,21 +264,6 @@ def test_a_shard_that_was_given_up_returns_with_its_items(start_group, make_tabl
         assert [priority for priority, _ in items(client).values()] == [5.0] * 20
 
 
-def test_a_change_of_a_table_reaches_restarted_shards(start_group, kill, until):
-    group = start_group()
-    client = group.client()
-    client.configure_table("table", max_size=90)
-    until(lambda: client.server_info()["table"].max_size == 90)
-    until(lambda: group.status().is_complete)
-    kill(group, 1)
-    until(lambda: group.status().shards[1].num_starts > 1 and group.status().is_complete)
-    shards = [reverb.Client(shard.address) for shard in group.status().shards.values()]
-    until(lambda: [it.server_info()["table"].max_size for it in shards] == [30, 30, 30])
-    assert group.client().server_info()["table"].max_size == 90
-    group.add_shards(2)
-    assert [it.server_info()["table"].max_size for it in shards] == [18, 18, 18]
-
-
 def test_a_process_that_ray_has_replaced_is_told_so(start_group):
     group = start_group(num_shards=2)
     actor = ray.get_actor("reverb:test:shard-1", namespace="reverb")

@@ -167,12 +167,9 @@ class DirectoryActor:
                 return Answer(action="stop", reason=str(error))
             num_starts = self._members[index].num_starts
             serialized = self._directory.to_proto().SerializeToString()
-            tables = self._directory.tables(), len(self._directory.indices)
         if is_new:
             self._push()
-        if is_back:
-            self._share_sizes()
-        return Answer(action="go_on", map=serialized, tables=tables, num_starts=num_starts)
+        return Answer(action="go_on", map=serialized, num_starts=num_starts)
 
     def beat(self, index: int, server_id: int, epoch: int) -> Answer:
         """Records a sign of life of a shard; returns its next action, and a map newer than its."""
@@ -204,7 +201,6 @@ class DirectoryActor:
             is_news = self._directory.learn_tables(parse_map(serialized))
         if is_news:
             self._push()
-            self._share_sizes()
 
     def _take(self, facts: ShardFacts) -> bool:
         """Stores the address of a shard of the map; returns whether the map has changed."""
@@ -243,7 +239,10 @@ class DirectoryActor:
         return None if now is None else now.server_id == facts.server_id
 
     def _push(self, *, wait: bool = False) -> None:
-        """Sends the map to all shards that are actors; others get it with their next beat."""
+        """Sends the map to all shards that are actors; others get it with their next beat.
+
+        A shard that has it has its part of the tables, too. `wait` until they have it.
+        """
         with self._lock:
             serialized = self._directory.to_proto().SerializeToString()
             handles = self._processes.among(self._members)
@@ -383,7 +382,6 @@ class DirectoryActor:
                 for index in indices:
                     self._admit(self._members[index].facts)
             self._push(wait=True)
-            self._share_sizes()
             return indices
 
     def drain(self, index: int, wait_s: float) -> int:
@@ -426,7 +424,6 @@ class DirectoryActor:
             slots = self._directory.slots_without(index)
             heirs = {it: (self._address_of(it), slots[it]) for it in slots}
         self._push(wait=True)
-        self._share_sizes(leaving=index)
         return heirs
 
     def _address_of(self, index: int) -> str:
@@ -438,8 +435,7 @@ class DirectoryActor:
         with self._lock:
             if index in self._directory.indices:
                 self._directory.end_drain(index)
-        self._push()
-        self._share_sizes()
+        self._push(wait=True)
 
     def _remove(self, index: int) -> None:
         with self._lock:
@@ -447,7 +443,6 @@ class DirectoryActor:
                 self._directory.remove(index)
             self._members.pop(index, None)
         self._push(wait=True)
-        self._share_sizes()
 
     def reserve(self) -> tuple[int, int, GroupSettings]:
         """Returns an index for a shard of `serve_here`, and the number of shards with it."""
@@ -462,8 +457,7 @@ class DirectoryActor:
             with self._lock:
                 self._admit(facts)
                 serialized = self._directory.to_proto().SerializeToString()
-            self._push()
-            self._share_sizes()
+            self._push(wait=True)
             return serialized
 
     def leave(self, index: int) -> None:
@@ -483,15 +477,6 @@ class DirectoryActor:
             former_slots=facts.slots,
         )
         self._take(facts)
-
-    def _share_sizes(self, leaving: int | None = None) -> None:
-        """Gives each shard its part of the tables' sizes, when the number of shards has changed."""
-        with self._lock:
-            stay = [it for it in self._directory.indices if it != leaving]
-            tables = self._directory.tables()
-            handles = self._processes.among(stay)
-        calls = [handle.set_tables.remote(tables, len(stay)) for handle in handles.values()]
-        ray.wait(calls, num_returns=len(calls), timeout=DESCRIBE_TIMEOUT_S)
 
     def _end(self, index: int) -> None:
         self._members.pop(index, None)

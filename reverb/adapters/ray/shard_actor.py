@@ -3,7 +3,7 @@
 
 import dataclasses
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from reverb.adapters.ray.group_settings import ShardSettings
 from reverb.adapters.ray.shard_facts import ShardFacts
@@ -37,10 +37,6 @@ class ShardActor:
     def checkpoint_status(self) -> CheckpointStatus:
         """Returns the progress of a save."""
         return self._life.server.localhost_client().checkpoint_status()
-
-    def set_tables(self, tables: Sequence[bytes], num_shards: int) -> None:
-        """Changes its parts of the tables, when the number of shards has changed."""
-        self._life.set_tables(tables, num_shards)
 
     def insert_streams(self) -> list[tuple[str, str, int]]:
         """Returns the open streams of inserts: client, its address, number of items so far."""

@@ -54,14 +54,12 @@ class Answer:
     Attributes:
       action: "go_on"; "wait" and ask again; "register" anew; "stop", see `reason`.
       map: A newer map, serialized.
-      tables: The tables of the whole group, and the number of their parts.
       num_starts: How often the shard has started.
       reason: Why it has to stop.
     """
 
     action: Literal["go_on", "wait", "register", "stop"]
     map: bytes | None = None
-    tables: tuple[Sequence[bytes], int] | None = None
     num_starts: int | None = None
     reason: str = ""
 

@@ -6,7 +6,7 @@ import os
 import pathlib
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import reverb
@@ -18,7 +18,7 @@ from reverb.adapters.ray.shard_facts import BEAT_S, Answer, ShardFacts
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import parse_map, slots_as_values
 from reverb.cluster.shard_calls import map_of, move_items, server_id_of, set_map
-from reverb.cluster.shard_tables import part_settings, serialize_tables
+from reverb.cluster.shard_tables import TablesOfMap, part_settings, serialize_tables, tables_in_map
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
 
 __all__ = ["MARKER", "ShardLife"]
@@ -63,6 +63,8 @@ class ShardLife:
         self._limits: dict[str, tuple[float, ...]] = {}
         self._map: bytes | None = None
         self._epoch = 0
+        # Those of the last map; its parts of them are in force.
+        self._tables_of_map: TablesOfMap | None = None
         self._restored_from: str | None = None
         self._stopped = threading.Event()
         context = ray.get_runtime_context()
@@ -133,12 +135,17 @@ class ShardLife:
     def beat_until_stopped(self) -> None:
         """Sends a beat to the directory every second, and acts on its answers."""
         is_registered = False
+        trouble = ""
         while not self._stopped.is_set():
             try:
                 is_registered = self._beat(is_registered)
-            except ReverbError as error:
-                # Ray restarts the directory; the shard keeps its map meanwhile.
-                _logger.info("shard %d: %s", self.settings.index, error)
+                trouble = ""
+            except Exception as error:
+                # Ray restarts the directory; the shard keeps its map meanwhile. Whatever else it
+                # was, a shard without beats would be removed.
+                if str(error) != trouble and not self._stopped.is_set():
+                    trouble = str(error)
+                    _logger.warning("shard %d: %s", self.settings.index, error)
             self._stopped.wait(BEAT_S)
 
     def facts(self) -> ShardFacts:
@@ -218,19 +225,27 @@ class ShardLife:
                 set_map(server.localhost_client(), serialized, self.settings.index)
                 with self._lock:
                     self._map, self._epoch = serialized, epoch
+                self._set_parts()
             return self._epoch
 
-    def set_tables(self, tables: Sequence[bytes], num_shards: int) -> None:
-        """Changes the shard's parts of the tables to those of the group, where they differ.
+    def _set_parts(self) -> None:
+        """Changes the shard's parts of the tables to those of its map; holds the lock of maps.
 
-        The tables are serialized `TableInfo` messages, of the whole group.
+        Does nothing if the tables of the map are those of the map before: a client that changes
+        tables changes the parts first and the map then.
         """
-        changes = {}
-        for table in tables:
-            name, part = part_settings(table, self.settings.index, num_shards)
-            changes[name] = part.change_from(self._limits[name])
-            self._limits[name] = part.limits
-        self.server.configure_tables(changes)
+        if self._map is None:
+            return
+        tables = tables_in_map(parse_map(self._map), self.settings.index)
+        if tables is None or tables == self._tables_of_map:
+            return
+        parts = tables.parts()
+        limits = self._limits
+        self.server.configure_tables(
+            {name: part.change_from(limits[name]) for name, part in parts.items()}
+        )
+        self._limits = {name: part.limits for name, part in parts.items()}
+        self._tables_of_map = tables
 
     def end_beats(self) -> None:
         """Ends `run` and `beat_until_stopped`, but not the server."""
@@ -338,8 +353,8 @@ class ShardLife:
                 self._num_starts = answer.num_starts
         if answer.map:
             self.set_map(answer.map)
-        if answer.tables:
-            self.set_tables(*answer.tables)
+        with self._maps:
+            self._set_parts()  # Again, if that failed before.
         if answer.action == "stop":
             _logger.warning(
                 "shard %d of group '%s' ends: %s",
