@@ -4,7 +4,6 @@
 import dataclasses
 import os
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from reverb.adapters import ray as reverb_ray
 from reverb.adapters.ray.shard_facts import Answer
 from reverb.cluster import group_checkpoint
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
-from support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.alone, pytest.mark.timeout(120)]
 
@@ -64,20 +62,16 @@ def test_a_killed_shard_returns_with_its_own_checkpoint(start_group, kill, root,
     group.checkpoint()
     fill(group, [1, 1, 1])
     addresses = {it.index: it.address for it in group.status().shards.values()}
-    times = []
     for index in range(3):
-        begin = time.monotonic()
         epoch = group.status().epoch
         kill(group, index)
         until(lambda epoch=epoch: group.status().epoch > epoch and group.status().is_complete)
-        times.append(time.monotonic() - begin)
     shards = group.status().shards
     assert [shard.num_starts for shard in shards.values()] == [2, 2, 2]
     # Each has lost what came after its last checkpoint, and nothing else.
     assert sizes(group) == [3, 4, 5]
     # Clients that knew only this shard find it again.
     assert {it.index: it.address for it in shards.values()} == addresses
-    assert np.median(times) < 5 * PATIENCE, times
 
 
 def test_a_shard_loads_its_own_newer_checkpoint(start_group, kill, root, until):
