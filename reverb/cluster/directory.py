@@ -48,6 +48,8 @@ class Directory:
         # For each slot, the former owners, which may still hold items of it.
         self._formers: list[tuple[int, ...]] = [()] * NUM_SLOTS
         self._tables: list[Any] = []
+        # Epoch of the last map in which a client has changed them.
+        self._tables_epoch = 0
         # The program's own tables; clients may have changed those of the group since.
         self._program_tables: list[Any] = []
         self._next_index = 0
@@ -281,11 +283,15 @@ class Directory:
         """Takes over the tables of a map that a client has changed at the shards.
 
         Returns:
-          Whether they differ from those of the present map.
+          Whether the shards need a newer map than they have.
         """
-        if proto.group != self.group or list(proto.tables) == self._tables:
+        if proto.group != self.group or proto.epoch <= self._tables_epoch:
+            return False  # Every shard tells of a change, and one may be late.
+        self._tables_epoch = proto.epoch
+        tables = list(proto.tables)
+        if tables == self._tables and (proto.epoch < self.epoch or proto == self.to_proto()):
             return False
-        self._tables = list(proto.tables)
+        self._tables = tables
         self.epoch = max(self.epoch, proto.epoch) + 1
         return True
 

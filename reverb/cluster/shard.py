@@ -12,10 +12,13 @@ from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import shows_no_token
 
-__all__ = ["NUM_SLOTS", "Shard", "ShardPlace", "check_group", "shard_addresses"]
+__all__ = ["NUM_SLOTS", "OWN_EPOCH", "Shard", "ShardPlace", "check_group", "shard_addresses"]
 
 # The top bits of the key of an item are its slot.
 NUM_SLOTS = native.NUM_SLOTS
+
+OWN_EPOCH = 1
+"""Epoch of the map that a server of a group makes itself, before it has one of a directory."""
 
 MAX_GROUP_CHARACTERS = 64
 
@@ -108,7 +111,7 @@ class Shard:
             addresses = [""] * self.num_shards
         ends = [index * NUM_SLOTS // self.num_shards for index in range(self.num_shards + 1)]
         message = protos.ShardMap(
-            epoch=1,
+            epoch=OWN_EPOCH,
             group=self.group,
             shards=[
                 protos.Shard(

@@ -204,7 +204,7 @@ def part_of_table(directory):
     return tables_in_map(directory.to_proto(), 0).parts()["table"]
 
 
-def test_shards_that_leave_keep_their_parts_and_the_others_share_the_table(directory):
+def test_shards_that_leave_keep_their_parts_of_tables(directory):
     directory.set_tables(0, infos(prioritized(max_size=100, max_bytes=1200)))
     directory.begin_drain(1)
     shares = {index: tables_in_map(directory.to_proto(), index) for index in range(5)}
@@ -219,6 +219,22 @@ def test_shards_that_leave_keep_their_parts_and_the_others_share_the_table(direc
     assert tables_in_map(directory.to_proto(), 0) == shares[0]
     directory.add()
     assert tables_in_map(directory.to_proto(), 4).parts()["table"].others.max_size == 25
+
+
+def test_a_map_of_a_client_gets_a_successor_in_any_case(directory):
+    directory.set_tables(0, infos(prioritized()))
+    proto = directory.to_proto()
+    proto.epoch += 1
+    later = directory.to_proto()
+    later.epoch += 3
+    assert directory.learn_tables(proto)
+    assert directory.epoch == proto.epoch + 1
+    assert directory.learn_tables(later)
+    assert directory.epoch == later.epoch + 1
+    # A shard that is late tells of a change that another one has undone.
+    proto.tables[0].max_size = 50
+    assert not directory.learn_tables(proto)
+    assert directory.to_proto().tables[0].max_size == 100
 
 
 def test_a_change_by_a_client_makes_no_tables_differ(directory):

@@ -104,6 +104,29 @@ def start_group(cluster, make_tables):
 
 
 @pytest.fixture
+def restart_directory(until):
+    """Ends the process of the group's directory; returns when Ray runs the next one."""
+    import ray
+
+    def directory():
+        return ray.get_actor("reverb:test", namespace="reverb")
+
+    def pid():
+        try:
+            return ray.get(directory().__ray_call__.remote(lambda actor: os.getpid()))
+        except ray.exceptions.RayError:
+            return None  # It is about to end, or starts.
+
+    def restart_directory():
+        before = pid()
+        assert before is not None
+        ray.kill(directory(), no_restart=False)
+        until(lambda: pid() not in (None, before))
+
+    return restart_directory
+
+
+@pytest.fixture
 def kill():
     """Ends the process of a shard on the spot: `kill(group, 1)`."""
 

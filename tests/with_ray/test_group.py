@@ -86,12 +86,11 @@ def test_a_shard_loads_its_own_newer_checkpoint(start_group, kill, root, until):
     assert sizes(group) == [4, 4, 4]
 
 
-def test_the_directory_is_killed_and_learns_everything_again(start_group, until):
+def test_the_directory_is_killed_and_learns_everything_again(start_group, until, restart_directory):
     group = start_group()
     group.add_shards(1)
     before = group.status()
-    directory = ray.get_actor("reverb:test", namespace="reverb")
-    ray.kill(directory, no_restart=False)
+    restart_directory()
     after = group.status()
     assert after.epoch >= before.epoch
     slots = {it.index: (it.num_slots, it.address) for it in before.shards.values()}
@@ -100,27 +99,28 @@ def test_the_directory_is_killed_and_learns_everything_again(start_group, until)
     assert group.add_shards(1) == [4]
 
 
-def test_a_shard_that_dies_with_the_directory_has_restarted(start_group, until):
+def test_a_shard_that_dies_with_the_directory_has_restarted(start_group, until, restart_directory):
     group = start_group()
-    directory = ray.get_actor("reverb:test", namespace="reverb")
     os.kill(group.status().shards[1].pid, signal.SIGKILL)
-    ray.kill(directory, no_restart=False)
+    restart_directory()
     until(lambda: group.status().is_complete and group.status().shards[1].num_starts == 2)
     os.kill(group.status().shards[1].pid, signal.SIGKILL)
     until(lambda: group.status().is_complete and group.status().shards[1].num_starts == 3)
     assert [group.status().shards[index].num_starts for index in (0, 2)] == [1, 1]
     # The shards tell the next one.
-    ray.kill(ray.get_actor("reverb:test", namespace="reverb"), no_restart=False)
+    restart_directory()
     until(lambda: group.status().is_complete)
     assert group.status().shards[1].num_starts == 3
 
 
-def test_a_directory_that_still_starts_reports_no_empty_group(start_group, until):
+def test_a_directory_that_still_starts_reports_no_empty_group(
+    start_group, until, restart_directory
+):
     group = start_group()
     pid = group.status().shards[1].pid
     os.kill(pid, signal.SIGSTOP)  # So that it is asked in vain for seconds.
     try:
-        ray.kill(ray.get_actor("reverb:test", namespace="reverb"), no_restart=False)
+        restart_directory()
         status = group.status()
         assert sorted(status.shards) == [0, 1, 2]
         assert not status.is_complete

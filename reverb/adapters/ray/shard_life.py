@@ -17,6 +17,7 @@ from reverb.adapters.ray.names import ask_directory
 from reverb.adapters.ray.shard_facts import BEAT_S, Answer, ShardFacts
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import parse_map, slots_as_values
+from reverb.cluster.shard import OWN_EPOCH
 from reverb.cluster.shard_calls import map_of, move_items, server_id_of, set_map
 from reverb.cluster.shard_tables import TablesOfMap, part_settings, serialize_tables, tables_in_map
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
@@ -65,6 +66,8 @@ class ShardLife:
         self._epoch = 0
         # Those of the last map; its parts of them are in force.
         self._tables_of_map: TablesOfMap | None = None
+        # A map in which a client has changed tables, until the directory knows it.
+        self._untold: bytes | None = None
         self._restored_from: str | None = None
         self._stopped = threading.Event()
         context = ray.get_runtime_context()
@@ -371,12 +374,19 @@ class ShardLife:
             found = map_of(self.server.localhost_client())
             epoch = 0 if found is None else parse_map(found).epoch
             # The first map, which the server made itself, does not count.
-            is_foreign = self._epoch > 0 and epoch > self._epoch
+            is_foreign = epoch > max(self._epoch, OWN_EPOCH)
             if is_foreign:
                 with self._lock:
                     self._map, self._epoch = found, epoch
-        if is_foreign:
-            self._ask("learn_tables", found)
+                self._untold = found
+                # The client has set the parts, too; it counts shards that are about to leave.
+                self._tables_of_map = None
+            untold = self._untold
+        if untold is not None:
+            self._ask("learn_tables", untold)
+            with self._maps:
+                if self._untold is untold:
+                    self._untold = None
 
     def _tell_failure(self) -> None:
         try:
