@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
-use reverb_data::{ErrorKind, Result};
+use reverb_data::{Error, ErrorKind, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::convert::table_info::to_settings;
 use reverb_wire::generated::deepmind::reverb::key_distribution_options::{
@@ -16,16 +16,17 @@ use reverb_wire::generated::reverb::{
 };
 use reverb_wire::generated::{ServerInfoRequest, ServerInfoResponse, TableInfo};
 
-use super::roll_call::{change_all, roll_call};
+use super::roll_call::{Present, change_all, roll_call};
 use super::{Merge, ask_all};
 use crate::group::{Group, View};
+use crate::member::Member;
 use crate::status;
 use crate::table_part::part;
 use crate::tables::together;
 use crate::transport::of_shard;
 
 /// Largest number of attempts to install a map while other clients change it too.
-const MAX_ATTEMPTS: u32 = 5;
+const MAX_ATTEMPTS: u32 = 10;
 
 impl Merge for ConfigureTablesRequest {
     async fn merge(self, group: &Arc<Group>, view: &View) -> Result<ConfigureTablesResponse> {
@@ -45,16 +46,8 @@ impl Merge for ConfigureTablesRequest {
         });
         let mut answers = tried.await.into_iter().collect::<Result<Vec<_>>>()?;
         if !self.dry_run {
-            let changed = change_all(&present, |position, not_after_ns| Self {
-                not_after_ns,
-                ..parts[position].clone()
-            });
-            let results = changed.await;
-            let failed = results.iter().find_map(|result| {
-                let error = result.as_ref().err()?;
-                Some(error.clone().context("One shard was not changed"))
-            });
-            if let Some(error) = failed {
+            let results = change_parts(&present, &parts).await;
+            if let Some(error) = failure(&results) {
                 let undone = undo(view, &results, &of_each, &self.changes).await;
                 return Err(match undone {
                     Ok(()) => error.followed_by("The other shards have their old settings again."),
@@ -64,7 +57,7 @@ impl Merge for ConfigureTablesRequest {
                 });
             }
             answers = results.into_iter().collect::<Result<_>>()?;
-            tell_tables(group, view, &self.changes).await?;
+            tell_tables(group, view, &self.changes, &parts).await?;
         }
         let changed = describe(&before, &after);
         let parts: Vec<Vec<TableInfo>> = answers.into_iter().map(|answer| answer.tables).collect();
@@ -76,9 +69,33 @@ impl Merge for ConfigureTablesRequest {
     }
 }
 
+/// Changes the part of each shard.
+async fn change_parts(
+    present: &[Present<'_>],
+    parts: &[ConfigureTablesRequest],
+) -> Vec<Result<ConfigureTablesResponse>> {
+    let part = |position: usize, not_after_ns| ConfigureTablesRequest {
+        not_after_ns,
+        ..parts[position].clone()
+    };
+    change_all(present, part).await
+}
+
+/// The error of the first shard that was not changed.
+fn failure(results: &[Result<ConfigureTablesResponse>]) -> Option<Error> {
+    let error = results.iter().find_map(|result| result.as_ref().err())?;
+    Some(error.clone().context("One shard was not changed"))
+}
+
 /// Installs a new map with the new settings of the tables. If another client has changed the map
-/// meanwhile, starts over from the new one.
-async fn tell_tables(group: &Arc<Group>, view: &View, changes: &[TableChange]) -> Result<()> {
+/// meanwhile, it may have changed the parts as well, after this one: changes them again, and starts
+/// over from the new map.
+async fn tell_tables(
+    group: &Arc<Group>,
+    view: &View,
+    changes: &[TableChange],
+    parts: &[ConfigureTablesRequest],
+) -> Result<()> {
     let Some(mut map) = view.map.clone() else { return Ok(()) };
     for attempt in 1.. {
         map.tables = given_after(&map.tables, changes);
@@ -90,17 +107,27 @@ async fn tell_tables(group: &Arc<Group>, view: &View, changes: &[TableChange]) -
             ));
         }
         map = newest_map(view).await?.unwrap_or(map);
+        if let Some(error) = failure(&change_parts(&roll_call(view).await?, parts).await) {
+            return Err(error.followed_by("Another client changes the group at the same time."));
+        }
     }
     group.adopt(&map)
 }
 
+/// Tells the first shard before the others: of several clients that tell a map of the same epoch,
+/// it refuses all but one, and the others have told nobody.
 async fn tell_map(view: &View, map: &ShardMap) -> Result<()> {
-    let told = view.members.iter().map(|member| async move {
-        let request = SetDirectoryRequest { map: Some(map.clone()), index: member.index };
-        let told = async { member.shard()?.call(request).await };
-        told.await.map_err(|error| of_shard(error, &member.name()))
-    });
-    try_join_all(told).await.map(drop)
+    let tell = |member: &Arc<Member>| {
+        let member = Arc::clone(member);
+        async move {
+            let request = SetDirectoryRequest { map: Some(map.clone()), index: member.index };
+            let told = async { member.shard()?.call(request).await };
+            told.await.map_err(|error| of_shard(error, &member.name()))
+        }
+    };
+    let Some((first, others)) = view.members.split_first() else { return Ok(()) };
+    tell(first).await?;
+    try_join_all(others.iter().map(tell)).await.map(drop)
 }
 
 async fn newest_map(view: &View) -> Result<Option<ShardMap>> {
