@@ -63,19 +63,24 @@ def test_the_part_of_a_lost_shard_goes_to_the_others(start_group, make_tables, u
     shard._life.stop()
 
 
-def test_a_change_of_tables_that_fails_is_tried_again(start_group, make_tables, until, monkeypatch):
+def test_a_change_of_tables_that_fails_is_tried_again(
+    start_group, make_tables, until, monkeypatch, caplog
+):
+    caplog.set_level("WARNING", "reverb.ray")
     group = start_group(num_shards=1)
     with reverb_ray.serve_here("test", make_tables) as shard:
         configure = shard.server.configure_tables
         attempts = []
 
-        def fail_once(changes):
+        def fail_twice(changes):
             attempts.append(changes)
-            if len(attempts) == 1:
+            if len(attempts) < 3:
                 raise OSError("no memory")
             return configure(changes)
 
-        monkeypatch.setattr(shard.server, "configure_tables", fail_once)
+        monkeypatch.setattr(shard.server, "configure_tables", fail_twice)
         group.add_shards(1)
         until(lambda: max_sizes(group) == [1000] * 3)
-        assert len(attempts) == 2
+        assert len(attempts) == 3
+        text = "shard 1 of group 'test' tries again each second to follow its group: no memory"
+        assert [it for it in caplog.messages if "no memory" in it] == [text]

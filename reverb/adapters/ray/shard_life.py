@@ -64,7 +64,7 @@ class ShardLife:
         self._limits: dict[str, tuple[float, ...]] = {}
         self._map: bytes | None = None
         self._epoch = 0
-        # Those of the last map; its parts of them are in force.
+        # The tables of the last map whose parts are in force.
         self._tables_of_map: TablesOfMap | None = None
         # A map in which a client has changed tables, until the directory knows it.
         self._untold: bytes | None = None
@@ -144,11 +144,16 @@ class ShardLife:
                 is_registered = self._beat(is_registered)
                 trouble = ""
             except Exception as error:
-                # Ray restarts the directory; the shard keeps its map meanwhile. Whatever else it
-                # was, a shard without beats would be removed.
+                # Ray restarts the directory; the shard keeps its map meanwhile. The thread goes on
+                # after any other error too, because a shard without beats has no new maps.
                 if str(error) != trouble and not self._stopped.is_set():
                     trouble = str(error)
-                    _logger.warning("shard %d: %s", self.settings.index, error)
+                    _logger.warning(
+                        "shard %d of group '%s' tries again each second to follow its group: %s",
+                        self.settings.index,
+                        self.settings.group.name,
+                        error,
+                    )
             self._stopped.wait(BEAT_S)
 
     def facts(self) -> ShardFacts:

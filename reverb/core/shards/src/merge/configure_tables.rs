@@ -39,14 +39,10 @@ impl Merge for ConfigureTablesRequest {
             .map(|index| part_of(&self.changes, &after, index, num_shards))
             .collect::<Result<_>>()?;
         // Invalid changes are refused before any shard is changed.
-        let tried = change_all(&present, |position, not_after_ns| Self {
-            dry_run: true,
-            not_after_ns,
-            ..parts[position].clone()
-        });
-        let mut answers = tried.await.into_iter().collect::<Result<Vec<_>>>()?;
+        let tried = change_parts(&present, &parts, true).await;
+        let mut answers = tried.into_iter().collect::<Result<Vec<_>>>()?;
         if !self.dry_run {
-            let results = change_parts(&present, &parts).await;
+            let results = change_parts(&present, &parts, false).await;
             if let Some(error) = failure(&results) {
                 let undone = undo(view, &results, &of_each, &self.changes).await;
                 return Err(match undone {
@@ -57,7 +53,7 @@ impl Merge for ConfigureTablesRequest {
                 });
             }
             answers = results.into_iter().collect::<Result<_>>()?;
-            tell_tables(group, view, &self.changes, &parts).await?;
+            tell_tables(group, view, &self.changes, &present, &parts).await?;
         }
         let changed = describe(&before, &after);
         let parts: Vec<Vec<TableInfo>> = answers.into_iter().map(|answer| answer.tables).collect();
@@ -69,12 +65,14 @@ impl Merge for ConfigureTablesRequest {
     }
 }
 
-/// Changes the part of each shard.
+/// Changes the part of each shard, or only checks whether it would change.
 async fn change_parts(
     present: &[Present<'_>],
     parts: &[ConfigureTablesRequest],
+    dry_run: bool,
 ) -> Vec<Result<ConfigureTablesResponse>> {
     let part = |position: usize, not_after_ns| ConfigureTablesRequest {
+        dry_run,
         not_after_ns,
         ..parts[position].clone()
     };
@@ -94,6 +92,7 @@ async fn tell_tables(
     group: &Arc<Group>,
     view: &View,
     changes: &[TableChange],
+    present: &[Present<'_>],
     parts: &[ConfigureTablesRequest],
 ) -> Result<()> {
     let Some(mut map) = view.map.clone() else { return Ok(()) };
@@ -107,8 +106,11 @@ async fn tell_tables(
             ));
         }
         map = newest_map(view).await?.unwrap_or(map);
-        if let Some(error) = failure(&change_parts(&roll_call(view).await?, parts).await) {
-            return Err(error.followed_by("Another client changes the group at the same time."));
+        if let Some(error) = failure(&change_parts(present, parts, false).await) {
+            return Err(error.followed_by(
+                "Another client has changed the group at the same time, and shards may have the settings of either. \
+                 Change the tables again.",
+            ));
         }
     }
     group.adopt(&map)
