@@ -28,9 +28,9 @@ use crate::tensor::Shape;
 /// them.
 ///
 /// Layout: the chunks, each once, in the order of first reference, and a byte string of varints:
-/// per column `number of slices << 1 | squeeze`, then per slice `chunk ordinal, tensor, offset,
-/// length`. Items of one chunk nearly always have the same string, which is stored once; others
-/// take a few dozen bytes.
+/// per column `number of runs << 1 | squeeze`, then per run `chunk ordinal, tensor << 1, offset,
+/// length`, or `chunk ordinal, tensor << 1 | 1, offset, length, times`. Items of one chunk nearly
+/// always have the same string, which is stored once; others take a few dozen bytes.
 #[derive(Clone)]
 pub struct Trajectory(TrajectoryContent);
 
@@ -57,6 +57,9 @@ struct Header {
 
 /// Bit of a number of columns that says that an index follows the columns.
 const INDEXED: u32 = 1 << 31;
+
+/// Bit of the number of a tensor that says that `times` follows the slice.
+const REPEATED: u64 = 1;
 
 /// Most items refer to one chunk; that case needs no allocation of its own.
 enum Chunks {
@@ -181,48 +184,67 @@ pub struct Slice {
     pub length: usize,
 }
 
-/// One column. Its content is its slices, concatenated along the steps.
+/// A slice, and how many times in a row it is there. Only the padding of a window is there more
+/// than once, so stored items have no such run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// The slice.
+    pub slice: Slice,
+    /// At least 1.
+    pub times: usize,
+}
+
+impl Run {
+    /// Number of steps; the largest number if a peer claims more.
+    #[inline]
+    pub fn num_steps(self) -> usize {
+        self.slice.length.saturating_mul(self.times)
+    }
+}
+
+/// One column. Its content is its runs, concatenated along the steps.
 #[derive(Debug, Clone)]
 pub struct Column<'a> {
     /// True if the column is a single step without the leading dimension.
     pub squeeze: bool,
-    num_slices: usize,
+    num_runs: usize,
     reader: Reader<'a>,
 }
 
 impl Column<'_> {
-    /// The slices in order.
-    pub fn slices(&self) -> impl Iterator<Item = Slice> + use<'_> {
+    /// The runs in order.
+    pub fn runs(&self) -> impl Iterator<Item = Run> + use<'_> {
         let mut reader = self.reader.clone();
-        (0..self.num_slices).map(move |_| read_slice(&mut reader))
+        (0..self.num_runs).map(move |_| read_run(&mut reader))
+    }
+
+    /// The slices in order, each as often as it is there: a short column may have millions.
+    pub fn slices(&self) -> impl Iterator<Item = Slice> + use<'_> {
+        self.runs().flat_map(|run| std::iter::repeat_n(run.slice, run.times))
     }
 
     /// The only slice of the column, if it has just one. That is the common case.
     pub fn single_slice(&self) -> Option<Slice> {
-        (self.num_slices == 1).then(|| read_slice(&mut self.reader.clone()))
-    }
-
-    /// Number of slices.
-    pub fn num_slices(&self) -> usize {
-        self.num_slices
+        let run = (self.num_runs == 1).then(|| read_run(&mut self.reader.clone()))?;
+        (run.times == 1).then_some(run.slice)
     }
 
     /// Number of steps.
     pub fn num_steps(&self) -> usize {
-        self.slices().map(|slice| slice.length).sum()
+        self.runs().fold(0, |steps: usize, run| steps.saturating_add(run.num_steps()))
     }
 }
 
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "a few instructions, called for every column of an item")]
-fn read_slice(reader: &mut Reader<'_>) -> Slice {
+fn read_run(reader: &mut Reader<'_>) -> Run {
     if let [chunk, tensor, offset, length, rest @ ..] = reader.rest()
-        && (chunk | tensor | offset | length) & 0x80 == 0
+        && (chunk | tensor | offset | length) & 0x80 | tensor & REPEATED as u8 == 0
     {
         *reader = Reader::new(rest);
-        let (chunk, tensor) = (usize::from(*chunk), usize::from(*tensor));
+        let (chunk, tensor) = (usize::from(*chunk), usize::from(*tensor) >> 1);
         let (offset, length) = (usize::from(*offset), usize::from(*length));
-        return Slice { chunk, tensor, offset, length };
+        return Run { slice: Slice { chunk, tensor, offset, length }, times: 1 };
     }
     // An item of many chunks: two or three bytes for the chunk, one for each other number.
     if let Some((&word, _)) = reader.rest().split_first_chunk() {
@@ -230,30 +252,34 @@ fn read_slice(reader: &mut Reader<'_>) -> Slice {
         let bytes_of_chunk = if word & 0x8000 == 0 { 2 } else { 3 };
         let others = word >> (8 * bytes_of_chunk);
         let last_of_chunk = word >> (8 * bytes_of_chunk - 8) & 0xff;
-        if word & 0x80 != 0 && (others & 0x80_8080 | last_of_chunk & 0x80) == 0 {
+        let is_short = (others & 0x80_8080 | last_of_chunk & 0x80) == 0;
+        if word & 0x80 != 0 && is_short && others & REPEATED == 0 {
             let low = word & 0x7f | word >> 1 & 0x3f80;
             let chunk = if bytes_of_chunk == 2 { low } else { low | word >> 2 & 0x1f_c000 };
             *reader = Reader::new(&reader.rest()[bytes_of_chunk + 3..]);
             let [tensor, offset, length] =
                 [others, others >> 8, others >> 16].map(|it| (it & 0xff) as usize);
-            return Slice { chunk: chunk as usize, tensor, offset, length };
+            let slice = Slice { chunk: chunk as usize, tensor: tensor >> 1, offset, length };
+            return Run { slice, times: 1 };
         }
     }
     let mut next = || reader.length().expect("the builder wrote this");
-    Slice { chunk: next(), tensor: next(), offset: next(), length: next() }
+    let (chunk, tensor, offset, length) = (next(), next(), next(), next());
+    let times = if tensor as u64 & REPEATED == 0 { 1 } else { next() };
+    Run { slice: Slice { chunk, tensor: tensor >> 1, offset, length }, times }
 }
 
-/// Reads the columns of a trajectory one after another: for each, `column`, and then `slice` for
-/// each of its slices.
+/// Reads the columns of a trajectory one after another: for each, `column`, and then `run` for each
+/// of its runs.
 #[derive(Debug)]
-pub struct SliceReader<'a> {
+pub struct RunReader<'a> {
     /// Number of columns, including those already read.
     pub num_columns: usize,
     reader: Reader<'a>,
 }
 
-impl SliceReader<'_> {
-    /// Reads the head of the next column: true if it is squeezed, and its number of slices.
+impl RunReader<'_> {
+    /// Reads the head of the next column: true if it is squeezed, and its number of runs.
     ///
     /// # Panics
     ///
@@ -264,14 +290,14 @@ impl SliceReader<'_> {
         (head & 1 == 1, (head >> 1) as usize)
     }
 
-    /// The next slice of the column.
+    /// The next run of the column.
     ///
     /// # Panics
     ///
     /// If there is none.
     #[inline]
-    pub fn slice(&mut self) -> Slice {
-        read_slice(&mut self.reader)
+    pub fn run(&mut self) -> Run {
+        read_run(&mut self.reader)
     }
 }
 
@@ -331,21 +357,21 @@ impl Trajectory {
 
     /// The columns in order.
     pub fn columns(&self) -> impl Iterator<Item = Column<'_>> {
-        let mut reader = self.slices().reader;
+        let mut reader = self.runs().reader;
         (0..self.num_columns()).map(move |_| {
             let head = reader.varint().expect("the builder wrote this");
-            let num_slices = (head >> 1) as usize;
-            let column = Column { squeeze: head & 1 == 1, num_slices, reader: reader.clone() };
-            for _ in 0..num_slices {
-                read_slice(&mut reader);
+            let num_runs = (head >> 1) as usize;
+            let column = Column { squeeze: head & 1 == 1, num_runs, reader: reader.clone() };
+            for _ in 0..num_runs {
+                read_run(&mut reader);
             }
             column
         })
     }
 
-    /// Its columns and slices, each read once.
+    /// Its columns and runs, each read once.
     #[inline]
-    pub fn slices(&self) -> SliceReader<'_> {
+    pub fn runs(&self) -> RunReader<'_> {
         let (num_columns, columns) = match &self.0 {
             TrajectoryContent::OfOneChunk(_, columns) => {
                 let columns = columns.columns();
@@ -354,7 +380,7 @@ impl Trajectory {
             // An index behind the columns is never reached.
             TrajectoryContent::Stored(stored) => (stored.num_columns(), &stored.0.slice),
         };
-        SliceReader { num_columns: num_columns as usize, reader: Reader::new(columns) }
+        RunReader { num_columns: num_columns as usize, reader: Reader::new(columns) }
     }
 
     /// Columns in their stored form. Trajectories with equal ones have the same columns, of the
@@ -417,7 +443,12 @@ impl Trajectory {
     pub fn validate_with(&self, memo: &mut HeaderCache) -> Result<()> {
         for column in self.columns() {
             let mut kind: Option<(DType, Shape)> = None;
-            for slice in column.slices() {
+            for Run { slice, times } in column.runs() {
+                if times != 1 {
+                    return Err(Error::invalid_argument(format!(
+                        "A slice of an item cannot be repeated, `times` is {times}."
+                    )));
+                }
                 if slice.length == 0 {
                     return Err(Error::invalid_argument(
                         "A slice of a chunk must have at least 1 step, its length is 0.",
@@ -481,7 +512,7 @@ impl fmt::Debug for Trajectory {
 mod tests {
     use proptest::prelude::*;
 
-    use super::builder::put_slice;
+    use super::builder::put_run;
     use super::*;
     use crate::chunk::{ChunkBuilder, SequenceRange};
     use crate::tensor::{Tensor, TensorData};
@@ -498,20 +529,23 @@ mod tests {
 
     proptest! {
         #[test]
-        fn slices_are_read_as_they_were_written(
-            numbers in prop::collection::vec((number(), small(), small(), small()), 1..20),
+        fn runs_are_read_as_they_were_written(
+            runs in prop::collection::vec(
+                ((number(), small(), small(), small()), prop::option::weighted(0.2, 2usize..70_000)),
+                1..20,
+            ),
         ) {
-            let slices = numbers.into_iter().map(|(chunk, tensor, offset, length)| {
-                Slice { chunk, tensor, offset, length }
+            let runs = runs.into_iter().map(|((chunk, tensor, offset, length), times)| {
+                Run { slice: Slice { chunk, tensor, offset, length }, times: times.unwrap_or(1) }
             });
-            let slices: Vec<Slice> = slices.collect();
+            let runs: Vec<Run> = runs.collect();
             let mut columns = Vec::new();
-            for &slice in &slices {
-                put_slice(&mut columns, slice);
+            for &run in &runs {
+                put_run(&mut columns, run);
             }
             let mut reader = Reader::new(&columns);
-            for &slice in &slices {
-                prop_assert_eq!(read_slice(&mut reader), slice);
+            for &run in &runs {
+                prop_assert_eq!(read_run(&mut reader), run);
             }
             prop_assert!(reader.is_empty());
         }
@@ -604,6 +638,49 @@ mod tests {
         let error = builder.select(&whole, &[0, 2]).unwrap_err();
         assert_eq!(error.message(), "columns has column 2, but an item has 2 columns.");
         assert_eq!(builder.select(&whole, &[0, 1]).unwrap().decode(), whole.decode());
+    }
+
+    #[test]
+    fn repeated_slices_are_there_that_often_and_are_not_stored() {
+        let a = chunk(1, &[1, 2, 3]);
+        let mut builder = TrajectoryBuilder::new();
+        let slice = Slice { chunk: 0, tensor: 0, offset: 1, length: 2 };
+        builder.slice(&a, 0, 0, 1);
+        builder.run(&a, Run { slice, times: 3 });
+        builder.end_column(false);
+        let trajectory = builder.finish().unwrap();
+        let column = trajectory.columns().next().unwrap();
+        assert_eq!((column.num_steps(), column.slices().count()), (7, 4));
+        assert!(column.single_slice().is_none() && trajectory.one_chunk_columns().is_none());
+        let decoded = trajectory.decode().unwrap().remove(0);
+        assert_eq!(decoded.data, TensorData::Bytes(vec![1, 2, 3, 2, 3, 2, 3]));
+        let error = trajectory.validate().unwrap_err();
+        assert_eq!(error.message(), "A slice of an item cannot be repeated, `times` is 3.");
+        // The builder forgets it.
+        builder.slice(&a, 0, 0, 1);
+        builder.end_column(false);
+        assert!(builder.finish().unwrap().one_chunk_columns().is_some());
+    }
+
+    #[test]
+    fn strings_of_repeated_slices_count_each_time() {
+        let mut chunk = ChunkBuilder::new(false);
+        let data = TensorData::Strings(vec![b"ab".to_vec(), b"c".to_vec()]);
+        chunk.push(&Tensor { dtype: DType::String, shape: Shape::from_slice(&[2]), data });
+        let chunk = chunk.finish(1, SequenceRange::default());
+        let mut builder = TrajectoryBuilder::new();
+        let slice = Slice { chunk: 0, tensor: 0, offset: 0, length: 2 };
+        builder.run(&chunk, Run { slice, times: 3 });
+        builder.end_column(false);
+        let trajectory = builder.finish().unwrap();
+        let column = trajectory.columns().next().unwrap();
+        let mut room = 1_000;
+        let decoded = trajectory.decode_column_within(&column, &mut room).unwrap();
+        assert_eq!(decoded.shape[..], [6]);
+        let once = 1_000 - room;
+        assert_eq!(once % 3, 0);
+        assert!(trajectory.decode_column_within(&column, &mut { once - 1 }).is_err());
+        assert!(trajectory.decode_column_within(&column, &mut { once }).is_ok());
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub use files::{max_files, reserved_files};
 pub use listener::{ConnectionLimits, Listeners, PortOptions, PortTls, bind, serve};
 #[cfg(unix)]
 pub use listening::{SocketIdentity, listening};
-pub use outgoing::{CallType, Outbox, Outgoing, PASS_BYTES, Room};
+pub use outgoing::{Content, Outbox, Outgoing, PASS_BYTES, Room};
 pub use peer::{Encryption, Peer};
 pub use responder::Responder;
 pub use stop::{Stop, StopSender, stop_signal, stopped_for_good, stopping};

@@ -13,7 +13,7 @@ use reverb_data::proto_bytes::MAX_VARINT_BYTES;
 use reverb_data::{ChunkMaker, Error, ErrorKind, ItemValidator, NewItem, Result};
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::framing::MessageReader;
-use reverb_rpc::server::{CallType, PASS_BYTES, Responder};
+use reverb_rpc::server::{Content, PASS_BYTES, Responder};
 use reverb_wire::codec::insert::{InsertRequest, encode_confirmation};
 use reverb_wire::codec::item::RawItem;
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
@@ -184,7 +184,7 @@ impl<'a> InsertStream<'a> {
         let outbox = responder.outbox();
         let mut rest = keys;
         while !rest.is_empty() {
-            let room = outbox.room_or_pass(CallType::Stream, rest.len() * MAX_VARINT_BYTES);
+            let room = outbox.room_or_pass(Content::Message, rest.len() * MAX_VARINT_BYTES);
             let room = wait_for_answer_room(self.service, responder, room).await?;
             let count = if room.is_pass() { PASS_BYTES / MAX_VARINT_BYTES } else { rest.len() };
             let (now, later) = rest.split_at(count.min(rest.len()));

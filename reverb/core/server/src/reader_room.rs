@@ -5,7 +5,7 @@ use std::pin::pin;
 
 use futures_util::FutureExt;
 use reverb_data::{Error, Result};
-use reverb_rpc::server::{CallType, PASS_BYTES, Responder, Room};
+use reverb_rpc::server::{Content, PASS_BYTES, Responder, Room};
 
 use crate::service::Service;
 use crate::streams::{Stream, WaitsFor};
@@ -48,8 +48,8 @@ pub(crate) async fn room_for_answer(
 ) -> Result<Room> {
     let outbox = responder.outbox();
     if bytes <= PASS_BYTES {
-        let room = outbox.room_or_pass(CallType::Unary, bytes);
+        let room = outbox.room_or_pass(Content::Answer, bytes);
         return wait_for_answer_room(service, responder, room).await;
     }
-    wait_for_answer_room(service, responder, outbox.room(CallType::Unary, bytes)).await
+    wait_for_answer_room(service, responder, outbox.room(Content::Answer, bytes)).await
 }

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sample stream: receives requests, and sends exactly the requested number of samples in order.
 
+use std::collections::VecDeque;
 use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use reverb_auth::Right;
-use reverb_data::{Error, Result, Sampled, keep_samples};
+use reverb_data::error::grouped;
+use reverb_data::{Error, Result, Sampled, Trajectory, keep_samples};
 use reverb_engine::MAX_SAMPLE_ITEMS;
 use reverb_rpc::framing::MessageReader;
 use reverb_rpc::message::Message;
-use reverb_rpc::server::{CallType, PASS_BYTES, Responder, decode};
-use reverb_wire::codec::sample::{self, MAX_MESSAGE_CHUNK_BYTES, SampleEncoder};
+use reverb_rpc::server::{Content, PASS_BYTES, Responder, decode};
+use reverb_wire::codec::item::Repeats;
+use reverb_wire::codec::sample::{self, MAX_MESSAGE_BYTES, SampleEncoder};
 use reverb_wire::convert::window::to_spans;
 use reverb_wire::generated::{SampleStreamRequest, SampleStreamResponse};
 
@@ -27,15 +30,19 @@ const FIRST_BATCH: usize = 128;
 /// Largest number of samples taken under one lock.
 const MAX_BATCH: usize = 4096;
 
-/// Bytes of a listed item without its chunks, including columns that are made for the reader.
+/// Bytes of a listed item without its chunks.
 const LISTED_BYTES: usize = size_of::<Sampled>();
-const SELECTED_BYTES: usize = LISTED_BYTES + 256;
 
-/// Estimated bytes of an item in a message, without its chunks.
-const ITEM_BYTES: usize = 192;
+/// Bytes of the message that ends an epoch.
+const EPOCH_END_BYTES: usize = 16;
 
-/// Bytes after which other streams get their turn.
+/// Bytes after which other streams get their turn, and of the parts of items that are made for one
+/// message.
 const TURN_BYTES: usize = 256 << 10;
+
+/// Largest size of an item in a message, without the payload of its chunks, if each step of its
+/// padding is a slice of its own. Readers that know `times` have no such limit.
+const MAX_PADDED_BYTES: usize = 4 << 20;
 
 /// Serves the stream, request by request, until the reader closes its half.
 pub(crate) async fn run(
@@ -76,6 +83,8 @@ async fn serve_request(
     stream.use_table(name);
     let mut options = sample::options(request)?;
     let spans = request.window.as_ref().map(to_spans).unwrap_or_default();
+    let knows_times = request.window.as_ref().is_some_and(|window| window.knows_times);
+    encoder.set_repeats(if knows_times { Repeats::AsOne } else { Repeats::OneByOne });
     let mut selection =
         Selection::new(table, &request.columns)?.with_window(options.window, &spans)?;
     let mut remaining = usize::try_from(request.num_samples).unwrap_or(0);
@@ -87,17 +96,16 @@ async fn serve_request(
     }
     let timeout = timeout(request);
     let mut batch = FIRST_BATCH;
-    let listed_bytes = if selection.is_of_all() { LISTED_BYTES } else { SELECTED_BYTES };
     let outbox = responder.outbox();
     while remaining > 0 {
         // A batch of the reader is taken under one lock, so that it can be checked as a whole.
         let mut wanted = options.at_once(batch, remaining);
-        let bytes = wanted.min(MAX_SAMPLE_ITEMS).saturating_mul(listed_bytes);
+        let bytes = wanted.min(MAX_SAMPLE_ITEMS).saturating_mul(LISTED_BYTES);
         let mut list = if options.at_once(1, remaining) > 1 {
             let room = pin!(outbox.room_for_list(bytes));
             wait_for_room(service, stream, responder, room).await?
         } else {
-            let room = pin!(outbox.room_or_pass(CallType::Stream, bytes));
+            let room = pin!(outbox.room_or_pass(Content::List, bytes));
             wait_for_room(service, stream, responder, room).await?
         };
         if list.is_pass() {
@@ -105,7 +113,7 @@ async fn serve_request(
         }
         // The timeout applies to each batch: samples that were already sent do not shorten the wait
         // for the rest.
-        let mut samples = if let Some(samples) = table.try_sample_with(wanted, options) {
+        let samples = if let Some(samples) = table.try_sample_with(wanted, options) {
             samples
         } else {
             let interrupted = service.interrupted();
@@ -117,7 +125,7 @@ async fn serve_request(
         if samples.is_empty() {
             return send_epoch_end(service, stream, responder).await;
         }
-        list.use_for(samples.len() * listed_bytes);
+        list.use_for(samples.len() * LISTED_BYTES);
         stream.count_items(samples.len());
         remaining = remaining.saturating_sub(samples.len());
         options = options.after_items(&samples);
@@ -125,7 +133,7 @@ async fn serve_request(
         batch = if is_full { batch.saturating_mul(2).min(MAX_BATCH) } else { FIRST_BATCH };
         // The pass counts for the message from here on.
         let list = (!list.is_pass()).then_some(list);
-        let items = (&**name, &mut samples[..], &mut selection);
+        let items = (&**name, &samples[..], &mut selection);
         send_samples(service, stream, responder, encoder, items).await?;
         keep_samples(samples);
         drop(list);
@@ -139,35 +147,48 @@ async fn serve_request(
 }
 
 /// Sends samples of a table as fast as the reader takes them, the selected part of each. A message
-/// is encoded once there is room for it. Items are cut for one message at a time, because windows
-/// with padding may take more memory than their items.
+/// is encoded once there is room for it. Parts are made for one message at a time, and leave with
+/// it.
 pub(crate) async fn send_samples(
     service: &Service,
     stream: &Stream,
     responder: &mut Responder,
     encoder: &mut SampleEncoder,
-    (table, samples, selection): (&str, &mut [Sampled], &mut Selection),
+    (table, samples, selection): (&str, &[Sampled], &mut Selection),
 ) -> Result<()> {
     let outbox = responder.outbox();
-    let (mut at, mut num_selected, mut sent_bytes) = (0, 0, 0);
+    let mut prepared: VecDeque<Prepared> = VecDeque::new();
+    let (mut at, mut sent_bytes) = (0, 0);
     while at < samples.len() {
-        let mut bytes = samples[at..num_selected].iter().map(message_bytes).sum::<usize>();
-        while num_selected < samples.len() && bytes < MAX_MESSAGE_CHUNK_BYTES {
-            selection.apply(&mut samples[num_selected])?;
-            bytes += message_bytes(&samples[num_selected]);
-            num_selected += 1;
+        let (mut bytes, mut own_bytes) = (0, 0);
+        for it in &prepared {
+            (bytes, own_bytes) = (bytes + it.bytes, own_bytes + it.own_bytes);
         }
-        let bytes = bytes.min(MAX_MESSAGE_CHUNK_BYTES);
-        let room = pin!(outbox.room_or_pass(CallType::Stream, bytes));
-        let room = wait_for_room(service, stream, responder, room).await?;
-        let max_bytes = if room.is_pass() { PASS_BYTES } else { MAX_MESSAGE_CHUNK_BYTES };
-        while at < samples.len() {
-            if at == num_selected {
-                selection.apply(&mut samples[at])?;
-                num_selected += 1;
-            }
-            let is_complete = encoder.write(table, &samples[at], max_bytes);
+        while let Some(sample) = samples.get(at + prepared.len())
+            && bytes < MAX_MESSAGE_BYTES
+            && (selection.is_of_all() || own_bytes < TURN_BYTES)
+        {
+            let it = Prepared::new(table, sample, selection, encoder)?;
+            (bytes, own_bytes) = (bytes + it.bytes, own_bytes + it.own_bytes);
+            prepared.push_back(it);
+        }
+        let first = prepared.front().map_or(0, |it| it.own_bytes);
+        let bytes = bytes.min(MAX_MESSAGE_BYTES.max(first));
+        // The pass is for small messages, and the payload of chunks can be sent later.
+        let room = if first > PASS_BYTES {
+            let room = pin!(outbox.room(Content::Message, bytes));
+            wait_for_room(service, stream, responder, room).await?
+        } else {
+            let room = pin!(outbox.room_or_pass(Content::Message, bytes));
+            wait_for_room(service, stream, responder, room).await?
+        };
+        let max_bytes = if room.is_pass() { PASS_BYTES } else { MAX_MESSAGE_BYTES };
+        while let Some(it) = prepared.front() {
+            let sample = &samples[at];
+            let trajectory = it.part.as_ref().unwrap_or(&sample.trajectory);
+            let is_complete = encoder.write(table, sample, trajectory, max_bytes);
             if is_complete {
+                prepared.pop_front();
                 at += 1;
             }
             if !is_complete || encoder.is_full() || room.is_pass() {
@@ -187,6 +208,43 @@ pub(crate) async fn send_samples(
     Ok(())
 }
 
+/// An item of the next message.
+struct Prepared {
+    /// `None`: all of the item.
+    part: Option<Trajectory>,
+    /// Largest size in messages, with and without the payload of chunks.
+    bytes: usize,
+    own_bytes: usize,
+}
+
+impl Prepared {
+    fn new(
+        table: &str,
+        sample: &Sampled,
+        selection: &mut Selection,
+        encoder: &SampleEncoder,
+    ) -> Result<Self> {
+        let part = selection.part(sample)?;
+        let trajectory = part.as_ref().unwrap_or(&sample.trajectory);
+        let own_bytes = table.len() + encoder.max_bytes_beside_chunks(trajectory);
+        if part.is_some() && own_bytes > MAX_PADDED_BYTES && encoder.writes_repeats_one_by_one() {
+            return Err(too_much_padding(sample.key, own_bytes));
+        }
+        Ok(Self { bytes: own_bytes + trajectory.chunk_bytes(), own_bytes, part })
+    }
+}
+
+#[cold]
+fn too_much_padding(key: u64, bytes: usize) -> Error {
+    Error::invalid_argument(format!(
+        "The padding of a window of item {key} takes {} bytes in the answer to this client, which \
+         is older than the server; at most {} are sent. Update the client, or request a shorter \
+         window or fewer columns.",
+        grouped(bytes),
+        grouped(MAX_PADDED_BYTES),
+    ))
+}
+
 /// Tells the reader that the epoch is over, and with it the request.
 async fn send_epoch_end(
     service: &Service,
@@ -195,16 +253,11 @@ async fn send_epoch_end(
 ) -> Result<()> {
     let message = SampleStreamResponse { entries: Vec::new(), epoch_is_over: true };
     let outbox = responder.outbox();
-    let room = pin!(outbox.room_or_pass(CallType::Stream, ITEM_BYTES));
+    let room = pin!(outbox.room_or_pass(Content::Message, EPOCH_END_BYTES));
     let room = wait_for_room(service, stream, responder, room).await?;
     let sent = pin!(responder.send(Message::encode(&message).with_room(room)));
     let sent = pin!(service.stop.or(sent));
     stream.waiting(WaitsFor::Peer, sent).await?
-}
-
-/// Estimated size of a sample in a message.
-fn message_bytes(sample: &Sampled) -> usize {
-    sample.trajectory.chunk_bytes() + ITEM_BYTES
 }
 
 async fn wait_for_samples(

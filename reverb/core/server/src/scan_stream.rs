@@ -8,7 +8,7 @@ use reverb_auth::Right;
 use reverb_data::{Result, Sampled};
 use reverb_engine::{Scan, Table};
 use reverb_rpc::framing::MessageReader;
-use reverb_rpc::server::{CallType, Responder, read_single_message};
+use reverb_rpc::server::{Content, Responder, read_single_message};
 use reverb_wire::codec::sample::SampleEncoder;
 use reverb_wire::convert::item_condition::from_item_condition;
 use reverb_wire::generated::reverb::ScanRequest;
@@ -43,7 +43,7 @@ pub(crate) async fn run(
     stream.use_table(name);
     let outbox = responder.outbox();
     let kept = usize::try_from(request.kept_chunk_bytes).unwrap_or(0).min(MAX_KEPT_CHUNK_BYTES);
-    let kept_room = outbox.try_room(CallType::Stream, kept).filter(|_| kept > 0);
+    let kept_room = outbox.try_room(Content::List, kept).filter(|_| kept > 0);
     let kept = if kept_room.is_some() { kept } else { 0 };
     let mut encoder = SampleEncoder::new().with_kept_chunks(kept);
     let mut selection = Selection::new(table, &request.columns)?;
@@ -58,7 +58,7 @@ pub(crate) async fn run(
             // The previous list is no longer needed.
             _list = None;
             let most = LISTED_ITEMS.min(table.len());
-            let room = pin!(outbox.room_or_pass(CallType::Stream, most * Scan::LISTING_BYTES));
+            let room = pin!(outbox.room_or_pass(Content::List, most * Scan::LISTING_BYTES));
             let mut room = wait_for_room(service, stream, responder, room).await?;
             let most = if room.is_pass() { FEW_LISTED_ITEMS } else { LISTED_ITEMS };
             scan = service.stop.or(pin!(list(table, scan, most))).await??;
@@ -68,16 +68,16 @@ pub(crate) async fn run(
             }
         }
         let list_bytes = Scan::MAX_ITEMS * size_of::<Sampled>();
-        let room = pin!(outbox.room_or_pass(CallType::Stream, list_bytes));
+        let room = pin!(outbox.room_or_pass(Content::List, list_bytes));
         let room = wait_for_room(service, stream, responder, room).await?;
         let most = if room.is_pass() { 1 } else { Scan::MAX_ITEMS };
-        let mut items = table.scan_some(&mut scan, most)?;
+        let items = table.scan_some(&mut scan, most)?;
         if items.is_empty() && !scan.needs_list() {
             return Ok(());
         }
         let _items = (!room.is_pass()).then_some(room);
         stream.count_items(items.len());
-        let items = (&**name, &mut items[..], &mut selection);
+        let items = (&**name, &items[..], &mut selection);
         send_samples(service, stream, responder, &mut encoder, items).await?;
         // The connection sends queued data before the next items are taken.
         tokio::task::yield_now().await;

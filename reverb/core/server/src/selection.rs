@@ -2,7 +2,7 @@
 //! Columns and windows that a reader requests.
 
 use reverb_data::{
-    ColumnSpan, Error, Result, Sampled, SampledWindow, StepWindow, TrajectoryBuilder,
+    ColumnSpan, Error, Result, Sampled, SampledWindow, StepWindow, Trajectory, TrajectoryBuilder,
 };
 use reverb_engine::Table;
 
@@ -66,37 +66,43 @@ impl Selection {
         self.columns.is_empty() && self.window.is_none()
     }
 
-    /// Removes everything else from an item.
+    /// The selected part of an item; `None` if that is all of it.
     ///
     /// # Errors
     ///
     /// `InvalidArgument` if the item lacks a selected column, which only items of tables without a
     /// signature do, or if a span is about a single value.
-    pub(crate) fn apply(&mut self, sampled: &mut Sampled) -> Result<()> {
+    pub(crate) fn part(&mut self, sampled: &Sampled) -> Result<Option<Trajectory>> {
         let Self { columns, window, spans, builder } = self;
         if let Some(window) = *window {
             let SampledWindow { start, count } = sampled.window;
             let is_whole = start == 0 && window.num_steps() == window.steps_of(count);
             if is_whole && columns.is_empty() && spans.is_empty() {
-                return Ok(());
+                return Ok(None);
             }
             let window = (window, start);
-            sampled.trajectory = builder.cut(&sampled.trajectory, columns, window, spans)?;
-        } else if !columns.is_empty() {
-            sampled.trajectory = builder.select(&sampled.trajectory, columns)?;
+            builder.cut(&sampled.trajectory, columns, window, spans).map(Some)
+        } else if columns.is_empty() {
+            Ok(None)
+        } else {
+            builder.select(&sampled.trajectory, columns).map(Some)
         }
-        Ok(())
     }
 
     /// Removes everything else from these items.
     ///
     /// # Errors
     ///
-    /// Errors of [`Self::apply`].
+    /// Errors of [`Self::part`].
     pub(crate) fn apply_to_all(&mut self, samples: &mut [Sampled]) -> Result<()> {
         if self.is_of_all() {
             return Ok(());
         }
-        samples.iter_mut().try_for_each(|sampled| self.apply(sampled))
+        for sampled in samples {
+            if let Some(part) = self.part(sampled)? {
+                sampled.trajectory = part;
+            }
+        }
+        Ok(())
     }
 }

@@ -9,7 +9,7 @@ use reverb_data::{Error, Result};
 use reverb_engine::{Table, TableChanges, TableWatch, Watched};
 use reverb_rpc::Message;
 use reverb_rpc::framing::MessageReader;
-use reverb_rpc::server::{CallType, Responder, read_single_message};
+use reverb_rpc::server::{Content, Responder, read_single_message};
 use reverb_wire::generated::reverb::{WatchRequest, WatchResponse, WatchedTable};
 use tokio::time::{Instant, sleep_until};
 
@@ -151,7 +151,7 @@ pub(crate) async fn run(
             }
             () = watch.changed(service) => {}
         }
-        let room = outbox.room_or_pass(CallType::Stream, watch.tables.len() * TABLE_BYTES);
+        let room = outbox.room_or_pass(Content::Message, watch.tables.len() * TABLE_BYTES);
         let room = wait_for_answer_room(service, responder, room).await?;
         let changes = watch.tell(service, if room.is_pass() { 1 } else { usize::MAX });
         tokio::select! {

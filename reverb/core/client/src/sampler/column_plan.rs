@@ -113,10 +113,7 @@ impl ColumnPlan {
         if !self.fits(trajectory, column)? {
             return Ok(false);
         }
-        for slice in column.slices() {
-            let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
-            tensor.put_string_rows(slice.offset, slice.length, out, room)?;
-        }
+        trajectory.put_strings(column, out, room)?;
         Ok(true)
     }
 

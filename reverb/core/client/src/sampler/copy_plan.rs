@@ -4,6 +4,7 @@
 
 use std::ops::Range;
 
+use reverb_data::trajectory::Run;
 use reverb_data::{ChunkLayout, OneChunkColumns, Trajectory};
 use smallvec::SmallVec;
 
@@ -80,7 +81,7 @@ struct PlannedColumn {
     squeeze: bool,
 }
 
-/// One slice of one column.
+/// One run of one column.
 #[derive(Debug)]
 struct Copy {
     column: usize,
@@ -88,6 +89,7 @@ struct Copy {
     at: usize,
     chunk: usize,
     place: Range<usize>,
+    times: usize,
 }
 
 impl CopyPlan {
@@ -108,7 +110,7 @@ impl CopyPlan {
         let mut columns = SmallVec::new();
         for column in trajectory.columns() {
             let (num_steps, squeeze) = (column.num_steps(), column.squeeze);
-            let tensor = column.slices().next()?.tensor;
+            let tensor = column.runs().next()?.slice.tensor;
             columns.push(PlannedColumn { tensor, num_steps, squeeze });
         }
         let mut plan = Self {
@@ -157,8 +159,9 @@ impl CopyPlan {
             return false;
         }
         for (i, (column, planned)) in trajectory.columns().zip(&self.columns).enumerate() {
-            let (mut at, mut num_steps) = (0, 0);
-            for slice in column.slices() {
+            let (mut at, mut num_steps) = (0_usize, 0_usize);
+            for run in column.runs() {
+                let Run { slice, times } = run;
                 let layout = &self.layouts[self.layout_of[slice.chunk]];
                 let Some(place) = layout.rows(slice.tensor, slice.offset, slice.length) else {
                     return false;
@@ -166,10 +169,10 @@ impl CopyPlan {
                 if slice.tensor != planned.tensor {
                     return false;
                 }
-                let length = place.len();
-                self.copies.push(Copy { column: i, at, chunk: slice.chunk, place });
-                at += length;
-                num_steps += slice.length;
+                let length = place.len().saturating_mul(times);
+                self.copies.push(Copy { column: i, at, chunk: slice.chunk, place, times });
+                at = at.saturating_add(length);
+                num_steps = num_steps.saturating_add(run.num_steps());
             }
             if num_steps != planned.num_steps || column.squeeze != planned.squeeze {
                 return false;
@@ -191,7 +194,10 @@ impl CopyPlan {
         let chunks = trajectory.chunks();
         for (i, copy) in self.copies.iter().enumerate() {
             let values = &chunks[copy.chunk].stored()[copy.place.clone()];
-            if are_large(values.len()) {
+            if copy.times > 1 {
+                let at = |it: usize| copy.at + it * values.len();
+                (0..copy.times).for_each(|it| write(copy.column, at(it), values));
+            } else if are_large(values.len()) {
                 let following = self.following(i, trajectory, next);
                 large_values::write(values, following, |at, piece| {
                     write(copy.column, copy.at + at, piece);

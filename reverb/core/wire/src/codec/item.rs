@@ -5,13 +5,17 @@ use reverb_data::proto_bytes::{
     Field, Reader, put_bytes_field, put_double_field, put_int_field, put_nested, put_tag,
     put_varint_field,
 };
+use reverb_data::trajectory::{Column, Run, Slice};
 use reverb_data::{
-    Chunk, Error, MAX_PRIORITY, Result, Trajectory, TrajectoryBuilder, is_max_priority,
+    Chunk, Error, MAX_PRIORITY, Result, StepWindow, Trajectory, TrajectoryBuilder, is_max_priority,
 };
 
 use crate::codec::trajectory_template::TrajectoryTemplates;
 
 const NANOS_PER_SECOND: i64 = 1_000_000_000;
+
+/// Number of the field of a slice that repeats it.
+const TIMES: u32 = 1000;
 
 /// An encoded item in a message. Its trajectory is read when its chunks are available.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,9 +39,19 @@ pub struct RawItem<'a> {
     num_trajectories: usize,
 }
 
+/// How the repeated slices of a window are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Repeats {
+    /// As one slice with a number, which only readers that say so understand.
+    AsOne,
+    /// One by one.
+    #[default]
+    OneByOne,
+}
+
 /// The parts of a trajectory, in the order in which they are read.
 enum Part {
-    Slice { chunk_key: u64, offset: i32, length: i32, index: i32 },
+    Slice { chunk_key: u64, offset: i32, length: i32, index: i32, times: u32 },
     EndOfColumn { squeeze: bool },
 }
 
@@ -125,14 +139,16 @@ impl<'a> RawItem<'a> {
         let mut is_empty_column = true;
         self.walk(|part| {
             match part {
-                Part::Slice { chunk_key, offset, length, index } => {
+                Part::Slice { chunk_key, offset, length, index, times } => {
                     let chunk = match last {
                         Some((key, chunk)) if key == chunk_key => chunk,
                         _ => find(chunk_key)?,
                     };
                     last = Some((chunk_key, chunk));
                     let (offset, length) = (natural("offset", offset)?, natural("length", length)?);
-                    builder.slice(chunk, natural("index", index)?, offset, length);
+                    let tensor = natural("index", index)?;
+                    let slice = Slice { chunk: 0, tensor, offset, length };
+                    builder.run(chunk, Run { slice, times: times as usize });
                     is_empty_column = false;
                 }
                 Part::EndOfColumn { .. } if is_empty_column => {
@@ -199,18 +215,25 @@ fn walk_column(column: &[u8], visit: &mut impl FnMut(Part) -> Result<()>) -> Res
 }
 
 fn parse_slice(message: &[u8]) -> Result<Part> {
-    let mut chunk_key = 0;
+    let (mut chunk_key, mut times) = (0, 1);
     let mut numbers = [0; 3];
     let mut reader = Reader::new(message);
     while let Some((field, value)) = reader.field()? {
         match (field, value) {
             (1, Field::Varint(key)) => chunk_key = key,
             (2..=4, Field::Varint(number)) => numbers[field as usize - 2] = number as i32,
+            (TIMES, Field::Varint(number)) => times = number as u32,
             _ => {}
         }
     }
+    if times > StepWindow::MAX_STEPS {
+        return Err(Error::invalid_argument(format!(
+            "`times` of a chunk slice must be at most {}, got {times}.",
+            StepWindow::MAX_STEPS
+        )));
+    }
     let [offset, length, index] = numbers;
-    Ok(Part::Slice { chunk_key, offset, length, index })
+    Ok(Part::Slice { chunk_key, offset, length, index, times: times.max(1) })
 }
 
 fn natural(name: &str, value: i32) -> Result<usize> {
@@ -280,7 +303,7 @@ pub fn put_item_with_keys(
     key_of: impl Fn(&Chunk) -> u64,
 ) {
     put_head(out, head);
-    put_nested(out, 8, |out| put_trajectory(out, trajectory, key_of));
+    put_nested(out, 8, |out| put_trajectory(out, trajectory, Repeats::OneByOne, key_of));
     put_extensions(out, head);
 }
 
@@ -318,19 +341,90 @@ fn put_head(out: &mut Vec<u8>, head: &ItemHead<'_>) {
 pub(crate) fn put_trajectory(
     out: &mut Vec<u8>,
     trajectory: &Trajectory,
+    repeats: Repeats,
     key_of: impl Fn(&Chunk) -> u64,
 ) {
     for column in trajectory.columns() {
         put_nested(out, 1, |out| {
-            for slice in column.slices() {
-                put_nested(out, 1, |out| {
-                    put_varint_field(out, 1, key_of(&trajectory.chunks()[slice.chunk]));
-                    put_int_field(out, 2, slice.offset as i64);
-                    put_int_field(out, 3, slice.length as i64);
-                    put_int_field(out, 4, slice.tensor as i64);
-                });
+            for Run { slice, times } in column.runs() {
+                let (written, times) = match repeats {
+                    Repeats::AsOne => (1, times),
+                    Repeats::OneByOne => (times, 1),
+                };
+                for _ in 0..written {
+                    put_nested(out, 1, |out| {
+                        put_varint_field(out, 1, key_of(&trajectory.chunks()[slice.chunk]));
+                        put_int_field(out, 2, slice.offset as i64);
+                        put_int_field(out, 3, slice.length as i64);
+                        put_int_field(out, 4, slice.tensor as i64);
+                        if times > 1 {
+                            put_varint_field(out, TIMES, times as u64);
+                        }
+                    });
+                }
             }
             put_varint_field(out, 2, u64::from(column.squeeze));
         });
+    }
+}
+
+/// Bytes of a slice in a message, at most: two tags and a length, and four tags and numbers.
+const SLICE_BYTES: usize = 31;
+
+/// Bytes of a trajectory in a message for each stored byte, at most: a slice of four bytes takes
+/// 24, the rest of a column eight for its one.
+const BYTES_FOR_STORED: usize = 7;
+
+/// Largest size of a trajectory in a message, without its chunks.
+pub(crate) fn max_trajectory_bytes(trajectory: &Trajectory, repeats: Repeats) -> usize {
+    let stored = trajectory.stored_columns().len().saturating_mul(BYTES_FOR_STORED);
+    match repeats {
+        Repeats::AsOne => stored,
+        Repeats::OneByOne => {
+            let more = |column: Column<'_>| column.runs().map(|run| run.times - 1).sum::<usize>();
+            let more = trajectory.columns().map(more).sum::<usize>();
+            stored.saturating_add(more.saturating_mul(SLICE_BYTES))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use reverb_data::SequenceRange;
+
+    use super::*;
+
+    proptest! {
+        /// Numbers of all lengths, in as many columns and slices as there are.
+        #[test]
+        fn a_trajectory_takes_no_more_than_is_said(
+            columns in prop::collection::vec(
+                prop::collection::vec(
+                    ((0u32..31, 0u32..31), (0u32..8, 1usize..5_000), 0usize..200), 1..5,
+                ),
+                1..5,
+            ),
+            key_bits in 0u32..64,
+        ) {
+            let chunks: Vec<Chunk> = (0..200)
+                .map(|at| Chunk::from_slice(at | 1 << key_bits, SequenceRange::default(), false, &[]))
+                .collect();
+            let mut builder = TrajectoryBuilder::new();
+            for runs in &columns {
+                for &((offset, length), (tensor, times), chunk) in runs {
+                    let (offset, length) = ((1 << offset) - 1, 1 << length);
+                    let slice = Slice { chunk: 0, tensor: 1 << tensor, offset, length };
+                    builder.run(&chunks[chunk], Run { slice, times });
+                }
+                builder.end_column(false);
+            }
+            let trajectory = builder.finish().unwrap();
+            for repeats in [Repeats::AsOne, Repeats::OneByOne] {
+                let mut out = Vec::new();
+                put_trajectory(&mut out, &trajectory, repeats, Chunk::key);
+                prop_assert!(out.len() <= max_trajectory_bytes(&trajectory, repeats));
+            }
+        }
     }
 }

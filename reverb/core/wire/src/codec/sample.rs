@@ -9,12 +9,12 @@ use reverb_data::proto_bytes::{
     put_nested_of_width, put_tag, put_varint, put_varint_field, varint_len,
 };
 use reverb_data::{
-    Chunk, Error, Result, SampleOptions, Sampled, SampledWindow, Stacking, WithinEpoch,
+    Chunk, Error, Result, SampleOptions, Sampled, SampledWindow, Stacking, Trajectory, WithinEpoch,
 };
 use smallvec::SmallVec;
 
 use crate::codec::chunk::{ChunkMeasure, RawChunk, put_chunk, put_small_chunk};
-use crate::codec::item::{ItemHead, RawItem, put_item};
+use crate::codec::item::{ItemHead, RawItem, Repeats, max_trajectory_bytes, put_item};
 use crate::codec::kept_chunks::KeptChunks;
 use crate::codec::trajectory_template::TrajectoryTemplates;
 use crate::convert::window::{to_window, window_message};
@@ -22,8 +22,15 @@ use crate::generated::{SampleStreamRequest, Timeout, sample_stream_request};
 use crate::transport::SampleRequest;
 use reverb_rpc::message::{Message, MessageBuilder};
 
-/// Bytes of chunks after which a message is closed.
-pub const MAX_MESSAGE_CHUNK_BYTES: usize = 2 << 20;
+/// Size after which a message is closed.
+pub const MAX_MESSAGE_BYTES: usize = 2 << 20;
+
+/// Bytes of a chunk in a message beside its payload, at most.
+const CHUNK_BYTES: usize = 96;
+
+/// Bytes of a sample in a message beside its chunks and its trajectory, at most, without the name
+/// of its table.
+const SAMPLE_BYTES: usize = 160;
 
 /// Number of the field of `SampleStreamResponse` that ends a request.
 const EPOCH_IS_OVER: u32 = 1000;
@@ -98,7 +105,6 @@ fn stacking(request: &SampleStreamRequest) -> Result<Option<Stacking>> {
 pub struct SampleEncoder {
     builder: MessageBuilder,
     capacity: usize,
-    chunk_bytes: usize,
     scratch: Vec<u8>,
     templates: TrajectoryTemplates,
     /// Chunks that the reader of a scan has. For other readers, each sample is sent with all its
@@ -131,7 +137,6 @@ impl SampleEncoder {
         Self {
             builder: MessageBuilder::with_capacity(0),
             capacity: SAMPLE_CAPACITY,
-            chunk_bytes: 0,
             scratch: Vec::new(),
             templates: TrajectoryTemplates::default(),
             kept: None,
@@ -147,27 +152,49 @@ impl SampleEncoder {
         self
     }
 
-    /// Returns true if the message should be taken before a sample is added.
-    pub fn is_full(&self) -> bool {
-        self.chunk_bytes > MAX_MESSAGE_CHUNK_BYTES
+    /// Sets how the next samples are written: the reader of each request knows a form.
+    pub fn set_repeats(&mut self, repeats: Repeats) {
+        self.templates.repeats = repeats;
     }
 
-    /// Writes a sample of `table`, or more of it, until its chunks in this message have more than
-    /// `max_bytes`. Returns true if the sample is complete; if not, the message must be taken, and
-    /// the same sample be given again.
-    pub fn write(&mut self, table: &str, sample: &Sampled, max_bytes: usize) -> bool {
-        let chunks = sample.trajectory.chunks();
+    /// True if each repeated slice is written by itself.
+    pub fn writes_repeats_one_by_one(&self) -> bool {
+        self.templates.repeats == Repeats::OneByOne
+    }
+
+    /// Largest size of a sample in messages, without the payload of its chunks.
+    pub fn max_bytes_beside_chunks(&self, trajectory: &Trajectory) -> usize {
+        let chunks = trajectory.chunks().len() * CHUNK_BYTES;
+        SAMPLE_BYTES + chunks + max_trajectory_bytes(trajectory, self.templates.repeats)
+    }
+
+    /// Returns true if the message should be taken before a sample is added.
+    pub fn is_full(&self) -> bool {
+        self.builder.body_len() > MAX_MESSAGE_BYTES
+    }
+
+    /// Writes a sample of `table`, with this trajectory, or more of it, until the message has more
+    /// than `max_bytes`. Returns true if the sample is complete; if not, the message must be taken,
+    /// and the same sample be given again.
+    pub fn write(
+        &mut self,
+        table: &str,
+        sample: &Sampled,
+        trajectory: &Trajectory,
+        max_bytes: usize,
+    ) -> bool {
+        let chunks = trajectory.chunks();
         if self.written.is_none() {
             if let [chunk] = chunks
                 && chunk.shared_payload().is_none()
                 && chunk.payload_len() <= MAX_SMALL_PAYLOAD
                 && self.kept.is_none()
             {
-                self.put_small_entry(table, sample, chunk);
+                self.put_small_entry(table, (sample, trajectory), chunk);
                 return true;
             }
             self.scratch.clear();
-            put_sample_info(&mut self.scratch, table, sample, &mut self.templates);
+            put_sample_info(&mut self.scratch, table, (sample, trajectory), &mut self.templates);
             if let Some(kept) = &mut self.kept {
                 self.new_chunks = chunks.iter().filter(|chunk| kept.add(chunk)).cloned().collect();
                 kept.end_sample();
@@ -185,8 +212,7 @@ impl SampleEncoder {
     }
 
     /// Writes a sample of one small chunk, the most common case, at once. The bytes are the same.
-    fn put_small_entry(&mut self, table: &str, sample: &Sampled, chunk: &Chunk) {
-        self.chunk_bytes += chunk.payload_len();
+    fn put_small_entry(&mut self, table: &str, sample: (&Sampled, &Trajectory), chunk: &Chunk) {
         self.reserve();
         let (out, templates) = (self.builder.out(), &mut self.templates);
         put_nested_of_width::<2>(out, 1, |out| {
@@ -196,14 +222,14 @@ impl SampleEncoder {
         });
     }
 
-    /// Writes an entry with the chunks from `begin` on, until the chunks of the message have more
-    /// than `max_bytes`. Returns the index after the last written chunk.
+    /// Writes an entry with the chunks from `begin` on, until the message has more than
+    /// `max_bytes`. Returns the index after the last written chunk.
     fn put_entry_of(&mut self, chunks: &[Chunk], begin: usize, max_bytes: usize) -> usize {
-        let mut end = begin;
+        let (mut end, mut bytes) = (begin, self.builder.body_len() + self.scratch.len());
         while end < chunks.len() {
-            self.chunk_bytes += chunks[end].payload_len();
+            bytes += chunks[end].payload_len() + CHUNK_BYTES;
             end += 1;
-            if self.chunk_bytes > max_bytes {
+            if bytes > max_bytes {
                 break;
             }
         }
@@ -213,7 +239,6 @@ impl SampleEncoder {
 
     /// Takes the written message, and begins the next one.
     pub fn take(&mut self) -> Message {
-        self.chunk_bytes = 0;
         self.capacity = self.builder.out().len().clamp(SAMPLE_CAPACITY, MAX_CAPACITY);
         std::mem::replace(&mut self.builder, MessageBuilder::with_capacity(0)).finish()
     }
@@ -251,7 +276,7 @@ impl SampleEncoder {
 fn put_sample_info(
     out: &mut Vec<u8>,
     table: &str,
-    sample: &Sampled,
+    (sample, trajectory): (&Sampled, &Trajectory),
     templates: &mut TrajectoryTemplates,
 ) {
     let head = ItemHead {
@@ -262,7 +287,7 @@ fn put_sample_info(
         times_sampled: sample.times_sampled,
         inserted_at_ns: Some(sample.inserted_at_ns),
     };
-    put_nested(out, 1, |out| put_item(out, &head, &sample.trajectory, templates));
+    put_nested(out, 1, |out| put_item(out, &head, trajectory, templates));
     put_double_field(out, 2, sample.probability);
     put_int_field(out, 3, sample.table_size);
     put_varint_field(out, 4, u64::from(sample.rate_limited));

@@ -7,13 +7,15 @@ use reverb_data::proto_bytes::{Field, Reader, put_bytes_field, varint};
 use reverb_data::{ByteMask, Chunk, OneChunkColumns, RecentCache, Result, Trajectory};
 use smallvec::SmallVec;
 
-use crate::codec::item::{RawItem, put_trajectory};
+use crate::codec::item::{RawItem, Repeats, put_trajectory};
 
 /// Templates of one direction of a stream.
 #[derive(Debug, Default)]
 pub struct TrajectoryTemplates {
     known: RecentCache<Template>,
     scratch: Vec<u8>,
+    /// How they are written.
+    pub(crate) repeats: Repeats,
 }
 
 impl TrajectoryTemplates {
@@ -37,7 +39,7 @@ impl TrajectoryTemplates {
             }
         }
         self.scratch.clear();
-        put_trajectory(&mut self.scratch, trajectory, Chunk::key);
+        put_trajectory(&mut self.scratch, trajectory, self.repeats, Chunk::key);
         put_bytes_field(out, field, &self.scratch);
         if let Some(columns) = columns {
             self.known.learn(|| Template::new(&self.scratch, columns));
@@ -252,7 +254,7 @@ mod tests {
                 let item = item(keys, kind);
                 let (mut written, mut expected) = (vec![1], vec![1]);
                 templates.put(&mut written, 8, &item);
-                put_nested(&mut expected, 8, |out| put_trajectory(out, &item, Chunk::key));
+                put_nested(&mut expected, 8, |out| put_trajectory(out, &item, Repeats::AsOne, Chunk::key));
                 prop_assert_eq!(written, expected);
             }
         }
@@ -310,7 +312,8 @@ mod tests {
         for key in (0..100).map(|i| u64::MAX - i) {
             let mut message = Vec::new();
             put_nested(&mut message, 8, |out| {
-                put_trajectory(out, &item([key, key], (3, 1, false)), Chunk::key);
+                let item = item([key, key], (3, 1, false));
+                put_trajectory(out, &item, Repeats::AsOne, Chunk::key);
             });
             let raw = RawItem::parse(&message).unwrap();
             let chunk = chunk(key);

@@ -10,7 +10,8 @@ use crate::generated::sample_stream_request::window::Span;
 pub fn window_message(window: StepWindow, spans: &[ColumnSpan]) -> Window {
     let StepWindow { length, before, pads_left, pads_right } = window;
     let span = |&ColumnSpan { column, start, stop }: &ColumnSpan| Span { column, start, stop };
-    Window { length, before, pads_left, pads_right, spans: spans.iter().map(span).collect() }
+    let spans = spans.iter().map(span).collect();
+    Window { length, before, pads_left, pads_right, spans, knows_times: true }
 }
 
 /// Window of a message.

@@ -70,6 +70,10 @@ pub mod flat_trajectory {
         pub length: i32,
         #[prost(int32, tag = "4")]
         pub index: i32,
+        /// Not in dm-reverb. The slice is there this many times; 0 is once. Only in the answers to
+        /// requests for windows that set `knows_times`.
+        #[prost(uint32, tag = "1000")]
+        pub times: u32,
     }
     /// The concatenation of its slices; a squeezed column has one step and no time dimension.
     #[derive(Clone, PartialEq, ::prost::Message)]
@@ -464,6 +468,9 @@ pub mod sample_stream_request {
         /// Columns of which only these steps are sent, in increasing order.
         #[prost(message, repeated, tag = "5")]
         pub spans: ::prost::alloc::vec::Vec<window::Span>,
+        /// The reader knows `times` of slices. If not, each step of padding is sent as a slice.
+        #[prost(bool, tag = "6")]
+        pub knows_times: bool,
     }
     /// Nested message and enum types in `Window`.
     pub mod window {

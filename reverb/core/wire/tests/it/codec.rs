@@ -8,19 +8,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use prost::Message as _;
 use reverb_data::{
-    Chunk, ChunkMaker, ColumnSpan, DType, Draw, ErrorKind, ItemPriority, MAX_PRIORITY, NewItem,
-    SampleOptions, Sampled, SampledWindow, SelectorConfig, SequenceRange, Stacking, StepWindow,
-    TrajectoryBuilder, WithinEpoch,
+    Chunk, ChunkBuilder, ChunkMaker, ColumnSpan, DType, Draw, ErrorKind, ItemPriority,
+    MAX_PRIORITY, NewItem, SampleOptions, Sampled, SampledWindow, SelectorConfig, SequenceRange,
+    Shape, Stacking, StepWindow, Tensor, TensorData, TrajectoryBuilder, WithinEpoch,
 };
 use reverb_rpc::message::{Message, body_bytes};
 use reverb_wire::codec::chunk::{RawChunk, put_chunk_data};
 use reverb_wire::codec::insert::{
     InsertRequest, decode_confirmation, encode_confirmation, encode_request,
 };
-use reverb_wire::codec::item::RawItem;
+use reverb_wire::codec::item::{RawItem, Repeats};
 use reverb_wire::codec::mutate::{Mutation, encode_mutation, parse_mutation};
 use reverb_wire::codec::sample::{
-    MAX_MESSAGE_CHUNK_BYTES, SampleDecoder, SampleEncoder, options, request,
+    MAX_MESSAGE_BYTES, SampleDecoder, SampleEncoder, options, request,
 };
 use reverb_wire::codec::trajectory_template::TrajectoryTemplates;
 use reverb_wire::convert::signature::flatten_signature;
@@ -333,6 +333,57 @@ fn a_window_is_read_as_it_was_written() {
 }
 
 #[test]
+fn padding_is_one_slice_only_for_readers_that_know_it() {
+    let mut steps = ChunkBuilder::new(false);
+    let values = TensorData::Bytes(vec![1, 2, 3]);
+    steps.push(&Tensor { dtype: DType::UInt8, shape: Shape::from_slice(&[3]), data: values });
+    let mut sample = sample(1, &[steps.finish(1, SequenceRange::default())]);
+    let mut whole = TrajectoryBuilder::new();
+    whole.slice(&sample.trajectory.chunks()[0], 0, 0, 3);
+    whole.end_column(false);
+    let whole = whole.finish().unwrap();
+    let window = StepWindow { length: 60_000, before: 0, pads_left: true, pads_right: true };
+    sample.trajectory = TrajectoryBuilder::new().cut(&whole, &[], (window, -7), &[]).unwrap();
+    let decoded = sample.trajectory.decode().unwrap();
+    for (repeats, slices, most) in [(Repeats::AsOne, 3, 200), (Repeats::OneByOne, 59_998, 1 << 20)]
+    {
+        let mut encoder = SampleEncoder::new();
+        encoder.set_repeats(repeats);
+        let said = encoder.max_bytes_beside_chunks(&sample.trajectory);
+        push(&mut encoder, "t", &sample, |_| {});
+        let written = body_bytes(finish(&mut encoder).unwrap());
+        let beside_chunks = written.len() - sample.trajectory.chunk_bytes();
+        assert!(beside_chunks <= most && beside_chunks <= said, "{} {said}", written.len());
+        let message = proto::SampleStreamResponse::decode(written.clone()).unwrap();
+        let info = message.entries[0].info.clone().unwrap();
+        let column = &info.item.unwrap().flat_trajectory.unwrap().columns[0];
+        assert_eq!(column.chunk_slices.len(), slices);
+        let mut samples = Vec::new();
+        SampleDecoder::new().push(&written, &mut samples).unwrap();
+        assert_eq!(samples[0].trajectory.decode().unwrap(), decoded);
+    }
+}
+
+#[test]
+fn a_message_is_full_of_whatever_it_has() {
+    // Nearly all of it are slices, not chunks.
+    let many = chunk(1, 1);
+    let mut builder = TrajectoryBuilder::new();
+    for _ in 0..50_000 {
+        builder.slice(&many, 0, 0, 1);
+    }
+    builder.end_column(false);
+    let sample = Sampled { trajectory: builder.finish().unwrap(), ..sample(1, &[many]) };
+    let mut encoder = SampleEncoder::new();
+    let mut messages = Vec::new();
+    for _ in 0..40 {
+        push(&mut encoder, "t", &sample, |message| messages.push(body_bytes(message).len()));
+    }
+    let item = encoder.max_bytes_beside_chunks(&sample.trajectory);
+    assert!(messages.len() >= 3 && messages.iter().all(|&it| it < MAX_MESSAGE_BYTES + item));
+}
+
+#[test]
 fn a_request_for_a_window_is_read_as_it_was_written() {
     let window = StepWindow { length: 9, before: 4, pads_left: true, pads_right: false };
     let spans =
@@ -390,7 +441,7 @@ fn a_chunk_larger_than_a_message_is_not_split() {
     let mut next = 0;
     push(&mut encoder, "t", &sample(2, &chunks), |_| next += 1);
     assert_eq!(next, 1);
-    assert!(chunks[0].payload().len() > MAX_MESSAGE_CHUNK_BYTES);
+    assert!(chunks[0].payload().len() > MAX_MESSAGE_BYTES);
 }
 
 fn entry(info: Option<&Sampled>, data: &[&Chunk], end: bool) -> proto::SampleStreamResponse {

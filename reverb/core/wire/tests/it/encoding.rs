@@ -4,7 +4,7 @@
 use bytes::Buf;
 use reverb_data::Sampled;
 use reverb_rpc::message::{Message, PREFIX_BYTES};
-use reverb_wire::codec::sample::{MAX_MESSAGE_CHUNK_BYTES, SampleEncoder};
+use reverb_wire::codec::sample::{MAX_MESSAGE_BYTES, SampleEncoder};
 
 /// Adds a sample of `table`. Passes full messages to `emit`.
 pub(crate) fn push(
@@ -16,7 +16,7 @@ pub(crate) fn push(
     if encoder.is_full() {
         emit(encoder.take());
     }
-    while !encoder.write(table, sample, MAX_MESSAGE_CHUNK_BYTES) {
+    while !encoder.write(table, sample, &sample.trajectory, MAX_MESSAGE_BYTES) {
         emit(encoder.take());
     }
 }

@@ -281,6 +281,7 @@ proptest! {
                     offset: slice.offset as i32,
                     length: slice.length as i32,
                     index: slice.tensor as i32,
+                    times: 0,
                 });
                 prop_assert_eq!(&read.chunk_slices, &slices.collect::<Vec<_>>());
             }
@@ -362,8 +363,12 @@ fn each_kind_of_nonsense_is_an_invalid_argument() {
         offset,
         length,
         index,
+        times: 0,
     };
-    assert_eq!(take_insert(request(vec![column(vec![slice(0, 3, 0)])])), Ok(()));
+    let repeated = |times| proto::flat_trajectory::ChunkSlice { times, ..slice(0, 1, 0) };
+    for good in [slice(0, 3, 0), repeated(1)] {
+        assert_eq!(take_insert(request(vec![column(vec![good])])), Ok(()));
+    }
     for (columns, what) in [
         (vec![], "must not be empty"),
         (vec![column(vec![])], "must not be empty"),
@@ -374,6 +379,9 @@ fn each_kind_of_nonsense_is_an_invalid_argument() {
         (vec![column(vec![slice(0, 4, 0)])], "Cannot slice"),
         (vec![column(vec![slice(i32::MAX, i32::MAX, 0)])], "Cannot slice"),
         (vec![column(vec![slice(0, 1, 7)])], "Tensor index 7 is out of range"),
+        (vec![column(vec![repeated(2)])], "cannot be repeated, `times` is 2"),
+        (vec![column(vec![repeated(65_537)])], "at most 65536, got 65537"),
+        (vec![column(vec![repeated(u32::MAX)])], "at most 65536, got 4294967295"),
     ] {
         let error = take_insert(request(columns)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);

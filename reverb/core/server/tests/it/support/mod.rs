@@ -261,7 +261,7 @@ pub(crate) fn raw_slice(
     offset: i32,
     length: i32,
 ) -> proto::flat_trajectory::ChunkSlice {
-    proto::flat_trajectory::ChunkSlice { chunk_key, offset, length, index: 0 }
+    proto::flat_trajectory::ChunkSlice { chunk_key, offset, length, index: 0, times: 0 }
 }
 
 pub(crate) fn raw_item(
