@@ -17,6 +17,9 @@ MAX_STEPS = 65_536
 
 _PADS = ("none", "left", "right", "both")
 
+# Number of steps whose places are in memory at once.
+_AT_ONCE = 1 << 18
+
 
 class Window:
     """Consecutive steps of an item, at a random place of it, for `Client.sample_batch`.
@@ -146,8 +149,15 @@ class Window:
         # The number of steps of each item.
         count = num_windows + (0 if self.pads_left else self.before)
         count = count + (0 if self.pads_right else self.length - 1)
-        steps = start[:, None] + np.arange(self.num_steps, dtype=np.int32)
-        return (steps >= 0) & (steps < count[:, None])
+        steps = np.arange(self.num_steps, dtype=np.int32)
+        mask = np.empty(shape, bool)
+        # The mask may be as large as the batch, so nothing else is.
+        num_rows = max(1, _AT_ONCE // self.num_steps)
+        for at in range(0, len(start), num_rows):
+            rows = slice(at, at + num_rows)
+            part = start[rows, None] + steps
+            np.logical_and(part >= 0, part < count[rows, None], out=mask[rows])
+        return mask
 
 
 def _checked(spans: Mapping[Any, Any], first: int, end: int) -> Any:

@@ -70,6 +70,13 @@ impl StepWindow {
         (start..start + i64::from(self.num_steps())).map(move |step| (0..steps).contains(&step))
     }
 
+    /// Number of steps of a sampled window that are padding.
+    pub fn padding(&self, sampled: SampledWindow) -> u32 {
+        let (start, steps) = (i64::from(sampled.start), i64::from(self.steps_of(sampled.count)));
+        let end = start + i64::from(self.num_steps());
+        self.num_steps() - (end.min(steps) - start.max(0)).max(0) as u32
+    }
+
     /// The share of a window in the bytes of an item with this many windows.
     pub fn part_of(&self, bytes: usize, count: u32) -> usize {
         let steps = u64::from(self.steps_of(count).max(1));
@@ -216,7 +223,9 @@ mod tests {
             let (pads_left, pads_right) = (pad & 1 == 1, pad & 2 == 2);
             let window = StepWindow { length, before, pads_left, pads_right };
             let sampled = SampledWindow { start, count: window.count(steps) };
-            window.mask(sampled).map(u8::from).collect::<Vec<_>>()
+            let mask: Vec<u8> = window.mask(sampled).map(u8::from).collect();
+            assert_eq!(window.padding(sampled), mask.iter().map(|&it| 1 - u32::from(it)).sum());
+            mask
         };
         assert_eq!(mask(0, (3, 1), 2, 9), [1, 1, 1, 1]);
         assert_eq!(mask(1, (3, 2), -2, 3), [0, 0, 1, 1, 1]);

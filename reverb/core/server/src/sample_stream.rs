@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sample stream: receives requests, and sends exactly the requested number of samples in order.
 
-use std::collections::VecDeque;
 use std::pin::pin;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use reverb_auth::Right;
-use reverb_data::error::grouped;
-use reverb_data::{Error, Result, Sampled, Trajectory, keep_samples};
+use reverb_data::{Error, Result, Sampled, keep_samples};
 use reverb_engine::MAX_SAMPLE_ITEMS;
 use reverb_rpc::framing::MessageReader;
 use reverb_rpc::message::Message;
@@ -40,9 +38,9 @@ const EPOCH_END_BYTES: usize = 16;
 /// message.
 const TURN_BYTES: usize = 256 << 10;
 
-/// Largest size of an item in a message, without the payload of its chunks, if each step of its
-/// padding is a slice of its own. Readers that know `times` have no such limit.
-const MAX_PADDED_BYTES: usize = 4 << 20;
+/// Largest size of an item without its chunks that is sent without room. A larger one waits until
+/// the readers of the connection have read.
+const MAX_HEAD_OF_PASS: usize = 32 << 10;
 
 /// Serves the stream, request by request, until the reader closes its half.
 pub(crate) async fn run(
@@ -147,8 +145,7 @@ async fn serve_request(
 }
 
 /// Sends samples of a table as fast as the reader takes them, the selected part of each. A message
-/// is encoded once there is room for it. Parts are made for one message at a time, and leave with
-/// it.
+/// is made once there is room for it, and a part of an item when it is written.
 pub(crate) async fn send_samples(
     service: &Service,
     stream: &Stream,
@@ -157,41 +154,26 @@ pub(crate) async fn send_samples(
     (table, samples, selection): (&str, &[Sampled], &mut Selection),
 ) -> Result<()> {
     let outbox = responder.outbox();
-    let mut prepared: VecDeque<Prepared> = VecDeque::new();
     let (mut at, mut sent_bytes) = (0, 0);
     while at < samples.len() {
-        let (mut bytes, mut own_bytes) = (0, 0);
-        for it in &prepared {
-            (bytes, own_bytes) = (bytes + it.bytes, own_bytes + it.own_bytes);
-        }
-        while let Some(sample) = samples.get(at + prepared.len())
-            && bytes < MAX_MESSAGE_BYTES
-            && (selection.is_of_all() || own_bytes < TURN_BYTES)
-        {
-            let it = Prepared::new(table, sample, selection, encoder)?;
-            (bytes, own_bytes) = (bytes + it.bytes, own_bytes + it.own_bytes);
-            prepared.push_back(it);
-        }
-        let first = prepared.front().map_or(0, |it| it.own_bytes);
-        let bytes = bytes.min(MAX_MESSAGE_BYTES.max(first));
-        // The pass is for small messages, and the payload of chunks can be sent later.
-        let room = if first > PASS_BYTES {
-            let room = pin!(outbox.room(Content::Message, bytes));
+        let next = next_message(&samples[at..], table, selection, encoder)?;
+        let room = if next.first_head > MAX_HEAD_OF_PASS {
+            let room = pin!(outbox.room(Content::Message, next.bytes));
             wait_for_room(service, stream, responder, room).await?
         } else {
-            let room = pin!(outbox.room_or_pass(Content::Message, bytes));
+            let room = pin!(outbox.room_or_pass(Content::Message, next.bytes));
             wait_for_room(service, stream, responder, room).await?
         };
-        let max_bytes = if room.is_pass() { PASS_BYTES } else { MAX_MESSAGE_BYTES };
-        while let Some(it) = prepared.front() {
-            let sample = &samples[at];
-            let trajectory = it.part.as_ref().unwrap_or(&sample.trajectory);
+        let max_bytes = if room.is_pass() { PASS_BYTES } else { next.bytes };
+        // More whole items than were counted may fit, because they are counted with their maximum.
+        let most = if selection.is_of_all() { samples.len() } else { at + next.num_items };
+        for sample in &samples[at..most] {
+            let part = selection.part(sample)?;
+            let trajectory = part.as_ref().unwrap_or(&sample.trajectory);
+            // A sample of several messages gets the same part for each.
             let is_complete = encoder.write(table, sample, trajectory, max_bytes);
-            if is_complete {
-                prepared.pop_front();
-                at += 1;
-            }
-            if !is_complete || encoder.is_full() || room.is_pass() {
+            at += usize::from(is_complete);
+            if !is_complete || encoder.is_over(max_bytes) || room.is_pass() {
                 break;
             }
         }
@@ -208,41 +190,39 @@ pub(crate) async fn send_samples(
     Ok(())
 }
 
-/// An item of the next message.
-struct Prepared {
-    /// `None`: all of the item.
-    part: Option<Trajectory>,
-    /// Largest size in messages, with and without the payload of chunks.
+/// The items of a message.
+struct NextMessage {
+    num_items: usize,
+    /// Size of all of them, but at most that of a message.
     bytes: usize,
-    own_bytes: usize,
+    /// Size of the first without its chunks.
+    first_head: usize,
 }
 
-impl Prepared {
-    fn new(
-        table: &str,
-        sample: &Sampled,
-        selection: &mut Selection,
-        encoder: &SampleEncoder,
-    ) -> Result<Self> {
-        let part = selection.part(sample)?;
-        let trajectory = part.as_ref().unwrap_or(&sample.trajectory);
-        let own_bytes = table.len() + encoder.max_bytes_beside_chunks(trajectory);
-        if part.is_some() && own_bytes > MAX_PADDED_BYTES && encoder.writes_repeats_one_by_one() {
-            return Err(too_much_padding(sample.key, own_bytes));
+fn next_message(
+    samples: &[Sampled],
+    table: &str,
+    selection: &Selection,
+    encoder: &SampleEncoder,
+) -> Result<NextMessage> {
+    let mut next = NextMessage { num_items: 0, bytes: 0, first_head: 0 };
+    // Parts are made for it, and take the more time the more they are.
+    let mut made_bytes = 0;
+    for sample in samples {
+        let bytes = selection.bytes(sample, encoder.repeats())?;
+        let head = bytes.head + table.len();
+        if next.num_items == 0 {
+            next.first_head = head;
         }
-        Ok(Self { bytes: own_bytes + trajectory.chunk_bytes(), own_bytes, part })
+        next.num_items += 1;
+        next.bytes = next.bytes.saturating_add(bytes.all + table.len());
+        made_bytes += if selection.is_of_all() { 0 } else { head };
+        if next.bytes >= MAX_MESSAGE_BYTES || made_bytes >= TURN_BYTES {
+            break;
+        }
     }
-}
-
-#[cold]
-fn too_much_padding(key: u64, bytes: usize) -> Error {
-    Error::invalid_argument(format!(
-        "The padding of a window of item {key} takes {} bytes in the answer to this client, which \
-         is older than the server; at most {} are sent. Update the client, or request a shorter \
-         window or fewer columns.",
-        grouped(bytes),
-        grouped(MAX_PADDED_BYTES),
-    ))
+    next.bytes = next.bytes.min(MAX_MESSAGE_BYTES.max(next.first_head));
+    Ok(next)
 }
 
 /// Tells the reader that the epoch is over, and with it the request.

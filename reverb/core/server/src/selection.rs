@@ -1,10 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Columns and windows that a reader requests.
 
+use reverb_data::error::grouped;
 use reverb_data::{
     ColumnSpan, Error, Result, Sampled, SampledWindow, StepWindow, Trajectory, TrajectoryBuilder,
 };
 use reverb_engine::Table;
+use reverb_wire::codec::item::{COLUMN_BYTES, Repeats, SLICE_BYTES, max_trajectory_bytes};
+use reverb_wire::codec::sample::{CHUNK_BYTES, SAMPLE_BYTES};
+
+/// Largest size of the padding of a window in a message, if each step is a slice of its own. Readers
+/// that know `times` never have so much.
+const MAX_PADDED_BYTES: usize = 4 << 20;
 
 /// Part of each item that a reader gets, cut out after the lock and before anything reads a chunk.
 pub(crate) struct Selection {
@@ -13,6 +20,17 @@ pub(crate) struct Selection {
     window: Option<StepWindow>,
     spans: Box<[ColumnSpan]>,
     builder: TrajectoryBuilder,
+    /// Bytes of the chunks of the last part: those of the next one are likely the same.
+    last_chunk_bytes: Option<usize>,
+}
+
+/// Size of the selected part of an item in messages, at most.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PartBytes {
+    /// Without its chunks. This part of it is in one message.
+    pub(crate) head: usize,
+    /// With its chunks. For windows this is an estimate.
+    pub(crate) all: usize,
 }
 
 impl Selection {
@@ -40,7 +58,7 @@ impl Selection {
             )));
         }
         let (columns, builder) = (columns.into(), TrajectoryBuilder::new());
-        Ok(Self { columns, window: None, spans: Box::default(), builder })
+        Ok(Self { columns, window: None, spans: Box::default(), builder, last_chunk_bytes: None })
     }
 
     /// Selects the window of each item, and of some columns only a part of it.
@@ -66,6 +84,39 @@ impl Selection {
         self.columns.is_empty() && self.window.is_none()
     }
 
+    /// Size of the selected part of an item, before it is made.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the padding of a window is a slice for each step, and too long.
+    pub(crate) fn bytes(&self, sampled: &Sampled, repeats: Repeats) -> Result<PartBytes> {
+        let trajectory = &sampled.trajectory;
+        let chunk_bytes = trajectory.chunk_bytes() + trajectory.chunks().len() * CHUNK_BYTES;
+        let mut head = max_trajectory_bytes(trajectory);
+        let Some(window) = self.window else {
+            let head = SAMPLE_BYTES + head;
+            return Ok(PartBytes { head, all: head + chunk_bytes });
+        };
+        let num_columns = match self.columns.len() {
+            0 => trajectory.num_columns(),
+            selected => selected,
+        };
+        let padding = window.padding(sampled.window) as usize;
+        let padded_runs = if repeats == Repeats::AsOne { padding.min(2) } else { padding };
+        let padded_bytes = num_columns * padded_runs * SLICE_BYTES;
+        if padded_bytes > MAX_PADDED_BYTES {
+            return Err(too_much_padding(sampled.key, padded_bytes));
+        }
+        let most_runs = window.num_steps() as usize - padding + padded_runs;
+        head = (head + padded_bytes).min(num_columns * (COLUMN_BYTES + most_runs * SLICE_BYTES));
+        let head = SAMPLE_BYTES + head;
+        let chunk_bytes = match self.last_chunk_bytes {
+            Some(bytes) => bytes.min(chunk_bytes),
+            None => window.part_of(chunk_bytes, sampled.window.count),
+        };
+        Ok(PartBytes { head, all: head + chunk_bytes })
+    }
+
     /// The selected part of an item; `None` if that is all of it.
     ///
     /// # Errors
@@ -73,7 +124,7 @@ impl Selection {
     /// `InvalidArgument` if the item lacks a selected column, which only items of tables without a
     /// signature do, or if a span is about a single value.
     pub(crate) fn part(&mut self, sampled: &Sampled) -> Result<Option<Trajectory>> {
-        let Self { columns, window, spans, builder } = self;
+        let Self { columns, window, spans, builder, last_chunk_bytes } = self;
         if let Some(window) = *window {
             let SampledWindow { start, count } = sampled.window;
             let is_whole = start == 0 && window.num_steps() == window.steps_of(count);
@@ -81,7 +132,9 @@ impl Selection {
                 return Ok(None);
             }
             let window = (window, start);
-            builder.cut(&sampled.trajectory, columns, window, spans).map(Some)
+            let part = builder.cut(&sampled.trajectory, columns, window, spans)?;
+            *last_chunk_bytes = Some(part.chunk_bytes() + part.chunks().len() * CHUNK_BYTES);
+            Ok(Some(part))
         } else if columns.is_empty() {
             Ok(None)
         } else {
@@ -105,4 +158,15 @@ impl Selection {
         }
         Ok(())
     }
+}
+
+#[cold]
+fn too_much_padding(key: u64, bytes: usize) -> Error {
+    Error::invalid_argument(format!(
+        "The padding of a window of item {key} takes {} bytes in the answer to this client, which \
+         is older than the server; at most {} are sent. Update the client, or request a shorter \
+         window or fewer columns.",
+        grouped(bytes),
+        grouped(MAX_PADDED_BYTES),
+    ))
 }

@@ -170,6 +170,8 @@ impl CopyPlan {
                     return false;
                 }
                 let length = place.len().saturating_mul(times);
+                // A peer may repeat values without bytes very often.
+                let times = if place.is_empty() { 1 } else { times };
                 self.copies.push(Copy { column: i, at, chunk: slice.chunk, place, times });
                 at = at.saturating_add(length);
                 num_steps = num_steps.saturating_add(run.num_steps());

@@ -3,6 +3,7 @@
 
 use proptest::prelude::*;
 use reverb_data::proto_bytes::{put_bytes_field, put_varint, put_varint_field};
+use reverb_data::trajectory::{Run, Slice};
 use reverb_data::{
     Chunk, DType, ErrorKind, Sampled, SequenceRange, Tensor, TensorData, TrajectoryBuilder,
 };
@@ -61,7 +62,7 @@ struct Item {
     shape: Vec<u64>,
     content: Vec<u8>,
     delta: bool,
-    slices: Vec<(usize, usize)>,
+    slices: Vec<(usize, usize, usize)>,
     squeeze: bool,
 }
 
@@ -74,7 +75,8 @@ fn items() -> impl Strategy<Value = Vec<Item>> {
         Just(b"\x01\x01\x01abc".to_vec()),
     ];
     let number = prop::sample::select(vec![0_usize, 0, 1, 1, 2, 3, 1 << 20, i32::MAX as usize]);
-    let slices = prop::collection::vec((number.clone(), number), 1..3);
+    let times = prop::sample::select(vec![1_usize, 1, 1, 2, 65_536]);
+    let slices = prop::collection::vec((number.clone(), number, times), 1..3);
     let shape = prop::collection::vec(size, 0..4);
     let parts = (dtype, shape, content, any::<bool>(), slices, any::<bool>());
     let item = parts.prop_map(|(dtype, shape, content, delta, slices, squeeze)| Item {
@@ -91,18 +93,38 @@ fn items() -> impl Strategy<Value = Vec<Item>> {
                 DType::String => vec![0; steps * 2],
                 _ => zeros(steps * 2),
             };
-            let (shape, slices) = (vec![steps as u64, 2], vec![(0, steps)]);
+            let (shape, slices) = (vec![steps as u64, 2], vec![(0, steps, 1)]);
             Item { dtype, shape, content, delta: false, slices, squeeze: false }
         },
     );
     prop::collection::vec(prop_oneof![item, honest], 1..5)
 }
 
+/// Steps without values, so often that a loop over them would not end.
+#[test]
+fn repeats_of_nothing_take_no_time() {
+    for (dtype, form) in [DType::UInt8, DType::String]
+        .into_iter()
+        .flat_map(|dtype| [RaggedForm::Refuse, RaggedForm::Packed].map(move |form| (dtype, form)))
+    {
+        let slices = vec![(0, 1, 65_536); 30_000];
+        let (shape, squeeze) = (vec![1, 0], false);
+        let item = Item { dtype, shape, content: Vec::new(), delta: false, slices, squeeze };
+        let samples = [sampled(1, &item), sampled(2, &item), sampled(3, &item)];
+        let bounds = BatchBounds { batch_size: 3, max_bytes: MAX_BYTES };
+        // An error or a batch without bytes.
+        if let Ok(columns) = BatchBuilder::new(bounds, form, None).finish(&samples) {
+            assert!(columns[0].shape.contains(&0));
+        }
+    }
+}
+
 fn sampled(key: u64, item: &Item) -> Sampled {
     let chunk = chunk(key, item.delta, &tensor(item.dtype, &item.shape, &item.content));
     let mut builder = TrajectoryBuilder::new();
-    for &(offset, length) in &item.slices {
-        builder.slice(&chunk, 0, offset, length);
+    for &(offset, length, times) in &item.slices {
+        let slice = Slice { chunk: 0, tensor: 0, offset, length };
+        builder.run(&chunk, Run { slice, times });
     }
     builder.end_column(item.squeeze);
     testing::sampled(key, builder.finish().unwrap())
@@ -169,13 +191,13 @@ fn a_slice_without_steps_hides_no_large_step() {
         shape: vec![1, 4],
         content: zeros(4),
         delta: false,
-        slices: vec![(0, 1)],
+        slices: vec![(0, 1, 1)],
         squeeze: false,
     };
     for dtype in [DType::UInt8, DType::String] {
         let shape = vec![1, 1 << 40];
         let bad =
-            Item { dtype, shape, content: b"x".to_vec(), slices: vec![(0, 0)], ..good.clone() };
+            Item { dtype, shape, content: b"x".to_vec(), slices: vec![(0, 0, 1)], ..good.clone() };
         let samples = [sampled(1, &bad), sampled(2, &good)];
         for form in FORMS {
             let error = batch(&samples, form, usize::MAX).unwrap_err();
@@ -191,7 +213,7 @@ fn a_batch_above_its_limit_names_the_longest_item() {
         shape: vec![steps as u64, 2],
         content: zeros(2 * steps),
         delta: false,
-        slices: vec![(0, steps)],
+        slices: vec![(0, steps, 1)],
         squeeze: false,
     };
     let samples = [sampled(7, &item(3)), sampled(8, &item(500)), sampled(9, &item(2))];
@@ -219,7 +241,7 @@ fn texts_count_with_their_bytes() {
         shape: vec![1],
         content,
         delta: false,
-        slices: vec![(0, 1)],
+        slices: vec![(0, 1, 1)],
         squeeze: false,
     };
     let samples = [sampled(1, &text), sampled(2, &text)];

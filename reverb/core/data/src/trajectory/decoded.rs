@@ -139,7 +139,8 @@ impl Trajectory {
             let (end, taken) = (out.len(), room_before - *room);
             let again = taken.checked_mul(times - 1).and_then(|it| room.checked_sub(it));
             *room = again.ok_or_else(|| no_memory(taken))?;
-            for _ in 1..times {
+            // A peer may repeat steps without strings very often.
+            for _ in (1..times).take_while(|_| begin < end) {
                 out.extend_from_within(begin..end);
             }
         }

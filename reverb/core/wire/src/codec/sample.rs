@@ -14,7 +14,7 @@ use reverb_data::{
 use smallvec::SmallVec;
 
 use crate::codec::chunk::{ChunkMeasure, RawChunk, put_chunk, put_small_chunk};
-use crate::codec::item::{ItemHead, RawItem, Repeats, max_trajectory_bytes, put_item};
+use crate::codec::item::{ItemHead, RawItem, Repeats, put_item};
 use crate::codec::kept_chunks::KeptChunks;
 use crate::codec::trajectory_template::TrajectoryTemplates;
 use crate::convert::window::{to_window, window_message};
@@ -26,11 +26,11 @@ use reverb_rpc::message::{Message, MessageBuilder};
 pub const MAX_MESSAGE_BYTES: usize = 2 << 20;
 
 /// Bytes of a chunk in a message beside its payload, at most.
-const CHUNK_BYTES: usize = 96;
+pub const CHUNK_BYTES: usize = 96;
 
 /// Bytes of a sample in a message beside its chunks and its trajectory, at most, without the name
 /// of its table.
-const SAMPLE_BYTES: usize = 160;
+pub const SAMPLE_BYTES: usize = 160;
 
 /// Number of the field of `SampleStreamResponse` that ends a request.
 const EPOCH_IS_OVER: u32 = 1000;
@@ -157,20 +157,15 @@ impl SampleEncoder {
         self.templates.repeats = repeats;
     }
 
-    /// True if each repeated slice is written by itself.
-    pub fn writes_repeats_one_by_one(&self) -> bool {
-        self.templates.repeats == Repeats::OneByOne
+    /// How the next samples are written.
+    pub fn repeats(&self) -> Repeats {
+        self.templates.repeats
     }
 
-    /// Largest size of a sample in messages, without the payload of its chunks.
-    pub fn max_bytes_beside_chunks(&self, trajectory: &Trajectory) -> usize {
-        let chunks = trajectory.chunks().len() * CHUNK_BYTES;
-        SAMPLE_BYTES + chunks + max_trajectory_bytes(trajectory, self.templates.repeats)
-    }
-
-    /// Returns true if the message should be taken before a sample is added.
-    pub fn is_full(&self) -> bool {
-        self.builder.body_len() > MAX_MESSAGE_BYTES
+    /// Returns true if the message has more than `max_bytes`, and should be taken before a sample
+    /// is added.
+    pub fn is_over(&self, max_bytes: usize) -> bool {
+        self.builder.body_len() > max_bytes
     }
 
     /// Writes a sample of `table`, with this trajectory, or more of it, until the message has more

@@ -13,7 +13,7 @@ pub(crate) fn push(
     sample: &Sampled,
     mut emit: impl FnMut(Message),
 ) {
-    if encoder.is_full() {
+    if encoder.is_over(MAX_MESSAGE_BYTES) {
         emit(encoder.take());
     }
     while !encoder.write(table, sample, &sample.trajectory, MAX_MESSAGE_BYTES) {
