@@ -17,7 +17,7 @@ from support.wire.raw_http2 import Http2
 from support.wire.wire_client import WireClient
 
 MIB = 2**20
-# What a server prepares for a connection, and for each stream, at most.
+# Most bytes that a server prepares for a connection, and for each stream.
 CONNECTION, STREAM = 26 * MIB, 64 * 1024
 
 SERVER = """

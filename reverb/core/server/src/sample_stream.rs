@@ -202,7 +202,7 @@ struct NextMessage {
 fn next_message(
     samples: &[Sampled],
     table: &str,
-    selection: &Selection,
+    selection: &mut Selection,
     encoder: &SampleEncoder,
 ) -> Result<NextMessage> {
     let mut next = NextMessage { num_items: 0, bytes: 0, first_head: 0 };

@@ -9,8 +9,8 @@ use reverb_engine::Table;
 use reverb_wire::codec::item::{COLUMN_BYTES, Repeats, SLICE_BYTES, max_trajectory_bytes};
 use reverb_wire::codec::sample::{CHUNK_BYTES, SAMPLE_BYTES};
 
-/// Largest size of the padding of a window in a message, if each step is a slice of its own. Readers
-/// that know `times` never have so much.
+/// Largest size of the padding of a window in a message, if each step is a slice of its own.
+/// Readers that know `times` never have so much.
 const MAX_PADDED_BYTES: usize = 4 << 20;
 
 /// Part of each item that a reader gets, cut out after the lock and before anything reads a chunk.
@@ -20,7 +20,7 @@ pub(crate) struct Selection {
     window: Option<StepWindow>,
     spans: Box<[ColumnSpan]>,
     builder: TrajectoryBuilder,
-    /// Bytes of the chunks of the last part: those of the next one are likely the same.
+    /// Bytes of the chunks of the last part. Those of the next one are likely the same.
     last_chunk_bytes: Option<usize>,
 }
 
@@ -29,8 +29,13 @@ pub(crate) struct Selection {
 pub(crate) struct PartBytes {
     /// Without its chunks. This part of it is in one message.
     pub(crate) head: usize,
-    /// With its chunks. For windows this is an estimate.
+    /// With its chunks, which for parts are estimated.
     pub(crate) all: usize,
+}
+
+/// Bytes of the chunks of an item in messages.
+fn bytes_of_chunks(trajectory: &Trajectory) -> usize {
+    trajectory.chunk_bytes() + trajectory.chunks().len() * CHUNK_BYTES
 }
 
 impl Selection {
@@ -88,33 +93,37 @@ impl Selection {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if the padding of a window is a slice for each step, and too long.
-    pub(crate) fn bytes(&self, sampled: &Sampled, repeats: Repeats) -> Result<PartBytes> {
+    /// Errors of [`Self::part`]; `InvalidArgument` if the padding of a window is a slice for each
+    /// step, and too long.
+    pub(crate) fn bytes(&mut self, sampled: &Sampled, repeats: Repeats) -> Result<PartBytes> {
         let trajectory = &sampled.trajectory;
-        let chunk_bytes = trajectory.chunk_bytes() + trajectory.chunks().len() * CHUNK_BYTES;
         let mut head = max_trajectory_bytes(trajectory);
-        let Some(window) = self.window else {
-            let head = SAMPLE_BYTES + head;
-            return Ok(PartBytes { head, all: head + chunk_bytes });
-        };
-        let num_columns = match self.columns.len() {
-            0 => trajectory.num_columns(),
-            selected => selected,
-        };
-        let padding = window.padding(sampled.window) as usize;
-        let padded_runs = if repeats == Repeats::AsOne { padding.min(2) } else { padding };
-        let padded_bytes = num_columns * padded_runs * SLICE_BYTES;
-        if padded_bytes > MAX_PADDED_BYTES {
-            return Err(too_much_padding(sampled.key, padded_bytes));
+        if let Some(window) = self.window {
+            let num_columns = match self.columns.len() {
+                0 => trajectory.num_columns(),
+                selected => selected,
+            };
+            let padding = window.padding(sampled.window) as usize;
+            let (runs, bytes) = match repeats {
+                Repeats::AsOne => (padding.min(2), 0),
+                Repeats::OneByOne => (padding, num_columns * padding * SLICE_BYTES),
+            };
+            if bytes > MAX_PADDED_BYTES {
+                return Err(too_much_padding(sampled.key, bytes));
+            }
+            let most_runs = window.num_steps() as usize - padding + runs;
+            let most = num_columns * (COLUMN_BYTES + most_runs * SLICE_BYTES);
+            head = (head + num_columns * runs * SLICE_BYTES).min(most);
         }
-        let most_runs = window.num_steps() as usize - padding + padded_runs;
-        head = (head + padded_bytes).min(num_columns * (COLUMN_BYTES + most_runs * SLICE_BYTES));
-        let head = SAMPLE_BYTES + head;
-        let chunk_bytes = match self.last_chunk_bytes {
-            Some(bytes) => bytes.min(chunk_bytes),
-            None => window.part_of(chunk_bytes, sampled.window.count),
-        };
-        Ok(PartBytes { head, all: head + chunk_bytes })
+        head += SAMPLE_BYTES;
+        let whole = bytes_of_chunks(trajectory);
+        if self.is_of_all() {
+            return Ok(PartBytes { head, all: head + whole });
+        }
+        if self.last_chunk_bytes.is_none() {
+            self.part(sampled)?;
+        }
+        Ok(PartBytes { head, all: head + self.last_chunk_bytes.map_or(whole, |it| it.min(whole)) })
     }
 
     /// The selected part of an item; `None` if that is all of it.
@@ -124,22 +133,22 @@ impl Selection {
     /// `InvalidArgument` if the item lacks a selected column, which only items of tables without a
     /// signature do, or if a span is about a single value.
     pub(crate) fn part(&mut self, sampled: &Sampled) -> Result<Option<Trajectory>> {
+        if self.is_of_all() {
+            return Ok(None);
+        }
         let Self { columns, window, spans, builder, last_chunk_bytes } = self;
-        if let Some(window) = *window {
+        let part = if let Some(window) = *window {
             let SampledWindow { start, count } = sampled.window;
             let is_whole = start == 0 && window.num_steps() == window.steps_of(count);
             if is_whole && columns.is_empty() && spans.is_empty() {
                 return Ok(None);
             }
-            let window = (window, start);
-            let part = builder.cut(&sampled.trajectory, columns, window, spans)?;
-            *last_chunk_bytes = Some(part.chunk_bytes() + part.chunks().len() * CHUNK_BYTES);
-            Ok(Some(part))
-        } else if columns.is_empty() {
-            Ok(None)
+            builder.cut(&sampled.trajectory, columns, (window, start), spans)?
         } else {
-            builder.select(&sampled.trajectory, columns).map(Some)
-        }
+            builder.select(&sampled.trajectory, columns)?
+        };
+        *last_chunk_bytes = Some(bytes_of_chunks(&part));
+        Ok(Some(part))
     }
 
     /// Removes everything else from these items.
