@@ -10,6 +10,7 @@ import pytest
 import reverb
 from reverb import errors, structured, testing
 from reverb.specs import TensorSpec
+from support.programs import run
 
 NAMES = ("alpha", "beta", "gamma")
 # The value of each column, by its name.
@@ -301,3 +302,30 @@ def reconnected(client):
 
 def name_warnings(capfd):
     return [line for line in capfd.readouterr().err.splitlines() if " WARN client: Items" in line]
+
+
+@pytest.mark.parametrize("maker", ["trajectory_writer(4)", "batched_trajectory_writer(2, 4)"])
+def test_a_key_may_read_the_writer_from_other_threads(maker):
+    """A lock that is held while Python code of a key runs would stop both threads for good."""
+    program = f"""
+        import enum, threading
+        import numpy as np, reverb
+        from reverb import testing
+
+        class Key(str, enum.Enum):
+            OBSERVATION = "observation"
+
+            def __repr__(self):
+                reader = threading.Thread(target=lambda: read.append(writer.episode_steps))
+                reader.start()
+                reader.join()
+                return "key"
+
+        read = []
+        with reverb.Server([testing.table("t")]) as server:
+            writer = server.localhost_client().{maker}
+            writer.append({{Key.OBSERVATION: np.zeros(2)}})
+            writer.close()
+        print(len(read) > 0)
+    """
+    assert run(program) == ["True"]

@@ -202,19 +202,18 @@ impl BatchedTrajectoryWriter {
 
     #[pyo3(signature = (paths))]
     fn register_columns(&self, paths: Vec<Bound<'_, PyTuple>>) -> PyResult<Vec<usize>> {
+        // A label may need the `__repr__` of a key, and no Python runs under a lock.
+        let labels: Vec<String> = paths.iter().map(|path| label(path)).collect::<PyResult<_>>()?;
         let mut state = self.state.lock();
-        paths
-            .iter()
-            .map(|path| {
-                let label = label(path)?;
-                if let Some(&number) = state.numbers.get(&label) {
-                    return Ok(number);
-                }
-                let number = self.core.add_column(&label);
-                state.numbers.insert(label, number);
-                Ok(number)
-            })
-            .collect()
+        let numbers = labels.into_iter().map(|label| {
+            if let Some(&number) = state.numbers.get(&label) {
+                return number;
+            }
+            let number = self.core.add_column(&label);
+            state.numbers.insert(label, number);
+            number
+        });
+        Ok(numbers.collect())
     }
 
     #[pyo3(signature = (column))]

@@ -220,22 +220,21 @@ impl TrajectoryWriter {
 
     #[pyo3(signature = (paths))]
     fn register_columns(&self, paths: Vec<Bound<'_, PyTuple>>) -> PyResult<Vec<usize>> {
+        // A label may need the `__repr__` of a key, and no Python runs under a lock.
+        let labels: Vec<String> = paths.iter().map(|path| label(path)).collect::<PyResult<_>>()?;
         let mut state = self.state.lock();
         let mut lane = self.core.lane().lock();
-        paths
-            .iter()
-            .map(|path| {
-                let label = label(path)?;
-                if let Some(&number) = state.numbers.get(&label) {
-                    return Ok(number);
-                }
-                let options = state.options.remove(&label);
-                let number = lane.add_column(&label, options);
-                state.labels.push(label.clone());
-                state.numbers.insert(label, number);
-                Ok(number)
-            })
-            .collect()
+        let numbers = labels.into_iter().map(|label| {
+            if let Some(&number) = state.numbers.get(&label) {
+                return number;
+            }
+            let options = state.options.remove(&label);
+            let number = lane.add_column(&label, options);
+            state.labels.push(label.clone());
+            state.numbers.insert(label, number);
+            number
+        });
+        Ok(numbers.collect())
     }
 
     #[pyo3(signature = (column))]
