@@ -7,10 +7,12 @@
 //! is stored as it arrives.
 
 mod compression;
+mod frames;
 mod read;
 mod write;
 
 pub use compression::{ACCEPTED as ACCEPTED_COMPRESSION, Compression};
+pub(crate) use frames::{Frames, UnreadBytes};
 pub use read::{Gate, MessageCheck, MessageLimit, MessageReader};
 pub use write::MessageSender;
 

@@ -399,4 +399,8 @@ impl Gate for CallGate {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.memory.account.add_partial(bytes);
     }
+
+    fn bounds_unread(&self) -> bool {
+        true
+    }
 }

@@ -15,6 +15,7 @@ use reverb_data::{Error, Result};
 use tokio::time::Sleep;
 
 use crate::framing::compression::Inflated;
+use crate::framing::frames::{Frames, UnreadBytes};
 use crate::framing::{Compression, stream_error};
 use crate::message::PREFIX_BYTES;
 
@@ -24,7 +25,7 @@ use crate::message::PREFIX_BYTES;
 /// once. Its memory grows with the received bytes, and not with the length that its header claims.
 #[derive(Debug)]
 pub struct MessageReader {
-    frames: FrameSource,
+    frames: Frames,
     assembler: Assembler,
     peer: String,
     gate: Option<Arc<dyn Gate>>,
@@ -53,6 +54,12 @@ pub trait Gate: fmt::Debug + Send + Sync {
 
     /// Reports that the bytes of this stream's incomplete messages changed by this number.
     fn count(&self, bytes: i64);
+
+    /// True if bytes that wait while the call does not read are counted, too, and bounded for all
+    /// such calls of a connection.
+    fn bounds_unread(&self) -> bool {
+        false
+    }
 }
 
 /// Smaller frames of a message are copied together.
@@ -105,14 +112,16 @@ impl MessageLimit {
     }
 }
 
-#[derive(Debug)]
-struct FrameSource(RecvStream);
-
 impl MessageReader {
     /// Reads from `stream`; `peer` names the other end.
     pub fn new(stream: RecvStream, compression: Compression, peer: impl Into<String>) -> Self {
+        Self::over(Frames::new(stream, UnreadBytes::default()), compression, peer)
+    }
+
+    /// Reads frames that the call may take in before they are read.
+    pub(crate) fn over(frames: Frames, compression: Compression, peer: impl Into<String>) -> Self {
         Self {
-            frames: FrameSource(stream),
+            frames,
             assembler: Assembler::new(compression),
             peer: peer.into(),
             gate: None,
@@ -124,6 +133,9 @@ impl MessageReader {
 
     /// Reads only while the gate is open.
     pub fn pass_through(&mut self, gate: Arc<dyn Gate>) {
+        if gate.bounds_unread() {
+            self.frames.bound(&gate);
+        }
         self.gate = Some(gate);
     }
 
@@ -165,12 +177,11 @@ impl MessageReader {
                 return Poll::Ready(checked.map(|()| Some(message)));
             }
             ready!(self.poll_gate(context))?;
-            match ready!(self.frames.0.poll_data(context)) {
+            match ready!(self.frames.poll_next(context)) {
                 Some(Ok(data)) => {
                     let length = data.len();
                     self.assembler.put(data);
-                    // An error means that the stream is over. The next poll returns a better error.
-                    let _ = self.frames.0.flow_control().release_capacity(length);
+                    self.frames.release(length);
                 }
                 Some(Err(error)) => return Poll::Ready(Err(stream_error(&error, &self.peer))),
                 None => return Poll::Ready(self.assembler.end().map(|()| None)),
@@ -186,7 +197,7 @@ impl MessageReader {
                 self.retry.get_or_insert_with(|| Box::pin(tokio::time::sleep(GATE_INTERVAL)));
             let is_due = retry.as_mut().poll(context);
             // Received bytes that are not read yet take memory too.
-            let unread = self.frames.0.flow_control().used_capacity();
+            let unread = self.frames.unread_bytes();
             self.count(unread);
             ready!(is_due);
             self.retry = None;
@@ -207,7 +218,7 @@ impl MessageReader {
 
     /// The trailers, once `next` has returned `None`.
     pub async fn trailers(&mut self) -> Result<Option<HeaderMap>> {
-        std::future::poll_fn(|context| self.frames.0.poll_trailers(context))
+        std::future::poll_fn(|context| self.frames.poll_trailers(context))
             .await
             .map_err(|error| stream_error(&error, &self.peer))
     }

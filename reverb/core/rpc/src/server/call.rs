@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One call: its headers are checked, the handler answers it, and a status ends it.
 
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use h2::RecvStream;
 use http::{HeaderMap, Method, Request, StatusCode, header};
@@ -13,8 +15,8 @@ use super::responder::Responder;
 use super::stop::Stop;
 use super::traffic::Traffic;
 use super::unadmitted_calls::CountedCall;
-use crate::framing::{Compression, MessageReader};
-use crate::status::Status;
+use crate::framing::{Compression, Frames, MessageReader, UnreadBytes};
+use crate::status::{Code, Status};
 
 /// Answers the calls of a server.
 pub trait Handler: Send + Sync + 'static {
@@ -55,10 +57,14 @@ pub(super) async fn run<H: Handler>(
     stop: &Stop,
     traffic: &Traffic,
     request: Request<RecvStream>,
-    (caller, counted): (H::Caller, CountedCall),
+    (caller, counted, unread): (H::Caller, CountedCall, UnreadBytes),
     mut responder: Responder,
 ) {
     let (head, body) = request.into_parts();
+    // Peers that open and reset streams as fast as they can would fill the memory with calls.
+    if responder.is_cancelled() {
+        return traffic.count_end(head.uri.path(), Code::Cancelled, None);
+    }
     if head.method != Method::POST {
         return responder.refuse(StatusCode::METHOD_NOT_ALLOWED);
     }
@@ -67,9 +73,22 @@ pub(super) async fn run<H: Handler>(
     }
     let result = match Compression::from_headers(&head.headers) {
         Ok(compression) => {
-            let reader = MessageReader::new(body, compression, responder.peer().name());
+            let frames = Frames::new(body, unread);
+            let peer = responder.peer().name();
+            let reader = MessageReader::over(frames.clone(), compression, peer);
             let answering = pin!(handler.answer(head.uri.path(), caller, reader, &mut responder));
-            counted.or_displaced(answering).await
+            let mut answering = pin!(counted.or_displaced(answering));
+            poll_fn(|context| {
+                frames.begin_step();
+                let answered = answering.as_mut().poll(context);
+                if answered.is_pending()
+                    && let Err(error) = frames.take_in(context)
+                {
+                    return Poll::Ready(Err(error));
+                }
+                answered
+            })
+            .await
         }
         Err(error) => Err(error),
     };

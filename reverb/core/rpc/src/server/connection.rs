@@ -38,7 +38,7 @@ use super::unadmitted_calls::{self, CountedCall, UnadmittedCalls};
 use crate::BoxFuture;
 use crate::framing::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
-    SEND_BUFFER_BYTES,
+    SEND_BUFFER_BYTES, UnreadBytes,
 };
 use crate::keepalive::{Liveness, WatchedSocket};
 use crate::message::Message;
@@ -292,7 +292,7 @@ async fn serve_streams<H: Handler>(
 ) -> std::result::Result<(), h2::Error> {
     let Open { mut connection, reading_pause, liveness, peer, lacks_tls, newcomer, _room } = opened;
     let PortOptions { keepalive, tls, outgoing, .. } = &shared.options;
-    let outgoing = OutgoingOfConnection::new(outgoing);
+    let (outgoing, unread) = (OutgoingOfConnection::new(outgoing), UnreadBytes::default());
     let pings = connection.ping_pong().expect("it is taken only here");
     let mut gone = pin!(keepalive.watch(pings, &liveness));
     let max_age = tls.as_ref().filter(|_| peer.is_encrypted()).and_then(|it| it.max_connection_age);
@@ -367,7 +367,7 @@ async fn serve_streams<H: Handler>(
         {
             connection.set_target_window_size(CONNECTION_WINDOW_BYTES);
         }
-        let call = (caller, Outbox::new(&outgoing));
+        let call = (caller, Outbox::new(&outgoing), unread.clone());
         let known = (&peer, &liveness, admissions.is_known());
         begin_call(shared, &turns, known, call, (request, response));
         begun += 1;
@@ -404,7 +404,7 @@ fn begin_call<H: Handler>(
     shared: &Arc<Shared<H>>,
     turns: &Arc<Turns>,
     (peer, liveness, is_known): (&Arc<Peer>, &Arc<Liveness>, bool),
-    (caller, outbox): (H::Caller, Outbox),
+    (caller, outbox, unread_bytes): (H::Caller, Outbox, UnreadBytes),
     (request, response): (Request<RecvStream>, SendResponse<Message>),
 ) {
     let others = liveness.open_calls();
@@ -429,7 +429,8 @@ fn begin_call<H: Handler>(
     let span = tracing::debug_span!("call", method = request.uri().path());
     let call = async move {
         let responder = Responder::new(response, call, &peer, request.headers(), unread, outbox);
-        let (Shared { handler, stop, options, .. }, made) = (&*shared, (caller, counted));
+        let (Shared { handler, stop, options, .. }, made) =
+            (&*shared, (caller, counted, unread_bytes));
         call::run(handler, stop, &options.traffic, request, made, responder).await;
     };
     turns.spawn(call.instrument(span));

@@ -3,7 +3,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use crate::framing::{ACCEPTED_COMPRESSION, MessageSender, stream_error};
@@ -185,6 +185,12 @@ impl Responder {
             State::Done => Poll::Ready(false),
         })
         .await
+    }
+
+    /// True if the peer has cancelled the stream, or is gone, before anything was sent.
+    pub(super) fn is_cancelled(&mut self) -> bool {
+        let State::BeforeHeaders(response) = &mut self.state else { return false };
+        response.poll_reset(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     fn open_sender(&mut self) -> Result<&mut MessageSender> {
