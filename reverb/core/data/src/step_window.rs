@@ -49,7 +49,7 @@ impl StepWindow {
 
     /// Number of windows in an item of `steps` steps, one for each anchor.
     pub fn count(&self, steps: u32) -> u32 {
-        let end = if self.pads_right { steps } else { (steps + 1).saturating_sub(self.length) };
+        let end = if self.pads_right { steps } else { steps.saturating_sub(self.length - 1) };
         end.saturating_sub(self.first_anchor())
     }
 

@@ -267,6 +267,29 @@ impl Selector {
         matches!(self, Self::Steps(_))
     }
 
+    /// True if an item's weight changes only with the item, or with [`Self::weights_version`].
+    pub(crate) fn has_own_weights(&self) -> bool {
+        matches!(self, Self::Uniform(_) | Self::Steps(_) | Self::Prioritized(_))
+    }
+
+    /// Changes whenever the weights of all items change at once.
+    pub(crate) fn weights_version(&self) -> u64 {
+        match self {
+            Self::Prioritized(selector) => selector.weights_version(),
+            _ => 0,
+        }
+    }
+
+    /// Weight of a present item that has this many windows, if the selector has own weights.
+    #[inline]
+    pub(crate) fn weight_for_windows(&self, handle: Handle, num_windows: u32) -> f64 {
+        match self {
+            Self::Steps(_) => f64::from(num_windows),
+            Self::Prioritized(selector) => selector.weight_of(handle),
+            _ => 1.0,
+        }
+    }
+
     /// True if the next choice is certain, or one of an order: nothing else can be chosen instead.
     pub(crate) fn is_ordered(&self) -> bool {
         match self {

@@ -55,7 +55,7 @@ fn find_in_four(spans: &[f64; 4], rest: &mut f64) -> usize {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Descent {
     /// Offset in the span of `index`.
-    rest: f64,
+    pub(crate) rest: f64,
     /// Index in the current level; at the end, the index of a weight.
     pub(crate) index: usize,
 }

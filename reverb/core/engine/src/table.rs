@@ -22,6 +22,7 @@ mod forecast;
 mod foreign_keys;
 mod insert_room;
 mod items;
+mod lengths;
 mod limiter_hold;
 #[cfg(test)]
 mod model_tests;
@@ -40,6 +41,7 @@ mod wait_queues;
 mod wait_reason;
 mod watch;
 mod window;
+mod window_sums;
 
 pub use changed_by::ChangedBy;
 use checks::{check_bytes, check_count, check_new};
@@ -84,6 +86,8 @@ pub struct Table {
     room: Notify,
     /// Locked while settings change, so that changes are applied one after another.
     configuring: Mutex<()>,
+    /// Notified while a request waits for work that is done in pieces.
+    pieces: Notify,
     /// Set while there is a new forecast.
     has_forecast: AtomicBool,
     versions: Versions,
@@ -160,6 +164,7 @@ impl Table {
         Ok(Arc::new(Self {
             name,
             room: Notify::new(),
+            pieces: Notify::new(),
             configuring: Mutex::new(()),
             has_forecast: AtomicBool::new(false),
             versions: Versions::default(),
@@ -425,7 +430,7 @@ impl Table {
         finish: impl FnOnce(&mut Shared, &mut Completions, W) -> R,
     ) -> Result<R> {
         let mut done = Completions::default();
-        let (result, gained_room, news);
+        let (result, gained_room, has_pieces, news);
         {
             let mut guard = self.shared.lock();
             let shared = &mut *guard;
@@ -439,6 +444,7 @@ impl Table {
             let wall_ns = if shared.queues.are_empty() { 0 } else { wall_clock_ns() };
             shared.queues.serve(&mut shared.state, Now { instant, wall_ns }, &mut done);
             result = finish(shared, &mut done, worked);
+            has_pieces = shared.queues.queued_samples() > 0 && shared.state.has_pieces();
             gained_room = !had_room && shared.has_insert_room();
             done.garbage = shared.state.take_garbage();
             shared.state.account_mut().book();
@@ -451,6 +457,9 @@ impl Table {
         done.deliver(self.name());
         if gained_room {
             self.room.notify_waiters();
+        }
+        if has_pieces {
+            self.pieces.notify_waiters();
         }
         if let Some(news) = news {
             news.tell();

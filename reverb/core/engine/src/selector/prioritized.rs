@@ -83,13 +83,15 @@ pub(crate) struct Prioritized {
     exponent: f64,
     draw: Draw,
     weights: Weights,
+    /// Number of times that the weights were exchanged.
+    num_swaps: u64,
     /// All items. They are selected uniformly while all weights are 0.
     members: Uniform,
 }
 
 impl Prioritized {
     pub(super) fn new(exponent: f64, draw: Draw) -> Self {
-        Self { exponent, draw, weights: Weights::new(), members: Uniform::default() }
+        Self { exponent, draw, weights: Weights::new(), num_swaps: 0, members: Uniform::default() }
     }
 
     pub(super) fn set_draw(&mut self, draw: Draw) {
@@ -110,6 +112,16 @@ impl Prioritized {
             _ => extremes.min_index(sums),
         };
         index.map_or(Largest::Zero, |index| Largest::Item(index as Handle))
+    }
+
+    /// The weight of a present item; all have the same while all weights are 0.
+    pub(super) fn weight_of(&self, handle: Handle) -> f64 {
+        if self.mass() > 0.0 { self.weights.sums.get(handle as usize) } else { 1.0 }
+    }
+
+    /// Changes whenever `weight_of` changes for all items at once.
+    pub(super) fn weights_version(&self) -> u64 {
+        self.num_swaps << 1 | u64::from(self.mass() > 0.0)
     }
 
     /// Sum of all weights.
@@ -168,6 +180,7 @@ impl NewWeights {
 impl Prioritized {
     /// Exchanges the weights and the exponent. The new weights must cover all items.
     pub(super) fn swap_weights(&mut self, mut new: NewWeights) -> NewWeights {
+        self.num_swaps += 1;
         std::mem::swap(&mut self.exponent, &mut new.exponent);
         std::mem::swap(&mut self.weights, &mut new.weights);
         new

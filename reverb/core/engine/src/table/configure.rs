@@ -176,7 +176,7 @@ fn weights(table: &Table, exponent: f64) -> Result<NewWeights> {
             if begin >= items.num_entries() {
                 break;
             }
-            let entries = items.in_entries(begin..begin + ITEMS_AT_ONCE);
+            let entries = items.piece(begin, ITEMS_AT_ONCE);
             found.extend(entries.map(|(handle, item)| (handle, item.key(), item.priority())));
         }
         for (handle, key, priority) in found.drain(..) {

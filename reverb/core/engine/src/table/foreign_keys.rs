@@ -97,7 +97,7 @@ impl Table {
                 if begin >= items.num_entries() {
                     break;
                 }
-                let mut some = items.in_entries(begin..begin + ITEMS_AT_ONCE);
+                let mut some = items.piece(begin, ITEMS_AT_ONCE);
                 if some.any(|(_, item)| !slots.has_slot_of(item.key())) {
                     return true;
                 }

@@ -124,6 +124,21 @@ impl From<StoredItem> for Item {
 /// byte at a load of about two thirds).
 pub(super) const ITEM_BYTES: u64 = size_of::<Entry>() as u64 + 8;
 
+/// Largest number of entries that are visited under one lock.
+pub(super) const LARGEST_PIECE: usize = 8192;
+
+/// A reason to visit all items at once. `docs/design/engine.md` has a row for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AllItems {
+    /// No lock is held: the contents have left the table.
+    OutsideTheLock,
+    /// The samples that all items allow are added up after a delete or a change of the settings,
+    /// in a table with a `max_times_sampled` above 1 and a `min_diff`.
+    SamplesLeft,
+    #[cfg(test)]
+    Test,
+}
+
 /// No free entry.
 const NONE: Handle = Handle::MAX;
 
@@ -259,11 +274,19 @@ impl Items {
         self.entries.len()
     }
 
-    /// The items in a range of entries. The range may extend beyond the last entry.
-    pub(super) fn in_entries(
-        &self,
-        entries: Range<usize>,
-    ) -> impl Iterator<Item = (Handle, &Item)> {
+    /// The items in `num` entries from `start` on, of which there may be fewer. At most so many are
+    /// visited under one lock, so there is no other way to visit items but [`Self::all`].
+    pub(super) fn piece(&self, start: usize, num: usize) -> impl Iterator<Item = (Handle, &Item)> {
+        debug_assert!(num <= LARGEST_PIECE, "{num} entries are too many under one lock");
+        self.in_entries(start..start.saturating_add(num))
+    }
+
+    /// All items. The reason says why they may be visited at once.
+    pub(super) fn all(&self, _: AllItems) -> impl Iterator<Item = (Handle, &Item)> {
+        self.in_entries(0..self.entries.len())
+    }
+
+    fn in_entries(&self, entries: Range<usize>) -> impl Iterator<Item = (Handle, &Item)> {
         let end = entries.end.min(self.entries.len());
         let start = entries.start.min(end);
         self.entries[start..end].iter().enumerate().filter_map(move |(at, entry)| match entry {

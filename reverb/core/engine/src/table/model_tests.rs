@@ -9,6 +9,7 @@ use reverb_data::{
     SequenceRange, ServerAccount, TableChange, TableConfig, TrajectoryBuilder, is_max_priority,
 };
 
+use super::items::AllItems;
 use super::state::{Batch, REMOVAL_BYTES, TableState};
 use super::statistics::Removal;
 use super::testing::{config, removers, selectors};
@@ -341,8 +342,7 @@ impl Pair {
         }
         if let SelectorConfig::Prioritized { priority_exponent, .. } = new.sampler {
             let mut weights = NewWeights::new(priority_exponent);
-            for (handle, item) in self.state.items().in_entries(0..self.state.items().num_entries())
-            {
+            for (handle, item) in self.state.items().all(AllItems::Test) {
                 weights.set(handle, item.priority()).unwrap();
             }
             self.state.swap_weights(weights);

@@ -92,7 +92,7 @@ impl Table {
             num_deleted += self.operate(Activity::Running, |shared, _| {
                 let state = &mut shared.state;
                 keys.clear();
-                let items = state.items().in_entries(start..start + CHECKED_AT_ONCE);
+                let items = state.items().piece(start, CHECKED_AT_ONCE);
                 let chosen = items.filter(|(_, item)| {
                     item.inserted_at_ns() <= newest_ns && fulfils(condition, item)
                 });

@@ -78,7 +78,8 @@ impl Table {
             self.know_steps().await;
         }
         let wait = |shared: &mut Shared, id| {
-            if timeout != Some(Duration::ZERO) {
+            // The attempt is not over before all of its work in pieces is done.
+            if timeout != Some(Duration::ZERO) || shared.state.has_pieces() {
                 return Ok(Waiting {
                     table: self,
                     id,
@@ -100,11 +101,21 @@ impl Table {
                 None => std::future::pending().await,
             }
         };
-        let error = tokio::select! {
-            biased;
-            answer = waiting.answer() => return answer,
-            error = interrupted => Some(error),
-            () = timed_out => None,
+        let mut interrupted = std::pin::pin!(interrupted);
+        let mut timed_out = std::pin::pin!(timed_out);
+        let error = loop {
+            let more = self.pieces.notified();
+            let mut more = std::pin::pin!(more);
+            // From here on no notification is missed.
+            more.as_mut().enable();
+            self.do_pieces().await;
+            tokio::select! {
+                biased;
+                answer = waiting.answer() => return answer,
+                error = &mut interrupted => break Some(error),
+                () = &mut timed_out => break None,
+                () = more => {}
+            }
         };
         let why = |shared: &Shared, id| error.unwrap_or_else(|| shared.timeout(id));
         if let Some(why) = waiting.leave(why) {
@@ -131,6 +142,23 @@ impl Table {
         }
     }
 
+    /// Does the work that the first request needs, a piece under each lock. Each piece is followed
+    /// by an attempt to serve the requests, so that the request is served with the last one.
+    async fn do_pieces(&self) {
+        while self.do_piece() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Returns true if there may be more to do.
+    fn do_piece(&self) -> bool {
+        if !self.shared.lock().state.has_pieces() {
+            return false;
+        }
+        // A closed table has no requests.
+        self.operate(Activity::Sampling, |shared, _| shared.state.do_piece()).is_ok()
+    }
+
     /// Like [`Table::sample`], but never waits. `None` if the rate limiter allows no sample now, if
     /// other requests are queued, or if the table is closed.
     pub fn try_sample(&self, num: usize) -> Option<Vec<Sampled>> {
@@ -148,9 +176,16 @@ impl Table {
         {
             return None;
         }
-        match self.attempt(num, options, |shared, id| shared.queues.cancel(id)) {
-            Ok(Attempt::Answered(answer)) => answer.ok(),
-            _ => None,
+        loop {
+            let cancel = |shared: &mut Shared, id| {
+                shared.queues.cancel(id);
+                shared.state.has_pieces()
+            };
+            match self.attempt(num, options, cancel) {
+                Ok(Attempt::Answered(answer)) => return answer.ok(),
+                Ok(Attempt::Queued(true)) => while self.do_piece() {},
+                _ => return None,
+            }
         }
     }
 

@@ -112,7 +112,7 @@ impl Table {
         let mut is_cut = false;
         for start in (0..num_entries).step_by(step) {
             self.read_state(|state| {
-                let items = state.items().in_entries(start..start + step);
+                let items = state.items().piece(start, step);
                 let all = items.filter(|(_, item)| fulfils(&scan.condition, item));
                 let all = all.map(|(handle, item)| (item.inserted_at_ns(), handle));
                 listed.extend(all.filter(|position| {

@@ -98,7 +98,9 @@ impl BeforeImages {
     /// All items of the snapshot, oldest first. `items` are the copied ones.
     fn finish(mut self, mut items: Vec<StoredItem>) -> Vec<StoredItem> {
         if let Some(contents) = self.reset.take() {
-            self.copy(&contents, self.num_entries, &mut items);
+            while self.copied < self.num_entries {
+                self.copy(&contents, COPIED_ENTRIES, &mut items);
+            }
         }
         items.append(&mut self.changed);
         // Entries are mostly filled in order, and a stable sort is fast on sorted runs.
@@ -108,7 +110,7 @@ impl BeforeImages {
 
     fn copy(&mut self, contents: &Contents, num_entries: usize, items: &mut Vec<StoredItem>) {
         let end = self.num_entries.min(self.copied + num_entries);
-        let entries = contents.items.in_entries(self.copied..end);
+        let entries = contents.items.piece(self.copied, end - self.copied);
         let unsaved = entries.filter(|(handle, item)| self.is_part_of_snapshot(*handle, item));
         items.extend(
             unsaved.map(|(handle, item)| item.to_stored(contents.removal_priority(handle))),
@@ -251,6 +253,7 @@ fn copy_some(
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::items::AllItems;
     use super::super::state::Batch;
     use super::super::testing::{config, insert, item, table};
     use super::*;
@@ -361,7 +364,7 @@ mod tests {
     fn all(state: &TableState) -> Vec<(u64, f64, i32, i64)> {
         let items = state.items();
         let mut all: Vec<_> = items
-            .in_entries(0..items.num_entries())
+            .all(AllItems::Test)
             .map(|(_, it)| (it.key(), it.priority(), it.times_sampled(), it.inserted_at_ns()))
             .collect();
         all.sort_by_key(|it| it.3);

@@ -258,6 +258,9 @@ impl TableState {
             let priorities = found.iter().map(|&(_, priority)| priority);
             contents.largest_priority = priorities.fold(contents.largest_priority, f64::max);
             contents.sampler.update_many(&found);
+            if contents.step_counts.is_some() {
+                found.iter().for_each(|&(handle, _)| contents.update_sums(handle));
+            }
             if !contents.removal_priorities.is_empty() {
                 found.retain(|(handle, _)| !contents.removal_priorities.contains_key(handle));
             }
@@ -408,6 +411,7 @@ impl TableState {
         record(&mut self.before_images, handle, item, removal_priority);
         item.set_priority(priority);
         contents.sampler.update(handle, priority);
+        contents.update_sums(handle);
         if removal_priority.is_none() {
             contents.remover.update(handle, priority);
         }
@@ -427,6 +431,7 @@ impl TableState {
             counts.set(handle, 0);
         }
         contents.sampler.remove(handle);
+        contents.update_sums(handle);
         contents.remover.remove(handle);
         let trajectory = item.into_trajectory();
         contents.episodes.remove(&trajectory);
@@ -457,9 +462,10 @@ impl TableState {
 
     /// All keys, oldest first.
     pub(super) fn keys_by_age(&self) -> Vec<u64> {
+        use super::items::AllItems;
         let items = &self.contents.items;
         let mut found: Vec<_> = items
-            .in_entries(0..items.num_entries())
+            .all(AllItems::Test)
             .map(|(_, item)| (item.inserted_at_ns(), item.key()))
             .collect();
         found.sort_unstable();

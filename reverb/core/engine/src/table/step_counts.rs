@@ -4,9 +4,11 @@
 use reverb_data::StepWindow;
 
 use super::items::Items;
-use crate::selector::Handle;
+use super::lengths::Lengths;
+use super::window_sums::WindowSums;
+use crate::selector::{Handle, Selector};
 
-/// Number of windows whose sums are kept up. A request for another one visits all items once.
+/// Number of rare windows whose sums are kept up.
 const MAX_SUMS: usize = 4;
 
 /// Number of entries that are counted under one lock.
@@ -19,11 +21,12 @@ pub(super) const COUNTED_AT_ONCE: usize = 512;
 #[derive(Debug, Default)]
 pub(super) struct StepCounts {
     counts: Vec<u32>,
+    lengths: Lengths,
     /// Number of entries of the table that were counted; all of them once `is_complete`.
     num_counted: usize,
     is_complete: bool,
-    /// Windows that were asked for, the latest first, with their number in all items.
-    sums: Vec<(StepWindow, u64)>,
+    /// Sums for the rare windows that were asked for last, the latest first.
+    sums: Vec<WindowSums>,
 }
 
 impl StepCounts {
@@ -39,9 +42,9 @@ impl StepCounts {
 
     /// Counts some of the items that were there before.
     pub(super) fn count_more(&mut self, items: &Items) {
-        let entries = self.num_counted..self.num_counted + COUNTED_AT_ONCE;
-        self.num_counted = entries.end;
-        for (handle, item) in items.in_entries(entries) {
+        let begin = self.num_counted;
+        self.num_counted = begin + COUNTED_AT_ONCE;
+        for (handle, item) in items.piece(begin, COUNTED_AT_ONCE) {
             self.set(handle, item.step_count().common);
         }
         self.is_complete = self.num_counted >= items.num_entries();
@@ -54,8 +57,18 @@ impl StepCounts {
             self.counts.resize(at + 1, 0);
         }
         let before = std::mem::replace(&mut self.counts[at], steps);
-        for (window, sum) in &mut self.sums {
-            *sum = *sum + u64::from(window.count(steps)) - u64::from(window.count(before));
+        if before > 0 {
+            self.lengths.remove(before);
+        }
+        if steps > 0 {
+            self.lengths.add(steps);
+        }
+    }
+
+    /// Updates the sums after a change of the steps or the weight of an item.
+    pub(super) fn update_sums(&mut self, handle: Handle, sampler: &Selector) {
+        for sums in &mut self.sums {
+            sums.update(handle, &self.counts, sampler, |_| true);
         }
     }
 
@@ -65,22 +78,53 @@ impl StepCounts {
     }
 
     /// Number of windows in all items.
-    pub(super) fn num_windows(&mut self, window: StepWindow) -> u64 {
-        match self.sums.iter().position(|(known, _)| *known == window) {
-            Some(0) => {}
-            Some(at) => self.sums[..=at].rotate_right(1),
-            None => {
-                self.sums.truncate(MAX_SUMS - 1);
-                let counts = self.counts.iter().map(|&steps| u64::from(window.count(steps)));
-                self.sums.insert(0, (window, counts.sum()));
-            }
-        }
-        self.sums[0].1
+    pub(super) fn num_windows(&self, window: StepWindow) -> u64 {
+        self.lengths.num_windows(window)
     }
 
-    /// Number of steps of the longest item.
+    /// Number of steps of the longest item; one of more than 65,536 counts as that long.
     pub(super) fn longest(&self) -> u32 {
-        self.counts.iter().copied().max().unwrap_or(0)
+        self.lengths.longest()
+    }
+
+    /// True while sums are being made.
+    pub(super) fn is_summing(&self, sampler: &Selector) -> bool {
+        self.sums.first().is_some_and(|sums| !sums.is_complete(sampler))
+    }
+
+    /// True while the sums for this window are being made.
+    pub(super) fn is_summing_for(&self, window: StepWindow, sampler: &Selector) -> bool {
+        self.sums.first().is_some_and(|it| it.window == window && !it.is_complete(sampler))
+    }
+
+    /// Goes on making sums.
+    pub(super) fn sum_more(&mut self, sampler: &Selector) {
+        if let Some(sums) = self.sums.first_mut() {
+            sums.sum_more(&self.counts, sampler);
+        }
+    }
+
+    /// Sum of the weights of the items that have a window, if it is known.
+    pub(super) fn mass(&self, window: StepWindow, sampler: &Selector) -> Option<f64> {
+        let known = self.sums.iter().find(|it| it.window == window && it.is_complete(sampler));
+        known.map(WindowSums::total)
+    }
+
+    /// Makes the sums for a window the latest, and begins to make them unless they are known.
+    /// Returns true if they are.
+    pub(super) fn need_sums(&mut self, window: StepWindow, sampler: &Selector) -> bool {
+        if let Some(at) = self.sums.iter().position(|it| it.window == window) {
+            self.sums[..=at].rotate_right(1);
+        } else {
+            self.sums.truncate(MAX_SUMS - 1);
+            self.sums.insert(0, WindowSums::new(window, sampler));
+        }
+        self.sums[0].is_complete(sampler)
+    }
+
+    /// The latest sums, which are complete, and the numbers of steps that they need.
+    pub(super) fn latest_sums(&mut self) -> (&mut WindowSums, &[u32]) {
+        (&mut self.sums[0], &self.counts)
     }
 
     /// Items that have a window, with their number of them.

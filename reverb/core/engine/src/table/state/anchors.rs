@@ -7,25 +7,35 @@
 //! uniform over steps draws an item again with the probability that a step of it is no anchor, so
 //! that each window of the table has the same probability.
 //!
-//! Nothing is counted before all of it is drawn.
+//! Nothing is counted before all of it is drawn. Where few items have the window, they are chosen by
+//! sums of their weights ([`super::super::window_sums`]). A request that needs sums which are not
+//! there yet takes nothing: it waits until they were made, in pieces and beside other requests.
 
 use rand::Rng;
 use reverb_data::step_window::different_lengths;
 use reverb_data::{Error, SampledWindow, StepWindow};
 
-use super::{Batch, TableState};
+use super::{Batch, Contents, TableState};
 use crate::selector::{Handle, Pick};
+use crate::table::step_counts::COUNTED_AT_ONCE;
 
-/// Number of draws of a request that may find no window, before the items that have one are listed.
+/// Number of draws of a request that may find no window, before it needs the sums.
 const TRIES: usize = 64;
 
-/// Items that have a window and a weight.
+/// Items that have a window, for a sampler whose weights all change with every insert.
 #[derive(Default)]
-pub(super) struct Listed {
+struct Listed {
     /// Each with its weight.
-    pub(super) items: Vec<(Handle, f64)>,
+    items: Vec<(Handle, f64)>,
     /// Sum of the weights up to each item.
     sums: Vec<f64>,
+}
+
+/// The few items that have a window.
+enum Few {
+    /// By the latest sums.
+    Summed,
+    Listed(Listed),
 }
 
 impl TableState {
@@ -40,6 +50,20 @@ impl TableState {
         contents.step_counts.get_or_insert_default().count_more(&contents.items);
     }
 
+    /// True while a request waits for sums.
+    pub(in crate::table) fn has_pieces(&self) -> bool {
+        let Contents { step_counts, sampler, .. } = &self.contents;
+        step_counts.as_ref().is_some_and(|counts| counts.is_summing(sampler))
+    }
+
+    /// Does some of that work; to be called until there is no more.
+    pub(in crate::table) fn do_piece(&mut self) {
+        let Contents { step_counts, sampler, .. } = &mut self.contents;
+        if let Some(counts) = step_counts {
+            counts.sum_more(sampler);
+        }
+    }
+
     pub(super) fn num_windows_of(&self, window: StepWindow, handle: Handle) -> u32 {
         window.count(self.contents.steps_of(handle))
     }
@@ -50,11 +74,13 @@ impl TableState {
         if self.contents.sampler.is_ordered() || !self.limiter.can_sample(1) {
             return true;
         }
-        let num_windows = self.contents.step_counts.get_or_insert_default().num_windows(window);
-        if num_windows == 0 {
-            self.refuse_if_hopeless(window, batch);
+        let Contents { step_counts, sampler, .. } = &mut self.contents;
+        let counts = step_counts.get_or_insert_default();
+        if counts.num_windows(window) > 0 {
+            return !counts.is_summing_for(window, sampler);
         }
-        num_windows > 0
+        self.refuse_if_hopeless(window, batch);
+        false
     }
 
     /// Sets the refusal of a request for a window, if no insert will ever bring one.
@@ -73,9 +99,13 @@ impl TableState {
         batch.refusal = Some(error.without_window());
     }
 
-    /// True if an item that may be sampled has a window.
+    /// False if no item that may be sampled has a window.
     pub(in crate::table) fn has_window(&self, window: StepWindow) -> bool {
-        !self.list(window).items.is_empty()
+        let Contents { step_counts, sampler, .. } = &self.contents;
+        step_counts.as_ref().is_some_and(|counts| {
+            counts.num_windows(window) > 0
+                && counts.mass(window, sampler).is_none_or(|mass| mass > 0.0)
+        })
     }
 
     /// Sentence about a table without a window.
@@ -83,11 +113,9 @@ impl TableState {
         let longest = self.contents.step_counts.as_ref().map_or(0, |counts| counts.longest());
         if longest == 0
             && let Some(error) =
-                self.contents.items.in_entries(0..self.contents.items.num_entries()).find_map(
-                    |(_, item)| {
-                        different_lengths(item.key(), &item.trajectory(), &self.column_names)
-                    },
-                )
+                self.contents.items.piece(0, COUNTED_AT_ONCE).find_map(|(_, item)| {
+                    different_lengths(item.key(), &item.trajectory(), &self.column_names)
+                })
         {
             return error.message().to_owned();
         }
@@ -100,7 +128,7 @@ impl TableState {
 
     /// Picks items that have a window, as often as the sampler would pick any. Fewer, and
     /// `batch.refusal`, if the next item of an ordered sampler has none; none if no item with a
-    /// window has weight.
+    /// window has weight, or if the request has to wait for sums.
     pub(super) fn pick_windows(
         &mut self,
         window: StepWindow,
@@ -113,18 +141,23 @@ impl TableState {
         if self.contents.sampler.is_ordered() {
             return self.stop_before_short_item(window, batch, picks);
         }
-        let mut listed = None;
+        let mut few = None;
         let mut tries = 0;
         for at in first..picks.len() {
             while !self.accepts(window, picks[at].handle) {
                 tries += 1;
-                let redrawn = if tries <= TRIES {
+                if tries <= TRIES {
                     // The sampler is not empty: it adds one at the end.
                     self.contents.sampler.pick_many(&mut self.rng, 1, picks);
-                    picks.pop()
-                } else {
-                    let listed = listed.get_or_insert_with(|| self.list(window));
-                    self.pick_listed(listed)
+                    picks.swap_remove(at);
+                    continue;
+                }
+                if few.is_none() {
+                    few = self.few(window);
+                }
+                let Some(redrawn) = few.as_ref().map(|few| self.pick_of(few)) else {
+                    picks.truncate(first);
+                    return;
                 };
                 let Some(redrawn) = redrawn else {
                     picks.truncate(first);
@@ -132,9 +165,7 @@ impl TableState {
                     return;
                 };
                 picks[at] = redrawn;
-                if tries > TRIES {
-                    break;
-                }
+                break;
             }
         }
         self.set_window_probabilities(window, &mut picks[first..]);
@@ -195,21 +226,26 @@ impl TableState {
         self.rng.random_range(0..steps) < count
     }
 
-    /// The weight of an item with this many windows.
-    fn weight(&self, handle: Handle, num_windows: u32) -> f64 {
-        if self.contents.sampler.is_over_steps() {
-            f64::from(num_windows)
-        } else {
-            self.contents.sampler.probability_of(handle)
+    /// The few items that have the window; none if the request has to wait for their sums.
+    fn few(&mut self, window: StepWindow) -> Option<Few> {
+        if !self.contents.sampler.has_own_weights() {
+            return Some(Few::Listed(self.list(window)));
         }
+        self.has_sums(window).then_some(Few::Summed)
     }
 
-    pub(super) fn list(&self, window: StepWindow) -> Listed {
+    /// Returns true if the sums for a window are there. Begins to make them otherwise.
+    pub(super) fn has_sums(&mut self, window: StepWindow) -> bool {
+        let Contents { step_counts, sampler, .. } = &mut self.contents;
+        step_counts.get_or_insert_default().need_sums(window, sampler)
+    }
+
+    fn list(&self, window: StepWindow) -> Listed {
         let mut listed = Listed::default();
         let mut sum = 0.0;
         let Some(counts) = &self.contents.step_counts else { return listed };
-        for (handle, count) in counts.with_windows(window) {
-            let weight = self.weight(handle, count);
+        for (handle, _) in counts.with_windows(window) {
+            let weight = self.contents.sampler.probability_of(handle);
             if weight > 0.0 {
                 sum += weight;
                 listed.items.push((handle, weight));
@@ -219,12 +255,36 @@ impl TableState {
         listed
     }
 
-    fn pick_listed(&mut self, listed: &Listed) -> Option<Pick> {
-        let &total = listed.sums.last()?;
-        let point = self.rng.random::<f64>() * total;
-        let at = listed.sums.partition_point(|&sum| sum <= point).min(listed.items.len() - 1);
-        let (handle, _) = listed.items[at];
-        Some(Pick { handle, probability: self.contents.sampler.probability_of(handle), epoch: 0 })
+    fn pick_of(&mut self, few: &Few) -> Option<Pick> {
+        let handle = match few {
+            Few::Summed => self.find_summed(|_| true),
+            Few::Listed(listed) => {
+                let &total = listed.sums.last()?;
+                let point = self.rng.random::<f64>() * total;
+                let at = listed.sums.partition_point(|&sum| sum <= point);
+                Some(listed.items[at.min(listed.items.len() - 1)].0)
+            }
+        };
+        handle.map(|handle| self.pick_at(handle))
+    }
+
+    /// Chooses an item by the latest sums, among those that `counts` leaves in.
+    pub(super) fn find_summed(&mut self, counts: impl Fn(Handle) -> bool) -> Option<Handle> {
+        let Contents { step_counts, sampler, .. } = &mut self.contents;
+        let (sums, steps) = step_counts.as_mut()?.latest_sums();
+        let total = sums.total();
+        let point = (total > 0.0).then(|| self.rng.random::<f64>() * total)?;
+        sums.find(point, steps, sampler, counts)
+    }
+
+    /// The choice of an item that was found by its window.
+    pub(super) fn pick_at(&self, handle: Handle) -> Pick {
+        Pick { handle, probability: self.contents.sampler.probability_of(handle), epoch: 0 }
+    }
+
+    /// Items that have a window, with their weights, where the sampler has no own weights.
+    pub(super) fn listed(&self, window: StepWindow) -> Vec<(Handle, f64)> {
+        self.list(window).items
     }
 
     /// A random window of an item.

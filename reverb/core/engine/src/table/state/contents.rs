@@ -6,7 +6,7 @@ use reverb_data::{ServerAccount, StepCount, TableAccount, TableConfig, Trajector
 
 use crate::selector::{Handle, Largest, RestorePoint, Selector};
 use crate::table::episodes::Episodes;
-use crate::table::items::{self, Items};
+use crate::table::items::{self, AllItems, Items};
 use crate::table::statistics::{Removal, Removed};
 use crate::table::step_counts::StepCounts;
 
@@ -85,6 +85,7 @@ impl Contents {
     ) {
         let weight = self.note_steps(handle, steps, priority);
         self.sampler.insert(handle, weight);
+        self.update_sums(handle);
     }
 
     /// Puts an item back that was removed.
@@ -97,6 +98,15 @@ impl Contents {
     ) {
         let weight = self.note_steps(handle, steps, priority);
         self.sampler.put_back(handle, weight, point);
+        self.update_sums(handle);
+    }
+
+    /// Updates what depends on the steps or the weight of an item, after it came, changed or left.
+    #[inline]
+    pub(super) fn update_sums(&mut self, handle: Handle) {
+        if let Some(counts) = &mut self.step_counts {
+            counts.update_sums(handle, &self.sampler);
+        }
     }
 
     /// Stores the number of steps of an item, and returns what the sampler weighs it by.
@@ -123,7 +133,7 @@ impl Contents {
     /// All items, counted as removed by a reset. Visits every item.
     pub(in crate::table) fn as_removed(&self) -> Removed {
         let mut removed = Removed::default();
-        for (_, item) in self.items.in_entries(0..self.items.num_entries()) {
+        for (_, item) in self.items.all(AllItems::OutsideTheLock) {
             removed.count(Removal::Reset, item.times_sampled());
         }
         removed
@@ -133,7 +143,7 @@ impl Contents {
 impl Drop for Contents {
     /// Chunks may live on elsewhere, so they must not refer to this table's account any more.
     fn drop(&mut self) {
-        for (_, item) in self.items.in_entries(0..self.items.num_entries()) {
+        for (_, item) in self.items.all(AllItems::OutsideTheLock) {
             self.account.remove(&item.trajectory(), self.item_bytes);
         }
         self.account.remove_bytes(self.removal_priorities.len() as u64 * REMOVAL_BYTES);

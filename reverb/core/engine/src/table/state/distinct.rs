@@ -11,7 +11,7 @@ use rand::Rng;
 use reverb_data::{Error, ItemSpec, Result, SampleOptions, StepWindow};
 
 use super::stacked::check;
-use super::{Batch, TableState};
+use super::{Batch, Contents, TableState};
 use crate::selector::{Handle, Pick, RestorePoint};
 
 /// Number of draws per item before chosen items are taken out.
@@ -43,7 +43,9 @@ impl TableState {
         let min_probability = self.contents.sampler.min_probability();
         let window = batch.options.window;
         let chosen = if batch.wanted <= self.len() {
-            self.choose_distinct(batch.wanted, window)
+            // Without sums of the windows that there are, the request waits for them.
+            let Some(chosen) = self.choose_distinct(batch.wanted, window) else { return };
+            chosen
         } else {
             Chosen::default()
         };
@@ -69,7 +71,7 @@ impl TableState {
         }
     }
 
-    fn choose_distinct(&mut self, wanted: usize, window: Option<StepWindow>) -> Chosen {
+    fn choose_distinct(&mut self, wanted: usize, window: Option<StepWindow>) -> Option<Chosen> {
         let mut chosen = Chosen::default();
         let mut picks = std::mem::take(&mut self.picks);
         let mut tries = if self.contents.sampler.repeats() { TRIES * wanted } else { 0 };
@@ -88,7 +90,13 @@ impl TableState {
         if chosen.picks.len() < wanted {
             match window {
                 Some(window) if !self.contents.sampler.is_ordered() => {
-                    self.choose_among_windows(wanted, window, &mut chosen);
+                    if !self.contents.sampler.has_own_weights() {
+                        self.choose_among_listed(wanted, window, &mut chosen);
+                    } else if self.has_sums(window) {
+                        self.choose_among_summed(wanted, &mut chosen);
+                    } else {
+                        return None;
+                    }
                 }
                 _ => self.choose_among_others(wanted, &mut chosen),
             }
@@ -96,15 +104,15 @@ impl TableState {
         if let Some(window) = window {
             self.set_window_probabilities(window, &mut chosen.picks);
         }
-        chosen
+        Some(chosen)
     }
 
     /// Chooses the rest among the items that have a window, by successive draws without
     /// repetition: an item of weight `w` gets an exponential time of rate `w`, and the first times
     /// win.
-    fn choose_among_windows(&mut self, wanted: usize, window: StepWindow, chosen: &mut Chosen) {
+    fn choose_among_listed(&mut self, wanted: usize, window: StepWindow, chosen: &mut Chosen) {
         let mut times: Vec<(f64, Handle)> = Vec::new();
-        for (handle, weight) in self.list(window).items {
+        for (handle, weight) in self.listed(window) {
             if !chosen.handles.contains(&handle) {
                 // Not 0, whose logarithm is infinite.
                 let uniform = 1.0 - self.rng.random::<f64>();
@@ -113,8 +121,36 @@ impl TableState {
         }
         times.sort_unstable_by(|one, another| one.0.total_cmp(&another.0));
         for (_, handle) in times.into_iter().take(wanted - chosen.picks.len()) {
-            let probability = self.contents.sampler.probability_of(handle);
-            chosen.add(Pick { handle, probability, epoch: 0 });
+            chosen.add(self.pick_at(handle));
+        }
+    }
+
+    /// Chooses the rest by the sums of the items that have a window, from which chosen ones are
+    /// taken out meanwhile.
+    fn choose_among_summed(&mut self, wanted: usize, chosen: &mut Chosen) {
+        let mut num_out = 0;
+        loop {
+            for pick in &chosen.picks[num_out..] {
+                self.update_latest_sums(pick.handle, |handle| !chosen.handles.contains(&handle));
+            }
+            num_out = chosen.picks.len();
+            if num_out == wanted {
+                break;
+            }
+            let found = self.find_summed(|handle| !chosen.handles.contains(&handle));
+            let Some(handle) = found else { break };
+            chosen.add(self.pick_at(handle));
+        }
+        for pick in &chosen.picks {
+            self.update_latest_sums(pick.handle, |_| true);
+        }
+    }
+
+    fn update_latest_sums(&mut self, handle: Handle, counts: impl Fn(Handle) -> bool) {
+        let Contents { step_counts, sampler, .. } = &mut self.contents;
+        if let Some(step_counts) = step_counts {
+            let (sums, steps) = step_counts.latest_sums();
+            sums.update(handle, steps, sampler, counts);
         }
     }
 

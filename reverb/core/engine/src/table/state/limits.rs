@@ -4,6 +4,7 @@
 use reverb_data::{MemoryConfig, NewItem, StoredItem, TableConfig, Trajectory, WhenFull};
 
 use super::{Contents, REMOVAL_BYTES, TableState};
+use crate::table::items::AllItems;
 use crate::table::statistics::Removal;
 
 impl TableState {
@@ -98,7 +99,7 @@ impl TableState {
             ..1 => return,
             1 => self.len() as i64,
             limit => {
-                let items = self.contents.items.in_entries(0..self.contents.items.num_entries());
+                let items = self.contents.items.all(AllItems::SamplesLeft);
                 // Every item allows at least one more sample, with which it leaves.
                 items.map(|(_, item)| (limit - i64::from(item.times_sampled())).max(1)).sum()
             }

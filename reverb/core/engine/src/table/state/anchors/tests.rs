@@ -6,6 +6,8 @@ use reverb_data::{RateLimiterConfig, SampleOptions, SelectorConfig, Stacking, Ta
 
 use super::super::MAX_SAMPLE_BYTES;
 use super::*;
+use crate::table::items::AllItems;
+use crate::table::lengths::Lengths;
 use crate::table::testing::{config, item_of_length, item_of_lengths};
 
 /// Items by key, with their number of steps and their priority.
@@ -33,6 +35,10 @@ fn window(length: u32, before: u32, pads_left: bool, pads_right: bool) -> StepWi
 fn sample(state: &mut TableState, count: usize, options: SampleOptions) -> Batch {
     let mut batch = Batch::new(count, options.whole());
     state.sample(&mut batch);
+    while state.has_pieces() {
+        state.do_piece();
+        state.sample(&mut batch);
+    }
     batch
 }
 
@@ -500,4 +506,158 @@ fn a_distinct_batch_of_items_leaves_their_weights() {
         (it.probability - f64::from(items[&it.key].0) / 160.0).abs() < 1e-12
     };
     assert!(batch.items.iter().all(is_right));
+}
+
+/// Inserts, removes and weighs items at random, and tells the model.
+fn change(state: &mut TableState, items: &mut Items, change: (u64, u32, f64)) {
+    let (key, steps, priority) = change;
+    match (items.get_mut(&key), steps) {
+        (Some(_), 0..4) => {
+            state.delete(key);
+            items.remove(&key);
+        }
+        (Some(item), _) => {
+            state.update(&[(key, priority)], &mut Vec::new());
+            item.1 = priority;
+        }
+        (None, 0) => {}
+        (None, _) => {
+            state.insert(item_of_length(key, steps as usize, priority), 0);
+            items.insert(key, (steps, priority));
+        }
+    }
+    drop(state.take_garbage());
+}
+
+fn some_change() -> impl Strategy<Value = (u64, u32, f64)> {
+    (0u64..200, 0u32..9, prop::sample::select(vec![0.0, 0.5, 1.0, 2.0]))
+}
+
+/// The weights of items that have a window, by enumeration; equal ones while all are 0.
+fn weights_of(sampler: SelectorConfig, items: &Items, window: StepWindow) -> BTreeMap<u64, f64> {
+    let has_weight = items.values().any(|&(_, priority)| priority > 0.0);
+    let flat = matches!(sampler, SelectorConfig::Prioritized { .. }) && !has_weight;
+    let sampler = if flat { SelectorConfig::Uniform } else { sampler };
+    weights(sampler, items, window)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    /// The spans of the sums are the probabilities, for windows of every length and whatever
+    /// happens while sums are made and after it.
+    #[test]
+    fn sums_made_in_pieces_are_those_of_an_enumeration(
+        sampler in with_chance(),
+        before in prop::collection::vec(some_change(), 0..150),
+        rounds in prop::collection::vec(
+            (some_window(), prop::collection::vec(some_change(), 0..12), 0.2f64..1.5),
+            1..12,
+        ),
+    ) {
+        let mut items: Items = (0..100).map(|key| (key, (1 + key as u32 % 7, 1.0))).collect();
+        let mut state = state_of(sampler, &items);
+        for it in before {
+            change(&mut state, &mut items, it);
+        }
+        for (window, changes, exponent) in rounds {
+            let mut changes = changes.into_iter();
+            while !state.has_sums(window) {
+                state.do_piece();
+                changes.by_ref().take(2).for_each(|it| change(&mut state, &mut items, it));
+            }
+            changes.for_each(|it| change(&mut state, &mut items, it));
+            if let SelectorConfig::Prioritized { draw, .. } = sampler && exponent > 1.4 {
+                // Other weights for all items, of which the sums know nothing.
+                let mut new = crate::selector::NewWeights::new(0.7);
+                for (handle, item) in state.contents.items.all(AllItems::Test) {
+                    new.set(handle, item.priority()).unwrap();
+                }
+                drop(state.swap_weights(new));
+                prop_assert!(draw == reverb_data::Draw::Independent || state.len() > 0);
+            }
+            while !state.has_sums(window) {
+                state.do_piece();
+            }
+            let expected = weights_of(sampler, &items, window);
+            let of_one = SelectorConfig::prioritized(0.7);
+            let expected = match sampler {
+                SelectorConfig::Prioritized { .. } if exponent > 1.4 => {
+                    weights_of(of_one, &items, window)
+                }
+                _ => expected,
+            };
+            check_sums(&mut state, &expected)?;
+            if matches!(sampler, SelectorConfig::Prioritized { .. }) && exponent > 1.4 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Compares the sums with weights by key that add up to 1, by the spans of a thousand points.
+fn check_sums(state: &mut TableState, expected: &BTreeMap<u64, f64>) -> Result<(), TestCaseError> {
+    const POINTS: u32 = 1000;
+    let Contents { step_counts, sampler, items, .. } = &mut state.contents;
+    let (sums, steps) = step_counts.as_mut().unwrap().latest_sums();
+    prop_assert_eq!(sums.total() > 0.0, !expected.is_empty());
+    let mut spans: BTreeMap<u64, u32> = BTreeMap::new();
+    for at in 0..if expected.is_empty() { 0 } else { POINTS } {
+        let point = (f64::from(at) + 0.5) / f64::from(POINTS) * sums.total();
+        let handle = sums.find(point, steps, sampler, |_| true).unwrap();
+        *spans.entry(items.get(handle).key()).or_default() += 1;
+    }
+    for (key, weight) in expected {
+        // A span has all points that lie in it.
+        let span = f64::from(spans.remove(key).unwrap_or(0)) / f64::from(POINTS);
+        prop_assert!(
+            (span - weight).abs() <= 1.0 / f64::from(POINTS),
+            "{}: {} {}",
+            key,
+            span,
+            weight
+        );
+    }
+    prop_assert!(spans.is_empty(), "items without the window: {:?}", spans);
+    Ok(())
+}
+
+#[test]
+fn lengths_beyond_all_windows_are_counted_together() {
+    let mut lengths = Lengths::default();
+    let all = [1, 255, 256, 257, 65_535, 65_536, 65_537, u32::MAX];
+    for steps in all {
+        lengths.add(steps);
+    }
+    for length in [1, 2, 255, 256, 257, 300, 65_279, 65_280, 65_535, 65_536] {
+        for padded in [false, true] {
+            let window = window(length, 0, false, padded);
+            let expected: u64 = all.iter().map(|&it| u64::from(window.count(it))).sum();
+            assert_eq!(lengths.num_windows(window), expected, "{length} {padded}");
+        }
+    }
+    for steps in all.into_iter().rev() {
+        assert_eq!(lengths.longest(), steps.min(65_536));
+        lengths.remove(steps);
+    }
+    assert_eq!(lengths.longest(), 0);
+}
+
+#[test]
+fn a_request_waits_for_sums_and_is_served_after_the_last_piece() {
+    let of_five = of(window(5, 0, false, false));
+    for options in [of_five, SampleOptions { distinct: true, ..of_five }] {
+        let mut state = state_of(SelectorConfig::Uniform, &short_and_long(900, 3));
+        let mut batch = Batch::new(3, options.whole());
+        let mut num_pieces = 0;
+        state.sample(&mut batch);
+        while state.has_pieces() {
+            assert_eq!((batch.len(), batch.is_over(), state.limiter().samples()), (0, false, 0));
+            state.do_piece();
+            num_pieces += 1;
+            state.sample(&mut batch);
+        }
+        assert_eq!((batch.len(), state.limiter().samples()), (3, 3));
+        assert!(num_pieces > 20, "{num_pieces}");
+    }
 }
