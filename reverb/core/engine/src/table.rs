@@ -422,15 +422,33 @@ impl Table {
     }
 
     /// Runs `work` under the lock, serves all requests that can be served then, and runs `finish`.
-    /// Then unlocks and delivers the results.
+    /// Then unlocks and delivers the results. Goes on while that left items to evict.
     fn operate_and<W, R>(
         &self,
         activity: Activity,
         work: impl FnOnce(&mut Shared, Instant) -> W,
         finish: impl FnOnce(&mut Shared, &mut Completions, W) -> R,
     ) -> Result<R> {
+        let (result, mut has_surplus) = self.operate_once(activity, work, finish)?;
+        while has_surplus {
+            std::thread::yield_now();
+            let evict = |shared: &mut Shared, _| shared.state.evict_surplus();
+            let evicted = self.operate_once(Activity::Running, evict, |_, _, ()| ());
+            // A closed table stays as it is.
+            has_surplus = evicted.is_ok_and(|((), has_surplus)| has_surplus);
+        }
+        Ok(result)
+    }
+
+    /// Does all of that under one lock. Returns the result, and true if items are left to evict.
+    fn operate_once<W, R>(
+        &self,
+        activity: Activity,
+        work: impl FnOnce(&mut Shared, Instant) -> W,
+        finish: impl FnOnce(&mut Shared, &mut Completions, W) -> R,
+    ) -> Result<(R, bool)> {
         let mut done = Completions::default();
-        let (result, gained_room, has_pieces, news);
+        let (result, gained_room, has_pieces, has_surplus, news);
         {
             let mut guard = self.shared.lock();
             let shared = &mut *guard;
@@ -444,6 +462,7 @@ impl Table {
             let wall_ns = if shared.queues.are_empty() { 0 } else { wall_clock_ns() };
             shared.queues.serve(&mut shared.state, Now { instant, wall_ns }, &mut done);
             result = finish(shared, &mut done, worked);
+            has_surplus = shared.state.has_surplus();
             has_pieces = shared.queues.queued_samples() > 0 && shared.state.has_pieces();
             gained_room = !had_room && shared.has_insert_room();
             done.garbage = shared.state.take_garbage();
@@ -464,7 +483,7 @@ impl Table {
         if let Some(news) = news {
             news.tell();
         }
-        Ok(result)
+        Ok((result, has_surplus))
     }
 }
 

@@ -297,6 +297,9 @@ impl Pair {
         }
         let own_bytes = self.state.item_bytes() + item.trajectory.bytes();
         self.state.insert(item, 7);
+        while self.state.has_surplus() {
+            self.state.evict_surplus();
+        }
         let model = &mut self.model;
         let removal = removal_priority.map(|it| (it, model.touches + 1));
         if let Some(item) = model.find(key) {

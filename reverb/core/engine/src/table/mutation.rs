@@ -9,7 +9,7 @@ use super::clock::Activity;
 use super::scan::fulfils;
 
 /// Number of priorities that are changed, and of items that are deleted, under one lock.
-const MUTATED_AT_ONCE: usize = 16_384;
+const MUTATED_AT_ONCE: usize = 4096;
 
 /// Number of items that are checked, and deleted if they fulfil a condition, under one lock. A
 /// delete takes one or two microseconds.
@@ -17,7 +17,7 @@ const CHECKED_AT_ONCE: usize = 1024;
 
 impl Table {
     /// Deletes items, then updates priorities. Returns the keys without items, which are otherwise
-    /// ignored. Handles some ten thousand keys under one lock.
+    /// ignored. Handles some thousand keys under one lock.
     ///
     /// # Errors
     ///

@@ -54,6 +54,9 @@ impl Restored {
         })?;
         let before = self.state.len();
         self.state.add(item);
+        while self.state.has_surplus() {
+            self.state.evict_surplus();
+        }
         if self.state.len() == before {
             self.num_removed += 1;
             if self.num_removed.is_multiple_of(MAX_GARBAGE as u64) {

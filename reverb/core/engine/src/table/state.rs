@@ -60,6 +60,8 @@ pub(super) struct TableState {
     picks: Vec<Pick>,
     /// Insertion time of the newest item so far, including removed ones.
     newest_ns: i64,
+    /// Set while items are left to evict.
+    has_surplus: bool,
     /// The before-images of a snapshot, while one is being copied.
     before_images: Option<Box<BeforeImages>>,
     statistics: Statistics,
@@ -94,6 +96,7 @@ impl TableState {
             garbage: Vec::new(),
             picks: Vec::new(),
             newest_ns: i64::MIN,
+            has_surplus: false,
             before_images: None,
             statistics: Statistics::default(),
             restored: counters.totals,
@@ -171,7 +174,8 @@ impl TableState {
         }
     }
 
-    /// Adds an item whose key does not exist yet, and evicts one if the table is over `max_size`.
+    /// Adds an item whose key does not exist yet, and evicts what is over the limits; see
+    /// [`Self::has_surplus`].
     pub(super) fn add(&mut self, item: StoredItem) {
         // Clocks may be set back, and items of one call have the same time.
         self.newest_ns = item.inserted_at_ns.max(self.newest_ns.saturating_add(1));
@@ -273,6 +277,7 @@ impl TableState {
     /// to count and to free, unless a snapshot still needs them.
     pub(super) fn reset(&mut self, config: &TableConfig) -> Option<Contents> {
         self.limiter.reset();
+        self.has_surplus = false;
         self.foreign_keys.reset();
         let mut empty = Contents::new(config, self.contents.account.server());
         if self.contents.step_counts.is_some() {

@@ -319,6 +319,7 @@ impl WaitQueues {
         while before - request.items.len() < most
             && let Some(item) = request.items.as_slice().first()
             && state.limiter().can_insert(1)
+            && !state.has_surplus()
             && state.has_room_for(item)
         {
             if request.num_fetched == 0 && request.items.len() > 1 {

@@ -7,6 +7,10 @@ use super::{Contents, REMOVAL_BYTES, TableState};
 use crate::table::items::AllItems;
 use crate::table::statistics::Removal;
 
+/// Number of items that one insert evicts. The rest is evicted under further locks, before the next
+/// insert: an item may be as large as thousands of others.
+const EVICTED_AT_ONCE: usize = if cfg!(test) { 2 } else { 512 };
+
 impl TableState {
     /// True if the bytes of an item have room now.
     pub(in crate::table) fn has_room_for(&self, item: &NewItem) -> bool {
@@ -47,12 +51,21 @@ impl TableState {
         has_too_many_bytes().then_some(Removal::Bytes)
     }
 
-    /// Evicts items until the table is within its limits.
-    pub(super) fn evict_surplus(&mut self) {
+    /// Evicts items until the table is within its limits, or has to go on under another lock.
+    pub(in crate::table) fn evict_surplus(&mut self) {
         // The new item may be selected too: a Lifo remover evicts it at once.
-        while let Some(reason) = self.is_too_large()
-            && self.evict(reason)
-        {}
+        for _ in 0..EVICTED_AT_ONCE {
+            let Some(reason) = self.is_too_large() else { break };
+            if !self.evict(reason) {
+                break;
+            }
+        }
+        self.has_surplus = self.is_too_large().is_some() && self.len() > 0;
+    }
+
+    /// True if [`Self::evict_surplus`] has more to do.
+    pub(in crate::table) fn has_surplus(&self) -> bool {
+        self.has_surplus
     }
 
     /// Changes the settings, which must be valid. A table that is too large may not grow;
@@ -115,6 +128,7 @@ impl TableState {
             WhenFull::Remove => self.account().bytes(),
             WhenFull::Wait => 0,
         };
+        self.has_surplus = false;
         self.memory = MemoryConfig { max_bytes: max_bytes.map(|it| it.max(in_use)), when_full };
     }
 }
