@@ -37,6 +37,7 @@ mod step_counts;
 #[cfg(test)]
 mod testing;
 mod transfer;
+mod visits;
 mod wait_queues;
 mod wait_reason;
 mod watch;
@@ -60,6 +61,7 @@ use state::TableState;
 pub use state::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS};
 pub use statistics::{Removal, Removed, Side, Statistics, TableStatus};
 pub use transfer::Transferred;
+use visits::Lock;
 use wait_queues::{Completions, Now, WaitQueues};
 pub use wait_reason::{Held, Limit, WaitReason};
 pub use watch::{TableChanges, TableWatch, Watched};
@@ -91,7 +93,7 @@ pub struct Table {
     /// Set while there is a new forecast.
     has_forecast: AtomicBool,
     versions: Versions,
-    shared: Mutex<Shared>,
+    shared: Lock<Shared>,
 }
 
 struct Shared {
@@ -168,7 +170,7 @@ impl Table {
             configuring: Mutex::new(()),
             has_forecast: AtomicBool::new(false),
             versions: Versions::default(),
-            shared: Mutex::new(shared),
+            shared: Lock::new(shared),
         }))
     }
 

@@ -12,6 +12,7 @@ use reverb_data::{
 use reverb_memory::prefetch_from;
 use smallvec::SmallVec;
 
+use super::visits;
 use crate::selector::Handle;
 
 /// A stored item. There are millions, so it takes 40 bytes: its fields besides the trajectory are
@@ -259,10 +260,12 @@ impl Items {
     }
 
     pub(super) fn get(&self, handle: Handle) -> &Item {
+        visits::count(1);
         self.entries[handle as usize].item()
     }
 
     pub(super) fn get_mut(&mut self, handle: Handle) -> &mut Item {
+        visits::count(1);
         match &mut self.entries[handle as usize] {
             Entry::Taken(item) => item,
             Entry::Free { .. } => unreachable!("handles in use point to items"),
@@ -278,11 +281,13 @@ impl Items {
     /// visited under one lock, so there is no other way to visit items but [`Self::all`].
     pub(super) fn piece(&self, start: usize, num: usize) -> impl Iterator<Item = (Handle, &Item)> {
         debug_assert!(num <= LARGEST_PIECE, "{num} entries are too many under one lock");
+        visits::count(num);
         self.in_entries(start..start.saturating_add(num))
     }
 
     /// All items. The reason says why they may be visited at once.
-    pub(super) fn all(&self, _: AllItems) -> impl Iterator<Item = (Handle, &Item)> {
+    pub(super) fn all(&self, why: AllItems) -> impl Iterator<Item = (Handle, &Item)> {
+        visits::count(if why == AllItems::OutsideTheLock { 0 } else { self.len() });
         self.in_entries(0..self.entries.len())
     }
 
@@ -297,6 +302,7 @@ impl Items {
 
     /// The item in an entry, if the entry exists and is in use.
     pub(super) fn in_entry(&self, handle: Handle) -> Option<&Item> {
+        visits::count(1);
         match self.entries.get(handle as usize)? {
             Entry::Taken(item) => Some(item),
             Entry::Free { .. } => None,

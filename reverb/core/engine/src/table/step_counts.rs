@@ -5,6 +5,7 @@ use reverb_data::StepWindow;
 
 use super::items::Items;
 use super::lengths::Lengths;
+use super::visits;
 use super::window_sums::WindowSums;
 use crate::selector::{Handle, Selector};
 
@@ -132,6 +133,7 @@ impl StepCounts {
         &self,
         window: StepWindow,
     ) -> impl Iterator<Item = (Handle, u32)> + use<'_> {
+        visits::count(self.counts.len());
         let counts = (0..).zip(&self.counts).map(move |(at, &steps)| (at, window.count(steps)));
         counts.filter(|&(_, count)| count > 0)
     }

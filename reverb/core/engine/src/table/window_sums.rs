@@ -3,6 +3,7 @@
 
 use reverb_data::StepWindow;
 
+use super::visits;
 use crate::selector::{Handle, Selector};
 use crate::sum_tree::{Descent, SumTree};
 
@@ -109,6 +110,7 @@ impl WindowSums {
         sampler: &Selector,
         counts: impl Fn(Handle) -> bool,
     ) -> impl Iterator<Item = (Handle, f64)> {
+        visits::count(GROUP);
         let begin = (group * GROUP).min(steps.len());
         let end = (begin + GROUP).min(steps.len());
         let items = (begin as Handle..).zip(&steps[begin..end]);
