@@ -22,6 +22,7 @@ mod forecast;
 mod foreign_keys;
 mod insert_room;
 mod items;
+mod key_index;
 mod lengths;
 mod limiter_hold;
 #[cfg(test)]

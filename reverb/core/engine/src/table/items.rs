@@ -4,7 +4,6 @@
 use std::hint::black_box;
 use std::ops::Range;
 
-use hashbrown::HashTable;
 use rand::Rng;
 use reverb_data::{
     Chunk, OneChunkColumns, StepCount, StoredItem, StoredTrajectory, Trajectory, TrajectoryContent,
@@ -12,6 +11,7 @@ use reverb_data::{
 use reverb_memory::prefetch_from;
 use smallvec::SmallVec;
 
+use super::key_index::KeyIndex;
 use super::visits;
 use crate::selector::Handle;
 
@@ -168,7 +168,7 @@ pub(super) struct Items {
     /// Maximum number of entries.
     limit: usize,
     free: Handle,
-    index: HashTable<Handle>,
+    index: KeyIndex,
     hasher: KeyHasher,
 }
 
@@ -179,7 +179,7 @@ impl Items {
             entries: Vec::new(),
             limit,
             free: NONE,
-            index: HashTable::new(),
+            index: KeyIndex::new(),
             hasher: KeyHasher::new(),
         }
     }
@@ -195,7 +195,7 @@ impl Items {
 
     pub(super) fn find(&self, key: u64) -> Option<Handle> {
         let is_it = |&handle: &Handle| self.get(handle).key() == key;
-        self.index.find(self.hasher.hash(key), is_it).copied()
+        self.index.find(self.hasher.hash(key), is_it)
     }
 
     /// Calls `call` with the position and the handle of each known key, in order.
@@ -207,7 +207,7 @@ impl Items {
         keys: impl Iterator<Item = u64> + Clone,
         mut call: impl FnMut(usize, Handle),
     ) {
-        let guess = |key| self.index.find(self.hasher.hash(key), |_| true).copied();
+        let guess = |key| self.index.find(self.hasher.hash(key), |_| true);
         let guesses: SmallVec<[Option<Handle>; 32]> = keys.clone().map(guess).collect();
         for (at, (key, guess)) in keys.zip(guesses).enumerate() {
             let is_right = |&handle: &Handle| self.get(handle).key() == key;
@@ -229,8 +229,7 @@ impl Items {
         handles: impl Iterator<Item = Handle>,
     ) {
         // Reading from the index is enough to have it fetched: nothing depends on what is read.
-        let fetch_place =
-            |key| black_box(self.index.find(self.hasher.hash(key), |_| true).copied());
+        let fetch_place = |key| black_box(self.index.find(self.hasher.hash(key), |_| true));
         let mut soon: SmallVec<[Handle; 32]> = SmallVec::new();
         for (at, handle) in handles.enumerate() {
             prefetch_from(&self.entries[handle as usize], size_of::<Entry>());
@@ -325,15 +324,13 @@ impl Items {
         };
         let Self { entries, index, hasher, .. } = self;
         let hash_of = |&handle: &Handle| hasher.hash(entries[handle as usize].item().key());
-        index.insert_unique(hasher.hash(key), handle, hash_of);
+        index.insert(hasher.hash(key), handle, hash_of);
         handle
     }
 
     pub(super) fn remove(&mut self, handle: Handle) -> Item {
         let hash = self.hasher.hash(self.get(handle).key());
-        if let Ok(entry) = self.index.find_entry(hash, |&found| found == handle) {
-            entry.remove();
-        }
+        self.index.remove(hash, handle);
         let entry = Entry::Free { next: self.free };
         self.free = handle;
         match std::mem::replace(&mut self.entries[handle as usize], entry) {

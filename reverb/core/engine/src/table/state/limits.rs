@@ -54,13 +54,15 @@ impl TableState {
     /// Evicts items until the table is within its limits, or has to go on under another lock.
     pub(in crate::table) fn evict_surplus(&mut self) {
         // The new item may be selected too: a Lifo remover evicts it at once.
-        for _ in 0..EVICTED_AT_ONCE {
-            let Some(reason) = self.is_too_large() else { break };
-            if !self.evict(reason) {
-                break;
+        let mut left = EVICTED_AT_ONCE;
+        while let Some(reason) = self.is_too_large() {
+            if left == 0 || !self.evict(reason) {
+                self.has_surplus = left == 0;
+                return;
             }
+            left -= 1;
         }
-        self.has_surplus = self.is_too_large().is_some() && self.len() > 0;
+        self.has_surplus = false;
     }
 
     /// True if [`Self::evict_surplus`] has more to do.
