@@ -64,7 +64,7 @@ mod tests {
         SequenceRange, StepWindow, TableChange, TableConfig, TrajectoryBuilder,
     };
 
-    use super::super::items::LARGEST_PIECE;
+    use super::super::items::{AllItems, LARGEST_PIECE};
     use super::super::testing::{IgnoreConfirm, config, item, item_of_length};
     use super::super::{Confirm, SlotSet, SnapshotCut, Table, configure};
     use super::counter::take_most;
@@ -184,7 +184,22 @@ mod tests {
         check("reset", || table.reset());
     }
 
-    /// The only ones that do, with their rows in `docs/design/engine.md`.
+    #[test]
+    fn every_reason_to_visit_all_items_is_in_the_docs() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/design/engine.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        for reason in [AllItems::OutsideTheLock, AllItems::SamplesLeft] {
+            // The match is exhaustive, so that the compiler points here when a reason is added.
+            let name = match reason {
+                AllItems::OutsideTheLock => "`OutsideTheLock`",
+                AllItems::SamplesLeft => "`SamplesLeft`",
+                AllItems::Test => continue,
+            };
+            assert!(page.contains(name), "docs/design/engine.md has no row with {name}");
+        }
+    }
+
+    /// The counter counts.
     #[test]
     fn sums_of_allowed_samples_visit_all_items() {
         let rate_limiter = RateLimiterConfig { min_diff: 0.0, ..config(1).rate_limiter };
