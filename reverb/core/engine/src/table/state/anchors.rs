@@ -7,9 +7,9 @@
 //! uniform over steps draws an item again with the probability that a step of it is no anchor, so
 //! that each window of the table has the same probability.
 //!
-//! Nothing is counted before all of it is drawn. Where few items have the window, they are chosen by
-//! sums of their weights ([`super::super::window_sums`]). A request that needs sums which are not
-//! there yet takes nothing: it waits until they were made, in pieces and beside other requests.
+//! Nothing is counted before all of it is drawn. Where few items have the window, they are chosen
+//! by sums of their weights ([`super::super::window_sums`]). A request that needs sums which are
+//! not there yet takes nothing: it waits while they are made, in pieces and beside others.
 
 use rand::Rng;
 use reverb_data::step_window::different_lengths;
