@@ -250,3 +250,101 @@ impl Drop for Waiting<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use reverb_data::{RateLimiterConfig, SelectorConfig, StepWindow, TableConfig};
+    use tokio::time::timeout;
+
+    use super::super::testing::{IgnoreConfirm, config, item_of_length};
+    use super::super::{Confirm, Table};
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(60);
+
+    /// Items of one step, except for one of nine.
+    fn table(min_size_to_sample: i64) -> Arc<Table> {
+        let rate_limiter = RateLimiterConfig { min_size_to_sample, ..config(1).rate_limiter };
+        let sampler = SelectorConfig::Uniform;
+        let table = Table::new(TableConfig { sampler, rate_limiter, ..config(10_000) }).unwrap();
+        for key in 0..3_000 {
+            insert(&table, key, if key == 1_234 { 9 } else { 1 });
+        }
+        table
+    }
+
+    fn insert(table: &Table, key: u64, steps: usize) {
+        let confirm: Arc<dyn Confirm> = Arc::new(IgnoreConfirm);
+        table.insert(vec![item_of_length(key, steps, 1.0)], &confirm).unwrap();
+    }
+
+    fn of(length: u32) -> SampleOptions {
+        let window = StepWindow { length, before: 0, pads_left: false, pads_right: false };
+        SampleOptions { window: Some(window), ..SampleOptions::default() }
+    }
+
+    async fn keys(table: &Table, length: u32) -> Vec<u64> {
+        let sampled = timeout(SOON, table.sample_with(2, None, of(length))).await;
+        sampled.expect("soon").unwrap().iter().map(|item| item.key).collect()
+    }
+
+    #[tokio::test]
+    async fn a_request_that_the_limiter_held_makes_its_sums_then() {
+        let table = table(3_001);
+        let then = async {
+            while table.status().sampling.oldest_wait.is_none() {
+                tokio::task::yield_now().await;
+            }
+            insert(&table, 5_000, 1);
+        };
+        assert_eq!(tokio::join!(keys(&table, 7), then).0, [1_234, 1_234]);
+    }
+
+    #[tokio::test]
+    async fn requests_for_more_windows_than_are_kept_are_all_served() {
+        let table = table(1);
+        let all = tokio::join!(
+            keys(&table, 3),
+            keys(&table, 4),
+            keys(&table, 5),
+            keys(&table, 6),
+            keys(&table, 7),
+            keys(&table, 8),
+            keys(&table, 9),
+        );
+        let all = [all.0, all.1, all.2, all.3, all.4, all.5, all.6];
+        assert!(all.iter().all(|keys| *keys == [1_234, 1_234]), "{all:?}");
+    }
+
+    #[tokio::test]
+    async fn one_attempt_makes_the_sums_that_it_needs() {
+        let table = table(1);
+        let sampled = table.sample_with(2, Some(Duration::ZERO), of(7)).await.unwrap();
+        assert_eq!(sampled.len(), 2);
+        assert_eq!(table.try_sample_with(2, of(8)).unwrap().len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_leaves_while_sums_are_made_stops_nobody() {
+        let table = table(1);
+        for _ in 0..3 {
+            let gone = async {
+                for _ in 0..20 {
+                    tokio::task::yield_now().await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = gone => {}
+                _ = table.sample_with(2, None, of(7)) => panic!("it is far from the last piece"),
+            }
+            assert_eq!(keys(&table, 8).await, [1_234, 1_234]);
+            assert_eq!(table.try_sample(1).unwrap().len(), 1);
+            // Sums that were begun are gone on with, so each round has others.
+            table.reset();
+            (0..3_000).for_each(|key| insert(&table, key, if key == 1_234 { 9 } else { 1 }));
+        }
+    }
+}
