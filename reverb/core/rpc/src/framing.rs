@@ -31,6 +31,11 @@ pub const MAX_FRAME_BYTES: u32 = 4 << 20;
 /// Bytes of a stream that may be queued for the socket before its sender has to wait.
 pub const SEND_BUFFER_BYTES: usize = 2 << 20;
 
+/// Budget of a connection for small frames that h2 holds: a frame below 256 bytes takes what it
+/// lacks to that until it is read, and without budget the connection ends. So h2 holds some 65,000
+/// of them at most, in about 30 MB.
+pub const SMALL_FRAMES_BUDGET: usize = 16 << 20;
+
 /// Number of recently reset streams whose late frames are still recognised. Every cancelled call is
 /// one.
 pub const MAX_RESET_STREAMS: usize = 4096;

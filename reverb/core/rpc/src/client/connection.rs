@@ -18,7 +18,7 @@ use super::credentials::Security;
 use super::unix_socket;
 use crate::framing::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
-    SEND_BUFFER_BYTES, STREAM_WINDOW_BYTES,
+    SEND_BUFFER_BYTES, SMALL_FRAMES_BUDGET, STREAM_WINDOW_BYTES,
 };
 use crate::keepalive::{Keepalive, Liveness, WatchedSocket};
 use crate::message::Message;
@@ -254,6 +254,7 @@ impl Server {
             .max_frame_size(MAX_FRAME_BYTES)
             .max_header_list_size(MAX_HEADER_LIST_BYTES)
             .max_send_buffer_size(SEND_BUFFER_BYTES)
+            .data_frame_budget(SMALL_FRAMES_BUDGET)
             .max_concurrent_reset_streams(MAX_RESET_STREAMS)
             .initial_max_send_streams(usize::MAX)
             .handshake(WatchedSocket::new(socket, Arc::clone(&liveness)))

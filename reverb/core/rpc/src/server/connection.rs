@@ -38,7 +38,7 @@ use super::unadmitted_calls::{self, CountedCall, UnadmittedCalls};
 use crate::BoxFuture;
 use crate::framing::{
     CONNECTION_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_HEADER_LIST_BYTES, MAX_RESET_STREAMS,
-    SEND_BUFFER_BYTES, UnreadBytes,
+    SEND_BUFFER_BYTES, SMALL_FRAMES_BUDGET, UnreadBytes,
 };
 use crate::keepalive::{Liveness, WatchedSocket};
 use crate::message::Message;
@@ -236,6 +236,7 @@ async fn open<H>(accepted: Accepted, address: PeerAddress, shared: &Shared<H>) -
         .max_frame_size(frame)
         .max_header_list_size(MAX_HEADER_LIST_BYTES)
         .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .data_frame_budget(SMALL_FRAMES_BUDGET)
         .max_concurrent_streams(limits.streams_per_connection)
         .max_concurrent_reset_streams(MAX_RESET_STREAMS)
         .max_pending_accept_reset_streams(MAX_RESET_STREAMS);
