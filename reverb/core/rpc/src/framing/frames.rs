@@ -43,7 +43,7 @@ struct State {
     unread: VecDeque<Bytes>,
     /// The last of them, while it may grow.
     block: Vec<u8>,
-    /// What was found after them.
+    /// The end of the stream, if it was found after them.
     end: End,
     /// True if the reader waits for frames since this step of the call.
     is_empty: bool,
@@ -121,8 +121,8 @@ impl Frames {
         self.0.lock().is_empty = false;
     }
 
-    /// Takes in the frames that came, unless the reader waits for them since this step. To be called
-    /// after each step of the call.
+    /// Takes in the frames that came, unless the reader waits for them since this step. To be
+    /// called after each step of the call.
     ///
     /// # Errors
     ///
