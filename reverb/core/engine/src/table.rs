@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use reverb_data::{Error, NewItem, Result, ServerAccount, TableConfig, TableInfo, Trajectory};
@@ -28,6 +28,7 @@ mod limiter_hold;
 #[cfg(test)]
 mod model_tests;
 mod mutation;
+mod operation;
 mod restore;
 mod sample_request;
 mod scan;
@@ -63,7 +64,7 @@ pub use state::{MAX_SAMPLE_BYTES, MAX_SAMPLE_ITEMS};
 pub use statistics::{Removal, Removed, Side, Statistics, TableStatus};
 pub use transfer::Transferred;
 use visits::Lock;
-use wait_queues::{Completions, Now, WaitQueues};
+use wait_queues::{Completions, WaitQueues};
 pub use wait_reason::{Held, Limit, WaitReason};
 pub use watch::{TableChanges, TableWatch, Watched};
 use watch::{Versions, Watchers};
@@ -415,79 +416,6 @@ impl Table {
     pub fn bytes(&self) -> u64 {
         self.shared.lock().state.account().bytes()
     }
-
-    fn operate<R>(
-        &self,
-        activity: Activity,
-        work: impl FnOnce(&mut Shared, Instant) -> R,
-    ) -> Result<R> {
-        self.operate_and(activity, work, |_, _, result| result)
-    }
-
-    /// Runs `work` under the lock, serves all requests that can be served then, and runs `finish`.
-    /// Then unlocks and delivers the results. Goes on while that left items to evict.
-    fn operate_and<W, R>(
-        &self,
-        activity: Activity,
-        work: impl FnOnce(&mut Shared, Instant) -> W,
-        finish: impl FnOnce(&mut Shared, &mut Completions, W) -> R,
-    ) -> Result<R> {
-        let (result, mut has_surplus) = self.operate_once(activity, work, finish)?;
-        while has_surplus {
-            std::thread::yield_now();
-            let evict = |shared: &mut Shared, _| shared.state.evict_surplus();
-            let evicted = self.operate_once(Activity::Running, evict, |_, _, ()| ());
-            // A closed table stays as it is.
-            has_surplus = evicted.is_ok_and(|((), has_surplus)| has_surplus);
-        }
-        Ok(result)
-    }
-
-    /// Does all of that under one lock. Returns the result, and true if items are left to evict.
-    fn operate_once<W, R>(
-        &self,
-        activity: Activity,
-        work: impl FnOnce(&mut Shared, Instant) -> W,
-        finish: impl FnOnce(&mut Shared, &mut Completions, W) -> R,
-    ) -> Result<(R, bool)> {
-        let mut done = Completions::default();
-        let (result, gained_room, has_pieces, has_surplus, news);
-        {
-            let mut guard = self.shared.lock();
-            let shared = &mut *guard;
-            if shared.closed {
-                return Err(wait_queues::closed(self.name()));
-            }
-            let instant = Instant::now();
-            shared.clock.change(activity, instant);
-            let had_room = shared.has_insert_room();
-            let worked = work(shared, instant);
-            let wall_ns = if shared.queues.are_empty() { 0 } else { wall_clock_ns() };
-            shared.queues.serve(&mut shared.state, Now { instant, wall_ns }, &mut done);
-            result = finish(shared, &mut done, worked);
-            has_surplus = shared.state.has_surplus();
-            has_pieces = shared.queues.queued_samples() > 0 && shared.state.has_pieces();
-            gained_room = !had_room && shared.has_insert_room();
-            done.garbage = shared.state.take_garbage();
-            shared.state.account_mut().book();
-            if shared.forecasts.is_due(shared.state.len()) {
-                self.has_forecast.store(true, Ordering::Relaxed);
-            }
-            shared.now_waits(Instant::now());
-            news = shared.news(&self.versions);
-        }
-        done.deliver(self.name());
-        if gained_room {
-            self.room.notify_waiters();
-        }
-        if has_pieces {
-            self.pieces.notify_waiters();
-        }
-        if let Some(news) = news {
-            news.tell();
-        }
-        Ok((result, has_surplus))
-    }
 }
 
 impl Drop for Table {
@@ -501,10 +429,4 @@ impl fmt::Debug for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Table").field("config", &self.config()).finish_non_exhaustive()
     }
-}
-
-/// Nanoseconds since 1970.
-fn wall_clock_ns() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }

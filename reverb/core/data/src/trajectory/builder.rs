@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::cut::NeededChunks;
-use super::{Chunks, Column, OneChunkColumns, REPEATED, Run, Slice, Trajectory};
+use super::runs::REPEATED;
+use super::{Chunks, Column, OneChunkColumns, Run, Slice, Trajectory};
 use crate::chunk::Chunk;
 use crate::error::{Error, Result};
 use crate::proto_bytes::{put_varint, put_varint_before};

@@ -5,7 +5,8 @@
 //! its first entry; the entries, one for every 64th slice, each with the position of the slice and
 //! its first step; and the number of its own bytes. All numbers are `u32`, little endian.
 
-use super::{Slice, read_run};
+use super::Slice;
+use super::runs::read_run;
 use crate::proto_bytes::Reader;
 
 /// Trajectories with at most this many slices have no index: reading all takes a microsecond.
