@@ -164,10 +164,12 @@ pub(crate) async fn send_samples(
             let room = pin!(outbox.room_or_pass(Content::Message, next.bytes));
             wait_for_room(service, stream, responder, room).await?
         };
-        let max_bytes = if room.is_pass() { PASS_BYTES } else { next.bytes };
+        // The size of parts is an estimate: a little more must not take a message of its own.
+        let most = MAX_MESSAGE_BYTES.max(next.first_head);
+        let max_bytes = if room.is_pass() { PASS_BYTES } else { most.min(2 * next.bytes) };
         // More whole items than were counted may fit, because they are counted with their maximum.
-        let most = if selection.is_of_all() { samples.len() } else { at + next.num_items };
-        for sample in &samples[at..most] {
+        let end = if selection.is_of_all() { samples.len() } else { at + next.num_items };
+        for sample in &samples[at..end] {
             let part = selection.part(sample)?;
             let trajectory = part.as_ref().unwrap_or(&sample.trajectory);
             // A sample of several messages gets the same part for each.

@@ -20,7 +20,8 @@ pub(crate) struct Selection {
     window: Option<StepWindow>,
     spans: Box<[ColumnSpan]>,
     builder: TrajectoryBuilder,
-    /// Bytes of the chunks of the last part. Those of the next one are likely the same.
+    /// Bytes of the chunks of the last parts, above all of large ones: those of the next one are
+    /// likely the same.
     last_chunk_bytes: Option<usize>,
 }
 
@@ -147,7 +148,8 @@ impl Selection {
         } else {
             builder.select(&sampled.trajectory, columns)?
         };
-        *last_chunk_bytes = Some(bytes_of_chunks(&part));
+        let before = last_chunk_bytes.unwrap_or(0);
+        *last_chunk_bytes = Some(bytes_of_chunks(&part).max(before - before / 8));
         Ok(Some(part))
     }
 
