@@ -13,9 +13,9 @@ __all__ = ["FORMATS", "save"]
 
 # The module of each format, and its options.
 FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "minari": ("minari", ("env", "data_format")),
+    "minari": ("minari_writer", ("env", "data_format")),
     "hf": ("hugging_face", ()),
-    "rlds": ("rlds", ("discount",)),
+    "rlds": ("rlds_writer", ("discount",)),
     "lerobot": ("lerobot_writer", ("fps", "task", "robot_type")),
 }
 

@@ -8,8 +8,10 @@ from collections.abc import Collection, Iterator
 from typing import Any, Protocol
 
 from reverb import errors
+from reverb._checks.byte_sizes import parse_byte_size
 from reverb._recording.checks import check_at_least, check_choice
 from reverb.datasets.episode import Episode, Unfinished, checked
+from reverb.datasets.formats.limits import MAX_BYTES, Limits
 
 __all__ = ["FORMATS", "Source", "episodes", "format_module", "open_source", "split_format"]
 
@@ -18,7 +20,7 @@ class Source(Protocol):
     """A dataset that is open for reading.
 
     The class of a format makes it of the whole name, of what follows the format in it, and of the
-    arguments `leave_out` and, if datasets have splits, `split` of `episodes`.
+    arguments `leave_out`, `limits` and, if datasets have splits, `split` of `episodes`.
 
     Attributes:
       name: Name of the source for people.
@@ -87,11 +89,14 @@ def episodes(
     leave_out: Collection[str] = (),
     source_id: str | None = None,
     split: str | None = None,
+    max_length: int | None = None,
+    max_bytes: int | str = MAX_BYTES,
 ) -> Iterator[Episode]:
     """Reads the episodes of a dataset, one after another.
 
-    The libraries of the formats find and read the data; nothing is downloaded but by them. Memory
-    is that of a few episodes.
+    A dataset is data: no program in it is run, and no file outside of it is read. Nothing is
+    downloaded, except a dataset of Hugging Face by its id. Memory is 64 MiB, one episode, and one
+    unit of the file, such as a row group.
 
     Example:
       >>> from reverb import datasets
@@ -111,6 +116,11 @@ def episodes(
       leave_out: Names of infos that are not read, for example because they are text.
       source_id: Identifies the dataset in `Episode.id`; `None`: its id, or its absolute path.
       split: The split, for `hf:` and `rlds:`; `None`: the only one, or "train".
+      max_length: Largest number of steps of an episode; a longer one is an error before it is read.
+        `None`: as many as `max_bytes` holds.
+      max_bytes: Largest size in bytes of an episode, and of a unit of a file, such as a row group
+        of Parquet, or a text such as "4GiB". What claims to be larger is an error before memory is
+        taken for it.
 
     Returns:
       An iterator of episodes. Its length hint (`operator.length_hint`) is their number, or 0 where
@@ -118,8 +128,8 @@ def episodes(
 
     Raises:
       InvalidArgumentError: At once, if an argument is out of its range or there is no such dataset;
-        from the iterator, if an episode is not whole or a field has no numbers. The text names
-        file, episode and field.
+        from the iterator, if an episode is not whole or too large, if a field has no numbers, or
+        if a file leads out of the dataset. The text names file, episode and field.
       DataLossError: If a file is damaged.
       FailedPreconditionError: If the format needs a library that is not installed.
     """
@@ -129,9 +139,12 @@ def episodes(
     check_choice("unfinished", unfinished, ("error", "truncate", "drop"))
     if isinstance(leave_out, str):
         raise errors.InvalidArgumentError(f"leave_out must be a tuple of names, got {leave_out!r}")
+    if max_length is not None:
+        check_at_least(1, "max_length", max_length)
+    limits = Limits(parse_byte_size("max_bytes", max_bytes) or MAX_BYTES, max_length)
     options = {} if split is None else {"split": split}
-    opened = open_source(source, leave_out=leave_out, **options)
-    return _Episodes(opened, skip, limit, unfinished, source_id)
+    opened = open_source(source, leave_out=leave_out, limits=limits, **options)
+    return _Episodes(opened, skip, limit, unfinished, source_id, limits)
 
 
 class _Episodes(Iterator[Episode]):
@@ -144,7 +157,9 @@ class _Episodes(Iterator[Episode]):
         limit: int | None,
         unfinished: Unfinished,
         source_id: str | None,
+        limits: Limits,
     ) -> None:
+        self._limits = limits
         self._rest = itertools.islice(source.episodes(skip), limit)
         self._unfinished: Unfinished = unfinished
         self._source_id = source_id
@@ -160,5 +175,8 @@ class _Episodes(Iterator[Episode]):
                 episode = dataclasses.replace(episode, source=self._source_id)
             whole = checked(episode, self._unfinished)
             if whole is not None:
+                where = f"{whole.place}: episode {whole.number}"
+                self._limits.check_length(where, len(whole))
+                self._limits.check(where, "it", whole.num_bytes)
                 return whole
         raise StopIteration

@@ -5,16 +5,17 @@ A row is an episode, if its fields are lists of rows; otherwise it is a step.
 """
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from reverb import errors
-from reverb.datasets.formats.files import restored
+from reverb.datasets.formats.damage import reading
+from reverb.datasets.formats.files import parsed, restored
+from reverb.datasets.formats.limits import MAX_DEPTH, MAX_FIELDS
 
-__all__ = ["Column", "fields_of", "has_episodes", "read"]
+__all__ = ["Column", "fields_of", "has_episodes", "numbers_of", "read"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +31,21 @@ class Column:
     offsets: np.ndarray | None
 
 
-def fields_of(pa: Any, schema: Any) -> dict[str, Any]:
-    """Returns the fields of a schema by their names; those of structs are `outer/inner`."""
-    return {name: field for outer in schema for name, field in _flat(pa, outer.name, outer)}
+def fields_of(pa: Any, schema: Any, place: str) -> dict[str, Any]:
+    """Returns the fields of a schema by their names; those of structs are `outer/inner`.
+
+    Raises:
+      InvalidArgumentError: If there are too many, if they are too deep, or if two have one name.
+    """
+    found: dict[str, Any] = {}
+    for outer in schema:
+        for name, field in _flat(pa, outer.name, outer, place):
+            if name in found:
+                raise errors.InvalidArgumentError(f"{place}: field {name}: is there twice")
+            found[name] = field
+            if len(found) > MAX_FIELDS:
+                raise errors.InvalidArgumentError(f"{place}: has more than {MAX_FIELDS} fields")
+    return found
 
 
 def has_episodes(pa: Any, field: Any) -> bool:
@@ -48,6 +61,7 @@ def read(
     Raises:
       InvalidArgumentError: If a field has no numbers, misses a value, or has rows of different
         shapes.
+      DataLossError: If a field is not what the description of the file says.
     """
     columns = {}
     for name, field in fields.items():
@@ -64,10 +78,14 @@ def read(
     return columns
 
 
-def _flat(pa: Any, name: str, field: Any) -> Iterator[tuple[str, Any]]:
+def _flat(pa: Any, name: str, field: Any, place: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    if depth > MAX_DEPTH:
+        raise errors.InvalidArgumentError(
+            f"{place}: field {name[:80]}...: is in more than {MAX_DEPTH} nests"
+        )
     if pa.types.is_struct(field.type):
         for inner in field.type:
-            yield from _flat(pa, f"{name}/{inner.name}", inner)
+            yield from _flat(pa, f"{name}/{inner.name}", inner, place, depth + 1)
     else:
         yield name, field
 
@@ -88,8 +106,37 @@ def _column(pa: Any, array: Any, field: Any, episodes: bool, where: str) -> Colu
             offsets = offsets - offsets[0]
         array = array.flatten()
     num_rows = len(array)
+    values, sizes = _flat_numbers(pa, array, where)
+    problem = "is not what the description in the file says"
+    with reading(where, (ValueError, TypeError), problem):
+        dtype_name = metadata.get(b"dtype", b"").decode() or None
+        shape = metadata.get(b"shape")
+        if dtype_name in ("complex64", "complex128"):
+            values = values.view(dtype_name)
+            sizes = sizes[:-1]
+        else:
+            values = restored(values, dtype_name, where)
+        if shape is not None and 0 in (declared := parsed(shape, where)[1:]):
+            sizes = declared  # Lists of size 0 have no rows to count.
+        return Column(values.reshape(num_rows, *sizes), offsets)
+
+
+def numbers_of(pa: Any, array: Any, where: str) -> np.ndarray:
+    """Returns the rows of an array, `[R, ...]`.
+
+    Raises:
+      InvalidArgumentError: As `read`.
+    """
+    values, sizes = _flat_numbers(pa, array, where)
+    return values.reshape(len(array), *sizes)
+
+
+def _flat_numbers(pa: Any, array: Any, where: str) -> tuple[np.ndarray, list[int]]:
+    """The numbers in an array of lists, and the sizes of the lists."""
     sizes: list[int] = []
     while _is_list(pa, array.type):
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
         _check_no_null(array, where)
         sizes.append(_list_size(pa, array, where))
         array = array.flatten()
@@ -100,17 +147,7 @@ def _column(pa: Any, array: Any, field: Any, episodes: bool, where: str) -> Colu
         kind = "text" if pa.types.is_string(type_) or pa.types.is_large_string(type_) else type_
         raise errors.InvalidArgumentError(f"{where}: must be numbers, got {kind}")
     _check_no_null(array, where)
-    values = array.to_numpy(zero_copy_only=False)
-    dtype_name = metadata.get(b"dtype", b"").decode() or None
-    if dtype_name and dtype_name.startswith("complex"):
-        values = values.view(dtype_name)
-        sizes = sizes[:-1]
-    else:
-        values = restored(values, dtype_name)
-    shape = metadata.get(b"shape")
-    if shape is not None and 0 in (declared := json.loads(shape)[1:]):
-        sizes = declared  # Lists of size 0 have no rows to count.
-    return Column(values.reshape(num_rows, *sizes), offsets)
+    return array.to_numpy(zero_copy_only=False), sizes
 
 
 def _is_list(pa: Any, type_: Any) -> bool:

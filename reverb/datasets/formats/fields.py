@@ -14,6 +14,7 @@ import numpy as np
 from reverb import errors
 from reverb._recording.nests import map_nest
 from reverb.datasets.episode import Episode, leaves
+from reverb.datasets.formats.limits import MAX_DEPTH, MAX_FIELDS
 
 __all__ = ["Names", "episode_of", "is_left_out", "with_reset_rows", "with_tuples", "without"]
 
@@ -40,6 +41,10 @@ _PARTS = {
 _IGNORED = {"discount", "episode_id"}
 _ITEM = "item"
 _NEEDED = ("observations", "actions", "rewards", "terminated")
+_FLAT = ("rewards", "terminated", "truncated")
+
+# Size of the rows that are compared at a time.
+_COMPARED_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +62,20 @@ class Names:
         """Sorts the names of a file; infos of `leave_out` are not read.
 
         Raises:
-          InvalidArgumentError: If a part is missing, or is there twice.
+          InvalidArgumentError: If a part is missing, or is there twice, if a field is in too many
+            nests, or if two fields are one, or one is in the other.
         """
         parts: dict[str, tuple[str, tuple[str, ...]]] = {}
         spelled: dict[str, str] = {}
+        if len(fields) > MAX_FIELDS:
+            raise errors.InvalidArgumentError(
+                f"{place}: has {len(fields)} fields, more than {MAX_FIELDS}"
+            )
         for field in fields:
+            if field.count("/") > MAX_DEPTH:
+                raise errors.InvalidArgumentError(
+                    f"{place}: field {field[:80]}...: is in more than {MAX_DEPTH} nests"
+                )
             first, *rest = field.split("/")
             if first in _IGNORED or first == _ITEM:
                 continue
@@ -84,11 +98,30 @@ class Names:
                 "has observations, actions, rewards, terminated and truncated; also the names of "
                 "Minari and D4RL are read, and those of an export"
             )
+        _check_paths(place, parts)
         return cls(parts)
 
     def fields_of(self, part: str) -> list[str]:
         """The fields of a part."""
         return [field for field, (it, _) in self.parts.items() if it == part]
+
+
+def _check_paths(place: str, parts: Mapping[str, tuple[str, tuple[str, ...]]]) -> None:
+    fields: dict[tuple[str, ...], str] = {}
+    for field, (part, path) in parts.items():
+        if path and part in _FLAT:
+            raise errors.InvalidArgumentError(
+                f"{place}: field {field}: {part} must be an array, and not a nest"
+            )
+        other = fields.setdefault((part, *path), field)
+        if other != field:
+            raise errors.InvalidArgumentError(f"{place}: fields {other} and {field} are the same")
+    for path, field in fields.items():
+        for length in range(1, len(path)):
+            if path[:length] in fields:
+                raise errors.InvalidArgumentError(
+                    f"{place}: field {field}: is in {fields[path[:length]]}, which is an array"
+                )
 
 
 def is_left_out(info: str, leave_out: Collection[str]) -> bool:
@@ -214,4 +247,8 @@ def _same(first: np.ndarray, second: np.ndarray) -> bool:
     """Whether two arrays are equal bit for bit, NaN included."""
     if first.dtype != second.dtype or first.shape != second.shape:
         return False
-    return np.ascontiguousarray(first).tobytes() == np.ascontiguousarray(second).tobytes()
+    step = max(1, _COMPARED_BYTES // max(1, first[:1].nbytes))
+    return all(
+        first[start : start + step].tobytes() == second[start : start + step].tobytes()
+        for start in range(0, len(first), step)
+    )

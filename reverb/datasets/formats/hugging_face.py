@@ -1,5 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format hf: datasets of Hugging Face, an episode a row; its library reads a step a row, too."""
+"""Format hf: datasets of Hugging Face, with an episode or a step a row.
+
+A directory is read by the names of its files, Parquet or Arrow: what its README or its JSON says of
+other files, of addresses or of programs is not followed. A dataset of the hub is read in the same
+way, from the hub or from what the library has in its cache.
+"""
 
 import pathlib
 from collections.abc import Collection, Iterable, Iterator
@@ -7,19 +12,18 @@ from typing import Any
 
 from reverb import errors
 from reverb.datasets.episode import Episode
+from reverb.datasets.formats.arrow_files import ArrowFile
 from reverb.datasets.formats.arrow_rows import Rows
 from reverb.datasets.formats.episode_rows import EpisodeRows
-from reverb.datasets.formats.parquet import import_pyarrow
+from reverb.datasets.formats.hugging_face_files import DataFile, split_of
+from reverb.datasets.formats.limits import DEFAULT_LIMITS, Limits
+from reverb.datasets.formats.parquet_files import ParquetFile, import_pyarrow
 from reverb.datasets.formats.placing import new_directory
 from reverb.datasets.library import library
 
 __all__ = ["HuggingFaceSource", "save"]
 
 _REQUIREMENT = "datasets>=3"
-
-# Limits of a batch that is decoded at a time.
-_BATCH_BYTES = 16 << 20
-_MAX_BATCH_ROWS = 16_384
 
 # Size of the data in a file of a dataset that is written.
 _FILE_BYTES = 256 << 20
@@ -30,12 +34,13 @@ def _datasets() -> Any:
 
 
 class HuggingFaceSource:
-    """A dataset that the library `datasets` can load; see `Source`.
+    """A dataset of Hugging Face; see `Source`.
 
     It is an id, or the path of a directory of `save_to_disk` or of files.
 
     Raises:
       InvalidArgumentError: If there is no such dataset or split, or if a field is missing.
+      DataLossError: If a file is damaged.
       FailedPreconditionError: If the library is not installed.
     """
 
@@ -45,70 +50,49 @@ class HuggingFaceSource:
         dataset: str,
         leave_out: Collection[str] = (),
         split: str | None = None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.name = name
         self._pa = import_pyarrow()
+        self._limits = limits
         path = pathlib.Path(dataset).expanduser()
         where = str(path.resolve()) if path.exists() else dataset
-        try:
-            self._data, split = _loaded(_datasets(), where, path, split)
-            first = next(iter(self._data.with_format("arrow").iter(batch_size=1)), None)
-        except errors.ReverbError as error:
-            raise type(error)(f"{name}: {error}") from None
-        except Exception as error:  # The library raises errors of many others.
-            raise errors.InvalidArgumentError(
-                f"{name}: Hugging Face cannot open the dataset: {error or type(error).__name__}"
-            ) from None
+        self._files, split = split_of(name, path, dataset, split, _datasets)
         self.identity = f"hf:{where}#{split}"
+        with self._open(self._files[0]) as first:
+            place, schema = name, first.schema
+        self._rows = Rows(self._pa, schema, place, self.identity, leave_out, limits)
         self.num_episodes: int | None = None
-        self._rows: Rows | None = None
-        if first is None:
-            self.num_episodes = 0
-            return
-        self._rows = Rows(self._pa, first.schema, name, self.identity, leave_out)
-        self._batch_rows = max(1, min(_MAX_BATCH_ROWS, _BATCH_BYTES // max(first.nbytes, 1)))
         if self._rows.rows_are_episodes:
-            splits = getattr(self._data.info, "splits", None) or {}
-            known = splits[split].num_examples if split in splits else None
-            self.num_episodes = getattr(self._data, "num_rows", known) or None
+            self.num_episodes = sum(map(self._num_rows, self._files))
 
     def episodes(self, start: int) -> Iterator[Episode]:
         """Yields the episodes from this number on."""
-        if self._rows is None:
-            return
-        data, number = self._data, 0
-        if self._rows.rows_are_episodes and start:
-            data, number = data.skip(start), start
-        for episode in self._rows.episodes(self._batches(data), number):
+        number = 0
+        rest = list(self._files)
+        if self._rows.rows_are_episodes:  # Whole files before the first episode are not read.
+            while rest and number + (num_rows := self._num_rows(rest[0])) <= start:
+                number += num_rows
+                del rest[0]
+        for episode in self._rows.episodes(self._batches(rest), number):
             if episode.number >= start:
                 yield episode
 
-    def _batches(self, data: Any) -> Iterator[Any]:
-        try:
-            for table in data.with_format("arrow").iter(batch_size=self._batch_rows):
-                yield from table.combine_chunks().to_batches()
-        except Exception as error:  # As above.
-            raise errors.DataLossError(
-                f"{self.name}: cannot be read: {error or type(error).__name__}"
-            ) from None
+    def _batches(self, files: Iterable[DataFile]) -> Iterator[Any]:
+        for file in files:
+            with self._open(file) as opened:
+                self._rows.check(opened.schema, str(file.path))
+                yield from opened.batches(self._rows.columns)
 
+    def _num_rows(self, file: DataFile) -> int:
+        with self._open(file) as opened:
+            return opened.num_rows
 
-def _loaded(library_: Any, where: str, path: pathlib.Path, split: str | None) -> tuple[Any, str]:
-    """Loads a dataset, without a copy of it in the cache of the library."""
-    if (path / "state.json").is_file() or (path / "dataset_dict.json").is_file():
-        found = library_.load_from_disk(where)
-        if isinstance(found, library_.Dataset):
-            own = str(found.split or "train")
-            if split not in (None, own):
-                raise errors.InvalidArgumentError(f"there is no split {split!r}, only {own!r}")
-            return found, own
-    else:
-        found = library_.load_dataset(where, streaming=True)
-    names = list(found)
-    chosen = split or (names[0] if len(names) == 1 else "train")
-    if chosen not in names:
-        raise errors.InvalidArgumentError(f"there is no split {chosen!r}; there are {names}")
-    return found[chosen], chosen
+    def _open(self, file: DataFile) -> ArrowFile | ParquetFile:
+        if file.path.suffix == ".arrow":
+            return ArrowFile(self._pa, file.path, self._limits)
+        opened = file.open and file.open()
+        return ParquetFile(self._pa, file.path, self._limits, opened, file.damages)
 
 
 def save(episodes: Iterable[Episode], path: str | pathlib.Path) -> int:

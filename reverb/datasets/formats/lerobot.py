@@ -8,7 +8,6 @@ the last one of an episode is in `final/*` of the episodes, where this package w
 and else that of the last frame is repeated.
 """
 
-import json
 import os
 import pathlib
 from collections.abc import Collection, Iterator
@@ -19,10 +18,21 @@ import numpy as np
 from reverb import errors
 from reverb.datasets.episode import Episode
 from reverb.datasets.formats.arrow_columns import read
+from reverb.datasets.formats.damage import reading
 from reverb.datasets.formats.fields import is_left_out, with_tuples
-from reverb.datasets.formats.parquet import import_pyarrow
+from reverb.datasets.formats.files import object_of
+from reverb.datasets.formats.images import decoded, decoded_all
+from reverb.datasets.formats.limits import (
+    BATCH_BYTES,
+    DEFAULT_LIMITS,
+    MAX_DEPTH,
+    MAX_FIELDS,
+    MAX_ROWS,
+    Limits,
+)
+from reverb.datasets.formats.links import hugging_face_home, inside
+from reverb.datasets.formats.parquet_files import ParquetFile, import_pyarrow
 from reverb.datasets.formats.step_rows import split_steps
-from reverb.datasets.library import library
 
 __all__ = ["FINAL", "SHAPE", "VERSION", "LeRobotSource"]
 
@@ -34,7 +44,7 @@ SHAPE = "reverb_shape"
 
 _NUMBERS = ("timestamp", "frame_index", "episode_index", "index")
 _BATCH_ROWS = 4096
-_IMAGE_BATCH_ROWS = 64
+_DAMAGED = (ValueError, TypeError, OverflowError)
 
 
 class LeRobotSource:
@@ -48,8 +58,15 @@ class LeRobotSource:
       FailedPreconditionError: If pyarrow is not installed.
     """
 
-    def __init__(self, name: str, dataset: str, leave_out: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        dataset: str,
+        leave_out: Collection[str] = (),
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
         self.name = name
+        self._limits = limits
         self._pa = import_pyarrow()
         self._root = _root(name, dataset)
         self.identity = f"lerobot:{self._root.resolve()}"
@@ -63,7 +80,7 @@ class LeRobotSource:
             )
         self._features: dict[str, Any] = info["features"]
         self._fields = [it for it in self._features if it not in _NUMBERS]
-        if info.get("total_tasks", 1) < 2 and "task_index" in self._fields:
+        if info.get("total_tasks", 1) in (0, 1) and "task_index" in self._fields:
             self._fields.remove("task_index")
         self._fields = [
             it for it in self._fields if _part(it)[0] != "infos" or not is_left_out(it, leave_out)
@@ -74,12 +91,14 @@ class LeRobotSource:
                     f"{self._root}: episode 0, field {field}: is a video, and images are read; "
                     "convert the dataset with LeRobot"
                 )
-        self.num_episodes: int | None = int(info["total_episodes"])
+        self.num_episodes: int | None = info["total_episodes"]
+        _check_paths(self._root, self._fields)
 
     def episodes(self, start: int) -> Iterator[Episode]:
         """Yields the episodes from this number on."""
         facts = self._facts()
-        for number, arrays in enumerate(split_steps(self._columns(), "episode_index", ())):
+        steps = split_steps(self._columns(), "episode_index", (), self._limits, str(self._root))
+        for number, arrays in enumerate(steps):
             fact = next(facts, None)
             if fact is None:
                 raise errors.DataLossError(
@@ -106,7 +125,9 @@ class LeRobotSource:
                 final = fact.get(f"{FINAL}{field}")
                 last = values[-1:]
                 if final is not None:
-                    last = np.asarray(final, values.dtype).reshape(1, *values.shape[1:])
+                    where = f"{self._root}/meta/episodes: episode {number}, field {FINAL}{field}"
+                    with reading(where, (ValueError, TypeError, OverflowError)):
+                        last = np.asarray(final, values.dtype).reshape(1, *values.shape[1:])
                 values = np.concatenate([values, last])
             if part in ("observations", "actions", "infos"):
                 _put(parts[part], path, values)
@@ -132,70 +153,98 @@ class LeRobotSource:
 
     def _facts(self) -> Iterator[dict[str, Any]]:
         """The rows of `meta/episodes`, without statistics."""
-        for path in sorted(self._root.glob("meta/episodes/*/*.parquet")):
-            try:
-                with self._pa.parquet.ParquetFile(path) as file:
-                    names = [it for it in file.schema_arrow.names if not it.startswith("stats/")]
-                    for batch in file.iter_batches(batch_size=256, columns=names):
-                        yield from batch.to_pylist()
-            except (self._pa.ArrowException, OSError) as error:
-                raise errors.DataLossError(f"{path}: cannot be read: {error}") from None
+        wanted = {"length", "tasks"} | {f"{FINAL}{it}" for it in self._fields}
+        for path in self._files("meta/episodes/*/*.parquet"):
+            with self._open(path) as file:
+                names = [it for it in file.schema.names if it in wanted]
+                for batch in file.batches(names, max_rows=256):
+                    for row in range(batch.num_rows):
+                        yield self._fact(path, batch, row)
+
+    def _fact(self, path: pathlib.Path, batch: Any, row: int) -> dict[str, Any]:
+        fact = {}
+        for index, field in enumerate(batch.schema):
+            value = batch.column(index)[row]
+            is_list = self._pa.types.is_list(field.type)
+            if not value.is_valid:
+                continue
+            if is_list != (field.name != "length"):
+                raise errors.DataLossError(f"{path}: field {field.name}: is a {field.type}")
+            is_final = field.name.startswith(FINAL)
+            fact[field.name] = (
+                value.values.to_numpy(zero_copy_only=False) if is_final else value.as_py()
+            )
+        if not isinstance(fact.get("length"), int):
+            raise errors.DataLossError(f"{path}: an episode has no length")
+        return fact
 
     def _columns(self) -> Iterator[dict[str, np.ndarray]]:
         images = [it for it in self._fields if self._features[it]["dtype"] == "image"]
         numbers = [it for it in self._fields if it not in images] + ["episode_index"]
-        for path in sorted(self._root.glob("data/*/*.parquet")):
-            try:
-                with self._pa.parquet.ParquetFile(path) as file:
-                    schema = file.schema_arrow
-                    for field in [*numbers, *images]:
-                        if field not in schema.names:
-                            raise errors.InvalidArgumentError(
-                                f"{path}: episode 0, field {field}: is missing, and meta/info.json "
-                                "has it"
-                            )
-                    fields = {it: schema.field(it) for it in numbers}
-                    rows = _IMAGE_BATCH_ROWS if images else _BATCH_ROWS
-                    for batch in file.iter_batches(batch_size=rows, columns=[*numbers, *images]):
-                        found = read(self._pa, batch, fields, False, str(path))
-                        columns = {it: self._shaped(it, found[it].values) for it in numbers}
-                        for it in images:
-                            columns[it] = _images(batch.column(batch.schema.get_field_index(it)))
-                        yield columns
-            except (self._pa.ArrowException, OSError) as error:
-                raise errors.DataLossError(f"{path}: cannot be read: {error}") from None
+        for path in self._files("data/*/*.parquet"):
+            with self._open(path) as file:
+                for field in [*numbers, *images]:
+                    if file.schema.names.count(field) != 1:
+                        raise errors.InvalidArgumentError(
+                            f"{path}: episode 0, field {field}: is missing, and meta/info.json "
+                            "has it"
+                        )
+                fields = {it: file.schema.field(it) for it in numbers}
+                row = 0
+                for batch in file.batches([*numbers, *images], max_rows=_BATCH_ROWS):
+                    found = read(self._pa, batch, fields, False, f"{path}: rows from {row} on")
+                    row += batch.num_rows
+                    columns = {it: self._shaped(path, it, found[it].values) for it in numbers}
+                    pictures = {it: _pictures(path, batch, it) for it in images}
+                    yield from _with_images(path, columns, pictures)
 
-    def _shaped(self, field: str, values: np.ndarray) -> np.ndarray:
+    def _shaped(self, path: pathlib.Path, field: str, values: np.ndarray) -> np.ndarray:
+        if field == "episode_index":
+            return values
         feature = self._features[field]
         shape = feature.get(SHAPE)
-        if shape is None:
-            scalar = _part(field)[0] not in ("observations", "actions")
-            shape = [] if scalar and list(feature["shape"]) == [1] else feature["shape"]
-        return values.reshape(len(values), *shape)
+        with reading(f"{path}: field {field}, whose shape is in meta/info.json", _DAMAGED):
+            if shape is None:
+                scalar = _part(field)[0] not in ("observations", "actions")
+                shape = [] if scalar and list(feature["shape"]) == [1] else feature["shape"]
+            return values.reshape(len(values), *shape)
+
+    def _open(self, path: pathlib.Path) -> ParquetFile:
+        return ParquetFile(self._pa, path, self._limits, problem="cannot be read")
+
+    def _files(self, pattern: str) -> Iterator[pathlib.Path]:
+        for path in sorted(self._root.glob(pattern)):
+            inside(self._root, path, _home())
+            yield path
+
+
+def _home() -> pathlib.Path:
+    home = os.environ.get("HF_LEROBOT_HOME")
+    return pathlib.Path(home) if home is not None else hugging_face_home() / "lerobot"
 
 
 def _root(name: str, dataset: str) -> pathlib.Path:
-    home = os.environ.get("HF_LEROBOT_HOME")
-    if home is None:
-        cache = os.environ.get("HF_HOME") or pathlib.Path.home() / ".cache" / "huggingface"
-        home = str(pathlib.Path(cache) / "lerobot")
+    home = _home()
     given = pathlib.Path(dataset).expanduser()
-    for root in (given, pathlib.Path(home) / dataset):
-        if (root / "meta" / "info.json").is_file():
+    for root in (given, home / dataset):
+        if (root / "meta" / "info.json").exists():
             return root
     raise errors.InvalidArgumentError(
-        f"{name}: there is no dataset of LeRobot in {given}, nor in {pathlib.Path(home) / dataset} "
+        f"{name}: there is no dataset of LeRobot in {given}, nor in {home / dataset} "
         "(meta/info.json). Nothing is downloaded here"
     )
 
 
 def _info(root: pathlib.Path) -> dict[str, Any]:
     path = root / "meta" / "info.json"
-    try:
-        info = json.loads(path.read_text(encoding="utf-8"))
-        _ = info["features"], info["total_episodes"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise errors.DataLossError(f"{path}: is damaged ({error!r})") from None
+    inside(root, path, _home())
+    info = object_of(path)
+    features, total = info.get("features"), info.get("total_episodes")
+    if not isinstance(features, dict) or type(total) is not int or total < 0:
+        raise errors.DataLossError(f"{path}: is damaged: it has no features, or no total_episodes")
+    for field, feature in features.items():
+        if not isinstance(feature, dict) or not {"dtype", "shape"} <= feature.keys():
+            raise errors.DataLossError(f"{path}: feature {field} is damaged")
     return info
 
 
@@ -230,9 +279,44 @@ def _whole(nest: dict[str, Any], only: str) -> Any:
     return with_tuples(nest)
 
 
-def _images(column: Any) -> np.ndarray:
-    """Decodes images, `[R, height, width, 3]` uint8."""
-    import io
+def _check_paths(root: pathlib.Path, fields: Collection[str]) -> None:
+    """Checks that no field is in another, or in too many nests."""
+    paths = {(part, *path): field for field in fields for part, path in [_part(field)]}
+    if len(paths) != len(fields) or len(fields) > MAX_FIELDS:
+        raise errors.InvalidArgumentError(
+            f"{root}/meta/info.json: two features are one, or there are more than {MAX_FIELDS}"
+        )
+    for path, field in paths.items():
+        if len(path) > MAX_DEPTH or any(path[:it] in paths for it in range(1, len(path))):
+            raise errors.InvalidArgumentError(
+                f"{root}/meta/info.json: feature {field[:80]} is in another one, or in too many "
+                "nests"
+            )
 
-    image = library("PIL", "pillow", "lerobot", "PIL.Image")
-    return np.stack([np.asarray(image.open(io.BytesIO(it["bytes"]))) for it in column.to_pylist()])
+
+def _pictures(path: pathlib.Path, batch: Any, field: str) -> list[Any]:
+    """The bytes of the images of a batch."""
+    rows = batch.column(batch.schema.get_field_index(field)).to_pylist()
+    return [it.get("bytes") if isinstance(it, dict) else it for it in rows]
+
+
+def _with_images(
+    path: pathlib.Path, columns: dict[str, np.ndarray], pictures: dict[str, list[Any]]
+) -> Iterator[dict[str, np.ndarray]]:
+    """The columns with decoded images, in parts of few rows."""
+    num_rows = len(next(iter(columns.values())))
+    if not pictures or not num_rows:
+        yield columns
+        return
+    # All images of a field have the size of its first one.
+    row_bytes = sum(
+        decoded(rows[0], f"{path}: field {field}", "lerobot").nbytes
+        for field, rows in pictures.items()
+    )
+    step = max(1, min(MAX_ROWS, BATCH_BYTES // max(row_bytes, 1)))
+    for start in range(0, num_rows, step):
+        part = {field: it[start : start + step] for field, it in columns.items()}
+        for field, rows in pictures.items():
+            where = f"{path}: field {field}"
+            part[field] = decoded_all(rows[start : start + step], where, "lerobot")
+        yield part

@@ -13,7 +13,7 @@ from reverb import errors
 from reverb.datasets.episode import Episode, leaves
 from reverb.datasets.formats.episode_rows import check_dtype
 from reverb.datasets.formats.lerobot import FINAL, SHAPE, VERSION
-from reverb.datasets.formats.parquet import import_pyarrow
+from reverb.datasets.formats.parquet_files import import_pyarrow
 from reverb.datasets.formats.placing import new_directory
 from reverb.datasets.library import library
 

@@ -1,210 +1,166 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format minari: datasets of Minari, read and written by Minari itself."""
+"""Format minari: reads datasets of Minari, files of HDF5, of Arrow or of Parquet.
 
-import itertools
+Minari itself makes the environment of a dataset that has no spaces, and so runs what its metadata
+names. Here the files are read by their layout, and the metadata is text.
+"""
+
+import os
 import pathlib
-import shutil
-import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
-
-import numpy as np
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Protocol
 
 from reverb import errors
-from reverb.datasets.episode import Episode, leaves
-from reverb.datasets.formats.fields import with_reset_rows, without
+from reverb.datasets.episode import Episode
+from reverb.datasets.formats.fields import without
+from reverb.datasets.formats.files import object_of
+from reverb.datasets.formats.limits import DEFAULT_LIMITS, Limits
+from reverb.datasets.formats.links import inside
+from reverb.datasets.formats.minari_spaces import Space, space_of
 from reverb.datasets.library import library
 
-__all__ = ["MinariSource", "save"]
+__all__ = ["REQUIREMENT", "MinariSource", "import_minari"]
 
 _REQUIREMENT = "minari[arrow,hdf5]>=0.5"
+REQUIREMENT = _REQUIREMENT
 
 
-def _minari() -> Any:
+def import_minari() -> Any:
+    """Imports Minari.
+
+    Raises:
+      FailedPreconditionError: If it is not installed.
+    """
     return library("minari", _REQUIREMENT, "minari")
+
+
+class Storage(Protocol):
+    """The files of the episodes of a dataset, open for reading."""
+
+    def __enter__(self) -> "Storage": ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+    def read(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Returns the fields of an episode, with Minari's names, and its seed and options."""
+        ...
 
 
 class MinariSource:
     """A dataset of Minari on this machine, by its id or the path of its directory; see `Source`.
 
     Raises:
-      InvalidArgumentError: If it is not there, or is of a version that this Minari cannot read.
+      InvalidArgumentError: If it is not there, is of a version that this Minari cannot read, or has
+        no spaces.
+      DataLossError: If its metadata is damaged.
       FailedPreconditionError: If Minari is not installed.
     """
 
-    def __init__(self, name: str, dataset: str, leave_out: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        dataset: str,
+        leave_out: Collection[str] = (),
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
         self.name = name
         self._leave_out = leave_out
-        minari = _minari()
-        path = pathlib.Path(dataset).expanduser()
-        data = path / "data" if (path / "data").is_dir() else path
-        try:
-            if (data / "metadata.json").is_file():
-                self._dataset = minari.MinariDataset(data)
-            else:
-                self._dataset = minari.load_dataset(dataset)
-        except FileNotFoundError as error:
+        self._limits = limits
+        minari = import_minari()
+        self._root, self._data = _directory(name, dataset)
+        metadata = self._data / "metadata.json"
+        inside(self._root, metadata, _home())
+        facts = object_of(metadata)
+        self._spaces = _spaces(metadata, facts)
+        version = facts.get("minari_version")
+        if version not in tuple(minari.supported_dataset_versions):
             raise errors.InvalidArgumentError(
-                f"{name}: {error} Nothing is downloaded here: `minari download {dataset}` does it"
-            ) from None
-        except Exception as error:  # Minari raises ValueError, AssertionError, KeyError and others.
+                f"{name}: Minari cannot open the dataset: the installed Minari "
+                f"{minari.__version__} does not support the dataset of Minari {version}"
+            )
+        total, identity = facts.get("total_episodes"), facts.get("dataset_id")
+        if type(total) is not int or total < 0 or not isinstance(identity, str):
+            raise errors.DataLossError(
+                f"{metadata}: is damaged: total_episodes is {total!r:.80} and dataset_id "
+                f"{identity!r:.80}"
+            )
+        self._format = facts.get("data_format")
+        if self._format not in ("hdf5", "arrow", "parquet"):
             raise errors.InvalidArgumentError(
-                f"{name}: Minari cannot open the dataset: {error or type(error).__name__}"
-            ) from None
-        self.identity = f"minari:{self._dataset.id}"
-        self.num_episodes: int | None = int(self._dataset.total_episodes)
+                f"{metadata}: data_format is {self._format!r:.80}; hdf5, arrow and parquet are read"
+            )
+        self.identity = f"minari:{identity}"
+        self.num_episodes: int | None = total
 
     def episodes(self, start: int) -> Iterator[Episode]:
         """Yields the episodes from this number on."""
-        numbers = [int(it) for it in self._dataset.episode_indices[start:]]
-        storage = self._dataset.storage
-        read = iter(self._dataset.iterate_episodes(np.array(numbers, np.int64)))
-        metadata = iter(storage.get_episode_metadata(numbers))
-        for position, number in enumerate(numbers, start):
-            try:
-                found, facts = next(read), next(metadata)
-            except Exception as error:  # h5py, pyarrow and Minari have no class in common.
-                raise errors.DataLossError(
-                    f"{storage.data_path}: episode {number} cannot be read: "
-                    f"{error or type(error).__name__}"
-                ) from None
-            kept = {
-                name: facts[name] for name in ("seed", "options") if facts.get(name) is not None
-            }
-            yield Episode(
-                observations=found.observations,
-                actions=found.actions,
-                rewards=np.asarray(found.rewards),
-                terminated=np.asarray(found.terminations),
-                truncated=np.asarray(found.truncations),
-                infos=without(_plain(found.infos or {}), self._leave_out),
-                metadata=kept,
-                number=position,
-                source=self.identity,
-                place=f"{storage.data_path}",
-            )
+        if self.num_episodes is None or start >= self.num_episodes:
+            return
+        with self._open() as storage:
+            for number in range(start, self.num_episodes):
+                fields, facts = storage.read(number)
+                yield Episode(
+                    observations=fields["observations"],
+                    actions=fields["actions"],
+                    rewards=fields["rewards"],
+                    terminated=fields["terminations"],
+                    truncated=fields["truncations"],
+                    infos=without(fields["infos"], self._leave_out),
+                    metadata=facts,
+                    number=number,
+                    source=self.identity,
+                    place=str(self._data),
+                )
+
+    def _open(self) -> Storage:
+        if self._format == "hdf5":
+            from reverb.datasets.formats.minari_hdf5 import Hdf5Storage
+
+            path = self._data / "main_data.hdf5"
+            inside(self._root, path, _home())
+            return Hdf5Storage(path, self._spaces, self._leave_out, self._limits)
+        from reverb.datasets.formats.minari_arrow import ArrowStorage
+
+        def check(path: pathlib.Path) -> None:
+            inside(self._root, path, _home())
+
+        return ArrowStorage(self._data, f".{self._format}", self._spaces, check, self._limits)
 
 
-def _plain(value: Any) -> Any:
-    """Returns an info as a nest of arrays; the formats of Arrow have rows of dicts."""
-    if isinstance(value, dict):
-        return {key: _plain(it) for key, it in value.items()}
-    if isinstance(value, np.ndarray) and value.dtype.hasobject and isinstance(value[0], dict):
-        return {key: _plain(np.array([row[key] for row in value])) for key in value[0]}
-    return value
+def _home() -> pathlib.Path:
+    """The directory of Minari's datasets."""
+    given = os.environ.get("MINARI_DATASETS_PATH")
+    return pathlib.Path(given) if given else pathlib.Path.home() / ".minari" / "datasets"
 
 
-def save(
-    episodes: Iterable[Episode],
-    dataset_id: str,
-    *,
-    env: str | None = None,
-    data_format: str | None = None,
-    **facts: Any,
-) -> int:
-    """Writes a dataset of Minari, losslessly: images are not encoded as JPEG.
-
-    Infos without a row for the reset get one of zeros. `facts` are further arguments of
-    `minari.create_dataset_from_buffers`. Returns the number of episodes.
-
-    Raises:
-      InvalidArgumentError: If the dataset exists, the id is not one of Minari, there are no
-        episodes, or Minari refuses them. Nothing is left then.
-      FailedPreconditionError: If Minari is not installed.
-    """
-    minari = _minari()
-    given = iter(episodes)
-    first = next(given, None)
-    if first is None:
-        raise errors.InvalidArgumentError(f"minari:{dataset_id}: there are no episodes to write")
-    root = library("minari", _REQUIREMENT, "minari", "minari.storage.datasets_root_dir")
-    path = root.get_dataset_path(dataset_id)
-    if path.exists():
-        raise errors.InvalidArgumentError(
-            f"minari:{dataset_id} exists in {path}; `minari delete {dataset_id}` removes it"
-        )
-    count = 0
-
-    def buffers() -> Iterator[Any]:
-        nonlocal count
-        for episode in itertools.chain([first], given):
-            _check_like(first, episode)
-            yield _buffer(minari, episode, nested=data_format in (None, "hdf5"))
-            count += 1
-
-    spaces: dict[str, Any] = {} if env is None else {"env": env}
-    if env is None:
-        spaces["observation_space"] = _space(first, "observations", first.observations)
-        spaces["action_space"] = _space(first, "actions", first.actions)
-    if data_format is not None:
-        spaces["data_format"] = data_format
-    try:
-        with warnings.catch_warnings():
-            # Minari wishes for an author and a link to code.
-            warnings.simplefilter("ignore", UserWarning)
-            minari.create_dataset_from_buffers(
-                dataset_id, buffers(), jpeg_encoding=False, **spaces, **facts
-            )
-    except BaseException as error:
-        shutil.rmtree(path, ignore_errors=True)
-        if isinstance(error, errors.ReverbError) or not isinstance(error, Exception):
-            raise
-        if isinstance(error, ImportError):
-            raise errors.FailedPreconditionError(
-                f"minari:{dataset_id}: Minari lacks a package: {error}; "
-                f"pip install '{_REQUIREMENT}' pillow"
-            ) from None
-        raise errors.InvalidArgumentError(
-            f"minari:{dataset_id}: episode {count}: Minari cannot write the dataset: "
-            f"{error or type(error).__name__}"
-        ) from error
-    return count
-
-
-def _check_like(first: Episode, episode: Episode) -> None:
-    """Checks that infos have the names of the first episode, because Minari does not."""
-    if episode.infos.keys() != first.infos.keys():
-        raise episode.fault(
-            "infos", f"has {sorted(episode.infos)}, and the first episode {sorted(first.infos)}"
-        )
-
-
-def _buffer(minari: Any, episode: Episode, nested: bool) -> Any:
-    given = episode.infos
-    if not nested:  # Minari itself reads the nests of these formats as objects.
-        given = {path.partition("/")[2]: leaf for path, leaf in leaves("infos", given)}
-    infos = with_reset_rows(given, len(episode))
-    if not nested:  # Nor does it read arrays of one dimension that it has written; lists it does.
-        infos = {name: list(it) if it.ndim == 1 else it for name, it in infos.items()}
-    return minari.data_collector.EpisodeBuffer(
-        seed=episode.metadata.get("seed"),
-        options=episode.metadata.get("options"),
-        observations=episode.observations,
-        actions=episode.actions,
-        rewards=episode.rewards,
-        terminations=episode.terminated,
-        truncations=episode.truncated,
-        infos=infos or None,
+def _directory(name: str, dataset: str) -> tuple[pathlib.Path, pathlib.Path]:
+    """The directory of a dataset, and the one with its data."""
+    for root in (pathlib.Path(dataset).expanduser(), _home() / dataset):
+        data = root / "data" if (root / "data").is_dir() else root
+        if (data / "metadata.json").exists():
+            return root, data
+    raise errors.InvalidArgumentError(
+        f"{name}: there is no dataset of Minari in {dataset}, nor in {_home() / dataset} "
+        f"(data/metadata.json). Nothing is downloaded here: `minari download {dataset}` does it"
     )
 
 
-def _space(episode: Episode, path: str, nest: Any) -> Any:
-    """A space of all values of the dtypes and shapes of a nest, which is a field of the episode."""
-    spaces = library("gymnasium", "gymnasium>=1.0", "minari", "gymnasium.spaces")
-    if isinstance(nest, Mapping):
-        return spaces.Dict(
-            {key: _space(episode, f"{path}/{key}", value) for key, value in nest.items()}
-        )
-    if isinstance(nest, tuple):
-        return spaces.Tuple(
-            [_space(episode, f"{path}/{index}", value) for index, value in enumerate(nest)]
-        )
-    dtype, shape = nest.dtype, nest.shape[1:]
-    if dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, shape, dtype)
-    if dtype.kind == "b":
-        return spaces.Box(0, 1, shape, np.bool_)
-    if dtype.kind not in "iu":
-        raise episode.fault(path, f"has dtype {dtype}, which has no space; npz and parquet have it")
-    bounds = np.iinfo(dtype)
-    return spaces.Box(bounds.min, bounds.max, shape, dtype)
+def _spaces(metadata: pathlib.Path, facts: Mapping[str, Any]) -> dict[str, Space]:
+    """The spaces of observations and actions.
+
+    Raises:
+      InvalidArgumentError: If there are none. Minari would make the environment for them.
+    """
+    spaces = {}
+    for field in ("observation", "action"):
+        given = facts.get(f"{field}_space")
+        if given is None:
+            raise errors.InvalidArgumentError(
+                f"{metadata}: has no {field}_space, and no environment is made to find it, because "
+                "that runs programs that the dataset names. If you trust it, add "
+                "observation_space and action_space, which "
+                "`minari.serialization.serialize_space(env.observation_space)` makes"
+            )
+        encoded = bool(facts.get("jpeg_encoding", True))
+        spaces[f"{field}s"] = space_of(given, f"{metadata}: {field}_space", encoded)
+    return spaces

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Format rlds: datasets of RLDS, read and written by TensorFlow Datasets.
+"""Format rlds: reads datasets of RLDS, records of TensorFlow in a directory.
 
 An episode has `T + 1` steps; the last has the last observation, and no action or reward of its own.
 Our datasets have two more fields in a step, `truncated` and `infos`. In others an episode that ends
 without `is_terminal` is truncated.
+
+TensorFlow Datasets imports the Python classes that a dataset names. Here the files are read by
+their layout, and the names of classes are compared with those that are known.
 """
 
-import contextlib
-import io
-import itertools
+import os
 import pathlib
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,19 @@ import numpy as np
 from reverb import errors
 from reverb._recording.nests import map_nest
 from reverb.datasets.episode import Episode, leaves
-from reverb.datasets.formats.fields import is_left_out, with_reset_rows, with_tuples, without
-from reverb.datasets.formats.placing import new_directory
+from reverb.datasets.formats.damage import reading
+from reverb.datasets.formats.fields import is_left_out, with_tuples, without
+from reverb.datasets.formats.files import object_of
+from reverb.datasets.formats.limits import DEFAULT_LIMITS, Limits
+from reverb.datasets.formats.links import inside
+from reverb.datasets.formats.rlds_features import Feature, steps_of
+from reverb.datasets.formats.rlds_records import Example, records
 from reverb.datasets.library import library
 
-__all__ = ["RldsSource", "save"]
+__all__ = ["REQUIREMENT", "RldsSource", "import_tfds"]
 
 _REQUIREMENT = "tensorflow-datasets>=4.9"
+REQUIREMENT = _REQUIREMENT
 
 _STEP_FIELDS = {
     "observation",
@@ -38,12 +45,21 @@ _STEP_FIELDS = {
     "truncated",
     "infos",
 }
-_AS_BYTES = (np.float64, np.uint64)
-# Number of steps that TensorFlow stacks at a time.
-_BATCH_STEPS = 256
+_NUMBERS = ("reward", "discount", "is_first", "is_last", "is_terminal", "truncated")
+_NEEDED = ("observation", "action", "reward", "is_last")
+_DAMAGED = (KeyError, ValueError, TypeError, AttributeError, OverflowError, IndexError)
+_ID = re.compile(r"\w+(?:/[\w.-]+)?(?::[0-9.]+)?")
+_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+_FILE_NAME = re.compile(r"[\w.-]{1,255}")
+_MAX_SHARDS = 100_000
 
 
-def _tfds() -> Any:
+def import_tfds() -> Any:
+    """Imports TensorFlow Datasets, which needs TensorFlow.
+
+    Raises:
+      FailedPreconditionError: If one of them is not installed.
+    """
     library("tensorflow", "tensorflow>=2.14", "rlds")
     return library("tensorflow_datasets", _REQUIREMENT, "rlds")
 
@@ -56,7 +72,7 @@ class RldsSource:
 
     Raises:
       InvalidArgumentError: If it is not there, or is no dataset of RLDS.
-      FailedPreconditionError: If TensorFlow Datasets is not installed.
+      DataLossError: If its description is damaged.
     """
 
     def __init__(
@@ -65,104 +81,62 @@ class RldsSource:
         dataset: str,
         leave_out: Collection[str] = (),
         split: str | None = None,
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.name = name
         self._leave_out = leave_out
-        tfds = _tfds()
+        self._limits = limits
         path = pathlib.Path(dataset).expanduser()
-        try:
-            if path.is_dir():
-                found = _version_directory(name, path)
-                self._builder = tfds.builder_from_directory(found)
-                where = str(path.resolve())
-            else:
-                self._builder, where = tfds.builder(dataset), dataset
-            splits = list(self._builder.info.splits)
-        except errors.ReverbError:
-            raise
-        except Exception as error:  # TensorFlow Datasets has no class of errors.
-            raise errors.InvalidArgumentError(
-                f"{name}: TensorFlow Datasets cannot open the dataset: "
-                f"{error or type(error).__name__}"
-            ) from None
-        if not splits:
-            raise errors.InvalidArgumentError(
-                f"{name}: is not prepared on this machine, and nothing is downloaded here"
-            )
-        self._split = split or (splits[0] if len(splits) == 1 else "train")
-        if self._split not in splits:
-            raise errors.InvalidArgumentError(
-                f"{name}: there is no split {self._split!r}; there are {splits}"
-            )
-        features = self._builder.info.features
-        steps = getattr(features["steps"], "feature", None) if "steps" in features else None
-        if steps is None or "is_last" not in steps:
+        root = path if path.is_dir() else _prepared(name, path, dataset)
+        where = str(path.resolve()) if path.is_dir() else dataset
+        self._directory = _version_directory(name, root)
+        self._shards, chosen = self._files_of(split)
+        features = self._directory / "features.json"
+        self._check(features)
+        steps = steps_of(features, object_of(features))
+        if steps is None or not {"is_last"} <= steps.keys():
             raise errors.InvalidArgumentError(
                 f"{name}: episode 0, field steps: is missing, so this is no dataset of RLDS"
             )
-        self._step_fields = set(steps.keys())
-        self._check_fields(steps)
-        self.identity = f"rlds:{where}#{self._split}"
-        self.num_episodes: int | None = self._builder.info.splits[self._split].num_examples
+        self._features = self._wanted(steps)
+        self.identity = f"rlds:{where}#{chosen}"
+        self.num_episodes: int | None = sum(count for _, count in self._shards)
 
     def episodes(self, start: int) -> Iterator[Episode]:
         """Yields the episodes from this number on."""
-        tfds = _tfds()
-        config = tfds.ReadConfig(
-            interleave_cycle_length=1, num_parallel_calls_for_decode=1, try_autocache=False
-        )
-        data = self._builder.as_dataset(
-            split=self._split, read_config=config, shuffle_files=False
-        ).skip(start)
-        found = iter(data)
-        number = start
-        while True:
-            try:
-                example = next(found)
-                parts = [
-                    tfds.as_numpy({it: batch[it] for it in self._wanted})
-                    for batch in example["steps"].batch(_BATCH_STEPS)
-                ]
-            except StopIteration:
-                return
-            except Exception as error:  # As above.
-                raise errors.DataLossError(
-                    f"{self._builder.data_dir}: episode {number} cannot be read: "
-                    f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
-                ) from None
-            if not parts:
-                raise errors.InvalidArgumentError(
-                    f"{self._builder.data_dir}: episode {number}, field steps: has no steps"
-                )
-            yield self._episode(number, _joined(parts))
-            number += 1
+        number = 0
+        for path, count in self._shards:
+            if number + count <= start:
+                number += count
+                continue
+            found = number
+            place = str(self._directory)
+            for data in records(
+                path, f"{place}: episode {{}} cannot be read", number, self._limits
+            ):
+                if found >= start:
+                    yield self._episode(found, data)
+                found += 1
+            number += count
 
-    @property
-    def _wanted(self) -> list[str]:
-        return [
-            it
-            for it in sorted(self._step_fields)
-            if it in _STEP_FIELDS or not is_left_out(it, self._leave_out)
-        ]
+    def _episode(self, number: int, data: bytes) -> Episode:
+        where = f"{self._directory}: episode {number}"
+        with reading(where, _DAMAGED):
+            example = Example(data, where, self._limits)
+            is_last = self._features["is_last"].read(example, f"{where}, field is_last", None)
+            num_rows = len(is_last)
+            self._limits.check_length(where, num_rows - 1)
+            arrays = _read(self._features, example, f"{where}, field ", num_rows)
+        return self._made(number, arrays, is_last)
 
-    def _check_fields(self, steps: Any) -> None:
-        for field in self._wanted:
-            for path, feature in leaves(field, _nest(steps[field])):
-                if feature.np_dtype is str or feature.np_dtype in (object, np.object_, bytes):
-                    raise errors.InvalidArgumentError(
-                        f"{self.name}: episode 0, field {path}: must be numbers, got text; "
-                        f"leave_out=({field!r},) leaves it out"
-                    )
-
-    def _episode(self, number: int, arrays: dict[str, Any]) -> Episode:
-        place = str(self._builder.data_dir)
-        is_last = arrays["is_last"]
+    def _made(self, number: int, arrays: dict[str, Any], is_last: np.ndarray) -> Episode:
+        place = str(self._directory)
         num_steps = len(is_last) - 1
         if num_steps < 1 or not is_last[-1] or is_last[:-1].any():
             raise errors.InvalidArgumentError(
                 f"{place}: episode {number}, field is_last: must be true in the last of at least "
-                f"two steps, and only there; it is true in {np.flatnonzero(is_last).tolist()} of "
-                f"{len(is_last)}"
+                f"two steps, and only there; it is true in "
+                f"{np.flatnonzero(is_last)[:10].tolist()} of {len(is_last)}"
             )
         last = np.arange(num_steps) == num_steps - 1
         terminal = bool(arrays.get("is_terminal", is_last)[-1])
@@ -183,125 +157,115 @@ class RldsSource:
             place=place,
         )
 
+    def _wanted(self, steps: Mapping[str, Any]) -> dict[str, Any]:
+        """The features of the steps that are read."""
+        for field in _NEEDED:
+            if field not in steps:
+                raise errors.InvalidArgumentError(
+                    f"{self.name}: episode 0, field {field}: is missing; a step has {sorted(steps)}"
+                )
+        found = {
+            it: feature
+            for it, feature in steps.items()
+            if it in _STEP_FIELDS or not is_left_out(it, self._leave_out)
+        }
+        for field, nest in found.items():
+            is_number = isinstance(nest, Feature) and nest.is_number
+            if field in _NUMBERS and not is_number:
+                raise errors.InvalidArgumentError(
+                    f"{self.name}: episode 0, field {field}: must be one number"
+                )
+            if field == "infos" and isinstance(nest, Feature):
+                raise errors.InvalidArgumentError(f"{self.name}: field infos: must be a nest")
+            for path, feature in leaves(field, nest):
+                if feature.dtype is None:
+                    raise errors.InvalidArgumentError(
+                        f"{self.name}: episode 0, field {path}: must be numbers, got "
+                        f"{feature.kind}; leave_out=({field!r},) leaves it out"
+                    )
+        return found
 
-def save(episodes: Iterable[Episode], path: str | pathlib.Path, *, discount: float = 0.99) -> int:
-    """Writes a dataset of RLDS, which `tfds.builder_from_directory(path)` reads.
+    def _files_of(self, split: str | None) -> tuple[list[tuple[pathlib.Path, int]], str]:
+        """The files of a split with the numbers of their episodes, and its name."""
+        path = self._directory / "dataset_info.json"
+        self._check(path)
+        facts = object_of(path)
+        with reading(str(path), _DAMAGED, "is damaged"):
+            form = facts.get("fileFormat", "tfrecord")
+            if form != "tfrecord":
+                raise errors.InvalidArgumentError(
+                    f"{path}: fileFormat is {form!r:.80}, not tfrecord"
+                )
+            splits = {it["name"]: it for it in facts.get("splits", ())}
+            if not splits:
+                raise errors.InvalidArgumentError(
+                    f"{self.name}: is not prepared on this machine, and nothing is downloaded here"
+                )
+            chosen = split or (next(iter(splits)) if len(splits) == 1 else "train")
+            if chosen not in splits:
+                raise errors.InvalidArgumentError(
+                    f"{self.name}: there is no split {chosen!r}; there are {list(splits)}"
+                )
+            counts = [int(it) for it in splits[chosen].get("shardLengths", ())]
+            if len(counts) > _MAX_SHARDS or any(it < 0 for it in counts):
+                raise ValueError(f"it has more than {_MAX_SHARDS} files, or negative lengths")
+            template = splits[chosen].get("filepathTemplate") or _TEMPLATE
+            values = {"DATASET": facts["name"], "SPLIT": chosen, "FILEFORMAT": form}
+            files = [
+                (self._shard(template, values, index, len(counts)), count)
+                for index, count in enumerate(counts)
+            ]
+        return files, chosen
 
-    The directory is not there yet. Infos without a row for the reset get one of zeros, and all
-    steps but terminal ones the discount. Returns the number of episodes.
-
-    Raises:
-      InvalidArgumentError: If the path exists, if there are no episodes, or if TensorFlow Datasets
-        refuses them. Nothing is left then.
-      FailedPreconditionError: If TensorFlow Datasets is not installed.
-    """
-    tfds = _tfds()
-    given = iter(episodes)
-    first = next(given, None)
-    if first is None:
-        raise errors.InvalidArgumentError(f"rlds:{path}: there are no episodes to write")
-    count = 0
-
-    def examples() -> Iterator[tuple[int, Any]]:
-        nonlocal count
-        for episode in itertools.chain([first], given):
-            yield count, {"steps": _steps(episode, discount)}
-            count += 1
-
-    name = re.sub(r"\W", "_", pathlib.Path(path).name.lower()) or "episodes"
-    steps = _steps(first, discount)
-    features = tfds.features.FeaturesDict({"steps": tfds.features.Dataset(_feature(tfds, steps))})
-    with new_directory(pathlib.Path(path)) as directory:
-        try:
-            builder = tfds.dataset_builders.AdhocBuilder(
-                name=name,
-                version="1.0.0",
-                features=features,
-                split_datasets={"train": examples()},
-                data_dir=directory.parent / "tfds",
-                description="Episodes of a table of reverb.",
-                disable_shuffling=True,
-            )
-            # It prints that it downloads, which it does not, and draws a bar of its own.
-            tfds.disable_progress_bar()
-            with contextlib.redirect_stdout(io.StringIO()):
-                builder.download_and_prepare()
-        except errors.ReverbError:
-            raise
-        except ImportError as error:
-            raise errors.FailedPreconditionError(
-                f"rlds:{path}: TensorFlow Datasets lacks a package: {error}; pip install "
-                f"'{_REQUIREMENT}' tensorflow importlib_resources"
-            ) from None
-        except Exception as error:  # As above.
+    def _shard(self, template: str, values: dict[str, str], index: int, count: int) -> pathlib.Path:
+        """The path of a file, which is a name in the directory."""
+        number = {"SHARD_INDEX": f"{index:05}", "NUM_SHARDS": f"{count:05}"}
+        all_values = values | number | {"SHARD_X_OF_Y": f"{index:05}-of-{count:05}"}
+        name = re.sub(r"\{(\w+)\}", lambda it: all_values[it[1]], template)
+        if not _FILE_NAME.fullmatch(name) or name in (".", ".."):
             raise errors.InvalidArgumentError(
-                f"rlds:{path}: episode {count}: TensorFlow Datasets cannot write it: "
-                f"{str(error).splitlines()[0] if str(error) else type(error).__name__}"
-            ) from error
-        for file in pathlib.Path(builder.data_dir).iterdir():
-            file.rename(directory / file.name)
-    return count
+                f"{self._directory / 'dataset_info.json'}: filepathTemplate makes {name!r:.200}, "
+                "which is no name of a file in the directory"
+            )
+        path = self._directory / name
+        self._check(path)
+        return path
+
+    def _check(self, path: pathlib.Path) -> None:
+        inside(self._directory, path, _home())
 
 
-def _steps(episode: Episode, discount: float) -> dict[str, Any]:
-    """The `T + 1` steps of an episode."""
-    num_steps = len(episode)
-    index = np.arange(num_steps + 1)
-    ends = np.append(np.zeros(num_steps, np.bool_), True)
-    terminal = ends & bool(episode.terminated[-1])
-    discounts = np.full(num_steps + 1, discount, np.float32)
-    discounts[num_steps - 1 :] *= 0 if episode.terminated[-1] else 1
-    steps = {
-        "observation": _as_dicts(episode.observations),
-        "action": _with_last_row(_as_dicts(episode.actions)),
-        "reward": _with_last_row(episode.rewards),
-        "discount": discounts,
-        "is_first": index == 0,
-        "is_last": ends,
-        "is_terminal": terminal,
-        "truncated": ends & bool(episode.truncated[-1]),
-    }
-    if episode.infos:
-        steps["infos"] = with_reset_rows(_as_dicts(dict(episode.infos)), num_steps)
-    return steps
-
-
-def _feature(tfds: Any, nest: Any) -> Any:
-    if isinstance(nest, Mapping):
-        return tfds.features.FeaturesDict(
-            {key: _feature(tfds, value) for key, value in nest.items()}
+def _read(features: Mapping[str, Any], example: Example, where: str, num_rows: int) -> Any:
+    """The values of features, in their nests."""
+    found = {}
+    for name, feature in features.items():
+        place = f"{where}{name}"
+        found[name] = (
+            feature.read(example, place, num_rows)
+            if isinstance(feature, Feature)
+            else _read(feature, example, f"{place}/", num_rows)
         )
-    # Records have floats of 32 bits and signed integers of 64 bits; other values would change.
-    encoding = "bytes" if nest.dtype in _AS_BYTES else "none"
-    return tfds.features.Tensor(shape=nest.shape[1:], dtype=nest.dtype, encoding=encoding)
+    return found
 
 
-def _joined(parts: list[Any]) -> Any:
-    """Joins the arrays of nests."""
-    if isinstance(parts[0], Mapping):
-        return {key: _joined([it[key] for it in parts]) for key in parts[0]}
-    return np.concatenate(parts)
+def _home() -> pathlib.Path:
+    """The directory of the prepared datasets of TensorFlow Datasets."""
+    given = os.environ.get("TFDS_DATA_DIR")
+    return (
+        pathlib.Path(given).expanduser() if given else pathlib.Path.home() / "tensorflow_datasets"
+    )
 
 
-def _as_dicts(nest: Any) -> Any:
-    """Replaces tuples by dicts with the keys "0", "1", ..., because RLDS has no tuples."""
-    if isinstance(nest, Mapping):
-        return {key: _as_dicts(value) for key, value in nest.items()}
-    if isinstance(nest, tuple):
-        return {str(i): _as_dicts(value) for i, value in enumerate(nest)}
-    return nest
-
-
-def _with_last_row(nest: Any) -> Any:
-    """Adds a row of zeros for the last step, which has no action and no reward."""
-    return map_nest(lambda leaf: np.concatenate([leaf, np.zeros_like(leaf[:1])]), nest)
-
-
-def _nest(feature: Any) -> Any:
-    """The features of a nest, as a nest of dicts."""
-    if hasattr(feature, "items"):
-        return {key: _nest(value) for key, value in feature.items()}
-    return feature
+def _prepared(name: str, path: pathlib.Path, dataset: str) -> pathlib.Path:
+    """The directory of a prepared dataset by its id, such as `name/config:1.0.0`."""
+    if _ID.fullmatch(dataset):
+        root = _home() / dataset.replace(":", "/")
+        if root.is_dir():
+            return root
+    raise errors.InvalidArgumentError(
+        f"{name}: there is no directory {path}, nor {dataset} in {_home()} (TFDS_DATA_DIR), so "
+        "TensorFlow Datasets cannot open it, either. Nothing is downloaded here"
+    )
 
 
 def _version_directory(name: str, path: pathlib.Path) -> pathlib.Path:

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Episodes of Minari in files of Arrow or Parquet, a directory an episode."""
+
+import pathlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from reverb import errors
+from reverb._recording.nests import map_nest
+from reverb.datasets.episode import leaves
+from reverb.datasets.formats.arrow_columns import numbers_of
+from reverb.datasets.formats.arrow_files import ArrowFile
+from reverb.datasets.formats.damage import reading
+from reverb.datasets.formats.files import object_of
+from reverb.datasets.formats.images import decoded, decoded_all
+from reverb.datasets.formats.limits import MAX_DEPTH, Limits
+from reverb.datasets.formats.links import visible
+from reverb.datasets.formats.minari_spaces import Space
+from reverb.datasets.formats.parquet_files import ParquetFile, import_pyarrow
+
+__all__ = ["ArrowStorage"]
+
+_DAMAGED = (KeyError, ValueError, TypeError, AttributeError)
+_FIELDS = ("observations", "actions", "rewards", "terminations", "truncations")
+
+
+class ArrowStorage:
+    """The episodes of a dataset.
+
+    Args:
+      data: The directory of the data.
+      suffix: That of the files.
+      spaces: The spaces of the fields.
+      check: Checks the path of a file.
+      limits: Bounds an episode.
+    """
+
+    def __init__(
+        self,
+        data: pathlib.Path,
+        suffix: str,
+        spaces: Mapping[str, Space],
+        check: Callable[[pathlib.Path], Any],
+        limits: Limits,
+    ) -> None:
+        self._data = data
+        self._suffix = suffix
+        self._spaces = spaces
+        self._check = check
+        self._limits = limits
+        self._pa = import_pyarrow()
+
+    def __enter__(self) -> "ArrowStorage":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        pass
+
+    def read(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Reads an episode; see `Storage`."""
+        directory = self._data / str(number)
+        paths = list(visible(directory, self._suffix))
+        if not paths:
+            raise errors.DataLossError(
+                f"{self._data}: episode {number} cannot be read: {directory} has no "
+                f"{self._suffix} file"
+            )
+        parts = []
+        size = 0
+        for path in paths:
+            self._check(path)
+            for batch in self._batches(path):
+                where = f"{path}: episode {number}"
+                with reading(where, (*_DAMAGED, self._pa.ArrowException)):
+                    parts.append(self._part(batch, where))
+                size += sum(getattr(it, "nbytes", 0) for _, it in leaves("", parts[-1]))
+                self._limits.check(where, "it", size)
+        if not parts:
+            raise errors.DataLossError(f"{directory}: episode {number} has no rows")
+        with reading(str(directory), (KeyError, ValueError)):
+            fields = _joined(parts)
+        # The last row has the last observation, and nothing else of its own.
+        ended = map_nest(lambda it: it[:-1], {name: fields[name] for name in _FIELDS[1:]})
+        return fields | ended, self._facts(directory)
+
+    def _facts(self, directory: pathlib.Path) -> dict[str, Any]:
+        path = directory / "metadata.json"
+        self._check(path)
+        facts = object_of(path)
+        return {it: facts[it] for it in ("seed", "options") if facts.get(it) is not None}
+
+    def _batches(self, path: pathlib.Path) -> Iterator[Any]:
+        opener = ArrowFile if self._suffix == ".arrow" else ParquetFile
+        with opener(self._pa, path, self._limits) as file:
+            names = [it for it in (*_FIELDS, "infos") if it in file.schema.names]
+            yield from file.batches(names)
+
+    def _part(self, batch: Any, where: str) -> dict[str, Any]:
+        part = {}
+        for name in _FIELDS:
+            if batch.schema.names.count(name) != 1:
+                raise errors.DataLossError(f"{where}, field {name}: is missing")
+            space = self._spaces.get(name, Space())
+            array = batch.column(batch.schema.get_field_index(name))
+            part[name] = self._values(space, array, f"{where}, field {name}")
+        part["infos"] = {}
+        if "infos" in batch.schema.names:
+            infos = batch.column(batch.schema.get_field_index("infos"))
+            part["infos"] = self._infos(infos, f"{where}, field infos", 0)
+        return part
+
+    def _values(self, space: Space, array: Any, where: str) -> Any:
+        if space.nest is not None:
+            nest = {
+                key: self._values(inner, array.field(key), f"{where}/{key}")
+                for key, inner in space.nest.items()
+            }
+            return tuple(nest.values()) if space.is_tuple else nest
+        if space.is_image:
+            images = array.to_pylist()
+            if not images:
+                return np.zeros((0,), np.uint8)
+            size = decoded(images[0], where, "minari").nbytes * len(images)
+            self._limits.check(where, "it", size)
+            return decoded_all(images, where, "minari")
+        if space.shape is None:
+            return []  # A text, which `checked` refuses.
+        values = numbers_of(self._pa, array, where)
+        return values.reshape(len(array), *space.shape)
+
+    def _infos(self, array: Any, where: str, depth: int) -> dict[str, Any]:
+        if not self._pa.types.is_struct(array.type) or depth > MAX_DEPTH:
+            raise errors.DataLossError(f"{where}: is no nest, or one of more than {MAX_DEPTH}")
+        found: dict[str, Any] = {}
+        for index, field in enumerate(array.type):
+            inner, place = array.field(index), f"{where}/{field.name}"
+            if self._pa.types.is_struct(field.type):
+                found[field.name] = self._infos(inner, place, depth + 1)
+                continue
+            if self._pa.types.is_string(field.type):
+                found[field.name] = []  # As above.
+                continue
+            values = numbers_of(self._pa, inner, place)
+            shape = (field.metadata or {}).get(b"shape")
+            if shape is not None:
+                sizes = [int(it) for it in shape.split(b",") if it]
+                values = values.reshape(len(inner), *sizes)
+            found[field.name] = values
+        return found
+
+
+def _joined(parts: list[Any]) -> Any:
+    first = parts[0]
+    if len(parts) == 1 or isinstance(first, list):
+        return first
+    if isinstance(first, dict):
+        return {key: _joined([it[key] for it in parts]) for key in first}
+    if isinstance(first, tuple):
+        return tuple(_joined([it[i] for it in parts]) for i in range(len(first)))
+    return np.concatenate(parts)
