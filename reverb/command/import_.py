@@ -38,6 +38,8 @@ _BY_NAME = {
     'unfinished="truncate"': "--unfinished truncate",
     "pass resume=False": "give --no-resume",
     "pass a larger max_length": "give a larger --max-length",
+    "more than max_bytes": "more than --max-bytes",
+    "pass a larger max_bytes": "give a larger --max-bytes",
     'long_episodes="drop"': "--long-episodes drop",
     "(reverb.datasets.signature, or episode_ids=True without a signature)": (
         "(reverb.datasets.signature, or --episode-ids without a signature)"
@@ -86,6 +88,12 @@ def add_parser(commands: Commands) -> None:
         choices=["error", "truncate", "drop"],
         default="error",
         help="episodes without an end (default: %(default)s)",
+    )
+    read.add_argument(
+        "--max-bytes",
+        default="1GiB",
+        metavar="SIZE",
+        help="largest size of an episode, and of a unit of a file such as a row group (%(default)s)",
     )
     read.add_argument("--split", metavar="NAME", help="the split, for hf and rlds")
     read.add_argument(
@@ -145,6 +153,8 @@ def _import(arguments: argparse.Namespace) -> None:
         leave_out=arguments.leave_out,
         source_id=arguments.source_id,
         split=arguments.split,
+        max_bytes=arguments.max_bytes,
+        max_length=_max_length(items),
     )
     client = client_of(arguments, "import")
     episodes = read(skip=arguments.skip, limit=arguments.limit)
@@ -206,6 +216,13 @@ def _items(arguments: argparse.Namespace) -> Any:
     if cls is datasets.Sequences and arguments.length is None:
         raise InvalidArgumentError("--items sequences needs --length")
     return cls(**{**defaults, **{name: getattr(arguments, name) for name in own if name in given}})
+
+
+def _max_length(items: Any) -> int | None:
+    """The steps of an episode above which it need not be read, because it is an error."""
+    if isinstance(items, datasets.Episodes) and items.long_episodes == "raise":
+        return items.max_length
+    return None
 
 
 def _show_columns(client: Any, arguments: argparse.Namespace, items: Any, first: Any) -> None:

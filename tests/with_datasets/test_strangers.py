@@ -296,7 +296,9 @@ def state_link(place):
 def dict_of_splits(place):
     saved(place)
     place.out.joinpath("state.json").unlink()
-    (place.out / "dataset_dict.json").write_text(json.dumps({"splits": [f"../{place.secret.name}"]}))
+    (place.out / "dataset_dict.json").write_text(
+        json.dumps({"splits": [f"../{place.secret.name}"]})
+    )
     return f"hf:{place.out}"
 
 
@@ -304,7 +306,8 @@ def readme(text, name="README.md"):
     """A directory with a Parquet file, whose README says that the data is elsewhere."""
 
     def make(place):
-        datasets.save(made_episodes.episodes(), f"hf:{place.secret}")
+        secret = made_episodes.episode(5, rewards=np.full(5, SECRET, np.float32))
+        datasets.save([secret], f"hf:{place.secret}")
         datasets.save(made_episodes.episodes(), f"hf:{place.out}")
         path = next(place.secret.rglob("*.parquet"))
         body = f"configs:\n- config_name: default\n  data_files: {text.format(other=path)}\n"

@@ -38,13 +38,14 @@ def fields_of(pa: Any, schema: Any, place: str) -> dict[str, Any]:
       InvalidArgumentError: If there are too many, if they are too deep, or if two have one name.
     """
     found: dict[str, Any] = {}
-    for outer in schema:
-        for name, field in _flat(pa, outer.name, outer, place):
-            if name in found:
-                raise errors.InvalidArgumentError(f"{place}: field {name}: is there twice")
-            found[name] = field
-            if len(found) > MAX_FIELDS:
-                raise errors.InvalidArgumentError(f"{place}: has more than {MAX_FIELDS} fields")
+    with reading(place, (UnicodeDecodeError,)):
+        for outer in schema:
+            for name, field in _flat(pa, outer.name, outer, place):
+                if name in found:
+                    raise errors.InvalidArgumentError(f"{place}: field {name}: is there twice")
+                found[name] = field
+                if len(found) > MAX_FIELDS:
+                    raise errors.InvalidArgumentError(f"{place}: has more than {MAX_FIELDS} fields")
     return found
 
 
@@ -64,17 +65,16 @@ def read(
       DataLossError: If a field is not what the description of the file says.
     """
     columns = {}
+    names = {name: index for index, name in enumerate(batch.schema.names)}
     for name, field in fields.items():
-        first, *rest = name.split("/")
-        array = None
+        place = f"{where}, field {name}"
         # Names of plain columns may have a slash, too.
-        if name in batch.schema.names:
-            array = batch.column(batch.schema.get_field_index(name))
-        else:
-            array = batch.column(batch.schema.get_field_index(first))
+        first, *rest = [name] if name in names else name.split("/")
+        with reading(place, (KeyError, AttributeError, pa.ArrowException)):
+            array = batch.column(names[first])
             for key in rest:
                 array = array.field(key)
-        columns[name] = _column(pa, array, field, episodes, f"{where}, field {name}")
+        columns[name] = _column(pa, array, field, episodes, place)
     return columns
 
 

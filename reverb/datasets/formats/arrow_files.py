@@ -40,6 +40,7 @@ class ArrowFile:
         self._damages = (pa.ArrowException, OSError, ValueError, struct.error, StopIteration)
         with self._open("is no complete file of Arrow") as messages:
             self.schema = pa.ipc.read_schema(messages.read_next_message())
+            _ = self.schema.names  # Some may be no text.
 
     def __enter__(self) -> "ArrowFile":
         return self

@@ -8,6 +8,7 @@ the last one of an episode is in `final/*` of the episodes, where this package w
 and else that of the last frame is repeated.
 """
 
+import collections
 import os
 import pathlib
 from collections.abc import Collection, Iterator
@@ -183,8 +184,9 @@ class LeRobotSource:
         numbers = [it for it in self._fields if it not in images] + ["episode_index"]
         for path in self._files("data/*/*.parquet"):
             with self._open(path) as file:
+                counts = collections.Counter(file.schema.names)
                 for field in [*numbers, *images]:
-                    if file.schema.names.count(field) != 1:
+                    if counts[field] != 1:
                         raise errors.InvalidArgumentError(
                             f"{path}: episode 0, field {field}: is missing, and meta/info.json "
                             "has it"

@@ -161,7 +161,9 @@ class Hdf5Storage:
         if not isinstance(dataset, self._h5py.Dataset) or self._num_fields > MAX_FIELDS:
             raise errors.DataLossError(f"{where}: is no array, or one of more than {MAX_FIELDS}")
         dtype, shape = dataset.dtype, dataset.shape
-        self._check_storage(dataset.id, shape, dtype.itemsize, where)
+        # Values of any length are references in the file.
+        value_bytes = max(dtype.itemsize, dataset.id.get_type().get_size())
+        self._check_storage(dataset.id, shape, value_bytes, where)
         if self._h5py.check_string_dtype(dtype) is not None:
             return []  # A text, which `checked` refuses.
         if is_image:

@@ -74,6 +74,7 @@ class ParquetFile:
                 given = str(path) if file is None else file
                 self._file = pa.parquet.ParquetFile(given, memory_map=file is None)
                 self.schema = self._file.schema_arrow
+                _ = self.schema.names  # Some may be no text.
                 self.num_rows = self._file.metadata.num_rows
             except BaseException:
                 self._heads.close()
