@@ -39,7 +39,10 @@ class ArrowFile:
         self._limits = limits
         self._damages = (pa.ArrowException, OSError, ValueError, struct.error, StopIteration)
         with self._open("is no complete file of Arrow") as messages:
-            self.schema = pa.ipc.read_schema(messages.read_next_message())
+            message = messages.read_next_message()
+            if message.type != "schema":  # The library takes any message for one.
+                raise ValueError(f"it begins with a message of the type {message.type}")
+            self.schema = pa.ipc.read_schema(message)
             _ = self.schema.names  # Some may be no text.
 
     def __enter__(self) -> "ArrowFile":

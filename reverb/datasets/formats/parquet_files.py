@@ -10,7 +10,7 @@ from reverb import errors
 from reverb._checks.plain_files import open_file
 from reverb.datasets.formats.damage import reading
 from reverb.datasets.formats.limits import BATCH_BYTES, MAX_FOOTER_BYTES, MAX_ROWS, Limits
-from reverb.datasets.formats.parquet_pages import sizes_of
+from reverb.datasets.formats.parquet_pages import RowGroup, row_groups_of, sizes_of
 from reverb.datasets.library import library
 
 __all__ = ["ParquetFile", "import_pyarrow"]
@@ -95,27 +95,31 @@ class ParquetFile:
           DataLossError: If it is damaged.
         """
         with reading(self.place, self._damages):
-            for group in range(self._file.num_row_groups):
-                rows = min(max_rows, self._checked_rows(group, columns))
-                yield from self._file.iter_batches(rows, row_groups=[group], columns=list(columns))
+            for index, group in enumerate(row_groups_of(_footer(self._heads))):
+                rows = min(max_rows, self._checked_rows(index, group, columns))
+                yield from self._file.iter_batches(rows, row_groups=[index], columns=list(columns))
 
-    def _checked_rows(self, group: int, columns: Sequence[str]) -> int:
+    def _checked_rows(self, index: int, group: RowGroup, columns: Sequence[str]) -> int:
         """Checks the sizes of a row group, and returns how many rows of it are decoded at a time.
 
         The rows of a list may be of any size: one may have nearly all values of the group. So the
         group is the unit that is bounded. Columns without lists have a value for each row.
         """
-        facts = self._file.metadata.row_group(group)
-        where = f"{self.place}: row group {group}"
+        where = f"{self.place}: row group {index}"
+        schema = self._file.schema
+        if len(group.columns) != len(schema):
+            raise errors.DataLossError(f"{where}: has {len(group.columns)} columns")
+        wanted = set(columns)
         total = in_lists = 0
         rows = MAX_ROWS
-        for index in range(facts.num_columns):
-            column = facts.column(index)
-            path = column.path_in_schema
-            if not any(path == it or path.startswith(f"{it}.") for it in columns):
+        for number, column in enumerate(group.columns):
+            described = schema.column(number)
+            path = described.path
+            parts = path.split(".")
+            if not any(".".join(parts[: it + 1]) in wanted for it in range(len(parts))):
                 continue
-            described = self._file.schema.column(index)
-            chunk = sizes_of(self._heads, self._num_bytes, column, described.length or None)
+            kind, length = described.physical_type, described.length
+            chunk = sizes_of(self._heads, self._num_bytes, column, kind, length)
             self._limits.check(f"{where}, field {path}", "a page", chunk.page_bytes)
             total += chunk.num_bytes
             if described.max_repetition_level:
@@ -123,7 +127,14 @@ class ParquetFile:
             if chunk.dictionary_bytes:
                 rows = min(rows, max(1, BATCH_BYTES // chunk.dictionary_bytes))
         self._limits.check(where, "it", in_lists)
-        return max(1, min(rows, facts.num_rows * BATCH_BYTES // max(total, 1)))
+        return max(1, min(rows, group.num_rows * BATCH_BYTES // max(total, 1)))
+
+
+def _footer(file: BinaryIO) -> bytes:
+    file.seek(-8, 2)
+    (size,) = struct.unpack("<I", file.read(4))
+    file.seek(-8 - size, 2)
+    return file.read(size)
 
 
 def _checked_size(file: BinaryIO) -> int:

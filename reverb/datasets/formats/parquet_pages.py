@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sizes that the pages of a Parquet file claim.
+"""The sizes that the footer and the pages of a Parquet file claim.
 
 A page of a few bytes may claim 2 GiB, or billions of values that are all alike, and the footer
-need not tell of it. So the heads of the pages are read before the library reads the pages. They are
-structures of Thrift in its compact encoding.
+need not tell of it. So the heads of the pages are read before the library reads the pages. They and
+the footer are structures of Thrift in its compact encoding. pyarrow ends the process at some
+damaged footers when it is asked for a column, so it is not.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ from typing import Any, BinaryIO
 
 from reverb.datasets.formats.limits import MAX_DEPTH
 
-__all__ = ["Chunk", "sizes_of"]
+__all__ = ["Chunk", "RowGroup", "row_groups_of", "sizes_of"]
 
 # Sizes of the part of a file that is read for the head of a page, one after another.
 _HEAD_BYTES = (1 << 8, 1 << 16, 1 << 24)
@@ -20,6 +21,11 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE
 # Memory of the levels of a value, which tell lists and missing values.
 _LEVEL_BYTES = 4
 _DICTIONARY_PAGE = 2
+# Fields of the description of a column: number of values, bytes in the file, and where they begin.
+_VALUES, _COMPRESSED, _DATA, _DICTIONARY = 5, 7, 9, 11
+# The fields that are read, by their numbers: those of the footer, and those of the head of a page.
+_FOOTER = {4: {1: {3: {_VALUES: {}, _COMPRESSED: {}, _DATA: {}, _DICTIONARY: {}}}, 3: {}}}
+_PAGE = {1: {}, 2: {}, 3: {}, 5: {1: {}}, 8: {1: {}}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,30 +46,62 @@ class Chunk:
     num_bytes: int
 
 
-def sizes_of(file: BinaryIO, file_bytes: int, column: Any, width: int | None) -> Chunk:
+@dataclasses.dataclass(frozen=True)
+class RowGroup:
+    """A row group.
+
+    Attributes:
+      num_rows: Number of its rows.
+      columns: What the footer says of each of its columns.
+    """
+
+    num_rows: int
+    columns: list[dict[int, Any]]
+
+
+def row_groups_of(footer: bytes) -> list[RowGroup]:
+    """Reads the row groups in a footer.
+
+    Raises:
+      ValueError: If it is damaged.
+    """
+    try:
+        groups = _Compact(footer).struct(_FOOTER).get(4, [])
+        return [
+            RowGroup(_size(group, 3), [column.get(3, {}) for column in group.get(1, [])])
+            for group in groups
+        ]
+    except (IndexError, AttributeError, TypeError):
+        raise ValueError("the footer is damaged") from None
+
+
+def sizes_of(
+    file: BinaryIO, file_bytes: int, column: dict[int, Any], physical_type: str, length: int
+) -> Chunk:
     """Reads the heads of all pages of a column of a row group.
 
     Args:
       file: The file.
       file_bytes: Its size.
-      column: The metadata of the column, of pyarrow.
-      width: Bytes of a value of a fixed length of its own, or `None`.
+      column: What the footer says of the column.
+      physical_type: Type of its values.
+      length: Bytes of a value, if the type has a length of its own.
 
     Raises:
       ValueError: If the pages are not in the file.
     """
-    width = _WIDTHS.get(column.physical_type, width)
-    at = column.data_page_offset
-    if column.has_dictionary_page and 0 < column.dictionary_page_offset < at:
-        at = column.dictionary_page_offset
-    end = at + column.total_compressed_size
-    if at < 0 or column.total_compressed_size < 0 or end > file_bytes:
-        raise ValueError(f"column {column.path_in_schema} is not in the file")
+    width = _WIDTHS.get(physical_type, length or None)
+    at = _size(column, _DATA)
+    if 0 < (first := column.get(_DICTIONARY) or 0) < at:
+        at = first
+    end = at + _size(column, _COMPRESSED)
+    if end > file_bytes:
+        raise ValueError(f"a column ends at byte {end:,} of {file_bytes:,}")
     largest = dictionary = num_bytes = num_values = 0
     # A reader stops at the number of values that the footer has.
-    while at < end and num_values < column.num_values:
-        head, length = _head(file, at)
-        at += length + _size(head, 3)
+    while at < end and num_values < _size(column, _VALUES):
+        head, head_bytes = _head(file, at)
+        at += head_bytes + _size(head, 3)
         size = _size(head, 2)
         largest = max(largest, size)
         if head.get(1) == _DICTIONARY_PAGE:
@@ -81,7 +119,7 @@ def _head(file: BinaryIO, at: int) -> tuple[dict[int, Any], int]:
         data = file.read(size)
         reader = _Compact(data)
         try:
-            return reader.struct(), reader.at
+            return reader.struct(_PAGE), reader.at
         except IndexError:
             if len(data) < size:
                 break
@@ -102,8 +140,8 @@ class _Compact:
         self._data = data
         self.at = 0
 
-    def struct(self, depth: int = 0) -> dict[int, Any]:
-        """A structure: the numbers and structures in it by the numbers of their fields."""
+    def struct(self, wanted: dict[int, Any], depth: int = 0) -> dict[int, Any]:
+        """The wanted fields of a structure: numbers, structures, and lists of structures."""
         if depth > MAX_DEPTH:
             raise ValueError("a structure is too deep")
         found: dict[int, Any] = {}
@@ -111,10 +149,12 @@ class _Compact:
         while head := self._byte():
             delta, kind = head >> 4, head & 15
             field = field + delta if delta else self._zigzag()
-            found[field] = self._value(kind, depth)
+            value = self._value(kind, wanted.get(field, {}), depth)
+            if field in wanted:
+                found[field] = value
         return found
 
-    def _value(self, kind: int, depth: int) -> Any:
+    def _value(self, kind: int, wanted: dict[int, Any], depth: int) -> Any:
         if kind in (1, 2):
             return kind == 1
         if kind == 3:
@@ -126,17 +166,24 @@ class _Compact:
         elif kind == 8:
             self._skip(self._varint())
         elif kind in (9, 10):
-            count, of = self._list_head()
-            for _ in range(count):
-                if of in (1, 2):
-                    self._skip(1)
-                else:
-                    self._value(of, depth + 1)
+            return self._list(wanted, depth)
         elif kind == 12:
-            return self.struct(depth + 1)
+            return self.struct(wanted, depth + 1)
         else:
             raise ValueError("a structure is damaged")
         return None
+
+    def _list(self, wanted: dict[int, Any], depth: int) -> list[Any] | None:
+        count, kind = self._list_head()
+        found = []
+        for _ in range(count):
+            if kind in (1, 2):
+                self._skip(1)
+                continue
+            value = self._value(kind, wanted, depth + 1)
+            if wanted:
+                found.append(value)
+        return found if wanted else None
 
     def _list_head(self) -> tuple[int, int]:
         head = self._byte()

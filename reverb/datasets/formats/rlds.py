@@ -111,9 +111,7 @@ class RldsSource:
                 continue
             found = number
             place = str(self._directory)
-            for data in records(
-                path, f"{place}: episode {{}} cannot be read", number, self._limits
-            ):
+            for data in records(path, place, number, self._limits):
                 if found >= start:
                     yield self._episode(found, data)
                 found += 1
