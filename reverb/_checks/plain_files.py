@@ -27,7 +27,9 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def append_to_file(path: str | os.PathLike[str]) -> RawIOBase:
-    """Opens a plain file to append to it, unbuffered; creates it if it is missing. Never waits.
+    """Opens a plain file to append to it, unbuffered. Never waits.
+
+    A file that is missing is created, with mode 0600.
 
     Raises:
       OSError: As `open_file`.

@@ -14,6 +14,7 @@ from google.protobuf import text_format
 from reverb import item_selectors, rate_limiters
 from reverb.core import protos
 from reverb.errors import ReverbError
+from reverb.server_executable.field_positions import MAX_NESTING, too_deep
 
 __all__ = ["parse_written", "selector_spellings", "written_config_class"]
 
@@ -110,6 +111,8 @@ def parse_written(text: str) -> tuple[Any, list[_Problem]]:
       google.protobuf.text_format.ParseError: If the text is invalid; the error names line and
         column.
     """
+    if (deep := too_deep(text)) is not None:
+        raise text_format.ParseError(f"more than {MAX_NESTING} messages are in each other", *deep)
     written = text_format.Parse(text, written_config_class()())
     problems = []
     for number, table in enumerate(written.tables):

@@ -7,10 +7,14 @@ is out of its range needs a position too.
 
 import collections
 import dataclasses
+import itertools
 import re
 from collections.abc import Collection, Iterator
 
-__all__ = ["FieldPosition", "find_field_positions"]
+__all__ = ["MAX_NESTING", "FieldPosition", "find_field_positions", "too_deep"]
+
+# Messages in each other; the deepest field of a config is in six.
+MAX_NESTING = 64
 
 _TOKEN = re.compile(
     r"""
@@ -50,12 +54,26 @@ class _Token:
 def find_field_positions(text: str, repeated: Collection[str]) -> list[FieldPosition]:
     """Returns the positions of all fields of a message in text form, in its order.
 
-    If the text has errors, the positions up to the first error are exact. Paths of `repeated`
-    fields have an index.
+    If the text has errors, the positions up to the first error are exact; so they are up to a
+    message that is `too_deep`. Paths of `repeated` fields have an index.
     """
-    reader = _Reader(list(_tokens(text)), repeated)
+    deep = too_deep(text)
+    tokens = _tokens(text)
+    if deep is not None:
+        tokens = itertools.takewhile(lambda it: (it.line, it.column) < deep, tokens)
+    reader = _Reader(list(tokens), repeated)
     reader.read_message("", closing=None)
     return reader.positions
+
+
+def too_deep(text: str) -> tuple[int, int] | None:
+    """Returns line and column of the first message that is in too many others, if there is one."""
+    depth = 0
+    for token in _tokens(text):
+        depth += (token.text in _CLOSING) - (token.text in _CLOSING.values())
+        if depth > MAX_NESTING:
+            return token.line, token.column
+    return None
 
 
 def _tokens(text: str) -> Iterator[_Token]:

@@ -3,6 +3,7 @@
 
 import datetime
 import hashlib
+import os
 import pathlib
 import re
 import stat
@@ -131,6 +132,31 @@ def test_a_line_without_an_end_is_ended(reverb, path):
     assert reverb("token", "new", "--name=b", "--rights=sample", "--append", path)[0] == 0
     assert len(path.read_text().splitlines()) == 2
     assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes of files are those of Unix")
+def test_a_new_file_is_for_its_user_alone(reverb, tmp_path):
+    path = tmp_path / "new"
+    old = os.umask(0)
+    try:
+        for name in ("a", "b"):
+            code, _, errors = reverb(
+                "token", "new", f"--name={name}", "--rights=sample", "--append", path
+            )
+            assert (code, "warning" in errors) == (0, False)
+    finally:
+        os.umask(old)
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o640)
+    for arguments in (
+        ("new", "--name=c", "--rights=sample", "--append", path),
+        ("check", path),
+    ):
+        code, _, errors = reverb("token", *arguments)
+        expected = f"other users may read or write {path}, which has mode 640; chmod 600 {path}"
+        assert code == 0
+        assert expected in errors
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 def test_nothing_is_appended_to_a_bad_file(reverb, path):

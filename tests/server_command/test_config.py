@@ -68,6 +68,15 @@ def test_a_good_config_has_no_problems():
             'multiple "port" fields.',
         ),
         (GOOD[:-2], 'line 7: tables[0].rate_limiter.max_diff: Expected "}".'),
+        (
+            "tables {\n sampler" + " {a" * 20_000,
+            f"line 2: tables[0].sampler{'.a' * 63}: more than 64 messages are in each other",
+        ),
+        ("a: [" + "{ a: [" * 20_000, "line 1: a: more than 64 messages are in each other"),
+        (
+            "a <" * 20_000 + ">" * 20_000,
+            f"line 1: {'a.' * 64}a: more than 64 messages are in each other",
+        ),
     ],
 )
 def test_what_cannot_be_read_names_line_and_field(text, problem):

@@ -512,7 +512,8 @@ def test_nothing_of_a_dataset_is_run_or_followed(case, tmp_path, watched):
         assert error is None
         assert found
     else:
-        assert error is not None and text in error
+        assert error is not None
+        assert text in error
         assert str(tmp_path) in error or "minari:" in source
     for episode in found:
         for _, array in episode._arrays():

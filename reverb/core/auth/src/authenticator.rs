@@ -33,7 +33,7 @@ struct Current {
 }
 
 impl Authenticator {
-    /// Reads a tokens file. A warning is logged if others may write to it.
+    /// Reads a tokens file. A warning is logged if others may write to it, or read it.
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ impl Authenticator {
         let path = path.into();
         let text = read(&path)?;
         let list = parse(&path, &text)?;
-        warn_of_writers(&path);
+        warn_of_others(&path);
         let current = RwLock::new(Current { text, list });
         let reloading = Mutex::new(());
         Ok(Arc::new(Self { path, current, reloading, failures: Default::default() }))
@@ -66,7 +66,7 @@ impl Authenticator {
             return Ok(false);
         }
         let list = parse(&self.path, &text)?;
-        warn_of_writers(&self.path);
+        warn_of_others(&self.path);
         *self.current.write() = Current { text, list };
         Ok(true)
     }
@@ -127,26 +127,33 @@ fn read(path: &Path) -> Result<String> {
     })
 }
 
-/// Warns if others may write to the file, because they could give themselves any right. Reading is
-/// harmless: it holds no tokens.
+/// Warns if others may write to the file, because they could give themselves any right, or read it:
+/// it holds names, rights and hashes of tokens.
 #[cfg(unix)]
-fn warn_of_writers(path: &Path) {
-    if std::fs::metadata(path).is_ok_and(|metadata| may_others_write(&metadata)) {
-        tracing::warn!(
-            path = %path.display(),
-            "other users may write to the tokens file, and so give themselves any right: chmod go-w"
-        );
+fn warn_of_others(path: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let Ok(metadata) = std::fs::metadata(path) else { return };
+    let mode = metadata.permissions().mode() & 0o777;
+    if let Some(problem) = problem_of_mode(mode) {
+        tracing::warn!(path = %path.display(), mode = %format_args!("{mode:03o}"), "{problem}");
+    }
+}
+
+#[cfg(unix)]
+fn problem_of_mode(mode: u32) -> Option<&'static str> {
+    if mode & 0o022 != 0 {
+        Some(
+            "other users may write to the tokens file, and so give themselves any right: chmod 600",
+        )
+    } else if mode & 0o044 != 0 {
+        Some("other users may read the tokens file, with its names, rights and hashes: chmod 600")
+    } else {
+        None
     }
 }
 
 #[cfg(not(unix))]
-fn warn_of_writers(_: &Path) {}
-
-#[cfg(unix)]
-fn may_others_write(metadata: &std::fs::Metadata) -> bool {
-    use std::os::unix::fs::PermissionsExt;
-    metadata.permissions().mode() & 0o022 != 0
-}
+fn warn_of_others(_: &Path) {}
 
 #[cfg(test)]
 mod tests {
@@ -227,13 +234,13 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn a_file_that_others_may_write_is_noticed() {
-        use std::os::unix::fs::PermissionsExt;
-        let file = TestFile::new("mode", "");
-        for (mode, expected) in [(0o600, false), (0o644, false), (0o664, true), (0o646, true)] {
-            std::fs::set_permissions(&file.0, PermissionsExt::from_mode(mode)).unwrap();
-            let metadata = std::fs::metadata(&file.0).unwrap();
-            assert_eq!(may_others_write(&metadata), expected, "{mode:o}");
+    fn a_file_that_others_may_write_or_read_is_noticed() {
+        for mode in [0o600, 0o400, 0o711] {
+            assert_eq!(problem_of_mode(mode), None, "{mode:o}");
+        }
+        for (mode, what) in [(0o644, "read"), (0o640, "read"), (0o664, "write"), (0o602, "write")] {
+            let problem = problem_of_mode(mode).unwrap();
+            assert!(problem.starts_with(&format!("other users may {what}")), "{mode:o} {problem}");
         }
     }
 

@@ -13,13 +13,15 @@ use reverb_data::Unreadable;
 const EINVAL: i32 = 22;
 const EFBIG: i32 = 27;
 
-/// Opens a file for reading, or for appending, which creates it if it is missing. Returns its
-/// descriptor.
+/// Opens a file for reading, or for appending, which creates it for its user alone if it is missing.
+/// Returns its descriptor.
 #[pyfunction]
 #[pyo3(signature = (path, append))]
 pub(crate) fn open_file(py: Python<'_>, path: PathBuf, append: bool) -> PyResult<i32> {
     let mut options = OpenOptions::new();
     options.read(!append).append(append).create(append);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let opened = py.detach(|| reverb_data::open_file(&path, &mut options));
     opened.map_err(|why| to_os_error(&path, &why)).and_then(into_descriptor)
 }
