@@ -93,8 +93,7 @@ def add_parser(commands: Commands) -> None:
         "--max-bytes",
         default="1GiB",
         metavar="SIZE",
-        help="largest size of an episode, and of a unit of a file, such as a row group "
-        "(%(default)s)",
+        help="largest size of an episode, and of a row group or record (default: %(default)s)",
     )
     read.add_argument("--split", metavar="NAME", help="the split, for hf and rlds")
     read.add_argument(

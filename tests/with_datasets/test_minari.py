@@ -179,3 +179,44 @@ class TestErrors:
     def test_no_episodes(self):
         with pytest.raises(errors.InvalidArgumentError, match="there are no episodes to write"):
             datasets.save([], "minari:mine/a-v0")
+
+
+@pytest.mark.parametrize("data_format", DATA_FORMATS)
+@pytest.mark.parametrize("alike", [False, True])
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_images_that_minari_has_encoded_are_decoded(data_format, alike):
+    rng = np.random.default_rng(0)
+    shape = (4, 40, 48, 3)
+    frames = rng.integers(0, 256, shape).astype(np.uint8)
+    frames[1, :20] = 7  # Its code is shorter than that of the others.
+    if alike:
+        frames[:] = frames[:1]
+    buffers = [
+        minari.data_collector.EpisodeBuffer(
+            observations={"top": frames, "state": np.zeros((4, 2))},
+            actions=np.zeros(3, np.int64),
+            rewards=np.ones(3),
+            terminations=np.array([False, False, True]),
+            truncations=np.zeros(3, np.bool_),
+        )
+        for _ in range(2)
+    ]
+    spaces = gymnasium.spaces
+    made = minari.create_dataset_from_buffers(
+        "made/images-v0",
+        buffers,
+        observation_space=spaces.Dict(
+            {
+                "top": spaces.Box(0, 255, shape[1:], np.uint8),
+                "state": spaces.Box(-np.inf, np.inf, (2,), np.float64),
+            }
+        ),
+        action_space=spaces.Discrete(3),
+        data_format=data_format,
+    )
+    assert made.storage.jpeg_encoding
+    for found, own in zip(
+        datasets.episodes("minari:made/images-v0"), made.iterate_episodes(), strict=True
+    ):
+        assert np.array_equal(found.observations["top"], own.observations["top"])
+        assert np.array_equal(found.observations["state"], own.observations["state"])

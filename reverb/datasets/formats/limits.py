@@ -44,7 +44,7 @@ MAX_FOOTER_BYTES = 16 << 20
 MAX_JSON_BYTES = 16 << 20
 MAX_JSON_NESTS = 100_000
 # Of the episodes of a file whose ends are kept in memory: 8 bytes each.
-MAX_EPISODES = 4 << 20
+MAX_EPISODES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)

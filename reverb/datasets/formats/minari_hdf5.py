@@ -8,14 +8,16 @@ followed. A dataset may claim any size, which is checked before it is read.
 import math
 import pathlib
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from reverb import errors
+from reverb._checks.plain_files import open_file
 from reverb.datasets.formats.damage import reading
 from reverb.datasets.formats.fields import is_left_out
+from reverb.datasets.formats.hdf5_heap import REFERENCE, objects_of
 from reverb.datasets.formats.images import decoded
 from reverb.datasets.formats.limits import MAX_DEPTH, MAX_FIELDS, Limits
 from reverb.datasets.formats.minari_spaces import Space
@@ -181,13 +183,41 @@ class Hdf5Storage:
         is_any = self._h5py.check_vlen_dtype(dtype) == np.uint8 and len(shape) == 1
         if not shape or not shape[0] or not (is_any or (dtype == np.uint8 and len(shape) == 2)):
             raise errors.DataLossError(f"{where}: must be encoded images, got dtype {dtype}")
-        self._limits.check(where, "it", math.prod(shape) * dtype.itemsize)
-        first = decoded(dataset[0].tobytes(), where, "minari")
+        self._limits.check(where, "it", math.prod(shape) * REFERENCE.size)
+        rows = self._rows(dataset.id, shape[0], where) if is_any else map(bytes, dataset)
+        first = decoded(next(rows), where, "minari")
         self._take(where, first.nbytes * shape[0])
         found = np.empty((shape[0], *first.shape), np.uint8)
-        for row in range(shape[0]):
-            found[row] = decoded(dataset[row].tobytes(), where, "minari", like=first)
+        found[0] = first
+        for row, data in enumerate(rows, start=1):
+            found[row] = decoded(data, where, "minari", like=first)
         return found
+
+    def _rows(self, dataset: Any, count: int, where: str) -> Iterator[bytes]:
+        """The rows of a dataset whose rows are of any length."""
+        plist = self._file.id.get_create_plist()
+        if plist.get_sizes() != (8, 8) or plist.get_userblock() or self._filters(dataset):
+            raise errors.InvalidArgumentError(
+                f"{where}: images in a file of another kind than Minari writes; `h5repack -f NONE` "
+                "writes it anew"
+            )
+        parts: list[tuple[Any, ...]] = []
+        if dataset.get_create_plist().get_layout() == self._h5py.h5d.CHUNKED:
+            dataset.chunk_iter(lambda it: parts.append((it.chunk_offset, it.byte_offset, it.size)))
+        else:
+            parts.append(((0,), dataset.get_offset() or 0, count * REFERENCE.size))
+        with open_file(self._path) as file:
+            data = bytearray()
+            for _, at, size in sorted(parts):
+                file.seek(at)
+                data += file.read(size)
+            data = data[: count * REFERENCE.size]
+            if len(data) != count * REFERENCE.size:
+                raise ValueError(f"it has {len(data)} bytes for {count} rows")
+            for at, size in objects_of(file, list(REFERENCE.iter_unpack(data))):
+                self._limits.check(where, "an image", size)
+                file.seek(at)
+                yield file.read(size)
 
     def _take(self, where: str, num_bytes: int) -> None:
         self._num_bytes += num_bytes
@@ -197,7 +227,7 @@ class Hdf5Storage:
         """Checks that the values are there, and what they take when they are read."""
         h5py, plist = self._h5py, dataset.get_create_plist()
         order = [getattr(h5py.h5z, f"FILTER_{it.upper()}") for it in _FILTERS]
-        filters = [plist.get_filter(it)[0] for it in range(plist.get_nfilters())]
+        filters = self._filters(dataset)
         if [it for it in order if it in filters] != filters:
             raise errors.InvalidArgumentError(
                 f"{where}: has the filters {filters}, and {', '.join(_FILTERS)} are read; "
@@ -228,6 +258,10 @@ class Hdf5Storage:
                     raise errors.DataLossError(
                         f"{where}: a chunk inflates to more than its {chunk_bytes:,} bytes"
                     )
+
+    def _filters(self, dataset: Any) -> list[int]:
+        plist = dataset.get_create_plist()
+        return [plist.get_filter(it)[0] for it in range(plist.get_nfilters())]
 
     def _facts(self, group: Any) -> dict[str, Any]:
         """The seed and the options of an episode."""

@@ -2,6 +2,7 @@
 """The features of a dataset of RLDS: what `features.json` says of the values of a step."""
 
 import dataclasses
+import math
 import pathlib
 import re
 import zlib
@@ -65,15 +66,19 @@ class Feature:
             raise errors.InternalError(f"{where}: is no feature that is read")
         if self.encoding == "none":
             values = example.numbers(self.key, self.dtype, where)
+            wanted = math.prod(it or 0 for it in self.shape)
+            if num_rows is not None and len(values) != num_rows * wanted:
+                raise errors.DataLossError(
+                    f"{where}: has {len(values)} numbers, and not {wanted} in each of {num_rows} "
+                    "rows"
+                )
             return values.reshape(len(values) if num_rows is None else num_rows, *self.shape)
         parts = example.texts(self.key, where)
         if num_rows is not None and len(parts) != num_rows:
             raise errors.DataLossError(f"{where}: has {len(parts)} rows, not {num_rows}")
         if self.encoding == "image":
             return self._images(example, parts, where)
-        size = self.dtype.itemsize
-        for it in self.shape:
-            size *= it or 0
+        size = self.dtype.itemsize * math.prod(it or 0 for it in self.shape)
         example.take(where, size * len(parts))
         found = np.empty((len(parts), size), np.uint8)
         for row, part in enumerate(parts):
