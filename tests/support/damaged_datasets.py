@@ -31,7 +31,7 @@ from reverb import datasets, errors
 from reverb.core import native
 from support import made_episodes
 
-# Of an episode and of a unit of a file, while damaged files are read.
+# Maximum size of an episode and of a unit of a file, while damaged files are read.
 MAX_BYTES = 32 << 20
 _ADDRESS_BYTES = 3 << 30
 

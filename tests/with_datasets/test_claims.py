@@ -236,7 +236,7 @@ class TestRecords:
         refused(source, "field is_last: must be true|the episode takes", max_bytes="16MiB")
 
     def test_a_tensor_that_inflates(self, tmp_path):
-        source, shard = rlds(tmp_path)
+        source, _ = rlds(tmp_path)
         path = tmp_path / "out" / "features.json"
         path.write_text(path.read_text().replace('"dimensions": [\n', '"dimensions": [ "1000000",'))
         refused(source, "field observation: has 24 numbers, and not 4000000 in each of 6 rows")

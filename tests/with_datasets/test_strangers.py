@@ -439,7 +439,7 @@ def images(data, path=None):
 POSTSCRIPT = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 6\n%%EndComments\n%%EOF\n"
 OUTSIDE = "outside of the dataset"
 
-# What a dataset has, and the error; `None`: the dataset is read as if it were not there.
+# Makers of the datasets, and the errors; `None`: the dataset is read as if nothing were odd.
 CASES = {
     "npz objects": (npz_objects, "must be numbers, got objects"),
     "npz link": (npz_link, OUTSIDE),

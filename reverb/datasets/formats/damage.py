@@ -20,8 +20,8 @@ def reading(
 
     Args:
       where: The file and the place in it.
-      kinds: What the library raises for a damaged file.
-      problem: What the error says of it.
+      kinds: Errors that the library raises for a damaged file.
+      problem: Text of the error, after the file.
     """
     try:
         yield

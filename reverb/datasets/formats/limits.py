@@ -26,30 +26,31 @@ __all__ = [
     "Limits",
 ]
 
-# Of an episode, and of a unit of a file, if the program gives no other.
+# Maximum size of an episode, and of a unit of a file, if the program gives no other.
 MAX_BYTES = 1 << 30
-# Of a decoded image: 4,096 x 4,096 pixels of four bytes.
+# Maximum size of a decoded image: 4,096 x 4,096 pixels of four bytes.
 MAX_IMAGE_BYTES = 64 << 20
 # Rows that are decoded at a time, and their size.
 BATCH_BYTES = 16 << 20
 MAX_ROWS = 65_536
-# Of the fields of a dataset, and of the names of nests around one.
+# Maximum number of the fields of a dataset, and of the nests around one.
 MAX_FIELDS = 4096
 MAX_DEPTH = 32
-# Of the text of an array in a `.npz` file; NumPy has the same limit.
+# Maximum size of the header of an array in a `.npz` file; NumPy has the same limit.
 MAX_HEADER_BYTES = 10_000
-# Of the end of a Parquet file, which lists its row groups.
+# Maximum size of the end of a Parquet file, which lists its row groups.
 MAX_FOOTER_BYTES = 16 << 20
-# Of a file of JSON, and of the objects and lists in it, which take more memory than their text.
+# Maximum size of a file of JSON, and number of the objects and lists in it, which take more memory
+# than their text.
 MAX_JSON_BYTES = 16 << 20
 MAX_JSON_NESTS = 100_000
-# Of the episodes of a file whose ends are kept in memory: 8 bytes each.
+# Maximum number of the episodes of a file, whose ends are kept in memory: 8 bytes each.
 MAX_EPISODES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What an episode may take.
+    """Bounds of an episode.
 
     Attributes:
       max_bytes: Largest size of an episode, and of a unit of a file.

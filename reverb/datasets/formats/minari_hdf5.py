@@ -65,7 +65,7 @@ class Hdf5Storage:
         self._limits = limits
         self._h5py = library("h5py", "h5py>=3.8", "minari")
         self._file: Any = None
-        # Of the episode that is being read.
+        # Facts of the episode that is being read.
         self._where = ""
         self._num_bytes = self._num_fields = 0
 

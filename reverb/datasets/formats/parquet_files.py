@@ -49,7 +49,7 @@ class ParquetFile:
       limits: Bounds a row group.
       file: The file, if it is not on this machine. It is closed at the end.
       damages: Errors of that file.
-      problem: What errors say of a file that cannot be opened.
+      problem: Text of the error for a file that cannot be opened.
 
     Raises:
       DataLossError: If it is damaged.

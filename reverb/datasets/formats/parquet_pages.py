@@ -30,7 +30,7 @@ _PAGE = {1: {}, 2: {}, 3: {}, 5: {1: {}}, 8: {1: {}}}
 
 @dataclasses.dataclass(frozen=True)
 class Chunk:
-    """What the pages of a column claim in a row group.
+    """Claims of the pages of a column in a row group.
 
     Attributes:
       page_bytes: Size of its largest page.
@@ -52,7 +52,7 @@ class RowGroup:
 
     Attributes:
       num_rows: Number of its rows.
-      columns: What the footer says of each of its columns.
+      columns: Description of each of its columns in the footer.
     """
 
     num_rows: int
@@ -83,7 +83,7 @@ def sizes_of(
     Args:
       file: The file.
       file_bytes: Its size.
-      column: What the footer says of the column.
+      column: Description of the column in the footer.
       physical_type: Type of its values.
       length: Bytes of a value, if the type has a length of its own.
 

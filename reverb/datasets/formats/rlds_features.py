@@ -38,7 +38,7 @@ class Feature:
 
     Attributes:
       key: Its name in a record.
-      kind: What it is, for errors.
+      kind: Name of its kind, for errors.
       dtype: The dtype of its values; `None` if they are not read.
       shape: Shape of a value; those of images may have `None`.
       encoding: "none", "bytes", "zlib" or "image".
