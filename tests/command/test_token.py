@@ -184,6 +184,7 @@ def test_a_check_says_what_each_line_allows(reverb, path):
         "probe  sample  *  cert:probe.example\n",
         encoding="utf-8",
     )
+    path.chmod(0o600)
     assert reverb("token", "check", path) == (
         0,
         "token actor: insert of tables replay, my table, expired at 2020-01-01T00:00:00Z\n"

@@ -220,11 +220,15 @@ def test_a_server_with_bad_files_does_not_start(options):
 
 def test_a_key_that_others_can_read_is_a_warning(run, files, tokens):
     tokens.add("learner", "sample")
+    tokens.path.chmod(0o644)
     files.key.chmod(0o644)
     with run() as running:
-        (line,) = [it for it in messages(running.program.errors) if it.startswith("WARN ")]
-        assert str(files.key) in line
+        lines = [it for it in messages(running.program.errors) if it.startswith("WARN ")]
+        for path in (files.key, tokens.path):
+            (line,) = [it for it in lines if str(path) in it]
+            assert "read" in line
         files.key.chmod(0o600)
+        assert len(lines) == 2
 
 
 READ = "read certificates and tokens again"
