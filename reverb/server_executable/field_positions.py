@@ -7,7 +7,6 @@ is out of its range needs a position too.
 
 import collections
 import dataclasses
-import itertools
 import re
 from collections.abc import Collection, Iterator
 
@@ -55,13 +54,9 @@ def find_field_positions(text: str, repeated: Collection[str]) -> list[FieldPosi
     """Returns the positions of all fields of a message in text form, in its order.
 
     If the text has errors, the positions up to the first error are exact; so they are up to a
-    message that is `too_deep`. Paths of `repeated` fields have an index.
+    message that is in more than `MAX_NESTING` others. Paths of `repeated` fields have an index.
     """
-    deep = too_deep(text)
-    tokens = _tokens(text)
-    if deep is not None:
-        tokens = itertools.takewhile(lambda it: (it.line, it.column) < deep, tokens)
-    reader = _Reader(list(tokens), repeated)
+    reader = _Reader(list(_tokens(text)), repeated)
     reader.read_message("", closing=None)
     return reader.positions
 
@@ -121,7 +116,10 @@ class _Reader:
         if not self._tokens:
             return
         first = self._tokens.popleft()
-        if first.text in _CLOSING:
+        if first.text in _CLOSING and path.count(".") >= MAX_NESTING:
+            # `too_deep` counts fewer where signs that close messages are wrong.
+            self._tokens.clear()
+        elif first.text in _CLOSING:
             self.read_message(f"{path}.", _CLOSING[first.text])
         elif first.text == "[":
             while self._tokens and self._tokens.popleft().text != "]":

@@ -51,6 +51,16 @@ def test_a_good_config_is_said_to_be_good(ends, tmp_path):
     assert ends("--check", "--config-file", path) == (0, f"{path} is good: tables t, u\n", "")
 
 
+def test_a_check_of_deep_nesting_ends_as_for_any_bad_config(ends, tmp_path):
+    path = tmp_path / "server.textproto"
+    path.write_text(CONFIG + "tables {" + "sampler {" * 20_000)
+    code, out, errors = ends("--check", "--config-file", path)
+    assert (code, out) == (2, "")
+    (line,) = messages(errors)
+    assert line.startswith(f"ERROR server: {path}, line ")
+    assert line.endswith("more than 64 messages are in each other")
+
+
 def test_a_check_finds_all_problems_and_starts_nothing(ends, tmp_path, monkeypatch):
     path, root = tmp_path / "server.textproto", tmp_path / "file" / "saved"
     (tmp_path / "file").touch()

@@ -237,6 +237,12 @@ def test_places_are_found_in_every_way_to_write_a_message():
     ]
 
 
+@pytest.mark.parametrize("text", ["a { >", "a { b: [ } ] ", "tables { > ", "} a {", "a: [{ ] "])
+def test_wrong_ends_do_not_hide_deep_nesting(text):
+    assert len(problems(text * 20_000)) == 1
+    assert len(problems("}" * 20_000 + "a {" * 20_000)) == 1
+
+
 @pytest.mark.parametrize("text", ["", "}", "a: {", "a: [", 'a: "', "a", "a:", "{ [ < ]", "\0"])
 def test_places_of_nonsense_are_no_failure(text):
     assert [it.path for it in find_field_positions(text, set())] == (["a"] if "a" in text else [])
