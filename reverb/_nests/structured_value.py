@@ -18,6 +18,10 @@ from reverb.core import protos
 from reverb.errors import DataLossError, InvalidArgumentError
 from reverb.shown_text import type_name, without_tokens
 
+# Protobuf reads at most 100 messages in each other; a dict takes three, and a spec and the answer
+# with the table the rest.
+_MAX_DEPTH = 30
+
 # Longest text of a leaf in an error.
 _MAX_SHOWN = 60
 
@@ -56,7 +60,7 @@ def encode(nest: Any) -> Any:
 
     Raises:
       InvalidArgumentError: If a leaf is not a spec (the text names its path), if tensors of its
-        dtype cannot be stored, or if a dict has a key that is not a string.
+        dtype cannot be stored, if a dict has a key that is not a string, or if it is too deep.
     """
     return _encode(nest, (), allows_none=True)
 
@@ -106,6 +110,9 @@ def is_named_tuple(nest: Any) -> bool:
 
 
 def _encode(nest: Any, path: tuple[Any, ...], *, allows_none: bool) -> Any:
+    if len(path) > _MAX_DEPTH:
+        text = f"a nest of a signature or pattern may be at most {_MAX_DEPTH} deep, got more"
+        raise InvalidArgumentError(f"{text} below {path[:3]}")
     value = protos.StructuredValue()
     encode_child = functools.partial(_encode, allows_none=allows_none)
     if nest is None:

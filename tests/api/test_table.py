@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Making tables: arguments, copies, and what a table tells of itself."""
 
+import collections
 import dataclasses
 
 import numpy as np
@@ -41,6 +42,32 @@ def test_a_leaf_of_a_signature_is_a_spec():
         InvalidArgumentError, match=r"leaf \('a',\) of the signature must be a spec.*object"
     ):
         table(signature={"a": object()})
+
+
+NESTS = {
+    "dict": lambda it: {"a": it},
+    "list": lambda it: [it],
+    "tuple": lambda it: (it,),
+    "named tuple": collections.namedtuple("Step", "a"),
+}
+
+
+@pytest.mark.parametrize("kind", NESTS)
+def test_a_signature_may_be_nested_30_deep(serve, kind):
+    def nested(depth):
+        signature = BoundedTensorSpec([2], np.int8, 0, 3)
+        for _ in range(depth):
+            signature = NESTS[kind](signature)
+        return signature
+
+    client = serve(table(signature=nested(30)))
+    leaf = client.server_info()["name"].signature
+    for _ in range(30):
+        (leaf,) = leaf.values() if kind == "dict" else leaf
+    assert leaf.shape == (2,)
+    for depth in (31, 20_000):
+        with pytest.raises(InvalidArgumentError, match="may be at most 30 deep, got more below"):
+            table(signature=nested(depth))
 
 
 @pytest.mark.parametrize("options", [{"max_size": 10.5}, {"max_times_sampled": "1"}])

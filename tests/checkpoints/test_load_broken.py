@@ -9,6 +9,7 @@ import reverb
 from reverb import testing
 from reverb.errors import ReverbError
 from support.checkpoints import on_disk, tfrecords
+from support.wire.messages import varint
 
 
 def fails(serve, root, *tables):
@@ -128,6 +129,20 @@ def test_a_record_that_is_no_message_is_named(serve, root, name):
     error = fails(serve, root)
     assert isinstance(error, reverb.errors.DataLossError)
     assert name in str(error)
+
+
+def test_a_table_that_is_nested_too_deep_is_named(serve, root):
+    path = on_disk.write(root / "1", on_disk.simple([1]))
+    (record,) = tfrecords.read_file(path / on_disk.TABLES)
+    signature = b""
+    for _ in range(20_000):
+        for tag in (b"\x0a", b"\x9a\x03"):  # Fields `values` and `list_value`.
+            signature = tag + varint(len(signature)) + signature
+    signature = b"\x4a" + varint(len(signature)) + signature
+    tfrecords.write_file(path / on_disk.TABLES, [record + signature])
+    error = fails(serve, root)
+    assert isinstance(error, reverb.errors.DataLossError)
+    assert on_disk.TABLES in str(error)
 
 
 # Inserts, samples, deletes; three items are there.

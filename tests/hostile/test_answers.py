@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers of servers that make no sense: whatever a client makes of them, its error is ours."""
 
+import contextlib
 import random
 from concurrent import futures
 
@@ -11,6 +12,7 @@ import reverb
 from reverb.core import protos
 from reverb.errors import DataLossError, ReverbError
 from support.waiting import DEADLINE_S
+from support.wire.messages import varint
 
 
 class AnsweringServer(grpc.GenericRpcHandler):
@@ -56,6 +58,25 @@ def test_histograms_that_cannot_be(server, num_bounds, counts):
     server.answers["Status"] = answer.SerializeToString()
     with pytest.raises(DataLossError, match="a histogram has"):
         server.client.status()
+
+
+@pytest.mark.parametrize("depth", [*range(45, 55), 20_000])
+def test_a_signature_that_is_nested_too_deep(server, depth):
+    signature = _field(33, protos.TensorSpecProto(shape={}, dtype=1).SerializeToString())
+    for _ in range(depth):
+        signature = _field(51, _field(1, signature))
+    for kind, name in (protos.TableInfo, "signature"), (protos.ServerInfoResponse, "table_info"):
+        signature = _field(kind.DESCRIPTOR.fields_by_name[name].number, signature)
+    server.answers["ServerInfo"] = signature
+    error = (
+        contextlib.nullcontext() if depth < 49 else pytest.raises(ReverbError, match="is damaged")
+    )
+    with error:
+        server.client.server_info()
+
+
+def _field(number, message):
+    return varint(number << 3 | 2) + varint(len(message)) + message
 
 
 def test_any_bytes(server):

@@ -124,7 +124,7 @@ class BufferState:
             if len(text) > _MAX_NUMBERS_BYTES:
                 raise ValueError(f"it has more than {_MAX_NUMBERS_BYTES} bytes")
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise DataLossError(f"{path} is damaged: {error}") from error
 
     def _check_numbers(self, name: str, numbers: dict[str, Any]) -> None:
