@@ -111,7 +111,6 @@ def _new(arguments: argparse.Namespace) -> None:
         print(f"Add this line to the file of tokens:\n{line}", file=sys.stderr)
     else:
         print(f"{text.plain(str(arguments.append))} has its line now", file=sys.stderr)
-        _warn_of_others(arguments.append)
 
 
 def _line(arguments: argparse.Namespace, token: str) -> str:
@@ -138,6 +137,7 @@ def _check_line(line: str) -> None:
     """
     with tempfile.TemporaryDirectory() as directory:
         path = pathlib.Path(directory) / "tokens"
+        path.touch(mode=0o600)  # Else there is a warning about its mode.
         path.write_text(f"{line}\n", encoding="utf-8")
         try:
             native.check_tokens_file(str(path))
@@ -166,21 +166,8 @@ def _append(path: pathlib.Path, line: str) -> None:
         raise InvalidArgumentError(f"{path} is full: only a part of the line was written")
 
 
-def _warn_of_others(path: pathlib.Path) -> None:
-    """Says that others may read or write a file of tokens, as a server does."""
-    mode = path.stat().st_mode & 0o777
-    if os.name == "posix" and mode & 0o066:
-        file = text.plain(str(path))
-        print(
-            f"warning: other users may read or write {file}, which has mode {mode:03o}; "
-            f"chmod 600 {file}",
-            file=sys.stderr,
-        )
-
-
 def _check(arguments: argparse.Namespace) -> None:
     native.check_tokens_file(str(arguments.file))
-    _warn_of_others(arguments.file)
     lines = read_file(arguments.file).decode("utf-8-sig").splitlines()
     callers = [fields for line in lines if (fields := _fields(line))]
     for name, rights, tables, key, *until in callers:

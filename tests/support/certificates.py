@@ -134,5 +134,6 @@ class TokensFile:
     def write(self, more: str = "") -> None:
         """Writes the file as a whole, with a text at its end."""
         new = self.path.with_suffix(".new")
+        new.touch(mode=0o600)
         new.write_text("\n".join(["# tokens", *self._lines.values(), more]) + "\n")
         new.replace(self.path)

@@ -128,25 +128,24 @@ fn read(path: &Path) -> Result<String> {
 }
 
 /// Warns if others may write to the file, because they could give themselves any right, or read it:
-/// it holds names, rights and hashes of tokens.
+/// it holds names, rights and hashes of tokens. `reverb token` prints that, too.
 #[cfg(unix)]
 fn warn_of_others(path: &Path) {
     use std::os::unix::fs::PermissionsExt;
     let Ok(metadata) = std::fs::metadata(path) else { return };
     let mode = metadata.permissions().mode() & 0o777;
     if let Some(problem) = problem_of_mode(mode) {
-        tracing::warn!(path = %path.display(), mode = %format_args!("{mode:03o}"), "{problem}");
+        let path = path.display();
+        tracing::warn!("tokens: {path} has mode {mode:04o}: {problem}: chmod 600 {path}");
     }
 }
 
 #[cfg(unix)]
 fn problem_of_mode(mode: u32) -> Option<&'static str> {
     if mode & 0o022 != 0 {
-        Some(
-            "other users may write to the tokens file, and so give themselves any right: chmod 600",
-        )
+        Some("other users may write to it, and so give themselves any right")
     } else if mode & 0o044 != 0 {
-        Some("other users may read the tokens file, with its names, rights and hashes: chmod 600")
+        Some("other users may read it, with its names, rights and hashes")
     } else {
         None
     }

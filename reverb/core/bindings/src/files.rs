@@ -13,8 +13,8 @@ use reverb_data::Unreadable;
 const EINVAL: i32 = 22;
 const EFBIG: i32 = 27;
 
-/// Opens a file for reading, or for appending, which creates it for its user alone if it is missing.
-/// Returns its descriptor.
+/// Opens a file for reading, or for appending, which creates it for its user alone if it is
+/// missing. Returns its descriptor.
 #[pyfunction]
 #[pyo3(signature = (path, append))]
 pub(crate) fn open_file(py: Python<'_>, path: PathBuf, append: bool) -> PyResult<i32> {
