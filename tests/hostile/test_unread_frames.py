@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import reverb
+from reverb import testing
 from reverb.core import protos
 from support.good_client import GoodClient
 from support.programs import Program, resident_bytes
@@ -143,6 +144,25 @@ def test_many_small_inserts_wait_behind_a_closed_limiter(server):
         samples = server.client.sample("full", len(keys), emit_timesteps=False)
         read = [int(it.data[0][0]) for it in samples]
     assert read == list(keys)
+
+
+def test_a_writer_may_send_faster_than_its_items_are_inserted():
+    """Nearly as many of the smallest messages as a stream's window has, each a frame."""
+    chunk = messages.insert([messages.numbers(1, 1)], keep=[1])
+    frames = bytearray()
+    for key in range(2**63, 2**63 + 150_000):
+        item = messages.item(key, "t", (1, 0, 1, 0))
+        data = messages.insert([], [item], keep=[1]).SerializeToString()
+        frames += raw_http2.data_frame(1, b"\0" + struct.pack(">I", len(data)) + data)
+    with (
+        reverb.Server([testing.table("t", max_size=1000)], host="127.0.0.1") as server,
+        Http2(server.port, window=2**31 - 1) as connection,
+    ):
+        client = server.localhost_client()
+        assert connection.open("InsertStream") == 1
+        connection.send(1, chunk.SerializeToString())
+        connection.socket.sendall(frames)
+        wait_until(lambda: client.status().tables["t"].inserts == 150_000)
 
 
 def test_requests_that_are_sent_ahead_are_answered(server):

@@ -32,9 +32,10 @@ pub const MAX_FRAME_BYTES: u32 = 4 << 20;
 pub const SEND_BUFFER_BYTES: usize = 2 << 20;
 
 /// Budget of a connection for small frames that h2 holds: a frame below 256 bytes takes what it
-/// lacks to that until it is read, and without budget the connection ends. So h2 holds some 65,000
-/// of them at most, in about 30 MB.
-pub const SMALL_FRAMES_BUDGET: usize = 16 << 20;
+/// lacks to that until it is read, and without budget the connection ends. A writer may fill the
+/// window of a stream with messages of 31 bytes while its call works, which takes 102 MB of it. So
+/// h2 holds some 600,000 such frames at most, in 270 MB.
+pub const SMALL_FRAMES_BUDGET: usize = 128 << 20;
 
 /// Number of recently reset streams whose late frames are still recognised. Every cancelled call is
 /// one.

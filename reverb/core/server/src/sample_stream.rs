@@ -38,8 +38,8 @@ const EPOCH_END_BYTES: usize = 16;
 /// message.
 const TURN_BYTES: usize = 256 << 10;
 
-/// Largest size of an item without its chunks that is sent without room. A larger one waits until
-/// the readers of the connection have read.
+/// Largest size of an item without its chunks that each stream may send without room. Of larger
+/// ones a connection may send one at a time.
 const MAX_HEAD_OF_PASS: usize = 32 << 10;
 
 /// Serves the stream, request by request, until the reader closes its half.
@@ -158,7 +158,7 @@ pub(crate) async fn send_samples(
     while at < samples.len() {
         let next = next_message(&samples[at..], table, selection, encoder)?;
         let room = if next.first_head > MAX_HEAD_OF_PASS {
-            let room = pin!(outbox.room(Content::Message, next.bytes));
+            let room = pin!(outbox.room_or_large_pass(next.bytes));
             wait_for_room(service, stream, responder, room).await?
         } else {
             let room = pin!(outbox.room_or_pass(Content::Message, next.bytes));

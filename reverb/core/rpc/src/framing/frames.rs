@@ -81,9 +81,11 @@ impl Frames {
     }
 
     /// Bounds the unread bytes, together with those of other calls of the connection, and counts
-    /// them.
-    pub(super) fn bound(&self, gate: &Arc<dyn Gate>) {
-        self.0.lock().gate = Some(Arc::clone(gate));
+    /// them by this gate; `None`: no longer.
+    pub(super) fn bound(&self, gate: Option<Arc<dyn Gate>>) {
+        let mut state = self.0.lock();
+        state.count(0);
+        state.gate = gate;
     }
 
     /// The next frame, or several small ones; `None` at the end.

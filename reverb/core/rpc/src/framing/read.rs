@@ -133,9 +133,7 @@ impl MessageReader {
 
     /// Reads only while the gate is open.
     pub fn pass_through(&mut self, gate: Arc<dyn Gate>) {
-        if gate.bounds_unread() {
-            self.frames.bound(&gate);
-        }
+        self.frames.bound(gate.bounds_unread().then(|| Arc::clone(&gate)));
         self.gate = Some(gate);
     }
 

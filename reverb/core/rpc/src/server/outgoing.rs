@@ -4,11 +4,12 @@
 //! A reader that does not read keeps its prepared messages in memory. So room is taken before a
 //! message is made, and given back when it has left for the network. Without room no message is
 //! made, with one exception: each stream has a *pass* for one small message at a time, so that no
-//! stream is blocked by the reader of another one.
+//! stream is blocked by the reader of another one. For items that are large without their chunks
+//! there is one pass a connection.
 //!
 //! ```text
 //! server ── all connections: messages of streams, lists, answers
-//!   └─ connection ── its messages, lists and answers; one long list without room
+//!   └─ connection ── its messages, lists and answers; a long list and a large item without room
 //!        └─ stream ── a pass
 //! ```
 //!
@@ -126,12 +127,14 @@ pub(super) struct OutgoingOfConnection {
     all: Arc<Outgoing>,
     limits: Bytes<Limit>,
     long_list: Arc<Semaphore>,
+    large_item: Arc<Semaphore>,
 }
 
 impl OutgoingOfConnection {
     pub(super) fn new(all: &Arc<Outgoing>) -> Arc<Self> {
-        let (limits, long_list) = (CONNECTION_BYTES.limits(), Arc::new(Semaphore::new(1)));
-        Arc::new(Self { all: Arc::clone(all), limits, long_list })
+        let [long_list, large_item] = [1, 1].map(|one| Arc::new(Semaphore::new(one)));
+        let (all, limits) = (Arc::clone(all), CONNECTION_BYTES.limits());
+        Arc::new(Self { all, limits, long_list, large_item })
     }
 }
 
@@ -184,6 +187,21 @@ impl Outbox {
             biased;
             room = self.room(content, bytes) => room,
             pass = Arc::clone(&self.pass).acquire_owned() => {
+                self.taken([Some(pass.expect("nobody closes the semaphore")), None], true)
+            }
+        }
+    }
+
+    /// Room for a message of `bytes`, or the pass of the connection for one large item at a time.
+    /// Waits until one of them is free. Cancel safe.
+    pub async fn room_or_large_pass(&self, bytes: usize) -> Room {
+        if let Some(room) = self.try_room(Content::Message, bytes) {
+            return room;
+        }
+        tokio::select! {
+            biased;
+            room = self.room(Content::Message, bytes) => room,
+            pass = Arc::clone(&self.connection.large_item).acquire_owned() => {
                 self.taken([Some(pass.expect("nobody closes the semaphore")), None], true)
             }
         }
@@ -300,6 +318,21 @@ mod tests {
         drop(room);
         assert!(!one.room_or_pass(Content::Message, 10).await.is_pass());
         drop(lists);
+    }
+
+    #[tokio::test]
+    async fn one_large_item_of_a_connection_passes_without_room() {
+        let connection = OutgoingOfConnection::new(&Outgoing::new(64 * MIB));
+        let (one, other) = (Outbox::new(&connection), Outbox::new(&connection));
+        let room = one.room(Content::Message, 12 * MIB).await;
+        let large = one.room_or_large_pass(MIB).await;
+        assert!(large.is_pass() && one.room_or_pass(Content::Message, 10).await.is_pass());
+        let brief = std::time::Duration::from_millis(5);
+        assert!(tokio::time::timeout(brief, other.room_or_large_pass(MIB)).await.is_err());
+        drop(large);
+        assert!(other.room_or_large_pass(MIB).await.is_pass());
+        drop(room);
+        assert!(!other.room_or_large_pass(MIB).await.is_pass());
     }
 
     #[tokio::test]
