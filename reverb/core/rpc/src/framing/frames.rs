@@ -213,9 +213,8 @@ impl State {
     /// Sets the number of unread bytes that are counted.
     fn count(&mut self, bytes: usize) {
         let Some(gate) = &self.gate else { return };
-        let all = &self.of_connection.0;
-        all.fetch_add(bytes, Ordering::Relaxed);
-        all.fetch_sub(self.counted, Ordering::Relaxed);
+        // In one step, so that no other call sees both numbers. A decrease wraps around.
+        self.of_connection.0.fetch_add(bytes.wrapping_sub(self.counted), Ordering::Relaxed);
         gate.count(bytes as i64 - self.counted as i64);
         self.counted = bytes;
     }
