@@ -5,8 +5,10 @@ Each pattern of frames meets each state of a stream.
 """
 
 import contextlib
+import re
 import struct
 
+import grpc
 import numpy as np
 import pytest
 
@@ -131,6 +133,24 @@ def test_what_connections_leave_unread_is_counted_and_bounded(server):
             connection.send_bytes(number, b"\1" * 16_384)
         connection.end_of(number)
     assert server.client.status().memory.streams == 0
+
+
+def test_the_call_that_leaves_too_much_unread_is_told_why(server):
+    with WireClient(f"localhost:{server.port}") as client:
+        streams = [client.sample_stream() for _ in range(3)]
+        for stream in streams:
+            stream.send(STATES["waits for items"][1])
+            # The window of a stream has a third of them.
+            for _ in range(100):
+                stream.send(protos.SampleStreamRequest(table="x" * 60_000, num_samples=1))
+        wait_until(lambda: any(stream.has_ended for stream in streams))
+        code, text = next(stream for stream in streams if stream.has_ended).status()
+    assert code == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert re.fullmatch(
+        r"The calls of this connection have 4,\d{3},\d{3} bytes of requests that wait, more than "
+        r"4,194,304: send the next request of a stream when the last one is answered\.",
+        text,
+    )
 
 
 def test_many_small_inserts_wait_behind_a_closed_limiter(server):
