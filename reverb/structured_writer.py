@@ -6,7 +6,7 @@ from typing import Any
 from reverb._checks.arguments import check_at_least, clamped_timeout_ms
 from reverb._nests.flat import flatten_with_labels, flatten_with_path
 from reverb._writers.conditions import Condition
-from reverb._writers.leaving import leave
+from reverb._writers.leaving import leave, report_at_exit
 from reverb._writers.patterns import (
     ConditionProto,
     Config,
@@ -64,6 +64,7 @@ class StructuredWriter:
 
     def __init__(self, internal_writer: native.StructuredWriter) -> None:
         self._writer = internal_writer
+        report_at_exit(self)
         self._flattener = native.NestFlattener(flatten_with_labels)
         self._num_leaves: int | None = None
 

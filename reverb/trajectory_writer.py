@@ -10,7 +10,7 @@ from reverb import errors
 from reverb._checks.arguments import as_rows, check_item, check_table, clamped_timeout_ms
 from reverb._nests.flat import flatten_with_labels
 from reverb._nests.nest_writer import NestWriter
-from reverb._writers.leaving import leave, skips_flush_as_dm_reverb
+from reverb._writers import leaving
 from reverb.core import native
 
 __all__ = ["BatchedTrajectoryWriter", "TrajectoryColumn", "TrajectoryWriter"]
@@ -26,7 +26,8 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
     """Appends steps to a local history and makes items of slices of it.
 
     Made by `Client.trajectory_writer`. Not thread-safe, except for `close`. A writer that is
-    deleted without `flush`, `end_episode` or a `with` block abandons its unconfirmed items.
+    deleted without `flush`, `end_episode` or a `with` block abandons its unconfirmed items; the
+    log counts them.
 
     Example:
       >>> with client.trajectory_writer(num_keep_alive_refs=3) as writer:
@@ -47,6 +48,7 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
         super().__init__(internal_writer)
         self._create_item = internal_writer.create_item
         self._trajectories = native.NestFlattener(flatten_with_labels)
+        leaving.report_at_exit(self)
 
     def __repr__(self) -> str:
         if "_writer" not in self.__dict__:
@@ -119,6 +121,21 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
         """
         self._writer.end_episode(clear_buffers, clamped_timeout_ms(timeout_ms, allows_bool=True))
 
+    def close(self, flush: bool | None = None) -> None:
+        """Closes at once, without a flush, as in dm-reverb; unconfirmed items are abandoned.
+
+        If there are any, the log counts them. May be called from any thread and more than once.
+
+        Args:
+          flush: `True`: flushes first, for at most 10 s, as the other writers do. `False`: says
+            nothing about unconfirmed items.
+
+        Raises:
+          DeadlineExceededError: With `flush`, if items are not confirmed after 10 s.
+          ReverbError: With `flush`, if the connection failed for good.
+        """
+        leaving.close(self._writer, flush)
+
     def __enter__(self) -> "TrajectoryWriter":
         return self
 
@@ -133,13 +150,8 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
             return
         if exc_type is None:
             self.flush()
-        elif not skips_flush_as_dm_reverb(exc_type):
-            leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))
-
-    def __del__(self) -> None:
-        writer = self.__dict__.get("_writer")  # Missing if the construction failed.
-        if writer is not None:
-            writer.close()
+        elif not leaving.skips_flush_as_dm_reverb(exc_type):
+            leaving.leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))
 
 
 class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
@@ -177,6 +189,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         super().__init__(internal_writer)
         self._batch_size = batch_size
         self._trajectories = native.NestFlattener(flatten_with_labels)
+        leaving.report_at_exit(self)
 
     def __repr__(self) -> str:
         if "_batch_size" not in self.__dict__:
@@ -288,8 +301,8 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         return self._writer.is_confirmed_within(max_pending, timeout_ms)
 
     def _report_unconfirmed(self) -> None:
-        """Logs how many items are not confirmed, if any."""
-        self._writer.report_unconfirmed()
+        """Logs how many items are not confirmed at the end of a run, if any."""
+        self._writer.report_unconfirmed(leaving.STOPPED)
 
     def _column_names(self, labels: Sequence[str]) -> native.ColumnNames:
         """The names of columns for `_create_all_items`: their paths, joined with `/`."""
@@ -312,6 +325,22 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         """
         self._writer.end_episode(self._mask(where), clear_buffers)
 
+    def close(self, flush: bool = True) -> None:
+        """Flushes and closes; blocks until all items are confirmed, for at most 10 s.
+
+        May be called from any thread and more than once.
+
+        Args:
+          flush: `False`: closes at once, also while another thread waits in a call of the writer.
+            Unconfirmed items are abandoned.
+
+        Raises:
+          DeadlineExceededError: If items are not confirmed after 10 s. They are abandoned; the text
+            counts them, and says what they wait for.
+          ReverbError: If the connection failed for good before all items were confirmed.
+        """
+        leaving.close(self._writer, flush)
+
     def __enter__(self) -> "BatchedTrajectoryWriter":
         return self
 
@@ -328,9 +357,11 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
             if exc_type is None:
                 self.flush()
             elif not issubclass(exc_type, errors.ReverbError):
-                leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))
+                leaving.leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))
+            else:
+                leaving.report_exception(self._writer)
         finally:
-            self.close()
+            self._writer.close()
 
     def _mask(self, where: Any | None) -> np.ndarray | None:
         return None if where is None else as_rows("where", where, np.bool_, self._batch_size)

@@ -113,13 +113,6 @@ class NestWriter(Generic[_NativeWriter]):
             clamped_timeout_ms(timeout_ms, allows_bool=True) or None,
         )
 
-    def close(self) -> None:
-        """Closes at once, without a flush; unconfirmed items are abandoned.
-
-        May be called from any thread and more than once.
-        """
-        self._writer.close()
-
     def _append_new_structure(self, data: Any, *options: Any) -> None:
         """Appends by paths; `options` are the arguments of the native `append` after the data."""
         columns = column_nest.merge(self._columns, data)

@@ -166,7 +166,7 @@ class StepWriter:
         try:
             self._flush_at_the_end()
         finally:
-            self._writer.close()
+            self._writer.close(flush=False)
 
     def _flush_at_the_end(self) -> None:
         if self._waiting.until_all_confirmed(self._writer):

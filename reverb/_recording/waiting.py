@@ -6,14 +6,14 @@ import time
 from typing import Any, NamedTuple, Protocol
 
 from reverb import errors
+from reverb._writers.leaving import CLOSE_TIMEOUT_MS, reason_of
 
 __all__ = ["SERVER_IS_GONE", "STOPPED_CLOSE_TIMEOUT_MS", "Stop", "Waiting"]
 
 # How soon a wait notices that `stop` is set, in milliseconds.
 STOP_POLL_MS = 50
 
-# Limits of the wait of `close`, in milliseconds, before and after `stop` is set.
-CLOSE_TIMEOUT_MS = 10_000
+# Limit of the wait of `close` after `stop` is set, in milliseconds.
 STOPPED_CLOSE_TIMEOUT_MS = 2_000
 
 # Errors of calls when the server is gone; the second one if another server has its port.
@@ -99,14 +99,8 @@ class Waiting(NamedTuple):
                 if writer._is_confirmed_within(num_items, math.ceil(min(left_ms, STOP_POLL_MS))):
                     return True
             except errors.DeadlineExceededError as error:
-                raise errors.DeadlineExceededError(f"{text} {_reason_of(error)}") from None
+                raise errors.DeadlineExceededError(f"{text} {reason_of(error)}") from None
             except SERVER_IS_GONE:
                 if not self.is_stopped:
                     raise
         return False
-
-
-def _reason_of(error: errors.DeadlineExceededError) -> str:
-    """Returns the part of a flush's error that tells what it waited for, without its own limit."""
-    text = str(error)
-    return text.partition(" ms. ")[2] or text

@@ -1,13 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of a writer's block that an exception has left."""
+"""How a program leaves a writer: by `close`, by an exception in its block, or at its exit."""
 
+import atexit
 import contextlib
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Protocol
 
 from reverb import errors
 
-__all__ = ["leave", "leave_awaited", "skips_flush_as_dm_reverb"]
+__all__ = [
+    "CLOSE_TIMEOUT_MS",
+    "STOPPED",
+    "close",
+    "delivering",
+    "leave",
+    "leave_awaited",
+    "reason_of",
+    "report_at_exit",
+    "report_exception",
+    "skips_flush_as_dm_reverb",
+]
+
+# Limit of the flush of a `close`.
+CLOSE_TIMEOUT_MS = 10_000
 
 # Limit of the flush after an exception. The program is about to fail, and must not hang instead.
 FLUSH_TIMEOUT_MS = 2_000
@@ -30,8 +46,80 @@ _NEW_ERRORS = (
 )
 
 
+# How a program has left a writer, in the log's line about unconfirmed items. The core has one more,
+# for a writer that is deleted.
+STOPPED = "the run of its recorder was stopped."
+_EXCEPTION = "an exception left its block."
+_CLOSED = (
+    "it was closed without a flush, which abandons them. Flush it first, or call close(flush=True)."
+)
+_EXIT = "the program ended without a flush. Flush it, or use it in a with block."
+
+
 class _Writer(Protocol):
-    def report_unconfirmed(self) -> None: ...
+    def report_unconfirmed(self, how: str) -> None: ...
+
+
+class _Flushing(_Writer, Protocol):
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def num_pending(self) -> int: ...
+    def flush(self, block_until_num_items: int, timeout_ms: int | None) -> None: ...
+    def close(self) -> None: ...
+
+
+_open: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def report_at_exit(writer: Any) -> None:
+    """Logs what a writer has not confirmed, if the program ends before it is closed or deleted.
+
+    `writer` has its native writer as `_writer`.
+    """
+    _open.add(writer)
+
+
+@atexit.register
+def _report_open_writers() -> None:
+    for writer in list(_open):
+        writer._writer.report_unconfirmed(_EXIT)
+
+
+def close(writer: _Flushing, flush: bool | None) -> None:
+    """Closes a native writer, after a flush or at once; `None`: at once, with a line of the log."""
+    if flush and writer.num_pending:
+        with delivering(writer):
+            writer.flush(0, CLOSE_TIMEOUT_MS)
+        return
+    if flush is None:
+        writer.report_unconfirmed(_CLOSED)
+    writer.close()
+
+
+@contextlib.contextmanager
+def delivering(writer: _Flushing) -> Iterator[None]:
+    """Closes a native writer after the block, which flushes it for `CLOSE_TIMEOUT_MS`."""
+    try:
+        yield
+    except errors.DeadlineExceededError as error:
+        raise errors.DeadlineExceededError(
+            f"close did not finish within {CLOSE_TIMEOUT_MS / 1000:g} s, and abandons what is not "
+            f"confirmed. {reason_of(error)}"
+        ) from None
+    except BaseException as error:
+        # Another thread that closed it has said what was lost.
+        if not (writer.closed and isinstance(error, errors.FailedPreconditionError)):
+            writer.report_unconfirmed(_CLOSED)
+            raise
+    finally:
+        writer.close()
+
+
+def reason_of(error: errors.DeadlineExceededError) -> str:
+    """Returns the part of a flush's error that tells what it waited for, without its own limit."""
+    text = str(error)
+    return text.partition(" ms. ")[2] or text
 
 
 def leave(exc_type: type[BaseException], writer: _Writer, flush: Callable[[int], None]) -> None:
@@ -45,7 +133,7 @@ def leave(exc_type: type[BaseException], writer: _Writer, flush: Callable[[int],
             with contextlib.suppress(errors.ReverbError):
                 flush(FLUSH_TIMEOUT_MS)
     finally:
-        writer.report_unconfirmed()
+        writer.report_unconfirmed(_EXCEPTION)
 
 
 async def leave_awaited(
@@ -57,7 +145,12 @@ async def leave_awaited(
             with contextlib.suppress(errors.ReverbError):
                 await flush(FLUSH_TIMEOUT_MS)
     finally:
-        writer.report_unconfirmed()
+        writer.report_unconfirmed(_EXCEPTION)
+
+
+def report_exception(writer: _Writer) -> None:
+    """Logs what is not confirmed at the end of a block that a `ReverbError` left."""
+    writer.report_unconfirmed(_EXCEPTION)
 
 
 def skips_flush_as_dm_reverb(exc_type: type[BaseException]) -> bool:

@@ -2,6 +2,7 @@
 """The legacy writer: an item is the last few steps, with the same length in all columns."""
 
 import contextlib
+import functools
 import logging
 import sys
 from typing import Any, TypeVar
@@ -176,7 +177,7 @@ class Writer:
 
     def __del__(self) -> None:
         if not self.__dict__.get("_closed", True):
-            _logger.warning("A writer was dropped without close; it is closed now.")
+            _warn_of_dropped()
             try:
                 self.close()
             except ReverbError as error:
@@ -192,6 +193,15 @@ class Writer:
     def _check_open(self, method: str) -> None:
         if self._closed:
             raise FailedPreconditionError(f"{method} was called on a closed writer")
+
+
+@functools.cache
+def _warn_of_dropped() -> None:
+    """Warns once in a process: a program may drop a writer in each episode."""
+    _logger.warning(
+        "A writer was dropped without close; it is closed now, which waits for its items. This is "
+        "logged once."
+    )
 
 
 def with_pending_limit(writer: _W, max_pending_bytes: int | None) -> _W:

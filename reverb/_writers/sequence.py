@@ -10,7 +10,7 @@ import numpy as np
 from reverb._checks.arguments import check_at_least, check_table, clamped_timeout_ms
 from reverb._checks.number_arrays import as_numbers
 from reverb._nests.flat import flatten_with_path
-from reverb._writers.leaving import leave
+from reverb._writers import leaving
 from reverb.core import native
 from reverb.errors import InvalidArgumentError, ReverbError
 from reverb.shown_text import type_name
@@ -24,8 +24,8 @@ class SequenceWriter:
     Made by `Client.sequence_writer`. The items of an episode are sequences of `sequence_length`
     steps, or the whole episode; no item spans two episodes. Row `i` of every leaf belongs to
     environment `i`, which has its own episodes. Thread-safe. `reverb.TFSequenceWriter` uses the
-    same writer inside a `tf.function`. A writer that is deleted without `flush` or a `with` block
-    abandons its unconfirmed items.
+    same writer inside a `tf.function`. A writer that is deleted without `flush`, `close` or a
+    `with` block abandons its unconfirmed items; the log counts them.
 
     Example:
       >>> with client.sequence_writer("table", sequence_length=2, batch_size=2) as writer:
@@ -45,6 +45,7 @@ class SequenceWriter:
         # Looked up once: `append` is the hottest call of an actor.
         self._append = internal_writer.append
         self._batch_size = batch_size
+        leaving.report_at_exit(self)
 
     def __repr__(self) -> str:
         if "_batch_size" not in self.__dict__:
@@ -153,12 +154,24 @@ class SequenceWriter:
             clamped_timeout_ms(timeout_ms),
         )
 
-    def close(self) -> None:
-        """Closes at once, without a flush; unconfirmed items are abandoned.
+    def close(self, flush: bool = True) -> None:
+        """Flushes and closes; blocks until all items are confirmed, for at most 10 s.
 
-        May be called from any thread and more than once.
+        The steps that are in no item are lost. If items are episodes and none has ended, the log
+        warns. May be called from any thread and more than once.
+
+        Args:
+          flush: `False`: closes at once, also while another thread waits in a call of the writer.
+            Unconfirmed items are abandoned.
+
+        Raises:
+          DeadlineExceededError: If items are not confirmed after 10 s. They are abandoned; the text
+            counts them, and says what they wait for.
+          ReverbError: If the connection failed for good before all items were confirmed.
         """
-        self._writer.close()
+        if flush and not self._writer.closed:
+            self._writer.report_unwritten()
+        leaving.close(self._writer, flush)
 
     def _tensorflow_handle(self) -> int:
         return self._writer.tensorflow_handle()
@@ -180,11 +193,14 @@ class SequenceWriter:
             if self._writer.closed:
                 return
             if exc_type is None:
+                self._writer.report_unwritten()
                 self.flush()
             elif not issubclass(exc_type, ReverbError):
-                leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))
+                leaving.leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))
+            else:
+                leaving.report_exception(self._writer)
         finally:
-            self.close()
+            self._writer.close()
 
     def _append_new_structure(self, step: Any, is_last: Any, priorities: Any, removal: Any) -> int:
         paths_and_leaves = flatten_with_path(step)

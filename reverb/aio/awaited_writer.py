@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
 from reverb._checks.arguments import check_at_least
-from reverb._writers.leaving import leave_awaited
+from reverb._writers import leaving
 from reverb.aio.event_loops import EventLoops
 from reverb.core import native
 from reverb.errors import ReverbError
@@ -31,12 +31,24 @@ class AwaitedWriter(Generic[_Native]):
             return f"aio.{type(self).__name__}(not made)"
         return f"aio.{type(self).__name__}(closed={self._native.closed})"
 
-    def close(self) -> None:
-        """Closes at once, without a flush; unconfirmed items are abandoned.
+    async def close(self, flush: bool | None = True) -> None:
+        """Flushes and closes, as the blocking twin does; waits for at most 10 s.
 
-        May be called from any thread and more than once.
+        May be called more than once. A call that is cancelled closes at once.
+
+        Args:
+          flush: `False`: closes at once, and abandons unconfirmed items.
+
+        Raises:
+          DeadlineExceededError: If items are not confirmed after 10 s. They are abandoned; the text
+            counts them, and says what they wait for.
+          ReverbError: If the connection failed for good before all items were confirmed.
         """
-        self._native.close()
+        if flush and self._native.num_pending:
+            with leaving.delivering(self._native):
+                await self._flush(0, leaving.CLOSE_TIMEOUT_MS)
+        else:
+            leaving.close(self._native, flush)
 
     async def _throttle(self) -> None:
         """Waits while the writer is faster than its connection, or has `max_pending_bytes`."""
@@ -65,9 +77,13 @@ class AwaitedWriter(Generic[_Native]):
             if exc_type is None:
                 await self._flush(0, None)
             elif not issubclass(exc_type, ReverbError):
-                await leave_awaited(exc_type, self._native, lambda limit: self._flush(0, limit))
+                await leaving.leave_awaited(
+                    exc_type, self._native, lambda limit: self._flush(0, limit)
+                )
+            else:
+                leaving.report_exception(self._native)
         finally:
-            self.close()
+            self._native.close()
 
 
 _Writer = TypeVar("_Writer", bound=AwaitedWriter[Any])

@@ -16,8 +16,9 @@ class SequenceWriter(AwaitedWriter[native.SequenceWriter]):
     """Appends steps of one environment or of `B`; every sequence of them becomes an item.
 
     Made by `reverb.aio.Client.sequence_writer`. The twin of `reverb.SequenceWriter`: `append`,
-    `end_episode` and `flush` are awaited. For one task at a time. A writer that is deleted without
-    `flush` or an `async with` block abandons its unconfirmed items.
+    `end_episode`, `flush` and `close` are awaited. For one task at a time. A writer that is deleted
+    without `flush`, `close` or an `async with` block abandons its unconfirmed items; the log counts
+    them.
 
     Example:
       >>> import asyncio
@@ -56,6 +57,18 @@ class SequenceWriter(AwaitedWriter[native.SequenceWriter]):
     def num_dropped_episodes(self) -> int:
         """Number of episodes that were dropped because they exceeded `max_sequence_length`."""
         return self._writer.num_dropped_episodes
+
+    async def close(self, flush: bool | None = True) -> None:
+        """Flushes and closes, as `reverb.SequenceWriter.close`; see `AwaitedWriter.close`."""
+        if flush and not self._native.closed:
+            self._native.report_unwritten()
+        await super().close(flush)
+
+    async def __aexit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
+        """Flushes and closes, as `reverb.SequenceWriter` does at the end of a `with` block."""
+        if exc_type is None and not self._native.closed:
+            self._native.report_unwritten()
+        await super().__aexit__(exc_type, *exc)
 
     async def append(
         self,

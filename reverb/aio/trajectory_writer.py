@@ -7,7 +7,7 @@ import numpy as np
 
 from reverb import trajectory_writer
 from reverb._checks.arguments import clamped_timeout_ms
-from reverb._writers.leaving import leave_awaited, skips_flush_as_dm_reverb
+from reverb._writers import leaving
 from reverb.aio.awaited_writer import AwaitedWriter
 from reverb.aio.event_loops import EventLoops
 from reverb.core import native
@@ -21,7 +21,7 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
     Made by `reverb.aio.Client.trajectory_writer`. The twin of `reverb.TrajectoryWriter`: `append`
     and `history` are the same, while `create_item`, `flush` and `end_episode` are awaited. For one
     task at a time. A writer that is deleted without `flush`, `end_episode` or an `async with` block
-    abandons its unconfirmed items.
+    abandons its unconfirmed items; the log counts them.
 
     Example:
       >>> import asyncio
@@ -161,6 +161,19 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
             clamped_timeout_ms(timeout_ms, allows_bool=True),
         )
 
+    async def close(self, flush: bool | None = None) -> None:
+        """Closes at once, without a flush, as `reverb.TrajectoryWriter.close`.
+
+        Args:
+          flush: `True`: flushes first, for at most 10 s. `False`: says nothing about unconfirmed
+            items, which the log counts otherwise.
+
+        Raises:
+          DeadlineExceededError: With `flush`, if items are not confirmed after 10 s.
+          ReverbError: With `flush`, if the connection failed for good.
+        """
+        await super().close(flush)
+
     async def __aexit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
         """Flushes, as `reverb.TrajectoryWriter` does at the end of a `with` block.
 
@@ -170,8 +183,8 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
             return
         if exc_type is None:
             await self.flush()
-        elif not skips_flush_as_dm_reverb(exc_type):
-            await leave_awaited(exc_type, self._native, lambda limit: self._flush(0, limit))
+        elif not leaving.skips_flush_as_dm_reverb(exc_type):
+            await leaving.leave_awaited(exc_type, self._native, lambda limit: self._flush(0, limit))
 
 
 class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
@@ -180,7 +193,7 @@ class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
     Made by `reverb.aio.Client.batched_trajectory_writer`. The twin of
     `reverb.BatchedTrajectoryWriter`: `create_items` and `flush` are awaited, the rest only copies.
     For one task at a time. A writer that is deleted without `flush` or an `async with` block
-    abandons its unconfirmed items.
+    abandons its unconfirmed items; the log counts them.
 
     Example:
       >>> import asyncio

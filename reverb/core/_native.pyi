@@ -563,7 +563,7 @@ class Sampler(Iterator[Any]):
 
 @final
 class Writer:
-    def report_unconfirmed(self) -> None:
+    def report_unconfirmed(self, how: str) -> None:
         """Logs how many items are not confirmed, if any."""
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
@@ -642,13 +642,16 @@ class ColumnHistory:
 class TrajectoryWriter:
     """Dropping it closes it; unconfirmed items are abandoned."""
 
-    def report_unconfirmed(self) -> None:
+    def report_unconfirmed(self, how: str) -> None:
         """Logs how many items are not confirmed, if any."""
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
     @property
     def is_over_limit(self) -> bool:
         """Whether an event loop should let the writer wait; see `AsyncClient.throttle`."""
+    @property
+    def num_pending(self) -> int:
+        """Number of items that are not confirmed yet."""
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
@@ -734,13 +737,16 @@ class BatchedColumnHistory:
 class BatchedTrajectoryWriter:
     """`B` trajectory writers, stepped by one call; row `i` of every leaf is environment `i`."""
 
-    def report_unconfirmed(self) -> None:
+    def report_unconfirmed(self, how: str) -> None:
         """Logs how many items are not confirmed, if any."""
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
     @property
     def is_over_limit(self) -> bool:
         """Whether an event loop should let the writer wait; see `AsyncClient.throttle`."""
+    @property
+    def num_pending(self) -> int:
+        """Number of items that are not confirmed yet."""
     @property
     def closed(self) -> bool: ...
     @property
@@ -794,13 +800,18 @@ class BatchedTrajectoryWriter:
 class SequenceWriter:
     """Dropping it closes it; unconfirmed items are abandoned. Thread-safe."""
 
-    def report_unconfirmed(self) -> None:
+    def report_unconfirmed(self, how: str) -> None:
         """Logs how many items are not confirmed, if any."""
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""
     @property
     def is_over_limit(self) -> bool:
         """Whether an event loop should let the writer wait; see `AsyncClient.throttle`."""
+    def report_unwritten(self) -> None:
+        """Logs the steps that are in no item, if any."""
+    @property
+    def num_pending(self) -> int:
+        """Number of items that are not confirmed yet."""
     @property
     def closed(self) -> bool: ...
     @property
@@ -842,7 +853,7 @@ class SequenceWriter:
 class StructuredWriter:
     """Dropping it flushes its items, for a bounded time."""
 
-    def report_unconfirmed(self) -> None:
+    def report_unconfirmed(self, how: str) -> None:
         """Logs how many items are not confirmed, if any."""
     def limit_pending(self, max_pending_bytes: int) -> None:
         """Makes calls that create items wait while so many bytes are unconfirmed."""

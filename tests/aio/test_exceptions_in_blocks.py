@@ -90,7 +90,7 @@ def test_nothing_is_flushed_after_what_is_no_exception(run, make, left_writers, 
     run(program)
     wait_until(left_writers)
     (line,) = left_writers()
-    assert "with 3 items of table full that" in line
+    assert "with items of table full that" in line
 
 
 def test_a_blocked_table_holds_an_exception_for_2_s(run, make, left_writers):
@@ -103,7 +103,7 @@ def test_a_blocked_table_holds_an_exception_for_2_s(run, make, left_writers):
 
     assert run(program) >= 2
     wait_until(left_writers)
-    assert "with 3 items of table full that" in left_writers()[0]
+    assert "with items of table full that" in left_writers()[0]
 
 
 def test_items_that_are_confirmed_within_2_s_are_not_told(run, make, left_writers):
@@ -118,13 +118,15 @@ def test_items_that_are_confirmed_within_2_s_are_not_told(run, make, left_writer
     assert not left_writers()
 
 
-def test_a_reverb_error_is_raised_without_a_flush(run, make, left_writers):
+def test_a_reverb_error_is_raised_without_a_flush(run, make, left_writers, until):
     async def program(client):
         await client.insert([1], {"full": 1.0})
         await leave(make, client, "full", reverb.DeadlineExceededError("mine"), 3)
 
     run(program)
-    assert not left_writers()
+    if make is not trajectory:  # It stays open, and sends them on.
+        until(left_writers)
+    assert all("an exception left its block" in line for line in left_writers())
 
 
 def test_a_cancelled_flush_after_an_exception(run, make, left_writers):
@@ -149,7 +151,7 @@ def test_a_cancelled_flush_after_an_exception(run, make, left_writers):
 
     run(program)
     wait_until(left_writers)
-    assert "with 1 item of table full that" in left_writers()[0]
+    assert "with items of table full that" in left_writers()[0]
 
 
 def test_the_end_of_a_block_after_an_exception(run, make):

@@ -126,7 +126,7 @@ def test_trajectory_writer(run):
         writer.append([1.0])
         await writer.create_item("queue", 1.0, [writer.history[0][-1:]])
         await writer.flush(timeout_ms=10_000)
-        writer.close()
+        await writer.close()
         with pytest.raises(errors.FailedPreconditionError, match="closed"):
             writer.append([1.0])
         batch = await client.sample_batch("table", 3)

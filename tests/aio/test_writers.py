@@ -115,7 +115,7 @@ def test_episodes_as_items(run, watcher):
                 await writer.append([step], is_last=step == length - 1)
         assert writer.num_dropped_episodes == 1
         await writer.flush(timeout_ms=60_000)
-        writer.close()
+        await writer.close()
 
     run(program)
     assert [len(item.data[0]) for item in watcher.scan("queue")] == [2, 3]

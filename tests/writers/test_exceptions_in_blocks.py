@@ -126,7 +126,7 @@ def test_nothing_is_flushed_after_what_is_no_exception(serve, make, left_writers
     assert client.server_address in line
 
 
-def test_a_blocked_table_holds_an_exception_for_2_s(serve, make, left_writers, until):
+def test_a_blocked_table_holds_an_exception_for_2_s(serve, make, left_writers, until, caplog):
     client = serve(full_queue())
     writer, add = make(client, "full")
     began = time.monotonic()
@@ -134,9 +134,10 @@ def test_a_blocked_table_holds_an_exception_for_2_s(serve, make, left_writers, u
     assert 2 <= time.monotonic() - began < MANY_SECONDS
     until(left_writers)
     assert left_writers() == [
-        "a writer was left with 2 items of table full that "
-        f"{client.server_address} has not confirmed"
+        "a writer was left with items of table full that "
+        f"{client.server_address} has not confirmed: an exception left its block."
     ]
+    assert [record.items for record in caplog.records if hasattr(record, "items")] == [2]
 
 
 def test_the_lines_name_all_tables(serve, left_writers, until):
@@ -165,11 +166,18 @@ def test_items_that_are_confirmed_within_2_s_are_not_told(serve, make, left_writ
 @pytest.mark.parametrize("error", [reverb.ReverbError("x"), reverb.DeadlineExceededError("x")])
 def test_a_reverb_error_is_raised_without_a_flush(serve, left_writers, error):
     client = serve(full_queue())
-    for make in (trajectory, batched, sequence, structured):
+    for make in (trajectory, structured):  # They stay open.
         writer, add = make(client, "full")
         leave(writer, add, error, num_items=3)
         error.__context__ = None
     assert not left_writers()
+
+
+@pytest.mark.parametrize("make", [batched, sequence])
+def test_what_a_reverb_error_abandons_is_counted(serve, make, left_writers, until):
+    writer, add = make(serve(full_queue()), "full")
+    leave(writer, add, reverb.ReverbError("x"), num_items=3)
+    until(left_writers)
 
 
 @pytest.mark.parametrize("make", [trajectory, batched, structured, legacy])

@@ -100,13 +100,13 @@ def test_a_call_after_close_raises_what_it_raises_elsewhere(serve, make, add, re
 
 
 @pytest.mark.parametrize("name", ["trajectory", "batched", "sequence"])
-def test_close_abandons_what_a_limiter_holds_back(serve, name):
+def test_a_close_without_flush_abandons_what_waits(serve, name):
     make, add, _ = WRITERS[name]
     client = serve(reverb.Table.queue("table", 1))
     with make(client) as writer:
         for _ in range(3):
             add(writer)
-        writer.close()  # A flush would wait for ever.
+        writer.close(flush=False)  # A flush would wait for ever.
 
 
 @pytest.mark.parametrize("name", ["trajectory", "batched", "sequence"])
@@ -128,7 +128,7 @@ def test_a_writer_that_failed_and_was_closed_leaves_its_block(start, connect, na
         add(writer)
         with pytest.raises(errors.UnavailableError):
             writer.flush()
-        writer.close()
+        writer.close(flush=False)
 
 
 @every_writer

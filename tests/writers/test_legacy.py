@@ -9,6 +9,7 @@ import pytest
 
 import reverb
 from reverb import errors, testing
+from reverb._writers import legacy
 from reverb.specs import TensorSpec
 
 
@@ -170,6 +171,7 @@ def test_a_dropped_writer_is_closed_with_a_warning(client, caplog):
     writer = client.writer(1)
     writer.append([1])
     writer.create_item("table", 1, 1.0)
+    legacy._warn_of_dropped.cache_clear()  # It is logged once in a process.
     with caplog.at_level(logging.WARNING, logger="reverb"):
         del writer
     assert "dropped without close" in caplog.text

@@ -203,7 +203,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
     def reset(self) -> None:
         """Removes all transitions."""
         super().reset()
-        self._steps.close()
+        self._steps.close(flush=False)
         self._client.reset(self._table)
         self._begin_writing()
 
@@ -231,10 +231,18 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
         raise AttributeError(arrays.no_attribute(type(self).__name__, name))
 
     def close(self) -> None:
-        """Ends the writer, and the server if it belongs to this buffer."""
-        self._steps.close()
-        if self._own is not None:
-            self._own.stop()
+        """Ends the writer, and the server if it belongs to this buffer.
+
+        With `server`, it waits until the transitions are confirmed, for at most 10 s.
+
+        Raises:
+          DeadlineExceededError: If some were not; the text says what they wait for.
+        """
+        try:
+            self._steps.close(flush=self._own is None)
+        finally:
+            if self._own is not None:
+                self._own.stop()
 
     # ---- Parts -----------------------------------------------------------------------------------
 
@@ -440,5 +448,7 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
             self._steps.restore(open_steps)
 
     def __del__(self) -> None:
+        # A writer that is deleted counts in the log what a server elsewhere has not confirmed.
         with contextlib.suppress(Exception):
-            self.close()
+            if self._own is not None:
+                self.close()

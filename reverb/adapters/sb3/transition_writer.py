@@ -184,9 +184,13 @@ class TransitionWriter:
         if self._num_unconfirmed:
             self._flush(0)
 
-    def close(self) -> None:
-        """Closes the writer; unconfirmed transitions are lost."""
-        self._writer.close()
+    def close(self, flush: bool) -> None:
+        """Closes the writer, after a flush as that of the writer's `close`, or at once."""
+        try:
+            if flush:
+                self._queue(self._take_postponed(), keep=True)
+        finally:
+            self._writer.close(flush)
 
     def open_steps(self) -> tuple[Any, ...]:
         """Returns the steps without a transition yet, for `restore`."""

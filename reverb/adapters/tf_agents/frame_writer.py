@@ -78,7 +78,7 @@ class FrameWriter:
         """Closes without a flush; may be called more than once."""
         self._closed = True
         if self._writer is not None:
-            self._writer.close()
+            self._writer.close(flush=False)
 
     def leave(self, exc_type: type[BaseException]) -> None:
         """Closes at the end of a block that an exception has left, as a sequence writer does."""

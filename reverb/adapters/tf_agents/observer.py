@@ -161,7 +161,7 @@ class Observer(abc.ABC):
     def _abandon(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            writer.close()
+            writer.close(flush=False)
 
     def _fail(self, error: errors.ReverbError) -> None:
         """Closes after an error that the writer cannot recover from."""

@@ -118,7 +118,7 @@ class SequenceWriter:
     def close(self) -> None:
         """Closes the writer."""
         if self._writer is not None and self._made_for and self._made_for[0] == os.getpid():
-            self._writer.close()
+            self._writer.close(flush=False)
         self._writer, self._made_for = None, None
 
     def _writer_of(self, num_envs: int) -> Any:

@@ -284,7 +284,7 @@ class ReverbAdder:
     def _drop_writer(self) -> None:
         if self._open_writer is not None:
             self._at_drop.detach()
-            self._open_writer.close()
+            self._open_writer.close(flush=False)
             self._open_writer = None
         self._forget_steps()
 
@@ -350,7 +350,7 @@ def send_last_items(writer: TrajectoryWriter | StructuredWriter) -> None:
     except errors.ReverbError as error:
         _logger.warning("The last items of a dropped adder may be lost: %s", error)
     if isinstance(writer, TrajectoryWriter):
-        writer.close()
+        writer.close(flush=False)
 
 
 def _unflatten_fields(structure: Any, values: list[Any]) -> Any:

@@ -140,12 +140,21 @@ impl BatchedTrajectoryWriter {
     }
 }
 
+impl Drop for BatchedTrajectoryWriter {
+    fn drop(&mut self) {
+        // A history that the program keeps has the core, too.
+        if self.core.origin().is_here() {
+            self.core.delete();
+        }
+    }
+}
+
 #[pymethods]
 impl BatchedTrajectoryWriter {
-    /// Logs how many items are not confirmed, if any.
-    fn report_unconfirmed(&self) {
+    /// Logs how many items are not confirmed, if any. `how` says how the program left the writer.
+    fn report_unconfirmed(&self, how: &str) {
         if self.core.origin().is_here() {
-            self.core.queue().report_unconfirmed();
+            self.core.queue().report_unconfirmed(how);
         }
     }
 
@@ -163,6 +172,12 @@ impl BatchedTrajectoryWriter {
     #[getter]
     fn closed(&self) -> bool {
         self.core.queue().is_closed()
+    }
+
+    /// Number of items that are not confirmed yet.
+    #[getter]
+    fn num_pending(&self) -> usize {
+        if self.core.origin().is_here() { self.core.queue().num_pending() } else { 0 }
     }
 
     #[getter]

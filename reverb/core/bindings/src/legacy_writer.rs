@@ -161,10 +161,10 @@ impl Writer {
         }
     }
 
-    /// Logs how many items are not confirmed, if any.
-    fn report_unconfirmed(&self) {
+    /// Logs how many items are not confirmed, if any. `how` says how the program left the writer.
+    fn report_unconfirmed(&self, how: &str) {
         if self.core.origin().is_here() {
-            self.core.queue().report_unconfirmed();
+            self.core.queue().report_unconfirmed(how);
         }
     }
 

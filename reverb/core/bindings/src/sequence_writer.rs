@@ -144,10 +144,17 @@ impl SequenceWriter {
 
 #[pymethods]
 impl SequenceWriter {
-    /// Logs how many items are not confirmed, if any.
-    fn report_unconfirmed(&self) {
+    /// Logs how many items are not confirmed, if any. `how` says how the program left the writer.
+    fn report_unconfirmed(&self, how: &str) {
         if self.core.origin().is_here() {
-            self.core.queue().report_unconfirmed();
+            self.core.queue().report_unconfirmed(how);
+        }
+    }
+
+    /// Logs the steps that are in no item, if any.
+    fn report_unwritten(&self) {
+        if self.core.origin().is_here() {
+            self.core.report_unwritten();
         }
     }
 
@@ -165,6 +172,12 @@ impl SequenceWriter {
     #[getter]
     fn closed(&self) -> bool {
         self.core.queue().is_closed()
+    }
+
+    /// Number of items that are not confirmed yet.
+    #[getter]
+    fn num_pending(&self) -> usize {
+        if self.core.origin().is_here() { self.core.queue().num_pending() } else { 0 }
     }
 
     #[getter]
@@ -266,7 +279,10 @@ impl SequenceWriter {
 
 impl Drop for SequenceWriter {
     fn drop(&mut self) {
-        self.close();
+        // A graph of TensorFlow may still have it.
+        if self.core.origin().is_here() {
+            self.core.delete();
+        }
         if let Some(handle) = self.handle.get() {
             reverb_tf::unregister_writer(*handle);
         }

@@ -161,12 +161,21 @@ pub(crate) fn label(path: &Bound<'_, PyAny>) -> PyResult<String> {
     Ok(path.repr()?.to_string())
 }
 
+impl Drop for TrajectoryWriter {
+    fn drop(&mut self) {
+        // A history that the program keeps has the core, too.
+        if self.core.origin().is_here() {
+            self.core.delete();
+        }
+    }
+}
+
 #[pymethods]
 impl TrajectoryWriter {
-    /// Logs how many items are not confirmed, if any.
-    fn report_unconfirmed(&self) {
+    /// Logs how many items are not confirmed, if any. `how` says how the program left the writer.
+    fn report_unconfirmed(&self, how: &str) {
         if self.core.origin().is_here() {
-            self.core.queue().report_unconfirmed();
+            self.core.queue().report_unconfirmed(how);
         }
     }
 
@@ -184,6 +193,12 @@ impl TrajectoryWriter {
     #[getter]
     fn closed(&self) -> bool {
         self.core.queue().is_closed()
+    }
+
+    /// Number of items that are not confirmed yet.
+    #[getter]
+    fn num_pending(&self) -> usize {
+        if self.core.origin().is_here() { self.core.queue().num_pending() } else { 0 }
     }
 
     #[getter]

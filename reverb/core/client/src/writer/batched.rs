@@ -354,11 +354,17 @@ impl BatchedWriter {
     pub fn close(&self) {
         self.queue.send_queue().close();
     }
+
+    /// Like `close`, when the program has deleted the writer: the log counts what is lost.
+    pub fn delete(&self) {
+        self.queue.report_deleted();
+        self.close();
+    }
 }
 
 impl Drop for BatchedWriter {
     fn drop(&mut self) {
-        self.close();
+        self.delete();
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use reverb_data::column_names::ColumnNames;
-use reverb_data::figures::{Bound, plural};
+use reverb_data::figures::Bound;
 use reverb_data::{DType, Error, ItemPriority, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
@@ -44,6 +44,8 @@ pub struct ItemQueue {
     tables: Mutex<Vec<Arc<str>>>,
     /// True if the caller awaits `throttle` itself instead of being blocked.
     is_throttled_by_caller: AtomicBool,
+    /// True once the log has counted the items that the program left unconfirmed.
+    has_reported: AtomicBool,
 }
 
 impl ItemQueue {
@@ -71,6 +73,7 @@ impl ItemQueue {
             session: Arc::clone(session),
             tables: Mutex::default(),
             is_throttled_by_caller: AtomicBool::new(false),
+            has_reported: AtomicBool::new(false),
         }
     }
 
@@ -248,19 +251,29 @@ impl ItemQueue {
         }
     }
 
-    /// Logs items that are not confirmed when a program leaves the writer.
-    pub fn report_unconfirmed(&self) {
+    /// Logs how many items are not confirmed when a program leaves the writer, once. `how` is what
+    /// the program did. Of many writers that it leaves in the same way, the log has one line a
+    /// minute, so their numbers are in a field.
+    pub fn report_unconfirmed(&self, how: &str) {
         let num_items = self.send_queue.num_pending();
         let tables = self.send_queue.waiting_tables();
-        if num_items == 0 || tables.is_empty() {
+        if num_items == 0 || tables.is_empty() || self.has_reported.swap(true, Ordering::Relaxed) {
             return;
         }
         tracing::warn!(
-            "a writer was left with {} of {} {} that {} has not confirmed",
-            plural(num_items as i64, "item", "items"),
+            items = num_items,
+            "a writer was left with items of {} {} that {} has not confirmed: {how}",
             if tables.len() == 1 { "table" } else { "tables" },
             tables.join(", "),
             short(self.session.address()),
+        );
+    }
+
+    /// Like `report_unconfirmed`, for a writer that is dropped.
+    pub(crate) fn report_deleted(&self) {
+        self.report_unconfirmed(
+            "it was deleted without a flush, which abandons them. Flush it, or use it in a with \
+             block.",
         );
     }
 

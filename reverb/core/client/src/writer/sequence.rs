@@ -3,6 +3,7 @@
 //! one call.
 
 mod columns;
+mod unwritten;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -109,6 +110,12 @@ struct State {
     orders: Vec<Option<ColumnOrder>>,
     rows: Vec<Row>,
     num_dropped_episodes: u64,
+    /// Number of appended steps, over all rows.
+    num_steps: u64,
+    /// True once an item was made.
+    has_items: bool,
+    /// True once the log has counted the steps that are in no item.
+    has_reported: bool,
 }
 
 /// State of one environment.
@@ -152,6 +159,9 @@ impl SequenceWriter {
                 orders: Vec::new(),
                 rows,
                 num_dropped_episodes: 0,
+                num_steps: 0,
+                has_items: false,
+                has_reported: false,
             }),
             queue,
             tables: tables.into_iter().map(Arc::from).collect(),
@@ -252,6 +262,15 @@ impl SequenceWriter {
     /// Waits until at most `max_pending` items are unconfirmed.
     pub async fn flush(&self, max_pending: usize, timeout: Option<Duration>) -> Result<()> {
         self.queue.flush(max_pending, timeout).await
+    }
+
+    /// Like `close`, when the program has deleted the writer: the log counts what is lost.
+    pub fn delete(&self) {
+        if !self.queue.is_closed() {
+            self.report_unwritten();
+            self.queue.report_deleted();
+        }
+        self.close();
     }
 
     /// Stops at once; unconfirmed items are abandoned.
@@ -369,6 +388,8 @@ impl SequenceWriter {
             }
         }
         state.num_dropped_episodes += too_long.len() as u64;
+        state.num_steps += num_rows as u64;
+        state.has_items |= !items.is_empty();
         Ok((items, too_long))
     }
 
@@ -416,7 +437,7 @@ impl SequenceWriter {
 
 impl Drop for SequenceWriter {
     fn drop(&mut self) {
-        self.close();
+        self.delete();
     }
 }
 

@@ -65,6 +65,12 @@ impl TrajectoryWriter {
         Ok(())
     }
 
+    /// Like `close`, when the program has deleted the writer: the log counts what is lost.
+    pub fn delete(&self) {
+        self.queue.report_deleted();
+        self.close();
+    }
+
     /// Stops at once; unconfirmed items are abandoned.
     pub fn close(&self) {
         self.queue.send_queue().close();
@@ -73,6 +79,6 @@ impl TrajectoryWriter {
 
 impl Drop for TrajectoryWriter {
     fn drop(&mut self) {
-        self.close();
+        self.delete();
     }
 }

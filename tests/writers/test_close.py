@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a program leaves a writer without an exception: what arrives, and what the log counts."""
+
+import asyncio
+import gc
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import reverb
+import reverb.aio
+from reverb import errors
+from reverb._writers import leaving
+
+NUM_ITEMS = 5
+
+
+def trajectory(client, table="table"):
+    writer = client.trajectory_writer(8)
+
+    def add():
+        writer.append([1])
+        writer.create_item(table, 1.0, [writer.history[0][-1:]])
+
+    return writer, add
+
+
+def batched(client, table="table"):
+    writer = client.batched_trajectory_writer(1, 8)
+
+    def add():
+        writer.append([np.arange(1)])
+        writer.create_items(table, 1.0, [writer.history[0][-1:]])
+
+    return writer, add
+
+
+def sequence(client, table="table"):
+    # Windows share chunks, so the last ones are not sent before a flush.
+    writer = client.sequence_writer(table, 1)
+    return writer, lambda: writer.append([1])
+
+
+def legacy(client, table="table"):
+    writer = client.writer(8)
+
+    def add():
+        writer.append([1])
+        writer.create_item(table, 1, 1.0)
+
+    return writer, add
+
+
+WRITERS = [trajectory, batched, sequence, legacy]
+OWN = [batched, sequence]
+each_writer = pytest.mark.parametrize("make", WRITERS, ids=lambda it: it.__name__)
+each_own = pytest.mark.parametrize("make", OWN, ids=lambda it: it.__name__)
+
+
+def size(client, table="table"):
+    return client.server_info()[table].current_size
+
+
+@pytest.fixture
+def full(serve):
+    """A client of a table that takes one item, and then none."""
+    return serve(reverb.Table.queue("full", 1))
+
+
+@pytest.fixture
+def short_close(monkeypatch):
+    """A `close` waits for 0.1 s at most."""
+    monkeypatch.setattr(leaving, "CLOSE_TIMEOUT_MS", 100)
+
+
+@each_writer
+def test_a_flush_or_a_block_delivers_all(serve, make, left_writers):
+    client = serve()
+    writer, add = make(client)
+    with writer:
+        for _ in range(NUM_ITEMS):
+            add()
+    assert size(client) == NUM_ITEMS
+    assert not left_writers()
+
+
+@pytest.mark.parametrize("make", [batched, sequence, legacy], ids=lambda it: it.__name__)
+def test_close_delivers_all(serve, make, left_writers):
+    client = serve()
+    for _ in range(20):  # Without a flush some would be on their way.
+        writer, add = make(client)
+        for _ in range(NUM_ITEMS):
+            add()
+        writer.close()
+    assert size(client) == 20 * NUM_ITEMS
+    assert not left_writers()
+
+
+def test_a_trajectory_writer_delivers_if_close_is_asked_to(serve, left_writers):
+    client = serve()
+    writer, add = trajectory(client)
+    add()
+    writer.close(flush=True)
+    assert size(client) == 1
+    assert not left_writers()
+
+
+def test_a_trajectory_writer_counts_what_close_abandons(full, left_writers, until, caplog):
+    writer, add = trajectory(full, "full")
+    for _ in range(NUM_ITEMS):
+        add()
+    writer.close()
+    until(left_writers)
+    (line,) = left_writers()
+    assert f"of table full that {full.server_address}" in line
+    assert "Flush it first" in line
+    assert [it.items for it in caplog.records if hasattr(it, "items")] in ([4], [5])
+    del writer, add  # Nothing is counted twice.
+    gc.collect()
+    assert len(left_writers()) == 1
+
+
+@each_own
+def test_a_close_that_takes_too_long_names_the_items(full, make, short_close, left_writers):
+    writer, add = make(full, "full")
+    for _ in range(3):
+        add()
+    with pytest.raises(errors.DeadlineExceededError, match=r"^close did not .*Table full") as it:
+        writer.close()
+    assert "items" in str(it.value)
+    writer.close()  # It is closed, and says it once.
+    with pytest.raises(errors.FailedPreconditionError, match="closed"):
+        add()
+    assert not left_writers()
+
+
+@pytest.mark.parametrize("make", [trajectory, *OWN], ids=lambda it: it.__name__)
+def test_close_without_flush_abandons_silently(full, make, left_writers):
+    writer, add = make(full, "full")
+    for _ in range(3):
+        add()
+    writer.close(flush=False)
+    del writer, add
+    gc.collect()
+    assert not left_writers()
+
+
+@pytest.mark.parametrize("make", [trajectory, *OWN], ids=lambda it: it.__name__)
+def test_a_deleted_writer_counts_what_is_lost(full, make, left_writers, until):
+    writer, add = make(full, "full")
+    for _ in range(3):
+        add()
+    del writer, add
+    gc.collect()
+    until(left_writers)
+    (line,) = left_writers()
+    assert "it was deleted without a flush" in line
+
+
+@each_own
+def test_threads_may_close_a_writer_at_the_same_time(serve, make, background):
+    client = serve()
+    writer, add = make(client)
+    for _ in range(NUM_ITEMS):
+        add()
+    start = threading.Barrier(3)
+
+    def close():
+        start.wait()
+        writer.close()
+
+    calls = [background(close) for _ in range(2)]
+    start.wait()
+    for call in calls:
+        call.result()
+    assert size(client) == NUM_ITEMS
+
+
+@each_own
+def test_a_close_without_flush_ends_one_that_waits(full, make, background, until):
+    writer, add = make(full, "full")
+    for _ in range(3):
+        add()
+    call = background(writer.close)
+    until(lambda: full.status().tables["full"].inserting.waiting)
+    writer.close(flush=False)
+    call.result()
+
+
+@each_writer
+def test_a_failed_writer_says_so_when_it_closes(start, connect, make, left_writers):
+    server = start()
+    writer, add = make(connect(server, connect_timeout_s=0.2))
+    server.stop()
+    if make is not legacy:  # Its `append` connects.
+        add()
+        if make is trajectory:
+            writer.close()
+            return
+        with pytest.raises(errors.UnavailableError):
+            writer.close()
+    writer.close()
+
+
+EXIT = """
+import sys, numpy as np, reverb
+reverb.logging.to_stderr()
+client = reverb.Client(sys.argv[1])
+kept = []
+for kind in ("trajectory", "sequence", "batched"):
+    if kind == "trajectory":
+        w = client.trajectory_writer(1)
+        for _ in range(3):
+            w.append([1]); w.create_item("full", 1.0, [w.history[0][-1:]])
+    elif kind == "batched":
+        w = client.batched_trajectory_writer(1, 1)
+        for _ in range(3):
+            w.append([np.arange(1)]); w.create_items("full", 1.0, [w.history[0][-1:]])
+    else:
+        w = client.sequence_writer("full", 1)
+        for _ in range(3):
+            w.append([1])
+    kept.append(w)
+"""
+
+
+def test_a_program_that_ends_counts_what_is_lost(full):
+    command = [sys.executable, "-c", EXIT, full.server_address]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    lines = [line for line in done.stderr.splitlines() if "a writer was left" in line]
+    assert lines
+    assert all("the program ended without a flush" in line for line in lines)
+    # The log has the first and the last of lines that differ in their numbers only.
+    assert any("repeats=2" in line for line in lines), done.stderr
+
+
+# --- Steps that are in no item --------------------------------------------------------------------
+
+
+@pytest.fixture
+def unwritten(caplog):
+    """Returns a function for the lines about steps in no item: (level, steps, text)."""
+    caplog.set_level("INFO")
+    reverb.logging.to_python()
+    yield lambda: [
+        (it.levelname, it.steps, it.getMessage()) for it in caplog.records if hasattr(it, "steps")
+    ]
+    reverb.logging.to_stderr()
+
+
+def ways_to_end():
+    def block(writer):
+        with writer:
+            pass
+
+    return [block, lambda writer: writer.close(), lambda writer: None]
+
+
+@pytest.mark.parametrize("end", ways_to_end(), ids=["with", "close", "del"])
+@pytest.mark.parametrize(
+    ("length", "ends", "text"),
+    [(None, False, "no episode ended: pass is_last"), (8, True, "had sequence_length steps")],
+)
+def test_a_writer_that_made_no_item_says_why(serve, unwritten, until, end, length, ends, text):
+    client = serve(reverb.Table("unmade", *selectors(), 10, reverb.rate_limiters.MinSize(1)))
+    options = {"max_sequence_length": 100} if length is None else {}
+    writer = client.sequence_writer("unmade", length, **options)
+    for i in range(7):
+        writer.append([i], is_last=ends and i == 6)
+    end(writer)
+    del writer
+    until(unwritten)
+    ((level, steps, line),) = unwritten()
+    assert (level, steps) == ("WARNING", 7)
+    assert text in line
+    assert size(client, "unmade") == 0
+
+
+def selectors():
+    return reverb.selectors.Uniform(), reverb.selectors.Fifo()
+
+
+def test_a_writer_that_made_items_warns_of_nothing(serve, unwritten):
+    client = serve()
+    with client.sequence_writer("table", None, max_sequence_length=9) as writer:
+        writer.append([1], is_last=True)
+        writer.append([2])
+    with client.sequence_writer("table", None, max_sequence_length=1, drop_long_episodes=True) as w:
+        w.append([1])
+        w.append([2], is_last=True)
+    with client.sequence_writer("table", 2):
+        pass
+    assert all(level == "INFO" for level, _, _ in unwritten())
+
+
+# --- asyncio --------------------------------------------------------------------------------------
+
+
+def test_writers_of_asyncio_deliver_when_they_close(serve, left_writers):
+    client = serve()
+
+    async def program():
+        async with reverb.aio.Client(client.server_address) as own:
+            for _ in range(20):
+                writer = await own.sequence_writer("table", 1)
+                await writer.append([1])
+                await writer.close()
+                writer = await own.batched_trajectory_writer(1, 1)
+                writer.append([np.arange(1)])
+                await writer.create_items("table", 1.0, [writer.history[0][-1:]])
+                await writer.close()
+                await writer.close()
+
+    asyncio.run(program())
+    assert size(client) == 40
+    assert not left_writers()
+
+
+def test_writers_of_asyncio_count_what_they_abandon(full, short_close, left_writers, until):
+    async def program():
+        async with reverb.aio.Client(full.server_address) as client:
+            writer = await client.sequence_writer("full", 1)
+            for _ in range(3):
+                await writer.append([1])
+            with pytest.raises(errors.DeadlineExceededError, match="close did not finish"):
+                await writer.close()
+            writer = await client.sequence_writer("full", 1)
+            await writer.append([1])
+            await writer.close(flush=False)
+            assert not left_writers()
+            writer = await client.trajectory_writer(1)
+            writer.append([1])
+            await writer.create_item("full", 1.0, [writer.history[0][-1:]])
+            await writer.close()
+
+    asyncio.run(program())
+    until(left_writers)
+    assert len(left_writers()) == 1
