@@ -165,12 +165,12 @@ def test_calls_of_asyncio_programs(server):
             await writer.create_item("t", 1.0, writer.history[-1:], removal_priority=3.0)
             with refused(server, "removal priorities"):
                 await writer.flush()
-            writer.close()
+            await writer.close(flush=False)
             sequences = await client.sequence_writer("t", 1)
             with refused(server, "removal priorities"):
                 await sequences.append(STEP, removal_priorities=3.0)
                 await sequences.flush()
-            sequences.close()
+            await sequences.close(flush=False)
 
     asyncio.run(program())
     assert not any(request.items for request in server.received)
