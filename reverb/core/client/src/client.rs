@@ -276,7 +276,14 @@ impl Client {
         }
         let stacking = ragged.is_stacked().then(|| Stacking::new(batch_size));
         let all_or_nothing = !partial && epoch.is_none();
-        let options = SampleOptions { stacking, all_or_nothing, distinct, epoch, window };
+        let options = SampleOptions {
+            stacking,
+            all_or_nothing,
+            distinct,
+            epoch,
+            window,
+            ..SampleOptions::default()
+        };
         let mut cursor = SampleCursor::new(self, table, batch_size as u64, timeout)
             .at_once(options)
             .with_columns(columns)

@@ -14,6 +14,7 @@ mod retry;
 mod sampler;
 mod session;
 mod structured;
+mod unanswered;
 mod waits;
 mod writer;
 

@@ -22,6 +22,7 @@ use tokio::runtime::Handle;
 
 use crate::absence::Absence;
 use crate::retry::Backoff;
+use crate::unanswered::Unanswered;
 use crate::waits::Waits;
 
 /// Selects the transport to a server on every use: a server may have started in this process
@@ -65,6 +66,7 @@ pub(crate) struct Session {
     silence: OnceLock<Duration>,
     runtime: Handle,
     waits: Waits,
+    unanswered: Unanswered,
     absence: Arc<Absence>,
     signatures: Mutex<Option<CachedSignatures>>,
     /// An open sample stream with no outstanding request.
@@ -109,6 +111,7 @@ impl Session {
             silence: OnceLock::new(),
             runtime,
             waits: Waits::of_this_process(),
+            unanswered: Unanswered::default(),
             absence: Arc::default(),
             signatures: Mutex::new(None),
             idle_sample_stream: Mutex::new(None),
@@ -138,6 +141,11 @@ impl Session {
     /// The waits of this process, where long ones are reported.
     pub(crate) fn waits(&self) -> &Waits {
         &self.waits
+    }
+
+    /// Waits of its readers that have timed out and may go on.
+    pub(crate) fn unanswered(&self) -> &Unanswered {
+        &self.unanswered
     }
 
     /// The runtime of the client's tasks.

@@ -27,7 +27,7 @@ use crate::session::Session;
 /// The second report comes after so many times the time of the first.
 const SECOND_REPORT: u32 = 6;
 /// A call that begins so soon after one that timed out goes on with its wait.
-const GAP: Duration = Duration::from_secs(1);
+pub(crate) const GAP: Duration = Duration::from_secs(1);
 /// Limit of the call that asks a server for the reason.
 const REASON_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest pause between two looks at what waits.

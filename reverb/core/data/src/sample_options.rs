@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Options of a sample request.
 
+use std::time::Instant;
+
 use crate::item::Sampled;
 use crate::stacking::Stacking;
 use crate::step_window::StepWindow;
@@ -29,6 +31,9 @@ pub struct SampleOptions {
     pub epoch: Option<WithinEpoch>,
     /// If set, each sample is a window of an item's steps, and items without one are not sampled.
     pub window: Option<StepWindow>,
+    /// Begin of the reader's wait for its next item, if an earlier request has timed out and this
+    /// one goes on with the wait.
+    pub waits_since: Option<Instant>,
 }
 
 impl SampleOptions {
@@ -49,10 +54,12 @@ impl SampleOptions {
         Self { stacking: self.stacking.map(|stacking| stacking.after(count)), ..self }
     }
 
-    /// Options for the rest of a request after these items: the rest is of the same epoch.
+    /// Options for the rest of a request after these items: the rest is of the same epoch, and its
+    /// wait is a new one.
     #[must_use]
     pub fn after_items(self, samples: &[Sampled]) -> Self {
         let mut options = self.after(samples.len());
+        options.waits_since = None;
         options.note_epoch(samples);
         options
     }

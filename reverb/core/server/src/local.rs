@@ -460,7 +460,7 @@ async fn sample(
     } else {
         let interrupted = service.interrupted();
         let samples = table.sample_until(wanted, timeout, options, interrupted);
-        let samples = stream.waiting(WaitsFor::Table, samples).await;
+        let samples = stream.waiting_since(options.waits_since, samples).await;
         samples.map_err(|error| explain_timeout(service, table, timeout, error))?
     };
     stream.count_items(samples.len());

@@ -79,7 +79,7 @@ async fn serve_request(
 ) -> Result<()> {
     let (name, table) = service.table_for(caller, Right::Sample, &request.table)?;
     stream.use_table(name);
-    let mut options = sample::options(request)?;
+    let mut options = sample::options(request, responder.peer().connected_at())?;
     let spans = request.window.as_ref().map(to_spans).unwrap_or_default();
     let knows_times = request.window.as_ref().is_some_and(|window| window.knows_times);
     encoder.set_repeats(if knows_times { Repeats::AsOne } else { Repeats::OneByOne });
@@ -117,7 +117,7 @@ async fn serve_request(
             let interrupted = service.interrupted();
             let samples = pin!(table.sample_until(wanted, timeout, options, interrupted));
             let samples = pin!(wait_for_samples(samples, responder));
-            let samples = stream.waiting(WaitsFor::Table, samples).await;
+            let samples = stream.waiting_since(options.waits_since, samples).await;
             samples.map_err(|error| explain_timeout(service, table, timeout, error))?
         };
         if samples.is_empty() {

@@ -188,7 +188,10 @@ impl Stream {
 
     /// Starts or ends a wait.
     pub(crate) fn set_wait(&self, waits_for: Option<WaitsFor>) {
-        let wait = waits_for.map(|waits_for| (waits_for, Instant::now()));
+        self.set_wait_since(waits_for.map(|waits_for| (waits_for, Instant::now())));
+    }
+
+    fn set_wait_since(&self, wait: Option<(WaitsFor, Instant)>) {
         let mut state = self.state.lock();
         state.wait = wait;
         if wait.is_none() {
@@ -208,7 +211,18 @@ impl Stream {
     /// Runs a future, and counts its time as a wait. A large future should be pinned: moved into
     /// this one, it would take its memory twice.
     pub(crate) async fn waiting<T>(&self, waits_for: WaitsFor, work: impl Future<Output = T>) -> T {
-        let _waiting = Waiting::begin(self, waits_for);
+        let _waiting = Waiting::begin(self, waits_for, Instant::now());
+        work.await
+    }
+
+    /// Like `waiting`, for samples of a table: the wait has begun then, or begins now.
+    pub(crate) async fn waiting_since<T>(
+        &self,
+        since: Option<Instant>,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let since = since.unwrap_or_else(Instant::now);
+        let _waiting = Waiting::begin(self, WaitsFor::Table, since);
         work.await
     }
 
@@ -224,8 +238,8 @@ impl Stream {
 struct Waiting<'a>(&'a Stream);
 
 impl<'a> Waiting<'a> {
-    fn begin(stream: &'a Stream, waits_for: WaitsFor) -> Self {
-        stream.set_wait(Some(waits_for));
+    fn begin(stream: &'a Stream, waits_for: WaitsFor, since: Instant) -> Self {
+        stream.set_wait_since(Some((waits_for, since)));
         Self(stream)
     }
 }

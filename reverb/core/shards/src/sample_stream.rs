@@ -76,6 +76,8 @@ pub(crate) struct GroupSampleStream {
     parked: Option<Parked>,
     /// Failure of a shard, reported after the answers of the other shards.
     failure: Option<Error>,
+    /// Begin of the caller's wait for its next items, however often shards are asked for them.
+    waits_since: Instant,
 }
 
 impl GroupSampleStream {
@@ -94,6 +96,7 @@ impl GroupSampleStream {
             plan: None,
             parked: None,
             failure: None,
+            waits_since: Instant::now(),
         }
     }
 
@@ -264,6 +267,7 @@ impl GroupSampleStream {
                 stacking: request.options.stacking.map(|_| Stacking::new(count)),
                 // Other shards can give the items that one shard lacks.
                 all_or_nothing: false,
+                waits_since: Some(self.waits_since),
                 ..request.options
             },
             columns: &request.columns,
@@ -395,6 +399,7 @@ impl GroupSampleStream {
                 items.extend(self.take(received));
             }
             if !items.is_empty() {
+                self.waits_since = Instant::now();
                 return Ok(items);
             }
         }
@@ -419,7 +424,11 @@ impl SampleStream for GroupSampleStream {
                 return Ok(());
             }
         }
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let now = Instant::now();
+        if self.unasked.is_empty() && !self.has_outstanding() {
+            self.waits_since = options.waits_since.unwrap_or(now);
+        }
+        let deadline = timeout.and_then(|timeout| now.checked_add(timeout));
         let (columns, spans) = (columns.into(), spans.into());
         self.unasked.push_back(Request { count: num_samples, deadline, options, columns, spans });
         // Requests leave at once, so that the shards work while the caller does.

@@ -165,6 +165,7 @@ impl SampleCursor {
             self.release();
         } else if let Some(stream) = &mut self.stream {
             let num = self.batch.min(usize::try_from(self.unrequested).unwrap_or(usize::MAX));
+            self.options.waits_since = self.session.unanswered().take(&self.table);
             let request = SampleRequest {
                 options: self.options,
                 columns: &self.columns,
@@ -208,6 +209,7 @@ impl SampleCursor {
                     return Ok(());
                 }
                 Ok(samples) => {
+                    self.options.waits_since = None;
                     self.options.note_epoch(&samples);
                     self.may_be_stale = false;
                     self.backoff.answered();
@@ -224,6 +226,8 @@ impl SampleCursor {
                     self.ready = samples.into();
                 }
                 Err(error) => {
+                    let since = self.options.waits_since;
+                    self.session.unanswered().leave(&self.table, since, self.timeout, &error);
                     self.request_again();
                     if std::mem::take(&mut self.may_be_stale) && error.is_transient() {
                         continue;

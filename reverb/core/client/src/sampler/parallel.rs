@@ -93,7 +93,7 @@ pub struct Sampler {
 
 struct Shared {
     session: Arc<Session>,
-    table: String,
+    table: Arc<str>,
     options: SamplerOptions,
     /// Maximum number of items in flight or waiting to be taken.
     capacity: usize,
@@ -166,7 +166,7 @@ impl Sampler {
         let runtime = client.runtime().clone();
         let shared = Arc::new(Shared {
             session: Arc::clone(client.session()),
-            table: table.to_owned(),
+            table: table.into(),
             capacity: per_worker.saturating_mul(options.effective_workers()),
             request: if per_worker < MIN_OVERLAP { per_worker } else { per_worker / 2 },
             options,
@@ -462,13 +462,19 @@ async fn fetch(
         stream.insert(OpenStream { stream: opened, received: 0 })
     };
     let timeout = shared.options.rate_limiter_timeout;
+    let unanswered = shared.session.unanswered();
+    let mut waits_since = unanswered.take(&shared.table);
     let request = SampleRequest {
-        options: SampleOptions { stacking, window, ..SampleOptions::default() },
+        options: SampleOptions { stacking, window, waits_since, ..SampleOptions::default() },
         ..SampleRequest::new(&shared.table, *missing, timeout)
     };
     open.stream.request(&request)?;
     while *missing > 0 {
-        let samples = open.stream.receive().await?;
+        let received = open.stream.receive().await;
+        let samples = received.inspect_err(|error| {
+            unanswered.leave(&shared.table, waits_since, timeout, error);
+        })?;
+        waits_since = None;
         backoff.answered();
         open.received += samples.len() as u64;
         *missing = missing.saturating_sub(samples.len());

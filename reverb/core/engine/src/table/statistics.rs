@@ -155,7 +155,7 @@ pub struct TableStatus {
 /// Waits of one side of a table.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Side {
-    /// Wait of the first request in the queue.
+    /// Wait of the first insert in the queue; longest wait of a sample request there.
     pub oldest_wait: Option<Duration>,
     /// Total time in which at least one request waited.
     pub blocked: Duration,

@@ -60,7 +60,8 @@ struct InsertRequest {
 /// A sample request. Its batch is empty while it waits: it is answered with its first items.
 struct SampleRequest {
     id: RequestId,
-    arrived: Instant,
+    /// Begin of its wait: before its arrival if it goes on with that of an earlier request.
+    since: Instant,
     batch: Batch,
     /// Absent until the caller has to wait.
     answer: Option<oneshot::Sender<Answer>>,
@@ -174,9 +175,11 @@ impl WaitQueues {
         self.inserts.front().map(|request| now.saturating_duration_since(request.arrived))
     }
 
-    /// Wait of the first sample request.
+    /// Longest wait of a sample request. The first one need not wait for the longest time: those
+    /// that time out and come again are behind it.
     pub(super) fn oldest_sample(&self, now: Instant) -> Option<Duration> {
-        self.samples.front().map(|request| now.saturating_duration_since(request.arrived))
+        let since = self.samples.iter().map(|request| request.since).min()?;
+        Some(now.saturating_duration_since(since))
     }
 
     /// Activity of the table while no request can be served.
@@ -238,7 +241,7 @@ impl WaitQueues {
         self.next_id += 1;
         self.samples.push_back(SampleRequest {
             id,
-            arrived,
+            since: options.waits_since.unwrap_or(arrived),
             batch: Batch::new(wanted, options),
             answer: None,
         });
@@ -374,7 +377,7 @@ impl WaitQueues {
     fn answer_first(&mut self, state: &mut TableState, now: Now, done: &mut Completions) {
         let Some(request) = self.samples.pop_front() else { return };
         if request.batch.len() > 0 {
-            state.statistics_mut().sample_waits.add(now.micros_since(request.arrived));
+            state.statistics_mut().sample_waits.add(now.micros_since(request.since));
         }
         let answer = request.batch.into_answer();
         match request.answer {

@@ -23,6 +23,7 @@ pub struct Peer {
     name: String,
     address: PeerAddress,
     encryption: Encryption,
+    connected_at: std::time::Instant,
     failures: AtomicUsize,
     /// Time at which the last of them is answered.
     answers_until: Mutex<Option<Instant>>,
@@ -47,6 +48,7 @@ impl Peer {
             name: format!("client {address}"),
             address,
             encryption,
+            connected_at: std::time::Instant::now(),
             failures: AtomicUsize::new(0),
             answers_until: Mutex::new(None),
             failed_often: Notify::new(),
@@ -57,6 +59,11 @@ impl Peer {
     /// number if it has connected to the Unix socket.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The time at which it connected.
+    pub fn connected_at(&self) -> std::time::Instant {
+        self.connected_at
     }
 
     /// Returns true if the peer is on this machine.

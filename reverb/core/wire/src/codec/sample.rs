@@ -2,6 +2,7 @@
 //! `SampleStreamResponse`: splits samples into messages and joins them again.
 
 use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use reverb_data::proto_bytes::{
@@ -41,7 +42,7 @@ const EPOCH_IS_OVER: u32 = 1000;
 /// instead.
 pub fn request(request: &SampleRequest<'_>) -> SampleStreamRequest {
     let SampleRequest { table, num_samples, timeout, options, columns, spans } = *request;
-    let SampleOptions { stacking, all_or_nothing, distinct, epoch, window } = options;
+    let SampleOptions { stacking, all_or_nothing, distinct, epoch, window, waits_since } = options;
     let milliseconds = timeout.map_or(-1, |timeout| {
         i64::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX).max(1)
     });
@@ -61,16 +62,18 @@ pub fn request(request: &SampleRequest<'_>) -> SampleStreamRequest {
             WithinEpoch::UpTo(up_to) => sample_stream_request::Epoch { begin: false, up_to },
         }),
         window: window.map(|window| window_message(window, spans)),
+        waited_ms: waits_since
+            .map_or(0, |since| u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX)),
     }
 }
 
-/// Options of a request.
+/// Options of a request of a peer that has been connected since then.
 ///
 /// # Errors
 ///
 /// `InvalidArgument` for invalid numbers.
-pub fn options(request: &SampleStreamRequest) -> Result<SampleOptions> {
-    let SampleStreamRequest { all_or_nothing, distinct, .. } = *request;
+pub fn options(request: &SampleStreamRequest, connected_at: Instant) -> Result<SampleOptions> {
+    let SampleStreamRequest { all_or_nothing, distinct, waited_ms, .. } = *request;
     let epoch = request
         .epoch
         .map(|it| if it.begin { WithinEpoch::New } else { WithinEpoch::UpTo(it.up_to) });
@@ -82,7 +85,11 @@ pub fn options(request: &SampleStreamRequest) -> Result<SampleOptions> {
     }
     let stacking = stacking(request)?;
     let window = request.window.as_ref().map(to_window).transpose()?;
-    Ok(SampleOptions { stacking, all_or_nothing, distinct, epoch, window })
+    let waits_since = (waited_ms > 0).then(|| {
+        let since = Instant::now().checked_sub(Duration::from_millis(waited_ms));
+        since.map_or(connected_at, |since| since.max(connected_at))
+    });
+    Ok(SampleOptions { stacking, all_or_nothing, distinct, epoch, window, waits_since })
 }
 
 fn stacking(request: &SampleStreamRequest) -> Result<Option<Stacking>> {

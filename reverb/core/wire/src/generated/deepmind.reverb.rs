@@ -426,6 +426,11 @@ pub struct SampleStreamRequest {
     /// A window of each item; items without one are not sampled.
     #[prost(message, optional, tag = "1005")]
     pub window: ::core::option::Option<sample_stream_request::Window>,
+    /// How long the reader had waited for its next item when it sent this request: a reader that timed
+    /// out and asks again waits on. A server believes at most the age of the connection. Absent in the
+    /// first request of a wait.
+    #[prost(uint64, tag = "1006")]
+    pub waited_ms: u64,
 }
 /// Nested message and enum types in `SampleStreamRequest`.
 pub mod sample_stream_request {

@@ -19,6 +19,7 @@ pub(crate) const WHOLE: SampleOptions = SampleOptions {
     distinct: false,
     epoch: None,
     window: None,
+    waits_since: None,
 };
 
 pub(crate) fn limiter(spi: f64, min_size: i64, min_diff: f64, max_diff: f64) -> RateLimiterConfig {
