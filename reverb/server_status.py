@@ -96,6 +96,10 @@ class TrafficStatus:
         credentials, by the reason: "missing" (no token), "unknown" (a wrong token or certificate),
         "expired", "cleartext" (a token that came over a network without TLS) and "denied" (no
         right). All are 0 at a server without tokens; empty at servers of older releases.
+      requests: Number of requests over the network that were answered or have failed, by method and
+        status, for example `requests["SampleStream", "OK"]`. Those of a stream count one by one. A
+        request that ends with its own timeout is answered; one that the client cancels is not
+        counted. Empty at servers of older releases.
     """
 
     connections: int
@@ -105,6 +109,7 @@ class TrafficStatus:
     calls: Mapping[tuple[str, str], int]
     refused: Mapping[str, int]
     auth_failures: Mapping[str, int]
+    requests: Mapping[tuple[str, str], int] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def _from_proto(cls, proto: Any) -> "TrafficStatus":
@@ -117,6 +122,7 @@ class TrafficStatus:
                 "scan": proto.scan_streams,
             },
             calls={(call.method, call.code): call.count for call in proto.calls},
+            requests={(it.method, it.code): it.count for it in proto.requests},
             refused={refused.limit: refused.count for refused in proto.refused},
             auth_failures={failed.reason: failed.count for failed in proto.auth_failures},
         )

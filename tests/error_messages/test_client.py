@@ -177,7 +177,7 @@ SAMPLE = {
         "The sample timed out. Table table: 1 more insert allows the next sample. Its rate "
         "limiter: 0 item(s), min_size_to_sample 1, 0 insert(s), 0 sample(s), 0 delete(s), "
         "samples_per_insert 1, inserts * samples_per_insert - samples = 0, min_diff none, max_diff "
-        "none. (Rate Limiter: Timeout exceeded before the right to insert was acquired.)",
+        "none. (Rate Limiter: Timeout exceeded.)",
     ),
     "a timeout below 0": (
         lambda c: next(c.sample("table", timeout_ms=-5)),

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Streams in `reverb_calls_total`: each counts once, when it ends, by whether it was answered."""
+"""What counts: in `reverb_calls_total` a stream once, at its end; in `reverb_requests_total` each
+request that it has answered."""
 
 import grpc
 import numpy as np
@@ -48,6 +49,12 @@ def streams(server):
     methods = {"SampleStream", "InsertStream", "Scan", "Watch"}
     calls = server.status().traffic.calls
     return {key: count for key, count in calls.items() if key[0] in methods and count}
+
+
+def requests(server):
+    """How many requests of streams were answered or have failed, by method and code."""
+    of_streams = server.status().traffic.requests.items()
+    return {key: count for key, count in of_streams if key[0] in {"SampleStream", "InsertStream"}}
 
 
 def ends_with(server, method, code):
@@ -168,3 +175,70 @@ def test_a_stream_of_a_missing_table_fails_beside_a_good_one(server, wire):
     assert stream.status()[0] == grpc.StatusCode.NOT_FOUND
     wait_until(lambda: sum(streams(server).values()) == 2)
     assert streams(server) == {("SampleStream", "OK"): 1, ("SampleStream", "NOT_FOUND"): 1}
+
+
+def test_each_request_of_a_sample_stream_counts(server, wire):
+    stream = wire.sample_stream()
+    for _ in range(15):
+        stream.send(sample("t", 4))
+        stream.samples(4)
+    # It counts when it is answered, which is after the last sample was sent.
+    wait_until(lambda: requests(server) == {("SampleStream", "OK"): 15})
+    stream.send(sample("queue", timeout_ms=10))
+    assert stream.status()[0] == grpc.StatusCode.DEADLINE_EXCEEDED
+    ends_with(server, "SampleStream", "DEADLINE_EXCEEDED")
+    # The reader got what it asked for: nothing came in that time.
+    assert requests(server) == {("SampleStream", "OK"): 16}
+
+
+def test_a_request_of_a_peer_that_leaves_is_no_failure(server, wire):
+    stream = wire.sample_stream()
+    stream.send(sample("queue"))
+    wait_until(lambda: server.status().tables["queue"].sampling.waiting == 1)
+    stream.cancel()
+    ends_with(server, "SampleStream", "CANCELLED")
+    assert requests(server) == {}
+
+
+def test_a_request_that_fails_counts_with_its_code(server, wire):
+    stream = wire.sample_stream()
+    stream.send(sample("t", 4))
+    stream.samples(4)
+    stream.send(sample("missing"))
+    assert stream.status()[0] == grpc.StatusCode.NOT_FOUND
+    ends_with(server, "SampleStream", "NOT_FOUND")
+    expected = {("SampleStream", "OK"): 1, ("SampleStream", "NOT_FOUND"): 1}
+    assert requests(server) == expected
+
+
+def test_a_message_of_items_counts_when_all_are_confirmed(server, wire):
+    stream = wire.insert_stream()
+    stream.send(insert([numbers(1)], [item(1, "t", (1, 0, 3, 0))], keep=[1]))
+    stream.send(insert([numbers(2)]))
+    assert stream.confirmed(1) == [1]
+    wait_until(lambda: requests(server) == {("InsertStream", "OK"): 1})
+    items = [item(key, "queue", (1, 0, 3, 0)) for key in range(3)]
+    stream.send(insert([numbers(1)], items))
+    assert stream.confirmed(2) == [0, 1]
+    server.localhost_client().sample_batch("queue", 1)
+    assert stream.confirmed(1) == [2]
+    wait_until(lambda: requests(server) == {("InsertStream", "OK"): 2})
+
+
+def test_a_writer_that_is_killed_fails_no_request(server):
+    source = f"{PROGRAM}writer = write('queue', 4)\nprint('ready', flush=True)\ntime.sleep(600)\n"
+    with Program(source, f"localhost:{server.port}") as program:
+        assert program.line() == "ready"
+        wait_until(lambda: server.status().tables["queue"].inserting.waiting)
+        program.kill()
+    ends_with(server, "InsertStream", "UNAVAILABLE")
+    assert not any(code != "OK" for _, code in requests(server))
+
+
+def test_a_call_without_a_stream_is_one_request(server, wire):
+    client = reverb.Client(f"127.1:{server.port}")
+    client.reset("t")
+    with pytest.raises(reverb.errors.TableNotFoundError):
+        client.reset("missing")
+    counted = server.status().traffic.requests
+    assert [counted["Reset", code] for code in ("OK", "NOT_FOUND")] == [1, 1]

@@ -91,7 +91,7 @@ def test_a_state_has_one_sentence_and_one_reason(state, capsys):
 
 
 # Programs of dm-reverb look for it.
-RATE_LIMITER_TIMEOUT = "Rate Limiter: Timeout exceeded before the right to insert was acquired."
+RATE_LIMITER_TIMEOUT = "Rate Limiter: Timeout exceeded."
 
 # Nobody waits for the table.
 RESTING = ("never", "draining", "idle", "slow readers")

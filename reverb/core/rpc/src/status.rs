@@ -4,7 +4,7 @@
 use std::fmt::Write;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use reverb_data::error::RATE_LIMITER_TIMEOUT;
+use reverb_data::error::{RATE_LIMITER_TIMEOUT, SENT_RATE_LIMITER_TIMEOUT};
 use reverb_data::{Error, ErrorKind};
 
 /// Header or trailer that holds the code.
@@ -138,21 +138,29 @@ impl Status {
             ErrorKind::DataLoss => Code::DataLoss,
             ErrorKind::Internal => Code::Internal,
         };
+        let message = match error.kind() {
+            ErrorKind::RateLimiterTimeout => {
+                error.message().replace(RATE_LIMITER_TIMEOUT, SENT_RATE_LIMITER_TIMEOUT)
+            }
+            _ => error.message().to_owned(),
+        };
         Self {
             is_final: error.is_final(),
             is_no_window: error.is_no_window(),
-            ..Self::new(code, error.message())
+            ..Self::new(code, message)
         }
     }
 
     /// The status as an error, or `None` if the call succeeded.
-    pub fn into_error(self) -> Option<Error> {
+    pub fn into_error(mut self) -> Option<Error> {
         let kind = match self.code {
             Code::Ok => return None,
             Code::Cancelled => ErrorKind::Cancelled,
             Code::Unknown if self.message == STREAM_REMOVED => ErrorKind::Unavailable,
             Code::InvalidArgument | Code::OutOfRange => ErrorKind::InvalidArgument,
-            Code::DeadlineExceeded if self.message.contains(RATE_LIMITER_TIMEOUT) => {
+            Code::DeadlineExceeded if self.message.contains(SENT_RATE_LIMITER_TIMEOUT) => {
+                self.message =
+                    self.message.replace(SENT_RATE_LIMITER_TIMEOUT, RATE_LIMITER_TIMEOUT);
                 ErrorKind::RateLimiterTimeout
             }
             Code::DeadlineExceeded => ErrorKind::DeadlineExceeded,
@@ -300,11 +308,18 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_limiter_timeout_is_recognised_by_its_message() {
+    fn a_rate_limiter_timeout_is_recognised_by_a_sentence_that_readers_do_not_see() {
         let error = Error::rate_limiter_timeout("Table t holds 0 items.");
         let status = round_trip(&Status::from_error(&error));
         assert_eq!(status.code, Code::DeadlineExceeded);
+        // Clients of dm-reverb match it.
+        let sentence = "Rate Limiter: Timeout exceeded before the right to insert was acquired.";
+        assert!(status.message.contains(sentence), "{}", status.message);
+        assert!(!error.message().contains("right to insert"), "{}", error.message());
         assert_eq!(status.into_error(), Some(error));
+        let of_peer = Status::new(Code::DeadlineExceeded, sentence).into_error().unwrap();
+        assert_eq!(of_peer.kind(), ErrorKind::RateLimiterTimeout);
+        assert_eq!(of_peer.message(), "Rate Limiter: Timeout exceeded.");
         let other = Status::new(Code::DeadlineExceeded, "Deadline Exceeded");
         assert_eq!(other.into_error().unwrap().kind(), ErrorKind::DeadlineExceeded);
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The insert stream: receives chunks and items, sends the keys of inserted items.
 
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -42,6 +43,8 @@ pub(crate) struct InsertStream<'a> {
     confirm: Arc<dyn Confirm>,
     /// Number of items without confirmation.
     unconfirmed: usize,
+    /// The same number by message. Confirmations come about in the order of the items.
+    unanswered: VecDeque<usize>,
     templates: TrajectoryTemplates,
     chunk_maker: ChunkMaker,
     validator: ItemValidator,
@@ -92,6 +95,7 @@ impl<'a> InsertStream<'a> {
             inbox,
             confirm,
             unconfirmed: 0,
+            unanswered: VecDeque::new(),
             templates: TrajectoryTemplates::default(),
             chunk_maker: ChunkMaker::default(),
             validator: ItemValidator::default(),
@@ -109,6 +113,7 @@ impl<'a> InsertStream<'a> {
         mut reader: MessageReader,
         responder: &mut Responder,
     ) -> Result<()> {
+        responder.count_answered(0);
         let memory = &self.service.memory;
         reader.pass_through(Arc::new(InsertGate {
             memory: Arc::clone(memory),
@@ -126,7 +131,7 @@ impl<'a> InsertStream<'a> {
         // Items that were inserted before the stream failed are confirmed too.
         let keys = self.inbox.take_keys();
         if !keys.is_empty() && responder.send_now(encode_confirmation(&keys)).is_ok() {
-            self.unconfirmed = self.unconfirmed.saturating_sub(keys.len());
+            self.note_confirmed(keys.len(), responder);
         }
         responder.settle(self.unconfirmed == 0);
         result
@@ -149,7 +154,7 @@ impl<'a> InsertStream<'a> {
                 self.stream.count_items(keys.len());
                 self.stream.set_wait((unconfirmed > 0).then_some(WaitsFor::Table));
                 self.confirm_keys(&keys, responder).await?;
-                self.unconfirmed = unconfirmed;
+                self.note_confirmed(keys.len(), responder);
                 continue;
             }
             self.inbox.check()?;
@@ -177,6 +182,23 @@ impl<'a> InsertStream<'a> {
                 }
             }
         }
+    }
+
+    /// Counts confirmed items, and the messages of which they were the last.
+    fn note_confirmed(&mut self, mut items: usize, responder: &mut Responder) {
+        self.unconfirmed = self.unconfirmed.saturating_sub(items);
+        let mut answered = 0;
+        while let Some(message) = self.unanswered.front_mut()
+            && *message <= items
+        {
+            items -= *message;
+            answered += 1;
+            self.unanswered.pop_front();
+        }
+        if let Some(message) = self.unanswered.front_mut() {
+            *message -= items;
+        }
+        responder.count_answered(answered);
     }
 
     /// Confirms inserted items to the writer.
@@ -257,7 +279,9 @@ impl<'a> InsertStream<'a> {
         }
         let mut table = None;
         if request.num_items() > 0 {
+            let before = self.unconfirmed;
             table = self.insert_items(&request, &held)?;
+            self.unanswered.push_back(self.unconfirmed - before);
             keep(&mut held, &request)?;
         }
         self.check_held_bytes(held.bytes())?;

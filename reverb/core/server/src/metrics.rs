@@ -109,6 +109,15 @@ fn traffic(text: &mut Text, traffic: &TrafficStatus) {
         text.series(&[("method", &call.method), ("code", &call.code)], call.count as f64);
     }
     text.family(
+        "reverb_requests_total",
+        Kind::Counter,
+        "Requests over the network that were answered or have failed; those of a stream one by one.",
+    );
+    for request in &traffic.requests {
+        let labels = [("method", &*request.method), ("code", &*request.code)];
+        text.series(&labels, request.count as f64);
+    }
+    text.family(
         "reverb_refused_total",
         Kind::Counter,
         "Connections and calls that were refused, by the limit.",

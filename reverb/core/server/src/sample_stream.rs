@@ -51,11 +51,13 @@ pub(crate) async fn run(
     responder: &mut Responder,
 ) -> Result<()> {
     let mut encoder = SampleEncoder::new();
+    responder.count_answered(0);
     responder.settle(true);
     while let Some(message) = next_request(service, &mut requests).await? {
         responder.settle(false);
         let request: SampleStreamRequest = decode(message)?;
         serve_request(service, caller, stream, &request, &mut encoder, responder).await?;
+        responder.count_answered(1);
         responder.settle(true);
     }
     Ok(())

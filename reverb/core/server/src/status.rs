@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use reverb_auth::Right;
 use reverb_data::{Error, ErrorKind, Result};
 use reverb_engine::{ChangedBy, Table, TableStatus};
-use reverb_rpc::server::Traffic;
+use reverb_rpc::status::Code;
 use reverb_wire::convert::table_config::from_max_bytes;
 use reverb_wire::generated::reverb::{
     AuthFailureCount, CallCount, CheckpointStatusResponse, MemoryStatus, RefusalCount,
@@ -101,7 +101,8 @@ fn table_statuses(
     let around = surroundings(service, now_ns);
     let of_table = |(status, rates): (&TableStatus, _)| {
         let slow_readers = SlowReaders::of(streams, &status.info.config.name);
-        table::table_status(status, &Surroundings { rates, slow_readers, ..around.clone() })
+        let room = service.memory.room_for(status.info.bytes);
+        table::table_status(status, &Surroundings { rates, slow_readers, room, ..around.clone() })
     };
     let asked = tables.iter().zip(rates).filter(|(table, _)| is_asked(&table.info.config.name));
     (asked.map(of_table).collect(), now_ns)
@@ -167,6 +168,7 @@ fn surroundings(service: &Service, now_ns: i64) -> Surroundings {
         writers: service.streams.count(StreamKind::Insert),
         readers: service.streams.count(StreamKind::Sample),
         slow_readers: None,
+        room: None,
         draining: service.drain.by(),
         full_server: memory
             .max_bytes
@@ -226,7 +228,8 @@ fn traffic_status(service: &Service) -> TrafficStatus {
         scan_streams: open(StreamKind::Scan),
         received_bytes: number(traffic.received_bytes()),
         sent_bytes: number(traffic.sent_bytes()),
-        calls: calls(traffic).into_iter().map(call).collect(),
+        calls: by_method(traffic.calls()).into_iter().map(call).collect(),
+        requests: by_method(traffic.requests()).into_iter().map(call).collect(),
         refused: traffic
             .refused()
             .map(|(limit, count)| RefusalCount { limit: limit.to_owned(), count: number(count) })
@@ -252,11 +255,13 @@ fn security_status(rotation: &Rotation) -> SecurityStatus {
     }
 }
 
-/// Number of ended calls by method and code. The two reflection services have a method of the same
+/// Counts by method and code. The two reflection services have a method of the same
 /// name, and count together.
-fn calls(traffic: &Traffic) -> BTreeMap<(&'static str, &'static str), u64> {
+fn by_method(
+    by_path: impl Iterator<Item = (&'static str, Code, u64)>,
+) -> BTreeMap<(&'static str, &'static str), u64> {
     let mut counts = BTreeMap::new();
-    for (path, code, count) in traffic.calls().filter(|(_, _, count)| *count > 0) {
+    for (path, code, count) in by_path.filter(|(_, _, count)| *count > 0) {
         *counts.entry((method_name(path), code.name())).or_default() += count;
     }
     counts

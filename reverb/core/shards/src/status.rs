@@ -155,6 +155,7 @@ fn add_traffic(sum: &mut TrafficStatus, part: &TrafficStatus) {
         calls,
         refused,
         auth_failures,
+        requests,
     } = part;
     sum.connections += connections;
     sum.insert_streams += insert_streams;
@@ -162,12 +163,14 @@ fn add_traffic(sum: &mut TrafficStatus, part: &TrafficStatus) {
     sum.scan_streams += scan_streams;
     sum.received_bytes += received_bytes;
     sum.sent_bytes += sent_bytes;
-    add_counts(
-        &mut sum.calls,
-        calls,
-        |a, b| a.method == b.method && a.code == b.code,
-        |sum, more| sum.count += more.count,
-    );
+    for (sum, part) in [(&mut sum.calls, calls), (&mut sum.requests, requests)] {
+        add_counts(
+            sum,
+            part,
+            |a, b| a.method == b.method && a.code == b.code,
+            |sum, more| sum.count += more.count,
+        );
+    }
     add_counts(
         &mut sum.refused,
         refused,

@@ -42,8 +42,13 @@ pub enum WaitReason {
         /// would bring the table below its minimum size.
         allowed: usize,
     },
-    /// No item has a window of the requested number of steps. A sentence with the longest one.
-    NoWindow(String),
+    /// No item has a window of the requested number of steps.
+    NoWindow {
+        /// A sentence with the longest item.
+        why: String,
+        /// Number of steps of an item that has such a window.
+        steps: u32,
+    },
     /// The call is allowed, but earlier requests are blocked.
     Turn {
         /// Number of earlier requests.
@@ -152,7 +157,7 @@ impl WaitReason {
     pub fn cause(&self) -> String {
         match self {
             Self::Paused(by) => format!("paused by {by}"),
-            Self::Never(_) | Self::NoWindow(_) | Self::Turn { .. } => self.to_string(),
+            Self::Never(_) | Self::NoWindow { .. } | Self::Turn { .. } => self.to_string(),
             Self::TableFull { bytes, max_bytes } => format!(
                 "the table holds {} of {} (max_bytes, when_full=\"wait\")",
                 byte_size::describe(*bytes),
@@ -176,7 +181,10 @@ impl fmt::Display for WaitReason {
         match self {
             Self::Paused(_) => write!(f, "It is {}; resume_table lets it go on.", cause()),
             Self::Never(why) => f.write_str(why),
-            Self::NoWindow(why) => write!(f, "{why} A longer item lets it go on."),
+            Self::NoWindow { why, steps } => {
+                let steps = plural(i64::from(*steps), "step", "steps");
+                write!(f, "{why} An item of at least {steps} allows the next sample.")
+            }
             Self::TableFull { .. } => write!(
                 f,
                 "Inserts wait for memory: {}. Items leave by sampling (max_times_sampled), deletes \
@@ -232,7 +240,7 @@ impl Shared {
                 "Samples of table {table} are paused by {by}; resume_table lets them go on."
             ));
         }
-        let is_no_window = matches!(&why, Some(WaitReason::NoWindow(_)));
+        let is_no_window = matches!(&why, Some(WaitReason::NoWindow { .. }));
         let why = why.map_or("It was changed just now.".to_owned(), |why| why.to_string());
         let inserts = self
             .why_insert_waits()
@@ -282,7 +290,9 @@ impl Shared {
             }
             // The first request was tried and is still blocked.
             _ if at == 0 && window.is_some_and(|it| !state.has_window(it)) => {
-                window.map(|window| WaitReason::NoWindow(state.no_window(window)))
+                let why =
+                    |it| WaitReason::NoWindow { why: state.no_window(it), steps: it.steps_of(1) };
+                window.map(why)
             }
             Some((wanted, allowed)) if at == 0 => Some(WaitReason::Batch { wanted, allowed }),
             _ if at > 0 => {

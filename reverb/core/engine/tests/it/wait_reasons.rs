@@ -166,7 +166,10 @@ fn a_request_says_that_no_item_has_its_window() {
     let options = SampleOptions { window: Some(window), ..SampleOptions::default() };
     let mut waiting = request(&table, 1, options).unwrap();
     let text = "No item of table t has a window of 4 steps; the longest has 1.";
-    assert_eq!(table.status().sampling.reason, Some(WaitReason::NoWindow(text.to_owned())));
+    let reason = table.status().sampling.reason.unwrap();
+    assert_eq!(reason, WaitReason::NoWindow { why: text.to_owned(), steps: 4 });
+    let remedy = "An item of at least 4 steps allows the next sample.";
+    assert_eq!(reason.to_string(), format!("{text} {remedy}"));
     // Others wait behind it.
     let behind = request(&table, 1, SampleOptions::default());
     assert!(behind.is_some());
@@ -400,7 +403,7 @@ impl Case {
                     && can_sample(*allowed)
                     && (is_used_up || !can_sample(allowed + 1))
             }
-            WaitReason::NoWindow(_) | WaitReason::Turn { .. } => false,
+            WaitReason::NoWindow { .. } | WaitReason::Turn { .. } => false,
         }
     }
 

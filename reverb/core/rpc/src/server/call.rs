@@ -8,12 +8,11 @@ use std::task::Poll;
 
 use h2::RecvStream;
 use http::{HeaderMap, Method, Request, StatusCode, header};
-use reverb_data::{Error, Result};
+use reverb_data::Result;
 
 use super::peer::Peer;
 use super::responder::Responder;
 use super::stop::Stop;
-use super::traffic::Traffic;
 use super::unadmitted_calls::CountedCall;
 use crate::framing::{Compression, Frames, MessageReader, UnreadBytes};
 use crate::status::{Code, Status};
@@ -55,7 +54,6 @@ pub trait Handler: Send + Sync + 'static {
 pub(super) async fn run<H: Handler>(
     handler: &Arc<H>,
     stop: &Stop,
-    traffic: &Traffic,
     request: Request<RecvStream>,
     (caller, counted, unread): (H::Caller, CountedCall, UnreadBytes),
     mut responder: Responder,
@@ -63,7 +61,7 @@ pub(super) async fn run<H: Handler>(
     let (head, body) = request.into_parts();
     // Peers that open and reset streams as fast as they can would fill the memory with calls.
     if responder.is_cancelled() {
-        return traffic.count_end(head.uri.path(), Code::Cancelled, None);
+        return responder.count_end(Code::Cancelled, None);
     }
     if head.method != Method::POST {
         return responder.refuse(StatusCode::METHOD_NOT_ALLOWED);
@@ -92,12 +90,11 @@ pub(super) async fn run<H: Handler>(
         }
         Err(error) => Err(error),
     };
-    let limit = result.as_ref().err().and_then(Error::limit);
-    let status = match result {
-        Ok(status) => status,
-        Err(error) => Status::from_error(&stop.explain(error)),
+    let status = match &result {
+        Ok(status) => status.clone(),
+        Err(error) => Status::from_error(&stop.explain(error.clone())),
     };
-    traffic.count_end(head.uri.path(), responder.counted_code(status.code), limit);
+    responder.count_end(status.code, result.as_ref().err());
     responder.finish(&status);
 }
 

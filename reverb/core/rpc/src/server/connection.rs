@@ -354,7 +354,8 @@ async fn serve_streams<H: Handler>(
         liveness.identify(request.headers().get(header::USER_AGENT));
         if lacks_tls {
             let status = wants_tls();
-            shared.options.traffic.count_end(request.uri().path(), status.code, None);
+            let counters = shared.options.traffic.of_call(request.uri().path());
+            counters.count_refused(status.code, None);
             responder::end_with(response, &status);
             continue;
         }
@@ -419,8 +420,8 @@ fn begin_call<H: Handler>(
         Ok(counted) => counted,
         Err(error) => {
             let status = Status::from_error(&error);
-            let traffic = &shared.options.traffic;
-            traffic.count_end(request.uri().path(), status.code, error.limit());
+            let counters = shared.options.traffic.of_call(request.uri().path());
+            counters.count_refused(status.code, error.limit());
             return responder::end_with(response, &status);
         }
     };
@@ -429,10 +430,12 @@ fn begin_call<H: Handler>(
     let unread = shared.options.limits.unread_timeout;
     let span = tracing::debug_span!("call", method = request.uri().path());
     let call = async move {
-        let responder = Responder::new(response, call, &peer, request.headers(), unread, outbox);
-        let (Shared { handler, stop, options, .. }, made) =
-            (&*shared, (caller, counted, unread_bytes));
-        call::run(handler, stop, &options.traffic, request, made, responder).await;
+        let Shared { handler, stop, options, .. } = &*shared;
+        let counters = options.traffic.of_call(request.uri().path());
+        let made = (call, counters);
+        let responder = Responder::new(response, made, &peer, request.headers(), unread, outbox);
+        let made = (caller, counted, unread_bytes);
+        call::run(handler, stop, request, made, responder).await;
     };
     turns.spawn(call.instrument(span));
 }

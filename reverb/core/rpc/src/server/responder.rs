@@ -16,6 +16,7 @@ use reverb_data::{Error, ErrorKind, Result};
 
 use super::outgoing::Outbox;
 use super::peer::Peer;
+use super::traffic::CallCounters;
 
 /// Sends messages and, once, a status. Headers are sent with the first of them, or by `announce`.
 pub struct Responder {
@@ -25,6 +26,9 @@ pub struct Responder {
     client: String,
     unread_timeout: Duration,
     outbox: Outbox,
+    counters: CallCounters,
+    /// True if requests are counted as they are answered.
+    counts_each: bool,
     is_settled: bool,
 }
 
@@ -50,7 +54,7 @@ impl std::fmt::Debug for Responder {
 impl Responder {
     pub(super) fn new(
         response: SendResponse<Message>,
-        call: OpenCall,
+        (call, counters): (OpenCall, CallCounters),
         peer: &Arc<Peer>,
         request: &HeaderMap,
         unread_timeout: Duration,
@@ -58,7 +62,17 @@ impl Responder {
     ) -> Self {
         let (state, peer) = (State::BeforeHeaders(response), Arc::clone(peer));
         let client = client_name(request);
-        Self { state, call, peer, client, unread_timeout, outbox, is_settled: false }
+        Self {
+            state,
+            call,
+            peer,
+            client,
+            unread_timeout,
+            outbox,
+            counters,
+            counts_each: false,
+            is_settled: false,
+        }
     }
 
     /// Name that the client sent, cut to 256 bytes; else its user agent; else empty.
@@ -83,10 +97,34 @@ impl Responder {
         self.is_settled = is_settled;
     }
 
-    /// Code under which a call that ends with `code` is counted.
-    pub(super) fn counted_code(&self, code: Code) -> Code {
+    /// Counts requests of a stream that were answered; the stream no longer counts as one request.
+    pub fn count_answered(&mut self, requests: usize) {
+        self.counts_each = true;
+        self.counters.count_requests(Code::Ok, requests);
+    }
+
+    /// Counts the end of a call with `code`, or with an error and its code, and the request that it
+    /// has answered or failed.
+    pub(super) fn count_end(&mut self, code: Code, error: Option<&Error>) {
         let is_leaving = matches!(code, Code::Cancelled | Code::Unavailable);
-        if self.is_settled && is_leaving { Code::Ok } else { code }
+        let code = if self.is_settled && is_leaving { Code::Ok } else { code };
+        self.counters.count_end(code, error.and_then(Error::limit));
+        match code {
+            Code::Ok if self.counts_each => {}
+            Code::Ok => self.counters.count_requests(Code::Ok, 1),
+            // The peer got the answer that it asked for: there was nothing in that time.
+            _ if error.is_some_and(|it| it.kind() == ErrorKind::RateLimiterTimeout) => {
+                self.counters.count_requests(Code::Ok, 1);
+            }
+            // No request fails because its peer has left.
+            _ if code == Code::Cancelled || self.has_peer_left() => {}
+            code => self.counters.count_requests(code, 1),
+        }
+    }
+
+    fn has_peer_left(&mut self) -> bool {
+        let mut left = pin!(self.cancelled_or_lost());
+        left.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready()
     }
 
     /// Returns true if the peer has not answered a PING. It will not receive the result of the

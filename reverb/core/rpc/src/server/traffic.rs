@@ -17,6 +17,9 @@ pub const LIMITS: [&str; 7] = [
     "max_bytes",
 ];
 
+/// Counters by method and code.
+type Counts = Vec<[AtomicU64; CODES.len()]>;
+
 /// Counters of a server's port. They only grow, except for the open connections.
 #[derive(Debug)]
 pub struct Traffic {
@@ -26,7 +29,9 @@ pub struct Traffic {
     /// Paths of the calls that are counted separately.
     methods: Vec<&'static str>,
     /// Ended calls, by method and code. The last method stands for all others.
-    calls: Vec<[AtomicU64; CODES.len()]>,
+    calls: Counts,
+    /// Answered requests, in the same way.
+    requests: Counts,
     refused: [AtomicU64; LIMITS.len()],
 }
 
@@ -38,6 +43,7 @@ impl Traffic {
             received_bytes: AtomicU64::new(0),
             sent_bytes: AtomicU64::new(0),
             calls: (0..=methods.len()).map(|_| Default::default()).collect(),
+            requests: (0..=methods.len()).map(|_| Default::default()).collect(),
             methods,
             refused: Default::default(),
         }
@@ -61,8 +67,21 @@ impl Traffic {
     /// Number of ended calls, for each path and code that occurred. The path of an unknown call is
     /// empty.
     pub fn calls(&self) -> impl Iterator<Item = (&'static str, Code, u64)> {
+        self.by_path(&self.calls)
+    }
+
+    /// Number of requests that were answered or have failed, for each path and code. A call without
+    /// a stream is one request.
+    pub fn requests(&self) -> impl Iterator<Item = (&'static str, Code, u64)> {
+        self.by_path(&self.requests)
+    }
+
+    fn by_path<'a>(
+        &'a self,
+        counts: &'a Counts,
+    ) -> impl Iterator<Item = (&'static str, Code, u64)> + 'a {
         let names = self.methods.iter().copied().chain([""]);
-        names.zip(&self.calls).flat_map(|(path, counts)| {
+        names.zip(counts).flat_map(|(path, counts)| {
             let counts = CODES.into_iter().zip(counts);
             counts.map(move |(code, count)| (path, code, count.load(Ordering::Relaxed)))
         })
@@ -79,18 +98,10 @@ impl Traffic {
         OpenConnection(Arc::clone(self))
     }
 
-    /// Counts an ended call, and the limit that ended it, if any.
-    pub(super) fn count_end(&self, path: &str, code: Code, limit: Option<&str>) {
-        if let Some(limit) = limit {
-            self.count_refusal(limit);
-        }
-        self.count_call(path, code);
-    }
-
-    fn count_call(&self, path: &str, code: Code) {
+    /// Counters of a call.
+    pub(super) fn of_call(self: &Arc<Self>, path: &str) -> CallCounters {
         let known = self.methods.iter().position(|method| *method == path);
-        let method = known.unwrap_or(self.methods.len());
-        self.calls[method][code as usize].fetch_add(1, Ordering::Relaxed);
+        CallCounters { traffic: Arc::clone(self), method: known.unwrap_or(self.methods.len()) }
     }
 
     /// Counts a refusal because of a limit; names outside [`LIMITS`] are ignored.
@@ -106,6 +117,37 @@ impl Traffic {
 
     pub(crate) fn count_sent(&self, bytes: usize) {
         self.sent_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+/// Counters of a call.
+#[derive(Debug)]
+pub(super) struct CallCounters {
+    traffic: Arc<Traffic>,
+    /// Position of its method in the lists.
+    method: usize,
+}
+
+impl CallCounters {
+    /// Counts a call that was refused before it began, as a call and as a request, and the limit
+    /// that it exceeded, if any.
+    pub(super) fn count_refused(&self, code: Code, limit: Option<&str>) {
+        self.count_end(code, limit);
+        self.count_requests(code, 1);
+    }
+
+    /// Counts the end of the call, and the limit that ended it, if any.
+    pub(super) fn count_end(&self, code: Code, limit: Option<&str>) {
+        if let Some(limit) = limit {
+            self.traffic.count_refusal(limit);
+        }
+        self.traffic.calls[self.method][code as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts requests of the call that were answered or have failed.
+    pub(super) fn count_requests(&self, code: Code, count: usize) {
+        let counter = &self.traffic.requests[self.method][code as usize];
+        counter.fetch_add(count as u64, Ordering::Relaxed);
     }
 }
 
@@ -125,12 +167,17 @@ mod tests {
 
     #[test]
     fn calls_are_counted_by_path_and_code() {
-        let traffic = Traffic::new(vec!["/a", "/b"]);
+        let traffic = Arc::new(Traffic::new(vec!["/a", "/b"]));
         for (path, code) in [("/b", Code::Ok), ("/b", Code::Ok), ("/x", Code::Unimplemented)] {
-            traffic.count_call(path, code);
+            traffic.of_call(path).count_end(code, None);
         }
+        traffic.of_call("/a").count_requests(Code::Ok, 3);
+        traffic.of_call("/a").count_refused(Code::Unavailable, None);
         let counted: Vec<_> = traffic.calls().filter(|(_, _, count)| *count > 0).collect();
-        assert_eq!(counted, [("/b", Code::Ok, 2), ("", Code::Unimplemented, 1)]);
+        let refused = ("/a", Code::Unavailable, 1);
+        assert_eq!(counted, [refused, ("/b", Code::Ok, 2), ("", Code::Unimplemented, 1)]);
+        let counted: Vec<_> = traffic.requests().filter(|(_, _, count)| *count > 0).collect();
+        assert_eq!(counted, [("/a", Code::Ok, 3), refused]);
     }
 
     #[test]

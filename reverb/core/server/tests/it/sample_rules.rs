@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::*;
 use prost::Message as _;
-use reverb_data::error::RATE_LIMITER_TIMEOUT;
+use reverb_data::error::SENT_RATE_LIMITER_TIMEOUT;
 use reverb_data::{SelectorConfig, TableConfig};
 use reverb_rpc::status::Code;
 use reverb_wire::generated as proto;
@@ -125,7 +125,7 @@ async fn a_timeout_has_the_text_that_old_clients_match_and_keeps_what_was_sample
     assert_eq!(keys(&mut stream, 1).await, [1]);
     let status = stream.status().await;
     assert_eq!(status.code, Code::DeadlineExceeded);
-    assert!(status.message.contains(RATE_LIMITER_TIMEOUT), "{}", status.message);
+    assert!(status.message.contains(SENT_RATE_LIMITER_TIMEOUT), "{}", status.message);
     assert!(start.elapsed() >= Duration::from_millis(100));
 }
 

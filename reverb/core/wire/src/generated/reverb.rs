@@ -623,6 +623,10 @@ pub struct TrafficStatus {
     /// Refused callers, by the reason; all are 0 at a server without tokens.
     #[prost(message, repeated, tag = "9")]
     pub auth_failures: ::prost::alloc::vec::Vec<AuthFailureCount>,
+    /// Requests of calls over the network that were answered or have failed, by method and status.
+    /// Those of a stream count one by one.
+    #[prost(message, repeated, tag = "10")]
+    pub requests: ::prost::alloc::vec::Vec<CallCount>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CallCount {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use h2::server::SendResponse;
 use h2::{Reason, RecvStream};
 use http::{HeaderMap, Request, Response};
-use reverb_data::error::RATE_LIMITER_TIMEOUT;
+use reverb_data::error::SENT_RATE_LIMITER_TIMEOUT;
 use reverb_data::{Error, ErrorKind, Result, Sampled};
 use reverb_wire::generated::ResetRequest;
 use reverb_wire::transport::{InsertBatch, SampleRequest, ScanOptions, Transport};
@@ -189,7 +189,7 @@ async fn every_end_of_a_sample_stream_has_its_kind() {
     assert_eq!((error.kind(), error.message()), (ErrorKind::Unavailable, "going away"));
     let (_, error) = sample(&[OnlyTrailers("2", "Stream removed")], 1).await;
     assert_eq!(error.kind(), ErrorKind::Unavailable);
-    let (_, error) = sample(&[OnlyTrailers("4", RATE_LIMITER_TIMEOUT)], 1).await;
+    let (_, error) = sample(&[OnlyTrailers("4", SENT_RATE_LIMITER_TIMEOUT)], 1).await;
     assert_eq!(error.kind(), ErrorKind::RateLimiterTimeout);
     let (_, error) = sample(&[OnlyTrailers("4", "Deadline Exceeded")], 1).await;
     assert_eq!(error.kind(), ErrorKind::DeadlineExceeded);
