@@ -123,15 +123,23 @@ def _rates(table: TableStatus) -> list[tuple[str, str]]:
 
 def _size(table: TableStatus) -> list[tuple[str, str]]:
     limit = "" if table.max_bytes is None else f" of {text.bytes_(table.max_bytes)}"
-    forecast = table.forecast_bytes
     return [
         ("items", f"{text.short(table.items)} of {text.short(table.max_items)}"),
         ("bytes", f"{text.bytes_(table.bytes)}{limit}"),
-        ("when it is full", text.NOTHING if forecast is None else text.bytes_(forecast)),
+        ("when it is full", _full(table)),
         ("chunks", text.short(table.chunks)),
         ("episodes", text.short(table.episodes)),
         ("sum of weights", text.short(math.nan if table.mass is None else table.mass)),
     ]
+
+
+def _full(table: TableStatus) -> str:
+    """The forecast, with the number of items if `max_bytes` allows fewer than `max_size`."""
+    if table.forecast_bytes is None:
+        return text.NOTHING
+    told = text.bytes_(table.forecast_bytes)
+    items = table.items * table.forecast_bytes / table.bytes if table.bytes else table.max_items
+    return told if items > 0.95 * table.max_items else f"{told}, {text.short(items)} items"
 
 
 def _counts(table: TableStatus) -> list[tuple[str, str]]:

@@ -37,6 +37,8 @@ pub(crate) struct Surroundings {
     pub(crate) readers: usize,
     /// Readers of the table that leave sent data unread.
     pub(crate) slow_readers: Option<SlowReaders>,
+    /// Bytes that the limit of the server leaves to the table.
+    pub(crate) room: Option<u64>,
     /// Bytes in use and their limit, if inserts are blocked by that limit.
     pub(crate) full_server: Option<(u64, u64)>,
     /// Author of the server's drain, if it drains.

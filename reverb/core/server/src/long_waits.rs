@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Warnings about tables with calls that have been blocked for minutes, with their diagnosis.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use reverb_data::PerProcess;
@@ -17,9 +17,9 @@ const LONG: Duration = Duration::from_secs(300);
 /// Running servers. A forked child has their memory, but none of their threads.
 static SERVERS: PerProcess<Vec<Weak<Service>>> = PerProcess::new();
 
-/// Positions of the tables whose current long wait was logged.
+/// The begin of the last long wait that was logged, by the position of the table.
 #[derive(Debug, Default)]
-pub(crate) struct LongWaits(Mutex<BTreeSet<usize>>);
+pub(crate) struct LongWaits(Mutex<BTreeMap<usize, Instant>>);
 
 /// Adds a server to those checked by [`warn_of_long_waits`].
 pub(crate) fn register(service: &Arc<Service>) {
@@ -46,9 +46,12 @@ fn untold(service: &Service, long: Duration) -> Vec<(String, String)> {
     let mut told = service.long_waits.0.lock();
     let mut untold = Vec::new();
     for (at, table) in service.tables.all().iter().enumerate() {
-        if table.longest_wait().is_none_or(|wait| wait < long) {
-            told.remove(&at);
-        } else if told.insert(at) {
+        let Some(wait) = table.longest_wait().filter(|wait| *wait >= long) else { continue };
+        let Some(since) = Instant::now().checked_sub(wait) else { continue };
+        // A wait may be out of the queue at a look, between two requests of its reader, and these
+        // tell about when it began.
+        if told.get(&at).is_none_or(|known| since > *known + long / 100) {
+            told.insert(at, since);
             untold.push((table.name().to_owned(), diagnosis(service, table).sentence()));
         }
     }

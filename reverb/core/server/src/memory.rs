@@ -214,13 +214,9 @@ impl Memory {
     /// The table that exceeds its share the most and may evict items. A share is the table's
     /// `max_bytes`, or an equal part of the memory that such tables leave.
     fn most_over_its_share(&self) -> Option<&Arc<Table>> {
-        let tables = &self.tables;
         let own = |table: &Arc<Table>| table.config().memory.max_bytes;
-        let taken: u64 = tables.iter().filter_map(own).sum();
-        let others = tables.iter().filter(|table| own(table).is_none()).count() as u64;
-        let rest = self.max_bytes.unwrap_or(0).saturating_sub(taken);
-        let part = rest.checked_div(others).unwrap_or(0);
-        let candidates = tables.iter().filter_map(|table| {
+        let part = self.equal_part();
+        let candidates = self.tables.iter().filter_map(|table| {
             let bytes = table.bytes();
             let may_remove = table.config().memory.when_full == WhenFull::Remove && bytes > 0;
             // Below the limit, all shares shrink in proportion.
@@ -228,6 +224,22 @@ impl Memory {
             may_remove.then(|| (i128::from(bytes) - i128::from(share), table))
         });
         candidates.max_by_key(|(excess, _)| *excess).map(|(_, table)| table)
+    }
+
+    /// An equal part, for each table without `max_bytes`, of the memory that the others leave.
+    fn equal_part(&self) -> u64 {
+        let own = |table: &Arc<Table>| table.config().memory.max_bytes;
+        let taken: u64 = self.tables.iter().filter_map(own).sum();
+        let others = self.tables.iter().filter(|table| own(table).is_none()).count() as u64;
+        let rest = self.max_bytes.unwrap_or(0).saturating_sub(taken);
+        rest.checked_div(others).unwrap_or(0)
+    }
+
+    /// Bytes of the limit that a table of `bytes` can fill beside what is there now; `None` without
+    /// a limit.
+    pub(crate) fn room_for(&self, bytes: u64) -> Option<u64> {
+        let others = self.account.total().saturating_sub(bytes);
+        Some(self.max_bytes?.saturating_sub(others).max(self.equal_part()))
     }
 
     /// True if inserts have to wait.

@@ -81,7 +81,7 @@ impl Service {
         if let Some(table) = table
             && let Some(forecast) = table.take_forecast()
         {
-            log_forecast(table, forecast);
+            log_forecast(table, forecast, self.memory.room_for(table.bytes()));
         }
     }
 
@@ -95,20 +95,33 @@ impl Service {
     }
 }
 
-fn log_forecast(table: &Table, forecast: Forecast) {
+/// Logs a forecast, as a warning if the table cannot come to hold so much. `room` is the memory
+/// that the server leaves to it.
+fn log_forecast(table: &Table, forecast: Forecast, room: Option<u64>) {
     let Forecast { items, item_bytes, bytes } = forecast;
+    let described = byte_size::describe;
+    let number = grouped(items as usize);
+    let each = described(item_bytes);
+    let limits = [("the table", table.config().memory.max_bytes), ("the server", room)];
+    let limits = limits.into_iter().filter_map(|(of, limit)| Some((limit?, of)));
+    if let Some((limit, of)) = limits.min().filter(|(limit, _)| *limit < bytes) {
+        let held = grouped(forecast.held(limit) as usize);
+        tracing::warn!(
+            table = table.name(),
+            "{number} items (max_size) would take about {} ({each} each), and max_bytes of {of} \
+             leaves {} for them: the table will hold about {held}. Raise max_bytes, or set a \
+             smaller max_size.",
+            described(bytes),
+            described(limit)
+        );
+        return;
+    }
     let limit = process_memory();
-    let may_use = limit.map_or_else(String::new, |limit| {
-        format!("; this process may use {}", byte_size::describe(limit))
-    });
-    let text = format!(
-        "{} items will take about {} ({} each){may_use}.",
-        grouped(items as usize),
-        byte_size::describe(bytes),
-        byte_size::describe(item_bytes),
-    );
-    let is_bounded = table.config().memory.max_bytes.is_some_and(|max_bytes| max_bytes <= bytes);
-    if !is_bounded && limit.is_some_and(|limit| bytes > limit) {
+    let may_use = limit
+        .map_or_else(String::new, |limit| format!("; this process may use {}", described(limit)));
+    let text =
+        format!("{number} items will take about {} ({each} each){may_use}.", described(bytes));
+    if limit.is_some_and(|limit| bytes > limit) {
         tracing::warn!(table = table.name(), "{text} Set max_bytes or a smaller max_size.");
     } else {
         tracing::info!(table = table.name(), "{text}");

@@ -84,6 +84,13 @@ impl Plan {
         Some(Self { counts, shares: vec![1.0; candidates.len()] })
     }
 
+    /// Asks one of so many shards, which has this share, for all items.
+    pub(crate) fn of_one(shard: usize, num_shards: usize, count: usize, share: f64) -> Self {
+        let (mut counts, mut shares) = (vec![0; num_shards], vec![0.0; num_shards]);
+        (counts[shard], shares[shard]) = (count, share);
+        Self { counts, shares }
+    }
+
     pub(crate) fn num_items(&self) -> usize {
         self.counts.iter().sum()
     }

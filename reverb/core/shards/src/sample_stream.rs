@@ -40,6 +40,8 @@ use shard_stream::{Part, Request, ShardStream};
 const ORDERED_PATIENCE: Duration = Duration::from_millis(50);
 /// Time limit for other tables: the shard's items may have left since it reported its mass.
 const SHARD_PATIENCE: Duration = Duration::from_secs(2);
+/// Wait of the caller from which on a shard is asked again and again although no shard has items.
+const STARVED: Duration = Duration::from_secs(1);
 /// Time that the first request waits for the masses of all shards.
 const FIRST_NEWS: Duration = Duration::from_secs(1);
 
@@ -148,10 +150,15 @@ impl GroupSampleStream {
         if self.sampling == GroupSampling::Ordered {
             return Plan::in_turn(&candidates, count, &mut self.shares);
         }
-        // One of several learners with a local shard each stands for an equal part of the group.
-        let part = self.shards.len() as f64 / self.view.members.len() as f64;
+        let part = self.part();
         let max_shards = self.group.address.max_shards_per_batch;
         Plan::by_mass(&candidates, count, max_shards, part, &mut self.shares)
+    }
+
+    /// Part of the group that the sampled shards stand for: one of several learners with a local
+    /// shard each stands for an equal part.
+    fn part(&self) -> f64 {
+        self.shards.len() as f64 / self.view.members.len() as f64
     }
 
     fn is_heard(&self) -> bool {
@@ -194,7 +201,10 @@ impl GroupSampleStream {
                 if self.has_outstanding() {
                     return Ok(Next::Listen);
                 }
-                self.plan = window.and_then(|window| self.park(request.count, window));
+                self.plan = match window {
+                    Some(window) => self.park(request.count, window),
+                    None => self.ask_in_vain(request.count),
+                };
                 if self.plan.is_none() {
                     return Ok(Next::Wait);
                 }
@@ -248,11 +258,12 @@ impl GroupSampleStream {
     }
 
     fn ask_shard(&mut self, i: usize, count: usize, share: f64, request: &Request) {
-        // A shard without a window would wait for one, while others have some.
-        let is_doubtful = request
-            .options
-            .window
-            .is_some_and(|window| !self.shards[i].window_mass(window).is_there());
+        // A shard without items, or without a window, would wait for one while others get some.
+        let shard = &mut self.shards[i];
+        let is_doubtful = match request.options.window {
+            Some(window) => !shard.window_mass(window).is_there(),
+            None => shard.stats.now().size == 0,
+        };
         let patience = match self.is_parked_at(i) {
             true if self.can_withdraw() => None,
             false if self.sampling == GroupSampling::Ordered || is_doubtful => {

@@ -37,6 +37,12 @@ impl Forecast {
         })
     }
 
+    /// Number of items that fit into these bytes, at most all.
+    pub fn held(&self, bytes: u64) -> u64 {
+        let held = u128::from(self.items) * u128::from(bytes) / u128::from(self.bytes.max(1));
+        u64::try_from(held).unwrap_or(u64::MAX).min(self.items)
+    }
+
     /// Upper bound for items with the signature that share nothing and do not shrink; `None` if the
     /// signature does not determine their size.
     pub fn from_signature(config: &TableConfig) -> Option<Self> {
@@ -102,5 +108,9 @@ mod tests {
         assert_eq!(Forecast::new(50, 49, 1), None);
         assert_eq!(Forecast::new(50, 50, 150).unwrap().bytes, 150);
         assert_eq!(Forecast::new(1000, 99, 1), None);
+        assert_eq!(
+            [0, 33_333_333, 100_000_001].map(|it| forecast.held(it)),
+            [0, 333_333, 1_000_000]
+        );
     }
 }

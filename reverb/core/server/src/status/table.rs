@@ -30,7 +30,7 @@ pub(super) fn table_status(status: &Status, around: &Surroundings) -> TableStatu
         when_full: from_when_full(config.memory.when_full).into(),
         num_items: info.current_size,
         num_chunks: number(info.num_chunks),
-        forecast_bytes: number(forecast(info).map_or(0, |forecast| forecast.bytes)),
+        forecast_bytes: number(forecast(info, around.room).map_or(0, |forecast| forecast.bytes)),
         max_items: config.max_size,
         num_episodes: info.num_episodes,
         limiter: Some(from_rate_limiter(info)),
@@ -106,11 +106,14 @@ fn histogram<const BUCKETS: usize>(counted: &Counted<BUCKETS>, unit: f64) -> His
     }
 }
 
-/// Forecast of the memory by the items, or by the signature while there are too few items.
-fn forecast(info: &TableInfo) -> Option<Forecast> {
+/// Forecast of the memory by the items, or by the signature while there are too few items. It is at
+/// most the limit of the table, and `room`.
+fn forecast(info: &TableInfo, room: Option<u64>) -> Option<Forecast> {
     let size = usize::try_from(info.current_size).unwrap_or(0);
     let mut forecast = Forecast::new(info.config.max_size, size, info.bytes)
         .or_else(|| Forecast::from_signature(&info.config))?;
-    forecast.bytes = forecast.bytes.min(info.config.memory.max_bytes.unwrap_or(u64::MAX));
+    for limit in info.config.memory.max_bytes.into_iter().chain(room) {
+        forecast.bytes = forecast.bytes.min(limit);
+    }
     Some(forecast)
 }

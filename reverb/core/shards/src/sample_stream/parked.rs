@@ -7,7 +7,7 @@ use futures_util::stream::StreamExt;
 use reverb_data::{GroupSampling, StepWindow};
 use tokio::sync::oneshot;
 
-use super::{GroupSampleStream, Received, SHARD_PATIENCE};
+use super::{GroupSampleStream, Received, SHARD_PATIENCE, STARVED};
 use crate::plan::Plan;
 
 /// The shard of a parked request.
@@ -33,12 +33,17 @@ impl GroupSampleStream {
         };
         let sizes: Vec<Option<i64>> = self.shards.iter_mut().map(waits_at).collect();
         let largest = (0..sizes.len()).filter(|&i| sizes[i].is_some()).max_by_key(|&i| sizes[i])?;
-        let mut counts = vec![0; sizes.len()];
-        counts[largest] = count;
-        let mut shares = vec![0.0; sizes.len()];
-        shares[largest] = self.shards.len() as f64 / self.view.members.len() as f64;
         self.parked = Some(Parked { shard: largest, withdraw: None });
-        Some(Plan { counts, shares })
+        Some(Plan::of_one(largest, sizes.len(), count, self.part()))
+    }
+
+    /// Plan that asks a shard although no shard has items, so that its status shows the wait;
+    /// `None` unless the caller has waited for some time.
+    pub(super) fn ask_in_vain(&self, count: usize) -> Option<Plan> {
+        let at = self.shards.iter().position(|shard| !shard.member.is_down())?;
+        let share = if self.sampling == GroupSampling::Ordered { 1.0 } else { self.part() };
+        let is_due = self.waits_since.elapsed() >= STARVED;
+        is_due.then(|| Plan::of_one(at, self.shards.len(), count, share))
     }
 
     /// True if the request for this shard is parked there.
