@@ -366,6 +366,25 @@ class TestServer:
         assert 1_000_000 < then["known"].forecast_bytes < 10_000_000
         assert 1_000_000 < then["unknown"].forecast_bytes < 10_000_000
 
+    @pytest.mark.parametrize("of", ["the server", "the table"])
+    def test_a_forecast_knows_what_max_bytes_leaves_to_a_table(self, of, reported_waits, caplog):
+        in_table = {"max_bytes": "16MiB"} if of == "the table" else {}
+        tables = [testing.table("replay", max_size=10_000, **in_table), testing.table("other")]
+        in_server = {"max_bytes": "24MiB"} if of == "the server" else {}
+        with reverb.Server(tables, **in_server) as server:
+            client = server.localhost_client()
+            client.insert(noise(8 * MIB), {"other": 1.0})
+            for _ in range(100):
+                client.insert(noise(5000), {"replay": 1.0})
+            assert server.status().tables["replay"].forecast_bytes <= 16 * MIB
+            until(lambda: "would take" in caplog.text)
+        expected = (
+            rf"10,000 items \(max_size\) would take about .* and max_bytes of {of} leaves 1\d\.\d "
+            r"MiB for them: the table will hold about ([\d,]+)\. Raise max_bytes"
+        )
+        number = re.search(expected, caplog.text)
+        assert 2_000 < int(number[1].replace(",", "")) < 3_500
+
     def test_a_server_that_restarts_counts_what_it_loads(self, serve, tmp_path):
         checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
         options = {"max_bytes": 200_000, "when_full": "wait"}
