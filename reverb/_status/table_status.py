@@ -149,7 +149,8 @@ class SideStatus:
 
     Attributes:
       waiting: Number of items that wait to be inserted, or of requests that wait for samples.
-      oldest_wait_s: How long the first of them has waited, in seconds; `None` if none waits.
+      oldest_wait_s: How long the one that has waited longest has waited, in seconds; `None` if none
+        waits. A reader that times out and asks again has waited since its first request.
       blocked_s: Total time in which at least one of them waited, in seconds.
       wait_s: How long each item waited until it was inserted, or each request until its first
         sample, in seconds.
