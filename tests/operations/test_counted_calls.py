@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What counts: in `reverb_calls_total` a stream once, at its end; in `reverb_requests_total` each
-request that it has answered."""
+"""Counted calls: `reverb_calls_total` has a stream once, `reverb_requests_total` each request."""
 
 import grpc
 import numpy as np

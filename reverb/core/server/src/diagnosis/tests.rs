@@ -84,6 +84,7 @@ fn around() -> Surroundings {
         writers: 3,
         readers: 2,
         slow_readers: None,
+        room: None,
         full_server: None,
         draining: None,
     }
