@@ -54,6 +54,7 @@ def test_snippets_run(run_snippets):
         "docs/howto/logs.md",
         "docs/howto/memory.md",
         "docs/howto/prioritized.md",
+        "docs/howto/reading.md",
         "docs/howto/runs.md",
         "docs/howto/securing.md",
         "docs/howto/server.md",
