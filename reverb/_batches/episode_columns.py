@@ -68,47 +68,70 @@ class EpisodeColumns:
         """Number of steps of all episodes."""
         return int(self.offsets[-1])
 
-    def twins(self, argument: str, column: str | Path) -> list[int]:
-        """Returns the positions of a column, by its path or the last name of it, and of its twins.
+    def parts(self, argument: str, column: Any) -> dict[Path, list[int]]:
+        """Returns the positions of the parts of a field, and of their twins, by path in the field.
+
+        A field is a column or a nest of them, by its path or the last name of it; or a list of
+        such fields, whose paths begin with the number in the list.
 
         Raises:
-          InvalidArgumentError: If there is no such column, or several that are no twins.
-          TypeError: If it is neither.
+          InvalidArgumentError: If there is no such field, or several that are no twins.
+          TypeError: If it is none of them.
         """
+        if isinstance(column, list) and column:
+            return {
+                (number, *path): twins
+                for number, it in enumerate(column)
+                for path, twins in self.parts(f"{argument}[{number}]", it).items()
+            }
         if not isinstance(column, str | tuple):
             raise TypeError(
-                f"{argument} must be a name, or a tuple of names that is a path, got "
-                f"{type_name(column)}"
+                f"{argument} must be a name, a tuple of names that is a path, or a list of these, "
+                f"got {type_name(column)}"
             )
-        found = self._named(column)
-        if not found:
+        heads = self._heads(column)
+        if not heads:
             raise InvalidArgumentError(
                 f"{argument} is {column!r}, which is no column of batch; its columns are "
                 f"{self._shown(self._paths)}{self._hint()}"
             )
-        paths = [self._paths[at] for at in found]
-        if len({self._kinds[at] for at in found}) > 1:
+        if len({_without_next(head) for head in heads.values()}) > 1:
+            paths = list(dict.fromkeys(heads.values()))
             raise InvalidArgumentError(
                 f"{argument} is {column!r}, which may be any of {self._shown(paths)}; pass the path"
-                f" of one of them, such as {argument}={self._paths[self.before(found)]!r}"
+                f" of one of them, such as {argument}={min(paths, key=_is_after)!r}"
             )
-        return found
+        parts: dict[Path, list[int]] = {}
+        for at, head in heads.items():
+            parts.setdefault(self._kinds[at][len(_without_next(head)) :], []).append(at)
+        return parts
 
     def before(self, twins: Sequence[int]) -> int:
         """Returns the twin with the value before the step, or the only one."""
-        return min(twins, key=self._is_after)
+        return min(twins, key=lambda at: _is_after(self._paths[at]))
 
-    def after(self, argument: str, column: str | Path) -> int:
-        """Returns the position of the column with the value after the step.
+    def after(self, argument: str, column: Any) -> dict[Path, int]:
+        """Returns the position of each part of a field with the value after the step.
 
         A path is also a column without a twin, as it is.
 
         Raises:
-          InvalidArgumentError: If there is no such column, or if there are several.
-          TypeError: See `twins`.
+          InvalidArgumentError: If a part has no such column, or several; see also `parts`.
+          TypeError: See `parts`.
         """
-        twins = self.twins(argument, column)
-        after = [at for at in twins if self._is_after(at)]
+        if isinstance(column, list) and column:
+            return {
+                (number, *path): at
+                for number, it in enumerate(column)
+                for path, at in self.after(f"{argument}[{number}]", it).items()
+            }
+        return {
+            path: self._one_after(argument, column, twins)
+            for path, twins in self.parts(argument, column).items()
+        }
+
+    def _one_after(self, argument: str, column: Any, twins: list[int]) -> int:
+        after = [at for at in twins if _is_after(self._paths[at])]
         if isinstance(column, tuple) and len(twins) == 1:
             after = twins
         if len(after) == 1:
@@ -132,7 +155,11 @@ class EpisodeColumns:
         Raises:
           InvalidArgumentError: If there are several.
         """
-        found = self._named("reward")
+        found = [
+            at
+            for at, kind in enumerate(self._kinds)
+            if self._columns[at] is not None and kind[-1:] == ("reward",)
+        ]
         if len(found) > 1:
             paths = self._shown([self._paths[at] for at in found])
             raise InvalidArgumentError(
@@ -179,18 +206,22 @@ class EpisodeColumns:
         """Returns the name of a column for errors."""
         return _name(self._paths[at])
 
-    def _named(self, column: str | Path) -> list[int]:
-        """Returns the positions of the columns with a name or path, except for `next`."""
-        wanted = _without_next(column if isinstance(column, tuple) else (column,))
-        from_end = 0 if isinstance(column, tuple) else -1
-        return [
-            at
-            for at, kind in enumerate(self._kinds)
-            if self._columns[at] is not None and kind[from_end:] == wanted
-        ]
-
-    def _is_after(self, at: int) -> bool:
-        return self._paths[at] != self._kinds[at]
+    def _heads(self, field: str | Path) -> dict[int, Path]:
+        """Returns the columns of a field, each with its path cut after the name of the field."""
+        wanted = _without_next(field if isinstance(field, tuple) else (field,))
+        heads = {}
+        for at, (path, kind) in enumerate(zip(self._paths, self._kinds, strict=True)):
+            length = 0
+            if isinstance(field, tuple):
+                length = len(wanted) if kind[: len(wanted)] == wanted else 0
+            elif wanted and wanted[0] in kind:
+                length = kind.index(wanted[0]) + 1
+            if length and self._columns[at] is not None:
+                end = len(path)
+                while len(_without_next(path[:end])) > length:
+                    end -= 1
+                heads[at] = path[:end]
+        return heads
 
     def _check_lengths(self, first: int, at: int) -> None:
         expected, offsets = self._columns[first].offsets, self._columns[at].offsets
@@ -218,6 +249,10 @@ class EpisodeColumns:
 
 def _name(path: Path) -> str:
     return repr(path[0] if len(path) == 1 else path)
+
+
+def _is_after(path: Path) -> bool:
+    return path != _without_next(path)
 
 
 def _without_next(path: Path) -> Path:

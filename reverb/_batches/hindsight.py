@@ -24,8 +24,8 @@ def hindsight(
     num_transitions: int,
     *,
     reward: Callable[[Any, Any, Any], Any],
-    goal: str | tuple[Any, ...] = "desired_goal",
-    achieved: str | tuple[Any, ...] = "achieved_goal",
+    goal: str | tuple[Any, ...] | list[Any] = "desired_goal",
+    achieved: str | tuple[Any, ...] | list[Any] = "achieved_goal",
     strategy: Literal["future", "final", "episode"] = "future",
     ratio: float = 0.8,
     seed: int | np.random.Generator | None = None,
@@ -43,6 +43,11 @@ def hindsight(
     `("next", "achieved_goal")`. Goals are found in the same way; both, that of the observation and
     that of the next one, are replaced. No other column is: `terminated` and `discount` stay those
     of the step. If an episode ends at its goal, compute them from the reward.
+
+    A goal may have several columns. If it is a nest, such as a dict with a position and an angle,
+    the achieved goal is a nest with the same parts. If they are columns of their own, such as the
+    goal for the reward and its encoding for the policy, pass two lists: `goal=["goal", "code"],
+    achieved=["place", "place_code"]`. All parts of a new goal come from the same step.
 
     Calls no server, and changes no array of the batch.
 
@@ -81,12 +86,16 @@ def hindsight(
         transitions at once, from the achieved goals `[K, ...]` and the new goals `[K, ...]`, as
         `compute_reward` of Gymnasium-Robotics does. It is called once, with the relabelled
         transitions; the others keep the rewards that the batch has. If the batch has no column
-        `reward`, it is called with all transitions, and float32 `[N]` is added to the data. `info`
-        is the field `info` of the data, with rows `[K, ...]`; `{}` if there is none.
-      goal: Name of the column with the goals, the last one of its path; or its path, a tuple, if
-        several columns have that name.
-      achieved: Name of the column with the achieved goals, or its path. A path of a column without
-        `next` in it, and without a twin that has it, is taken as it is.
+        `reward`, it is called with all transitions, and float32 `[N]` is added to the data. Goals
+        of several columns are dicts by name, or tuples, of arrays `[K, ...]`; a list of columns is
+        a tuple. `info` is the field `info` of the data, with rows `[K, ...]`; `{}` if there is
+        none.
+      goal: Name of the column with the goals, or of the nest of columns, the last one of its path;
+        or its path, a tuple, if several have that name. The path of one part of a nest replaces
+        this part alone. A list has a name or path for each part.
+      achieved: Name of the column or nest with the achieved goals, its path, or a list, with the
+        same parts as `goal`. A path of a column without `next` in it, and without a twin that has
+        it, is taken as it is.
       strategy: Steps of the episode whose achieved goal may become the goal of a step. "future":
         this step and those after it. "final": the last one. "episode": any.
       ratio: Share of transitions that are relabelled, from 0 to 1. The paper's `k` goals for each
@@ -101,8 +110,9 @@ def hindsight(
     Raises:
       InvalidArgumentError: If `num_transitions` is below 1, `ratio` or `strategy` has another
         value, `batch` has no packed columns, columns of different lengths or no steps, if no column
-        or more than one fits `goal` or `achieved`, if one cannot take the values of the other, or
-        if the rewards have another shape or dtype. The text names the columns that there are.
+        or more than one fits `goal` or `achieved`, if these have different parts, if one cannot
+        take the values of the other, or if the rewards have another shape or dtype. The text names
+        the columns that there are.
       TypeError: If an argument has another type.
     """
     count = check_at_least(1, "num_transitions", num_transitions)
@@ -117,12 +127,8 @@ def hindsight(
     if not 0.0 <= check_number("ratio", ratio) <= 1.0:
         raise InvalidArgumentError(f"ratio must be from 0 to 1, got {ratio!r}")
     columns = EpisodeColumns(batch.data if isinstance(batch, ReplaySample) else batch)
-    goals, reached = columns.twins("goal", goal), columns.after("achieved", achieved)
-    if reached in goals:
-        raise InvalidArgumentError(
-            f"goal and achieved must be different columns, got {goal!r} and {achieved!r}, which "
-            f"are both {columns.name(reached)}"
-        )
+    goals, reached = columns.parts("goal", goal), columns.after("achieved", achieved)
+    _check_parts(columns, goals, reached)
     rewards = columns.reward()
 
     random = _generator(seed)
@@ -132,18 +138,20 @@ def hindsight(
     first = slice(num_relabelled)
     rows = columns.all_rows(steps, episodes)
     others = _other_steps(random, strategy, columns.offsets, steps[first], episodes[first])
-    new = columns.rows(reached, others, episodes[first])
-    for at in goals:
-        _check_fit("achieved", columns.name(reached), new, columns.name(at), rows[at])
-        rows[at][first] = new
+    for part, twins in goals.items():
+        new = columns.rows(reached[part], others, episodes[first])
+        for at in twins:
+            _check_fit("achieved", columns.name(reached[part]), new, columns.name(at), rows[at])
+            rows[at][first] = new
 
     num_rewards = count if rewards is None else num_relabelled
     found = np.zeros(0, np.float32)
     if num_rewards:
         # Copies, which the function may change.
-        of_goal = rows[columns.before(goals)][:num_rewards].copy()
-        of_step = rows[reached][:num_rewards].copy()
-        found = as_array("reward", reward(of_step, of_goal, columns.info(rows, num_rewards)))
+        of_goal = {part: rows[columns.before(at)] for part, at in goals.items()}
+        of_step = {part: rows[at] for part, at in reached.items()}
+        made, wanted = (_first_rows(it, num_rewards) for it in (of_step, of_goal))
+        found = as_array("reward", reward(made, wanted, columns.info(rows, num_rewards)))
     if rewards is None:
         return {**columns.nested(rows), "reward": _rewards(found, np.empty(count, np.float32))}
     rows[rewards][first] = _rewards(found, rows[rewards][first])
@@ -171,6 +179,43 @@ def _other_steps(
     if strategy == "final":
         return ends - 1
     return random.integers(steps if strategy == "future" else offsets[episodes], ends)
+
+
+def _check_parts(
+    columns: EpisodeColumns,
+    goals: dict[tuple[Any, ...], list[int]],
+    reached: dict[tuple[Any, ...], int],
+) -> None:
+    """Checks that each part of a goal has an achieved one, and no column is in two parts."""
+    taken = [at for twins in goals.values() for at in twins]
+    if goals.keys() != reached.keys():
+        shown = [
+            ", ".join(map(columns.name, found))
+            for found in (map(columns.before, goals.values()), reached.values())
+        ]
+        raise InvalidArgumentError(
+            f"goal and achieved must have the same parts; goal is {shown[0]}, and achieved is "
+            f"{shown[1]}. Pass a list of columns for each, in the same order"
+        )
+    if both := set(taken) & set(reached.values()):
+        raise InvalidArgumentError(
+            f"goal and achieved must be different columns, got {columns.name(min(both))} in both"
+        )
+    if twice := [at for at in taken if taken.count(at) > 1]:
+        raise InvalidArgumentError(
+            f"goal must name a column once, got {columns.name(twice[0])} twice"
+        )
+
+
+def _first_rows(parts: dict[tuple[Any, ...], np.ndarray], count: int) -> Any:
+    """Returns copies of rows of columns by path, in dicts, or in tuples if they are numbered."""
+    if () in parts:
+        return parts[()][:count].copy()
+    fields: dict[Any, dict[tuple[Any, ...], np.ndarray]] = {}
+    for (name, *path), column in parts.items():
+        fields.setdefault(name, {})[tuple(path)] = column
+    nest = {name: _first_rows(of, count) for name, of in fields.items()}
+    return tuple(nest.values()) if list(nest) == list(range(len(nest))) else nest
 
 
 def _check_fit(argument: str, name: str, values: np.ndarray, goal: str, rows: np.ndarray) -> None:

@@ -322,6 +322,77 @@ def test_one_of_several_observations_by_its_path():
     assert (found["second"]["next_observation"]["desired_goal"] < FAR).all()
 
 
+def poses():
+    """Episodes whose goals have two parts, which are equal if they come from the same step."""
+    steps = np.arange(NUM_STEPS, dtype=np.float64)
+
+    def observation(place):
+        return {
+            "achieved_goal": {"angle": ragged(10 * place), "place": ragged(place[:, None])},
+            "desired_goal": {"angle": ragged(steps + FAR), "place": ragged(steps[:, None] + FAR)},
+        }
+
+    return {"observation": observation(steps), "next_observation": observation(steps + 1)}
+
+
+NESTS = {
+    "by name": {},
+    "by path": {
+        "goal": ("observation", "desired_goal"),
+        "achieved": ("observation", "achieved_goal"),
+    },
+}
+
+
+@pytest.mark.parametrize("names", NESTS.values(), ids=NESTS)
+def test_all_parts_of_a_nested_goal_come_from_one_step(names):
+    seen = []
+
+    def reward(achieved, goal, info):
+        seen.append((achieved, goal))
+        return achieved["place"][:, 0] == goal["place"][:, 0]
+
+    found = reverb.hindsight(poses(), 100, reward=reward, ratio=0.5, **names)
+    for observation in (found["observation"], found["next_observation"]):
+        goal = observation["desired_goal"]
+        assert (goal["angle"][:50] == 10 * goal["place"][:50, 0]).all()
+        assert (goal["angle"][:50] <= 10 * NUM_STEPS).all()
+        assert (goal["angle"][50:] >= FAR).all()
+    ((achieved, goal),) = seen
+    assert_equal(achieved, found["next_observation"]["achieved_goal"])
+    assert_equal(goal, found["observation"]["desired_goal"])
+
+
+def test_a_list_of_columns_is_one_goal():
+    steps = np.arange(NUM_STEPS)
+    data = {
+        "goal": ragged(steps + FAR),
+        "code": ragged(np.stack([steps + FAR] * 2, 1)),
+        "next_place": ragged(steps + 1),
+        "next_place_code": ragged(np.stack([steps + 1] * 2, 1)),
+    }
+
+    def reward(achieved, goal, info):
+        assert [it.shape for it in achieved] == [it.shape for it in goal] == [(40,), (40, 2)]
+        return achieved[0] == goal[0]
+
+    names = {"goal": ["goal", "code"], "achieved": ["place", ("next_place_code",)]}
+    found = reverb.hindsight(data, 40, reward=reward, ratio=1.0, **names)
+    assert (found["goal"] <= NUM_STEPS).all()
+    assert (found["code"] == found["goal"][:, None]).all()
+
+
+def test_the_path_of_a_part_replaces_this_part():
+    path = ("observation", "desired_goal", "angle")
+    achieved = ("observation", "achieved_goal", "angle")
+    found = reverb.hindsight(
+        poses(), 9, reward=lambda a, g, _: a == g, ratio=1.0, goal=path, achieved=achieved
+    )
+    goal = found["next_observation"]["desired_goal"]
+    assert (goal["angle"] < FAR).all()
+    assert (goal["place"] >= FAR).all()
+
+
 def test_goals_that_are_a_single_step_of_an_episode():
     steps = np.arange(NUM_STEPS)
     data = {"goal": FAR + np.arange(4), "next_place": ragged(steps + 1)}
@@ -410,7 +481,8 @@ def fault(**options):
         ),
         (
             {"goal": 3},
-            "TypeError: goal must be a name, or a tuple of names that is a path, got int",
+            "TypeError: goal must be a name, a tuple of names that is a path, or a list of these, "
+            "got int",
         ),
         (
             {"goal": "target", "batch": {"goal": ragged(range(14)), "at": ragged(range(14))}},
@@ -451,8 +523,35 @@ def fault(**options):
         ),
         (
             {"achieved": "desired_goal"},
-            "InvalidArgumentError: goal and achieved must be different columns, got 'desired_goal' "
-            "and 'desired_goal', which are both ('next_observation', 'desired_goal')",
+            "InvalidArgumentError: goal and achieved must be different columns, got "
+            "('next_observation', 'desired_goal') in both",
+        ),
+        (
+            {"goal": ["desired_goal", "desired_goal"], "achieved": ["achieved_goal"] * 2},
+            "InvalidArgumentError: goal must name a column once, got ('next_observation', "
+            "'desired_goal') twice",
+        ),
+        (
+            {"goal": ["desired_goal"]},
+            "InvalidArgumentError: goal and achieved must have the same parts; goal is "
+            "('observation', 'desired_goal'), and achieved is ('next_observation', "
+            "'achieved_goal'). Pass a list of columns for each, in the same order",
+        ),
+        (
+            {"goal": ["desired_goal", "target"]},
+            "InvalidArgumentError: goal[1] is 'target', which is no column of batch; its columns "
+            "are 'action', 'episode', ('next_observation', 'achieved_goal'), ('next_observation', "
+            "'desired_goal'), ('next_observation', 'observation'), ('observation', "
+            "'achieved_goal'), ('observation', 'desired_goal'), ('observation', 'observation'), "
+            "'reward', 'truncated'",
+        ),
+        (
+            {"goal": "next"},
+            "InvalidArgumentError: goal is 'next', which is no column of batch; its columns are "
+            "'action', 'episode', ('next_observation', 'achieved_goal'), ('next_observation', "
+            "'desired_goal'), ('next_observation', 'observation'), ('observation', "
+            "'achieved_goal'), ('observation', 'desired_goal'), ('observation', 'observation'), "
+            "'reward', 'truncated'",
         ),
         (
             {"batch": {"a": np.zeros((2, 7)), "b": np.zeros(2)}},
