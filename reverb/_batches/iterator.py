@@ -168,8 +168,9 @@ def batches(
         `False`: the batch waits for the rest.
       mix: With several tables: "item": each batch has `weight * B` rows of each table, rounded down
         or up at random such that the average is exact; the rows of a table are side by side, in
-        the order of `table`, and all tables need the same columns. "batch": each batch comes from
-        one table, drawn by weight.
+        the order of `table`, and all tables need the same columns, with the same shapes and dtypes:
+        `columns` and `squeeze` make them alike. "batch": each batch comes from one table, drawn by
+        weight.
       seed: Makes the choice between tables reproducible.
       timeout_ms: How long `next` waits for a batch until it raises `DeadlineExceededError`, in
         milliseconds; `None`: no limit; 0: it does not wait. The iterator goes on afterwards.
@@ -238,7 +239,8 @@ def batches(
     ]
     shares = list(weights.values())
     if len(sources) > 1 and mix == "item" and batch_size is not None:
-        first, parts = sources[0], [source.rows for source in sources]
+        first = sources[0]
+        parts = {name: it.rows for name, it in zip(weights, sources, strict=True)}
         source = by_item(parts, first.mixed, first.cut_off, shares, batch_size, seed)
     else:
         source = by_batch(sources, shares, seed)

@@ -55,18 +55,18 @@ def by_batch(sources: Sequence[Source], weights: Sequence[float], seed: int | No
 
 
 def by_item(
-    make_parts: Sequence[Callable[[int, Pipe], Any]],
-    join: Callable[[list[Any]], Any],
-    cut_off: Callable[[list[Any]], Any],
+    make_parts: Mapping[str, Callable[[int, Pipe], Any]],
+    join: Callable[[dict[str, Any]], Any],
+    cut_off: Callable[[dict[str, Any]], Any],
     weights: Sequence[float],
     batch_size: int,
     seed: int | None,
 ) -> Source:
     """Mixes tables: each element has rows of all of them, see `shares`.
 
-    A function of `make_parts` returns a number of rows, or `None` at the end. When a table has no
-    more, `cut_off` makes the last batch of the parts sampled so far, or raises an error with these
-    samples.
+    A function of `make_parts` returns a number of rows of its table, or `None` at the end. `join`
+    makes a batch of the parts, by table. When a table has no more, `cut_off` makes the last batch
+    of the parts sampled so far, or raises an error with these samples.
     """
     random = np.random.default_rng(seed)
     has_ended = False
@@ -76,16 +76,17 @@ def by_item(
         for _ in range(count):
             if has_ended:
                 return
-            parts = []
-            for make, rows in zip(make_parts, shares(weights, batch_size, random), strict=True):
+            parts = {}
+            numbers = shares(weights, batch_size, random)
+            for table, rows in zip(make_parts, numbers, strict=True):
                 if rows:
-                    part = make(rows, pipe)
+                    part = make_parts[table](rows, pipe)
                     if part is None:
                         has_ended = True
                         if parts:
                             yield cut_off(parts)
                         return
-                    parts.append(part)
+                    parts[table] = part
             yield join(parts)
 
     return mixed

@@ -16,8 +16,10 @@ from reverb._batches.prefetching import Failure, Pipe
 from reverb._batches.whole_batches import WholeBatches
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._client.batch_request import BatchRequest, keep_flat_samples
+from reverb._client.column_choice import ColumnChoice
 from reverb._client.epochs import Epochs
 from reverb._client.joined_batches import joined, rows_of_parts
+from reverb._client.unlike_columns import check_same_columns
 from reverb.client import Client
 from reverb.core import native
 from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo, keep_samples
@@ -95,6 +97,7 @@ class TableSource:
         is_ended_by_limiter = self._end_after_s is not None and epochs is None
         if is_ended_by_limiter and batch_size is not None and not partial:
             self._whole = WholeBatches(client, table)
+        self._alike: set[str] = set()  # Tables whose columns are those of this one.
         self._structure: Any = None
         self._num_columns = 0
         self._is_flat = False
@@ -149,7 +152,7 @@ class TableSource:
                 return None
             num_rows = sum(len(part.info.key) for part in parts)
             if epochs is None or epochs.keeps(num_rows, count):
-                return parts[0] if len(parts) == 1 else self._joined(parts, out)
+                return self._joined(parts, out)
         return None
 
     def _parts(self, count: int, out: list[Any] | None, pipe: Pipe) -> list[ReplayBatch] | None:
@@ -193,15 +196,25 @@ class TableSource:
             last_progress = time.monotonic()
         return parts
 
-    def mixed(self, parts: list[ReplayBatch]) -> ReplayBatch:
-        """Joins batches of tables with the same columns; each row has the numbers of its table.
+    def mixed(self, parts: Mapping[str, ReplayBatch]) -> ReplayBatch:
+        """Joins batches by table; each row has the numbers of its table.
 
         Raises:
-          InvalidArgumentError: As `joined`.
+          InvalidArgumentError: If a table has other columns than this source's; see also `joined`.
         """
-        return self.finished(parts[0] if len(parts) == 1 else self._joined(parts))
+        batches = list(parts.values())
+        try:
+            for table, part in parts.items():
+                if table not in self._alike:
+                    check_same_columns(self._chosen(self._table), self._chosen(table), part)
+                    self._alike.add(table)
+            return self.finished(self._joined(batches, tables=list(parts)))
+        except errors.ReverbError as error:
+            if not getattr(error, "samples", ()):
+                keep_samples(error, rows_of_parts(batches))
+            raise
 
-    def cut_off(self, parts: list[ReplayBatch]) -> ReplayBatch:
+    def cut_off(self, parts: Mapping[str, ReplayBatch]) -> ReplayBatch:
         """Returns what is left of a mixed batch when one of its tables has no more rows.
 
         Raises:
@@ -210,7 +223,7 @@ class TableSource:
         if self._partial:
             return self.mixed(parts)
         text = "another table of the mixture has no more samples for the rest of the batch"
-        raise self._explained(errors.DeadlineExceededError(text), parts)
+        raise self._explained(errors.DeadlineExceededError(text), list(parts.values()))
 
     def _request(self, count: int, **arguments: Any) -> BatchRequest:
         others = {"out": None, "partial": True, "timeout_ms": _POLL_MS} | arguments
@@ -219,7 +232,11 @@ class TableSource:
     def _choose(self, request: BatchRequest) -> None:
         """Gives a request the table's columns if it needs them; may wait for the server."""
         if request.needs_choice:
-            request.choose(self._client._choice(self._table, self._options["columns"]))
+            request.choose(self._chosen(self._table))
+
+    def _chosen(self, table: str) -> ColumnChoice:
+        """Returns the chosen columns of a table; may wait for the server."""
+        return self._client._choice(table, self._options["columns"])
 
     def _batch_of_items(self, batch_size: int, pipe: Pipe) -> Any:
         """Returns one batch of processed items; `None` after the timeout."""
@@ -300,11 +317,20 @@ class TableSource:
         except errors.ReverbError as error:
             raise self._explained(error, [batch]) from error
 
-    def _joined(self, parts: list[ReplayBatch], out: list[Any] | None = None) -> ReplayBatch:
+    def _joined(
+        self,
+        parts: list[ReplayBatch],
+        out: list[Any] | None = None,
+        tables: Sequence[str] = (),
+    ) -> ReplayBatch:
+        if len(parts) == 1:
+            return parts[0]
         limit = parse_byte_size_or_share("max_batch_bytes", self._options["max_batch_bytes"])
         return joined(
             parts,
             out,
+            tables=tables,
+            name_of=lambda at: self._chosen(self._table).name_of(at),
             pads=self._pads(len(parts[0].data)),
             to_multiple_of=self._options["pad_to_multiple_of"] or 1,
             max_batch_bytes=limit,
@@ -315,8 +341,7 @@ class TableSource:
         pad = self._options["pad"]
         if not isinstance(pad, Mapping | list | tuple):
             return [pad] * count
-        choice = self._client._choice(self._table, self._options["columns"])
-        return choice.pad_values(pad, count)
+        return self._chosen(self._table).pad_values(pad, count)
 
     def _purpose(self) -> str:
         """Reason why this source waits, for errors and logs."""

@@ -72,6 +72,12 @@ class ColumnChoice:
     def _chosen(self) -> Sequence[int]:
         return self.indices or range(len(self._paths))
 
+    @property
+    def labels(self) -> list[str]:
+        """The names of the chosen columns, in order; none if only their positions are known."""
+        labels = [self._label(at) for at in self._chosen()]
+        return [] if all(label.isdigit() for label in labels) else labels
+
     @functools.cached_property
     def names(self) -> native.ColumnNames | None:
         """The names of the chosen columns for errors; `None` if only their order is known."""

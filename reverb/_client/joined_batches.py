@@ -2,13 +2,14 @@
 """Joins the parts of a batch that was sampled in several calls."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from reverb import errors
 from reverb._client.ragged import Ragged
+from reverb._client.unlike_columns import check_same_forms
 from reverb.core import native
 from reverb.replay_sample import BatchInfo, ReplayBatch, ReplaySample, keep_samples, rows_of_batch
 
@@ -27,22 +28,30 @@ def joined(
     pads: Sequence[Any] = (),
     to_multiple_of: int = 1,
     max_batch_bytes: int | None = None,
+    tables: Sequence[str] = (),
+    name_of: Callable[[int], str] = str,
 ) -> ReplayBatch:
     """Joins flat batches, at least one, into one; in `out`, their rows are side by side.
 
-    `pads` has the padding value of each column, 0 if there is none. Padded lengths are rounded up
-    to `to_multiple_of`. Without `max_batch_bytes` the limit is that of `sample_batch`.
+    `tables` has the table of each, if they are of several; `name_of` names a column. `pads` has
+    the padding value of each column, 0 if there is none. Padded lengths are rounded up to
+    `to_multiple_of`. Without `max_batch_bytes` the limit is that of `sample_batch`.
 
     Raises:
       ResourceExhaustedError: If they take more; `samples` has all items.
-      InvalidArgumentError: If their items have different shapes; `samples` has all of them.
+      InvalidArgumentError: If their items have different columns, shapes or dtypes; `samples` has
+        all of them.
     """
+    try:
+        check_same_forms(parts, tables, name_of)
+    except errors.InvalidArgumentError as error:
+        keep_samples(error, rows_of_parts(parts))
+        raise
     columns = list(zip(*(part.data for part in parts), strict=True))
     lengths: list[Any] = [None] * len(columns)
     if parts[0].lengths:
         of_parts = (part.lengths for part in parts)
         lengths = [list(it) if it[0] is not None else None for it in zip(*of_parts, strict=True)]
-    _check_shapes(parts, columns, lengths)
     info = BatchInfo(*map(np.concatenate, zip(*(part.info[:7] for part in parts), strict=True)))
     if len(parts[0].num_windows):
         windows = zip(*(part.info[8:] for part in parts), strict=True)
@@ -58,24 +67,6 @@ def joined(
         for column, of, pad in zip(columns, lengths, pads, strict=True)
     ]
     return ReplayBatch(info, data)
-
-
-def _check_shapes(parts: list[ReplayBatch], columns: list[Any], lengths: list[Any]) -> None:
-    shapes = [
-        [
-            _item_shape(column[at], of is not None)
-            for column, of in zip(columns, lengths, strict=True)
-        ]
-        for at in range(len(parts))
-    ]
-    for other in shapes[1:]:
-        if other != shapes[0]:
-            error = errors.InvalidArgumentError(
-                "The items of a batch must have the same shapes, but the columns of one have the "
-                f"shapes {shapes[0]} and those of another {other}."
-            )
-            keep_samples(error, rows_of_parts(parts))
-            raise error
 
 
 def _check_size(
@@ -113,13 +104,6 @@ def _check_size(
         )
         keep_samples(error, rows_of_parts(parts))
         raise error
-
-
-def _item_shape(column: Any, is_padded: bool) -> tuple[int, ...]:
-    """The shape of an item, without its length if lengths may differ."""
-    if isinstance(column, Ragged):
-        return column.values.shape[1:]
-    return column.shape[2 if is_padded else 1 :]
 
 
 def _joined_column(parts: Sequence[Any], lengths: Any, pad: Any, to_multiple_of: int) -> Any:
