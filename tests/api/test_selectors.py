@@ -2,6 +2,7 @@
 """How selectors are made and copied; what they pick is tested in the engine."""
 
 import functools
+import re
 import typing
 
 import pytest
@@ -36,6 +37,20 @@ def test_the_exponent_may_be_named():
 def test_the_exponent_is_required():
     with pytest.raises(TypeError):
         item_selectors.Prioritized()
+
+
+def test_a_negative_exponent_is_a_warning():
+    """It is no error, because dm-reverb takes it and checkpoints have it."""
+    text = (
+        "priority_exponent should be at least 0, got -0.5: the lower the priority of an item, the "
+        "more often it is selected, and never one of priority 0 while others are positive. To "
+        "sample high priorities more often, pass 0.5."
+    )
+    with pytest.warns(UserWarning, match=re.escape(text)) as warned:
+        selector = item_selectors.Prioritized(-0.5)
+    assert repr(selector).endswith("=-0.5)")
+    (warning,) = warned
+    assert warning.filename == __file__
 
 
 def test_heaps_are_no_classes():

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Selectors as Python sees them.
 
+use std::ffi::CString;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use prost::Message;
+use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use reverb_data::{Draw, Error, SelectorConfig};
@@ -116,10 +118,25 @@ pub(crate) struct PrioritizedSelector;
 impl PrioritizedSelector {
     #[new]
     #[pyo3(signature = (priority_exponent, *, draw = "independent"))]
-    fn new(priority_exponent: f64, draw: &str) -> PyResult<PyClassInitializer<Self>> {
+    fn new(
+        py: Python<'_>,
+        priority_exponent: f64,
+        draw: &str,
+    ) -> PyResult<PyClassInitializer<Self>> {
         let draw = Draw::from_name(draw).or_raise()?;
         let config = SelectorConfig::Prioritized { priority_exponent, draw };
         config.validate().or_raise()?;
+        if priority_exponent < 0.0 {
+            // dm-reverb takes it, and a remover may need it.
+            let text = format!(
+                "priority_exponent should be at least 0, got {priority_exponent:?}: the lower the priority of an item, \
+                 the more often it is selected, and never one of priority 0 while others are positive. To sample high \
+                 priorities more often, pass {:?}.",
+                -priority_exponent
+            );
+            let text = CString::new(text).expect("numbers have no zero byte");
+            PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, 1)?;
+        }
         Ok(PyClassInitializer::from(ItemSelector::new(config)).add_subclass(Self))
     }
 }
