@@ -10,6 +10,7 @@ import pytest
 import reverb
 from reverb import aio, testing
 from reverb.errors import DataLossError, InvalidArgumentError, ResourceExhaustedError
+from support.hosts import HOSTS
 from support.wire import messages
 from support.wire.scripted_server import ScriptedServer
 
@@ -71,6 +72,42 @@ def test_items_that_were_sampled_come_with_the_error(client):
     with pytest.raises(ResourceExhaustedError) as raised:
         client.sample_batch("t", 3, ragged="pad", distinct=True, max_batch_bytes=10)
     assert [len(sample.data[0]) for sample in raised.value.samples] == LENGTHS
+
+
+NUM_LARGE = 24
+LARGE = 1 << 20
+
+
+def large_items(start, **options):
+    """A client over the network of a table whose items do not fit into one message."""
+    server = start(testing.table("t", max_size=NUM_LARGE, **options))
+    client = reverb.Client(f"{HOSTS['remote']}:{server.port}")
+    noise = np.random.default_rng(0)
+    for _ in range(NUM_LARGE):
+        client.insert_batch({"x": noise.integers(0, 255, (1, LARGE), np.uint8)}, {"t": 1.0})
+    return client
+
+
+FORMS = {"error": {}, "pad": {"ragged": "pad"}, "packed": {"ragged": "packed"}}
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_a_batch_is_refused_before_all_of_it_is_gathered(start, form):
+    client = large_items(start)
+    with pytest.raises(ResourceExhaustedError, match=r"takes at least \d+ bytes, more") as raised:
+        client.sample_batch("t", NUM_LARGE, max_batch_bytes=4 * LARGE, **form)
+    assert 1 <= len(raised.value.samples) < NUM_LARGE
+    keys = [sample.info.key for sample in client.scan("t")]
+    with pytest.raises(ResourceExhaustedError):
+        client.fetch("t", keys, max_batch_bytes=4 * LARGE, **form)
+
+
+def test_items_that_leave_their_table_all_come_with_the_error(start):
+    client = large_items(start, max_times_sampled=1)
+    with pytest.raises(ResourceExhaustedError) as raised:
+        client.sample_batch("t", NUM_LARGE, max_batch_bytes=4 * LARGE)
+    assert len(raised.value.samples) == NUM_LARGE
+    assert client.server_info()["t"].current_size == 0
 
 
 def test_memory_of_the_program_is_not_counted(client):

@@ -23,13 +23,14 @@ use crate::sampler::batch_column::{BatchColumn, GivenColumn};
 use crate::sampler::batch_size::BatchBounds;
 use crate::sampler::cursor::SampleCursor;
 use crate::sampler::ragged::RaggedForm;
+use crate::sampler::size_so_far::SizeSoFar;
 use crate::session::{Connector, Session, Signatures};
 use crate::waits::{WaitFor, reported};
 use crate::writer::dropped::LastDropped;
 use crate::writer::insertion::{IdleStreams, Insertion};
 
-/// Time limit for reading a table's signature for the text of an error.
-const SIGNATURE_LOOKUP: Duration = Duration::from_millis(500);
+/// Time limit for reading the settings of a table on the way to an error.
+const TABLE_LOOKUP: Duration = Duration::from_millis(500);
 
 /// A client of one server address. Safe to share between threads.
 ///
@@ -236,7 +237,7 @@ impl Client {
         if !error.has_column() || !request.columns.is_empty() {
             return error;
         }
-        let signatures = tokio::time::timeout(SIGNATURE_LOOKUP, self.session().signatures()).await;
+        let signatures = tokio::time::timeout(TABLE_LOOKUP, self.session().signatures()).await;
         let Ok(Ok(signatures)) = signatures else { return error };
         match signatures.get(request.table).and_then(Option::as_ref) {
             Some(signature) => error.with_column_of(&signature.names()),
@@ -289,6 +290,9 @@ impl Client {
             .with_columns(columns)
             .with_spans(spans);
         let bounds = BatchBounds { batch_size, max_bytes: request.max_bytes };
+        let mut size = given.is_none().then(|| SizeSoFar::new(bounds, ragged));
+        // Without a timeout the batch will be whole.
+        let is_whole = epoch.is_none() && (timeout.is_none() || all_or_nothing);
         let mut builder = BatchBuilder::new(bounds, ragged, given);
         while taken.len() < batch_size {
             match cursor.next_many().await {
@@ -317,10 +321,25 @@ impl Client {
             // After the last part there is nothing to wait for.
             if taken.len() < batch_size && epoch.is_none() {
                 builder.add(taken);
+                let num_items = if is_whole { batch_size } else { taken.len() };
+                if let Some(Err(error)) = size.as_mut().map(|it| it.check(taken, num_items)) {
+                    if self.keeps_sampled_items(table).await {
+                        return Err(error);
+                    }
+                    // The items that were taken out of the table come with the error.
+                    size = None;
+                }
             }
         }
         cursor.finish();
         builder.finish(taken)
+    }
+
+    /// True if sampling removes no item of a table; false if the server does not say so at once.
+    async fn keeps_sampled_items(&self, table: &str) -> bool {
+        let info = tokio::time::timeout(TABLE_LOOKUP, self.session.server_info()).await;
+        let Ok(Ok(info)) = info else { return false };
+        info.tables.iter().any(|it| it.name == table && it.max_times_sampled <= 0)
     }
 }
 

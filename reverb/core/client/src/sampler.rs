@@ -21,5 +21,6 @@ mod large_values;
 pub(crate) mod parallel;
 pub(crate) mod ragged;
 pub(crate) mod scan;
+pub(crate) mod size_so_far;
 #[cfg(test)]
 mod testing;

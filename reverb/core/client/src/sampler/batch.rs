@@ -96,7 +96,7 @@ impl<'m> BatchBuilder<'m> {
         batch_size::explain(added, self.bounds, RaggedForm::Refuse, || {
             let lengths = first.trajectory.columns().map(|column| column.num_steps());
             let longest = (first.key, lengths.max().unwrap_or(0));
-            TakenBytes { num_items: samples.len(), longest, num_bytes }
+            TakenBytes { num_items: samples.len(), longest, num_bytes, may_grow: false }
         })
     }
 

@@ -25,6 +25,8 @@ pub(crate) struct TakenBytes {
     pub(crate) longest: (u64, usize),
     /// Bytes of all columns, without the contents of strings that are not read yet.
     pub(crate) num_bytes: Option<usize>,
+    /// True if more items may come.
+    pub(crate) may_grow: bool,
 }
 
 /// The error for a batch without memory; any other error stays as it is.
@@ -49,11 +51,12 @@ pub(crate) fn no_room() -> Error {
 
 #[cold]
 fn too_large(bounds: BatchBounds, form: RaggedForm, taken: TakenBytes) -> Error {
-    let TakenBytes { num_items, longest: (key, num_steps), num_bytes } = taken;
+    let TakenBytes { num_items, longest: (key, num_steps), num_bytes, may_grow } = taken;
     let max_bytes = bounds.max_bytes;
     let what = match num_bytes {
         Some(num_bytes) if num_bytes > max_bytes => {
-            format!("takes {num_bytes} bytes, more than max_batch_bytes, {max_bytes}")
+            let least = if may_grow { "at least " } else { "" };
+            format!("takes {least}{num_bytes} bytes, more than max_batch_bytes, {max_bytes}")
         }
         _ => format!("does not fit into memory, or not into max_batch_bytes, {max_bytes}"),
     };

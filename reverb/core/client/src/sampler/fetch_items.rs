@@ -12,6 +12,7 @@ use crate::client::{BatchRequest, Client};
 use crate::sampler::batch::BatchBuilder;
 use crate::sampler::batch_column::BatchColumn;
 use crate::sampler::batch_size::BatchBounds;
+use crate::sampler::size_so_far::SizeSoFar;
 use crate::session::Session;
 use crate::waits::{WaitFor, reported};
 
@@ -51,12 +52,15 @@ async fn fetch(
     keys: &[u64],
 ) -> Result<Vec<Sampled>> {
     session.require(&[Capability::ChosenItems]).await?;
+    let bounds = BatchBounds { batch_size: keys.len(), max_bytes: request.max_bytes };
+    let mut size = SizeSoFar::new(bounds, request.ragged);
     let mut items = Vec::new();
     // Without keys, the request tells whether there is such a table.
     let parts = keys.chunks(KEYS_AT_ONCE).chain(keys.is_empty().then_some(keys));
     for part in parts {
         let found = find(session, request, part).await?;
         items.extend(part.iter().filter_map(|key| found.get(key).cloned()));
+        size.check(&items, items.len())?;
     }
     Ok(items)
 }

@@ -112,6 +112,7 @@ fn taken_bytes(columns: &[RaggedColumn<'_>], samples: &[Sampled]) -> TakenBytes 
         num_items: samples.len(),
         longest: (samples[row].key, *length as usize),
         num_bytes: Some(columns.iter().map(bytes).fold(0, usize::saturating_add)),
+        may_grow: false,
     }
 }
 
