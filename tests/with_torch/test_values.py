@@ -108,6 +108,23 @@ def test_a_loader_makes_nested_tensors(client):
     assert set(batch.lengths[0].tolist()) <= {1, 3}
 
 
+@pytest.mark.parametrize("output", ["nest", "tensordict"])
+def test_packed_texts_stay_arrays(client, output):
+    with client.trajectory_writer(2) as writer:
+        for step in range(2):
+            writer.append({"text": f"text {step}", "x": np.float32(step)})
+        steps = {name: writer.history[name][-2:] for name in ("text", "x")}
+        writer.create_item("t", 1.0, {**steps, "last": writer.history["text"][-1]})
+    with Loader(client, "t", 3, ragged="packed", output=output) as loader:
+        batch = next(loader)
+    # In the order of the names: last, text, x.
+    last, text, x = batch.data if output == "nest" else (batch[name] for name in "012")
+    assert last.tolist() == [b"text 1"] * 3
+    assert isinstance(text, reverb.Ragged)
+    assert [it.tolist() for it in text] == [[b"text 0", b"text 1"]] * 3
+    assert x.is_nested
+
+
 @pytest.mark.parametrize("prefetch", [1, 3])
 def test_nested_tensors_of_a_loader_stay_unchanged(client, prefetch):
     lengths = np.random.default_rng(0).integers(1, 40, 60).tolist()

@@ -23,8 +23,9 @@ class Loader:
     `(info, data)`: `data` is nested like the table's signature with tensors `[B, ...]`, on
     `device`; `info` is a `BatchInfo` of tensors `[B]` on the CPU, `lengths` and the fields of
     windows too. With output="tensordict" it is a `TensorDict` instead. The `key` is int64 with the
-    bits of the key. Values that a tensor cannot hold, such as strings, stay NumPy arrays. On the
-    CPU, tensors share the memory that the batch was decoded into.
+    bits of the key. Values that a tensor cannot hold, such as strings, stay NumPy arrays, or a
+    `reverb.Ragged` of them with ragged="packed". On the CPU, tensors share the memory that the
+    batch was decoded into.
 
     Batches that are fetched ahead count as sampled, see `reverb.batches`. Close it, or use it in a
     `with` block. Not thread-safe, except for `update_priorities`.
@@ -99,7 +100,8 @@ class Loader:
         self._arguments = (client, table, batch_size)
         self._options = dict(options, prefetch=prefetch, partial=partial)
         self._ring: PinnedRing | None = None
-        if self._device.type == "cuda":
+        # The size of a packed batch is not known before.
+        if self._device.type == "cuda" and options.get("ragged") != "packed":
             # One batch that is decoded, those in the queue, and one that the program uses.
             self._ring = PinnedRing(self._device, prefetch + 2, pin_memory=pin_memory)
             self._options["out"] = self._ring.out

@@ -53,12 +53,13 @@ def dtype_of(dtype: np.dtype[Any]) -> Any:
 def as_tensor(array: Any) -> Any:
     """Makes a tensor of the same memory; values that tensors cannot hold, as strings, stay arrays.
 
-    Items of different lengths become a nested tensor. `None`, a column that was left out, stays.
+    Items of different lengths become a nested tensor, or stay a `reverb.Ragged` of such values.
+    `None`, a column that was left out, stays.
     """
     if array is None:
         return None
     if isinstance(array, Ragged):
-        return array.torch_nested()
+        return array if dtype_of(array.values.dtype) is None else array.torch_nested()
     try:
         return torch.from_numpy(array)
     except TypeError:
@@ -118,7 +119,8 @@ def as_tensordict(sample: ReplayBatch, batch_dims: int) -> Any:
     TensorDict = import_tensordict().TensorDict
     data = _as_dict(sample.data)
     data = data if isinstance(data, dict) else {"data": data}
-    size = next(it for it in tree.flatten(sample.data) if it is not None).shape[:batch_dims]
+    first = next(it for it in tree.flatten(sample.data) if it is not None)
+    size = (len(first),) if isinstance(first, Ragged) else first.shape[:batch_dims]
     # The info has one number for each item, except for the steps of windows.
     more = (1,) * (len(size) - 1)
     fields = {name: it for name, it in sample.info._asdict().items() if are_lengths(it)}
