@@ -82,6 +82,83 @@ def test_a_step_is_compiled_once(client, caplog):
     assert len(compiled) == 1, [it.getMessage() for it in caplog.records][:5]
 
 
+LENGTHS = (1, 4, 7)
+
+
+@pytest.fixture
+def varied(serve, table):
+    specs = {
+        "x": reverb.specs.TensorSpec([None], np.float32),
+        "name": reverb.specs.TensorSpec([None], np.dtype(object)),
+        "episode": reverb.specs.TensorSpec([], np.int32),
+    }
+    client = serve(table(signature=specs))
+    with client.trajectory_writer(max(LENGTHS)) as writer:
+        for episode, length in enumerate(LENGTHS):
+            for step in range(length):
+                row = {"x": np.float32(step + 1), "name": "s", "episode": np.int32(episode)}
+                writer.append(row)
+            history = writer.history
+            item = {name: history[name][-length:] for name in ("x", "name")}
+            writer.create_item("t", 1.0, {**item, "episode": history["episode"][-1]})
+            writer.end_episode()
+    return client
+
+
+def test_whole_episodes_of_one_shape_are_compiled_once(varied):
+    @jax.jit
+    def total(x, lengths):
+        return jnp.where(jnp.arange(x.shape[1]) < lengths[:, None], x, 0).sum(axis=1)
+
+    with reverb_jax.batches(varied, "t", 2, pad_to=7, pad={"x": -1}) as batches:
+        for _ in range(20):
+            sample = next(batches)
+            data, lengths = sample.data, sample.lengths
+            assert (data["x"].shape, data["name"].shape) == ((2, 7), (2, 7))
+            assert data["episode"].shape == (2,)
+            assert lengths["x"].tolist() == [LENGTHS[it] for it in data["episode"]]
+            found = total(data["x"], lengths["x"])
+            assert found.tolist() == [it * (it + 1) / 2 for it in lengths["x"].tolist()]
+    assert total._cache_size() == 1
+
+
+def test_an_item_that_is_longer_than_pad_to_is_an_error(varied):
+    text = (
+        "an item of table t has 7 steps, more than pad_to, 6. Pass the largest length of its "
+        "items, or sample a part of each by window="
+    )
+    with (
+        reverb_jax.batches(varied, "t", 64, pad_to=6) as batches,
+        pytest.raises(InvalidArgumentError) as caught,
+    ):
+        next(batches)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"pad_to": 0}, "pad_to must be at least 1, got 0"),
+        ({"pad_to": 2.0}, "pad_to must be an integer, got float"),
+        ({"pad_to": 2, "ragged": "packed"}, "pad_to needs ragged='pad', got 'packed'"),
+        ({"pad_to": 2, "squeeze": True}, "leave squeeze out, got True"),
+        ({"pad_to": 2, "window": reverb.Window(2)}, "leave window out, got Window"),
+        ({"pad_to": 2, "pad_to_multiple_of": 4}, "leave pad_to_multiple_of out, got 4"),
+    ],
+)
+def test_pad_to_goes_with_whole_items(client, options, error):
+    with pytest.raises((InvalidArgumentError, TypeError), match=error):
+        reverb_jax.batches(client, "t", 2, **options)
+
+
+def test_packed_texts_stay_arrays(varied):
+    with reverb_jax.batches(varied, "t", 3, ragged="packed") as batches:
+        data = next(batches).data
+    assert isinstance(data["x"].values, jax.Array)
+    assert isinstance(data["name"], reverb.Ragged)
+    assert set(np.concatenate(list(data["name"]))) == {b"s"}
+
+
 def test_nobody_writes_to_a_batch_any_more(client):
     seen = []
 

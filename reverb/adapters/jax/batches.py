@@ -24,12 +24,14 @@ def batches(
     sharding: Any = None,
     prefetch: int = 2,
     transform: Callable[[ReplayBatch], Any] | None = None,
+    pad_to: int | None = None,
     **options: Any,
 ) -> BatchIterator:
     """Samples batches without end, and puts them on devices ahead of the program.
 
-    Every batch has `batch_size` rows, so that a compiled step is never compiled again. On the CPU,
-    JAX uses the memory that the batch was decoded into, which no other batch uses.
+    Every batch has `batch_size` rows. Items of one length, windows, and items that are padded to
+    `pad_to` steps have one shape in all batches, so that a compiled step is never compiled again.
+    On the CPU, JAX uses the memory that the batch was decoded into, which no other batch uses.
 
     Example:
       >>> from reverb.adapters import jax as reverb_jax
@@ -48,6 +50,10 @@ def batches(
       prefetch: Number of batches to fetch ahead, at least 1.
       transform: Called in the background thread with every batch of NumPy arrays, before it goes to
         the device; returns a `ReplayBatch`.
+      pad_to: Number of steps of all columns, `T`: shorter items are padded with zeros, or with
+        `pad`, and `sample.lengths` has their lengths. Use it for whole episodes, whose longest one
+        in a batch would else decide the shape. `None`: items have one length, or the shape of
+        batches with `ragged` differs.
       **options: Other arguments of `reverb.batches`: `mix`, `seed`, `timeout_ms`,
         `end_after_ms`, `epochs` (with `drop_last=True`), `container_types`, and those of
         `Client.sample_batch`.
@@ -60,8 +66,11 @@ def batches(
 
     Raises:
       InvalidArgumentError: If `batch_size` does not divide into the shards, or another argument is
-        out of its range. Errors of the server are raised by `next`.
+        out of its range. Raised by `next`: if an item is longer than `pad_to`; and errors of the
+        server.
     """
+    if pad_to is not None:
+        options |= _padding(pad_to, options)
     if options.pop("partial", False):
         raise InvalidArgumentError(
             "partial must be False: a batch of another size would cause a recompilation"
@@ -96,6 +105,8 @@ def batches(
         return jax.make_array_from_process_local_data(sharding, array, shape)
 
     def on_device(sample: ReplayBatch) -> ReplayBatch:
+        if pad_to is not None:
+            _check_lengths(table, sample.lengths, pad_to)
         if transform is not None:
             sample = transform(sample)
         data = jax.tree_util.tree_map(put, sample.data)
@@ -104,6 +115,34 @@ def batches(
         return ReplayBatch(sample.info, data)
 
     return reverb.batches(client, table, rows, prefetch=prefetch, transform=on_device, **options)
+
+
+def _padding(pad_to: int, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of `sample_batch` that pad all columns to one length."""
+    if isinstance(pad_to, bool) or not isinstance(pad_to, int | np.integer):
+        raise TypeError(f"pad_to must be an integer, got {type(pad_to).__name__}")
+    if pad_to < 1:
+        raise InvalidArgumentError(f"pad_to must be at least 1, got {pad_to}")
+    for name in ("window", "squeeze", "pad_to_multiple_of"):
+        if options.get(name):
+            raise InvalidArgumentError(
+                f"pad_to is for whole items, which it pads to one length: leave {name} out, got "
+                f"{options[name]!r}"
+            )
+    if options.get("ragged", "pad") != "pad":
+        raise InvalidArgumentError(f"pad_to needs ragged='pad', got {options['ragged']!r}")
+    # The multiple is the length itself, as long as no item is longer.
+    return {"ragged": "pad", "pad_to_multiple_of": int(pad_to)}
+
+
+def _check_lengths(table: str | Mapping[str, float], lengths: Any, pad_to: int) -> None:
+    longest = max(int(of.max(initial=0)) for of in jax.tree_util.tree_leaves(lengths))
+    if longest > pad_to:
+        name = table if isinstance(table, str) else ", ".join(table)
+        raise InvalidArgumentError(
+            f"an item of table {name} has {longest} steps, more than pad_to, {pad_to}. Pass the "
+            "largest length of its items, or sample a part of each by window="
+        )
 
 
 def _is_for_jax(dtype: np.dtype[Any]) -> bool:
