@@ -7,7 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from reverb import errors
 
@@ -21,6 +21,8 @@ __all__ = [
     "Source",
     "Stopped",
 ]
+
+_Self = TypeVar("_Self", bound="PrefetchIterator")
 
 # How long `close` waits for the thread, which checks for a stop several times per second.
 _JOIN_TIMEOUT_S = 5.0
@@ -250,7 +252,7 @@ class PrefetchIterator:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_JOIN_TIMEOUT_S)
 
-    def __enter__(self) -> "PrefetchIterator":
+    def __enter__(self: _Self) -> _Self:
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -56,7 +56,9 @@ class Sequences:
     Args:
       length: Number of steps to learn from.
       stride: Number of steps between the starts of two sequences; `None`: `length`.
-      burn_in: Number of steps before these, to warm up a recurrent state.
+      burn_in: Number of steps before these, to warm up a recurrent state. The first `burn_in`
+        steps of an episode are in no other part of a sequence; see "R2D2 with padding" in the
+        cookbook.
       discount: As in `Transitions`.
       short_episodes: Treatment of an episode of fewer than `T` steps. "drop": it is in no item, and
         `num_dropped_episodes` counts it; the log tells of the first. "keep": it becomes a shorter
