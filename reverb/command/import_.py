@@ -40,6 +40,10 @@ _BY_NAME = {
     "pass a larger max_length": "give a larger --max-length",
     "more than max_bytes": "more than --max-bytes",
     "pass a larger max_bytes": "give a larger --max-bytes",
+    'known_by="number"': "--known-by number",
+    'known_by="key"': "--known-by key",
+    'changed="keep"': "--changed keep",
+    'changed="replace"': "--changed replace",
     'long_episodes="drop"': "--long-episodes drop",
     "(reverb.datasets.signature, or episode_ids=True without a signature)": (
         "(reverb.datasets.signature, or --episode-ids without a signature)"
@@ -118,6 +122,19 @@ def add_parser(commands: Commands) -> None:
         "--no-resume", action="store_true", help="write all, also episodes that the table has"
     )
     parser.add_argument(
+        "--known-by",
+        choices=["key", "number"],
+        help="what identifies episodes of several files: file and number in it (key), or their "
+        "number in all files, as in tables that older versions filled",
+    )
+    parser.add_argument(
+        "--changed",
+        choices=["error", "keep", "replace"],
+        default="error",
+        help="episodes of which the table has other values, or that it has by the name of a file "
+        "that was renamed: it keeps what it has, or gets the new ones (default: %(default)s)",
+    )
+    parser.add_argument(
         "--keep-limiter",
         action="store_true",
         help="leave the rate limiter on, which is off otherwise and needs the right admin for it",
@@ -173,6 +190,8 @@ def _import(arguments: argparse.Namespace) -> None:
             leave_out=arguments.leave_out,
             episode_ids=arguments.episode_ids or None,
             resume=not arguments.no_resume,
+            known_by=arguments.known_by,
+            changed=arguments.changed,
             keep_limiter=arguments.keep_limiter,
             dry_run=arguments.dry_run,
             progress=lambda it: bar(_num_read(it), total),
@@ -237,6 +256,8 @@ def _show_columns(client: Any, arguments: argparse.Namespace, items: Any, first:
         has_none = "-" if info.signature is not None else "any"
         if name == "episode_id" and name not in table and not arguments.episode_ids:
             continue
+        if name == "values_digest" and name not in table:
+            continue
         rows.append((name, made.get(name, "-"), table.get(name, has_none)))
     widths = [max(len(row[i]) for row in rows) for i in range(2)]
     for name, own, theirs in rows:
@@ -267,6 +288,9 @@ def _summary(counts: datasets.Written, arguments: argparse.Namespace) -> str:
         parts.append(f"{counts.num_present} episodes were there already")
     if counts.num_repaired:
         parts.append(f"{counts.num_repaired} were there in part, and are whole now")
+    if counts.num_changed:
+        what = "were kept" if arguments.changed == "keep" else "were replaced"
+        parts.append(f"{counts.num_changed} had changed or moved, and those of the table {what}")
     if counts.num_dropped:
         parts.append(f"{counts.num_dropped} are in no item, because of their length")
     return "; ".join(parts)

@@ -12,11 +12,12 @@ The commands `reverb import` and `reverb export` do the same.
 
 from reverb._recording.items import Episodes, Sequences, Transitions
 from reverb.datasets.episode import Episode
+from reverb.datasets.missing import Written
 from reverb.datasets.saving import save
 from reverb.datasets.signatures import signature
 from reverb.datasets.sources import episodes
 from reverb.datasets.stored_episodes import stored
-from reverb.datasets.writing import Written, write
+from reverb.datasets.writing import write
 
 __all__ = [
     "Episode",

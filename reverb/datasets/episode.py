@@ -10,7 +10,7 @@ import numpy as np
 
 from reverb import errors
 
-__all__ = ["Episode", "Unfinished", "checked", "leaves"]
+__all__ = ["Episode", "Unfinished", "checked", "hash63", "id_of", "leaves"]
 
 # Treatment of an episode without an end; see `reverb.datasets.episodes`.
 Unfinished = Literal["error", "truncate", "drop"]
@@ -45,7 +45,11 @@ class Episode:
         1` belongs to the outcome of step `t`, and the first row to the reset. A dataset without
         values of the reset has `[T, ...]`.
       metadata: Facts of the whole episode that are no arrays, such as `seed`.
-      number: Number of the episode in its dataset, from 0.
+      number: Number of the episode in its dataset, from 0, with the files in the order of their
+        texts.
+      key: Identifies the episode in its dataset, whatever is added to it or removed: of several
+        files it is the file and the number in it, such as `a/b.npz#3`; where rows have
+        `episode_index`, that; empty where the number does it, as in a single file.
       source: Identifies the dataset.
       place: Where the episode is, for errors: a file, or the dataset.
     """
@@ -58,6 +62,7 @@ class Episode:
     infos: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     number: int = 0
+    key: str = ""
     source: str = ""
     place: str = ""
 
@@ -69,11 +74,10 @@ class Episode:
     def id(self) -> int:
         """Identifies the episode in tables.
 
-        The first 63 bits of the SHA-256 of `source`, a zero byte, and `number` in decimals.
+        The first 63 bits of the SHA-256 of `source`, a zero byte, and `key`, or `number` in
+        decimals if there is no key.
         """
-        text = f"{self.source}\0{self.number}".encode()
-        whole = int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
-        return whole >> (64 - _ID_BITS)
+        return id_of(self.source, self.key or self.number)
 
     @property
     def num_bytes(self) -> int:
@@ -92,6 +96,17 @@ class Episode:
     def _arrays(self) -> Iterator[tuple[str, np.ndarray]]:
         for name in ("observations", "actions", "rewards", "terminated", "truncated", "infos"):
             yield from leaves(name, getattr(self, name))
+
+
+def id_of(source: str, key: str | int) -> int:
+    """Returns `Episode.id`."""
+    return hash63(f"{source}\0{key}")
+
+
+def hash63(text: str) -> int:
+    """Returns the first 63 bits of the SHA-256 of a text."""
+    whole = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    return whole >> (64 - _ID_BITS)
 
 
 def leaves(name: str, nest: Any) -> Iterator[tuple[str, Any]]:

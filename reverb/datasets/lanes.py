@@ -14,7 +14,7 @@ from reverb._recording.step_writer import StepWriter
 from reverb._recording.waiting import Waiting
 from reverb.client import Client
 from reverb.datasets.episode import Episode
-from reverb.datasets.table_columns import EPISODE_ID, TableColumns, info_rows
+from reverb.datasets.table_columns import TableColumns, info_rows
 
 __all__ = ["NUM_LANES", "Lanes"]
 
@@ -86,7 +86,7 @@ class Lanes:
 
     def _columns(self) -> ItemColumns:
         if self._item_columns is None:
-            extras = [EPISODE_ID] if self._table_columns.has_ids else []
+            extras = self._table_columns.of_episode
             left_out = self._table_columns.left_out
             self._item_columns = ItemColumns(
                 self._writer.history, None, extras, self._names, left_out
@@ -116,10 +116,11 @@ class _Rows:
             ]
         self._steps = {name: self._side_by_side(nests, longest) for name, nests in steps.items()}
         self._constants: dict[str, np.ndarray] = {}
-        if columns.has_ids:
-            ids = np.zeros(num_lanes, np.int64)
-            ids[: len(group)] = [it.id for it in group]
-            self._constants[EPISODE_ID] = ids
+        numbers = [columns.numbers(it) for it in group]
+        for index, name in enumerate(columns.of_episode):
+            values = np.zeros(num_lanes, np.int64)
+            values[: len(group)] = [it[index] for it in numbers]
+            self._constants[name] = values
         self._reward_dtype = columns.reward_dtype
 
     def first(self) -> dict[str, Any]:

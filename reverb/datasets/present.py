@@ -2,8 +2,7 @@
 """The episodes that a table has already, so that an import can go on where one was cut off."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 
@@ -35,22 +34,40 @@ class PresentEpisodes:
     """Counts the items of each episode in a table by the column `episode_id`.
 
     Only an episode whose items are all there is present: one that an import was writing when it was
-    killed has fewer. Where columns have no names, `column` is the position of this one.
+    killed has fewer. Where columns have no names, a column is a position.
+
+    Args:
+      client: The client to read through.
+      table: The table.
+      columns: The column `episode_id`, and `values_digest` if the table has it.
 
     Raises:
       FailedPreconditionError: If an item has something else there.
     """
 
-    def __init__(self, client: Client, table: str, column: str | int) -> None:
+    def __init__(self, client: Client, table: str, columns: Sequence[str | int]) -> None:
         self._client = client
         self._table = table
-        self._column = column
+        self._columns = columns
         self._counts: Counter[int] = Counter()
-        for episode, _ in self._scan():
+        # The digests of the items of each episode: one, unless a program has mixed them.
+        self._digests: defaultdict[int, set[int]] = defaultdict(set)
+        self._by_digest: defaultdict[int, set[int]] = defaultdict(set)
+        for episode, digests, _ in self._scan():
             self._counts[episode] += 1
+            for digest in digests:
+                self._digests[episode].add(digest)
+                self._by_digest[digest].add(episode)
         # Episodes that were found whole, whose keys are of no interest.
         self._whole: set[int] = set()
         self._keys: defaultdict[int, list[int]] | None = None
+
+    def __len__(self) -> int:
+        return len(self._counts)
+
+    def __contains__(self, episode: int) -> bool:
+        """Whether the table has any item of an episode."""
+        return episode in self._counts
 
     def has_whole(self, episode: int, num_items: int) -> bool:
         """Whether the table has all items of an episode."""
@@ -59,14 +76,25 @@ class PresentEpisodes:
         self._whole.add(episode)
         return True
 
-    def has_part(self, episode: int) -> bool:
-        """Whether the table has any item of an episode."""
-        return self._counts[episode] > 0
+    def has_digest(self, episode: int, digest: int) -> bool:
+        """Whether the items of an episode have this digest, and no other."""
+        return self._digests.get(episode) == {digest}
 
-    def remove_rest(self, episode: int) -> None:
-        """Deletes the items of an episode that is not whole. Blocks until they are deleted."""
+    def with_digest(self, digest: int) -> set[int]:
+        """The episodes that have this digest."""
+        return self._by_digest.get(digest, set())
+
+    def forget(self, episode: int) -> None:
+        """Lets the values of an episode be those of no other one."""
+        for digest in self._digests.pop(episode, ()):
+            self._by_digest[digest].discard(episode)
+
+    def remove(self, episode: int) -> None:
+        """Deletes the items of an episode. Blocks until they are deleted."""
         self._counts.pop(episode, None)
-        if self._keys is None:
+        self.forget(episode)
+        if self._keys is None or episode in self._whole:
+            self._whole.discard(episode)
             self._keys = self._keys_except(self._whole)
         keys = self._keys.pop(episode, [])
         for start in range(0, len(keys), _KEYS_AT_ONCE):
@@ -75,19 +103,20 @@ class PresentEpisodes:
 
     def _keys_except(self, whole: Collection[int]) -> defaultdict[int, list[int]]:
         keys: defaultdict[int, list[int]] = defaultdict(list)
-        for episode, key in self._scan():
+        for episode, _, key in self._scan():
             if episode not in whole:
                 keys[episode].append(key)
         return keys
 
-    def _scan(self) -> Any:
-        """The episode and the key of each item."""
-        for sample in self._client.scan(self._table, columns=[self._column]):
-            (column,) = sample.data
-            if column.dtype != np.int64 or (column != column.flat[0]).any():
-                raise errors.FailedPreconditionError(
-                    f"item {sample.info.key} of table {self._table} has no column {EPISODE_ID}, so "
-                    "nothing tells which episodes are in the table. Reset it, or pass resume=False "
-                    "to write all episodes beside the items"
-                )
-            yield int(column.flat[0]), sample.info.key
+    def _scan(self) -> Iterator[tuple[int, list[int], int]]:
+        """The episode, the digests and the key of each item."""
+        for sample in self._client.scan(self._table, columns=list(self._columns)):
+            for column in sample.data:
+                if column.dtype != np.int64 or (column != column.flat[0]).any():
+                    raise errors.FailedPreconditionError(
+                        f"item {sample.info.key} of table {self._table} has no column "
+                        f"{EPISODE_ID}, so nothing tells which episodes are in the table. Reset "
+                        "it, or pass resume=False to write all episodes beside the items"
+                    )
+            episode, *digests = (int(it.flat[0]) for it in sample.data)
+            yield episode, digests, sample.info.key

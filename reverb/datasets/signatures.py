@@ -11,7 +11,7 @@ from reverb._recording.item_makers import num_rows
 from reverb._recording.items import Items, Sequences, Transitions
 from reverb._recording.nests import map_nest
 from reverb.datasets.episode import Episode, checked
-from reverb.datasets.table_columns import EPISODE_ID, TableColumns
+from reverb.datasets.table_columns import DIGEST, EPISODE_ID, TableColumns
 
 __all__ = ["signature"]
 
@@ -26,7 +26,8 @@ def signature(
 ) -> dict[str, Any]:
     """Returns the signature of a table for the items of a dataset.
 
-    It is that of a recorder, with a column for each info, and `episode_id`.
+    It is that of a recorder, with a column for each info, and with `episode_id` and
+    `values_digest`.
 
     Example:
       >>> from reverb import datasets
@@ -43,8 +44,9 @@ def signature(
     Args:
       episode: One episode of the dataset.
       items: The kind of items.
-      episode_ids: Whether the items have the column `episode_id`, by which imports can go on.
-      leave_out: As in `write`; "infos" for all infos.
+      episode_ids: Whether the items have the column `episode_id`, by which imports can go on, and
+        `values_digest`, by which they see that an episode has changed.
+      leave_out: As in `write`; "infos" for all infos; also "values_digest".
       reward_dtype: Dtype of the rewards; recorders write float32.
 
     Raises:
@@ -73,9 +75,9 @@ def signature(
         **columns.infos(whole),
     }
     if episode_ids:
-        nests[EPISODE_ID] = np.zeros(1, np.int64)
+        nests |= {name: np.zeros(1, np.int64) for name in (EPISODE_ID, DIGEST)}
     return {
         name: map_nest(lambda leaf, name=name: spec(name, leaf), nest)
         for name, nest in nests.items()
-        if name not in columns.left_out
+        if name not in columns.left_out and not (name == DIGEST and name in leave_out)
     }

@@ -33,7 +33,7 @@ class Source(Protocol):
     num_episodes: int | None
 
     def episodes(self, start: int) -> Iterator[Episode]:
-        """Yields the episodes from this number on, not checked."""
+        """Yields the episodes from this position on, not checked."""
         ...
 
 
@@ -159,6 +159,7 @@ class _Episodes(Iterator[Episode]):
         source_id: str | None,
         limits: Limits,
     ) -> None:
+        self._source = source
         self._limits = limits
         self._rest = itertools.islice(source.episodes(skip), limit)
         self._unfinished: Unfinished = unfinished
@@ -168,6 +169,10 @@ class _Episodes(Iterator[Episode]):
 
     def __length_hint__(self) -> int:
         return self._hint
+
+    def again(self) -> "_Episodes":
+        """All episodes of the source, from the first on."""
+        return _Episodes(self._source, 0, None, self._unfinished, self._source_id, self._limits)
 
     def __next__(self) -> Episode:
         for episode in self._rest:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The columns of a table, and what an episode has for them."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,13 +10,19 @@ import tree
 from reverb import errors, specs
 from reverb._recording.item_columns import COLUMNS
 from reverb._recording.items import Items, Sequences, Transitions
-from reverb.datasets.episode import Episode, leaves
+from reverb.core import native
+from reverb.datasets.episode import Episode, hash63, leaves
 from reverb.datasets.formats.fields import is_left_out
 
-__all__ = ["EPISODE_ID", "FIELDS", "Leaf", "TableColumns", "info_rows"]
+__all__ = ["DIGEST", "EPISODE_ID", "FIELDS", "Leaf", "TableColumns", "info_rows"]
 
 # The column with `Episode.id` in every step.
 EPISODE_ID = "episode_id"
+# The one with `TableColumns.digest`. It is the last by name, so that those of a recorder keep their
+# positions.
+DIGEST = "values_digest"
+# Size of the values that are summed at a time.
+_SUMMED_BYTES = 1 << 20
 
 # The field of an episode that a column is made of.
 FIELDS = {
@@ -47,6 +53,7 @@ class TableColumns:
       left_out: The columns of `COLUMNS` that items do not have.
       reward_dtype: Dtype of the column `reward`.
       has_ids: Whether items have the column `episode_id`.
+      has_digests: Whether they have `values_digest`, too.
     """
 
     def __init__(
@@ -72,25 +79,46 @@ class TableColumns:
                 for path, leaf in tree.flatten_with_path(signature)
             }
         self.has_ids = EPISODE_ID in (self._specs or ()) if episode_ids is None else episode_ids
+        self.has_digests = self.has_ids and DIGEST in (self._specs or ())
         spec = (self._specs or {}).get("reward")
         self.reward_dtype = np.dtype(np.float32) if spec is None else np.dtype(spec.dtype)
         # The leaves of the first episode.
         self._leaves: list[Leaf] | None = None
 
     @property
-    def id_column(self) -> str | int:
-        """The name of the column `episode_id`, or its position if columns have no names.
+    def id_columns(self) -> Sequence[str | int]:
+        """The columns `of_episode` by their names, or by the position if columns have none.
 
         Positions are known after the first `check`.
         """
         if self._specs is not None:
-            return EPISODE_ID
+            return self.of_episode
         infos = [leaf.column for leaf in self._leaves or () if leaf.field.startswith("infos/")]
         keys = [
             leaf.column if leaf.column in infos else leaf.column.partition("/")[0]
             for leaf in self._leaves or ()
         ]
-        return sum(key < EPISODE_ID for key in keys)
+        return [sum(key < EPISODE_ID for key in keys)]
+
+    @property
+    def of_episode(self) -> list[str]:
+        """The columns that have one number for all steps of an episode, in this order."""
+        return [EPISODE_ID] * self.has_ids + [DIGEST] * self.has_digests
+
+    def numbers(self, episode: Episode) -> list[int]:
+        """The numbers of the columns `of_episode`."""
+        return [episode.id] * self.has_ids + ([self.digest(episode)] if self.has_digests else [])
+
+    def digest(self, episode: Episode) -> int:
+        """Tells the values that the table gets of an episode from others of its source."""
+        fields = {FIELDS[it] for it in FIELDS if it not in self._leave_out}
+        values = [it for field in fields for it in leaves(field, getattr(episode, field))]
+        values += self.infos(episode).items()
+        texts = [
+            f"{path} {leaf.dtype.name} {leaf.shape} {_sums(leaf)}"
+            for path, leaf in sorted(values, key=lambda it: it[0])
+        ]
+        return hash63("\0".join([episode.source, *texts]))
 
     def infos(self, episode: Episode) -> dict[str, np.ndarray]:
         """The infos that become columns, flat, `[T + 1, ...]` or `[T, ...]`."""
@@ -125,8 +153,8 @@ class TableColumns:
             yield Leaf("discount", "rewards", np.dtype(np.float32), ())
         for name, leaf in self.infos(episode).items():
             yield Leaf(name, f"infos/{name}", leaf.dtype, leaf.shape[1:])
-        if self.has_ids:
-            yield Leaf(EPISODE_ID, "number", np.dtype(np.int64), ())
+        for name in self.of_episode:
+            yield Leaf(name, "number", np.dtype(np.int64), ())
 
     def _takes_info(self, name: str) -> bool:
         if is_left_out(name, self._leave_out):
@@ -219,6 +247,15 @@ class TableColumns:
     @staticmethod
     def _mismatch(episode: Episode, field: str, text: str) -> errors.SignatureMismatchError:
         return errors.SignatureMismatchError(episode.text(field, text))
+
+
+def _sums(array: np.ndarray) -> list[int]:
+    """The checksums of the parts of an array."""
+    step = max(1, _SUMMED_BYTES // max(1, array[:1].nbytes))
+    return [
+        native.masked_crc32c(array[start : start + step].tobytes())
+        for start in range(0, len(array), step)
+    ]
 
 
 def info_rows(array: np.ndarray, num_steps: int) -> np.ndarray:

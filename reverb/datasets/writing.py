@@ -2,7 +2,7 @@
 """Writes episodes into a table."""
 
 import contextlib
-import dataclasses
+import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
@@ -11,16 +11,18 @@ import numpy as np
 
 from reverb import errors
 from reverb._batches.importance import MAX_PRIORITY
+from reverb._recording.checks import check_choice
 from reverb._recording.item_makers import factor, num_rows
 from reverb._recording.items import Episodes, Items
 from reverb._recording.nests import map_nest
 from reverb.client import Client
-from reverb.datasets.episode import Episode, checked
+from reverb.datasets.episode import Episode
 from reverb.datasets.lanes import NUM_LANES, Lanes
+from reverb.datasets.missing import Changed, KnownBy, MissingEpisodes, Rules, Written
 from reverb.datasets.present import PresentEpisodes, num_items_of
 from reverb.datasets.table_columns import EPISODE_ID, TableColumns, info_rows
 
-__all__ = ["Written", "write"]
+__all__ = ["write"]
 
 # How long a hold of the rate limiter may take to end: a server sees within moments that an import
 # was killed, whose hold it was.
@@ -29,28 +31,6 @@ _HOLD_POLL_S = 0.05
 
 # Size of the rows of a group of episodes side by side. Beside it are the episodes themselves.
 _GROUP_BYTES = 16 << 20
-
-
-@dataclasses.dataclass
-class Written:
-    """Counts of an import.
-
-    Attributes:
-      num_episodes: Number of episodes that were written.
-      num_steps: Number of their steps.
-      num_items: Number of their items.
-      num_present: Number of episodes that the table had already, and that were left as they are.
-      num_repaired: Number of the written episodes of which the table had a part, because an earlier
-        import was cut off. That part was deleted first.
-      num_dropped: Number of episodes that are in no item, because of their length.
-    """
-
-    num_episodes: int = 0
-    num_steps: int = 0
-    num_items: int = 0
-    num_present: int = 0
-    num_repaired: int = 0
-    num_dropped: int = 0
 
 
 def write(
@@ -63,6 +43,8 @@ def write(
     leave_out: Collection[str] = (),
     episode_ids: bool | None = None,
     resume: bool = True,
+    known_by: KnownBy | None = None,
+    changed: Changed = "error",
     keep_limiter: bool = False,
     dry_run: bool = False,
     progress: Callable[[Written], Any] | None = None,
@@ -75,11 +57,12 @@ def write(
 
     If the table has the column `episode_id` (`reverb.datasets.signature` makes it), a second import
     writes only what is missing: episodes of which all items are there are left as they are, and of
-    one that an import was writing when it was killed, the items are deleted and written again.
-    Without this column only an empty table is written to, unless `resume` is false.
+    one that an import was writing when it was killed, the items are deleted and written again. With
+    the column `values_digest`, too, it sees episodes that have changed. Without `episode_id` only
+    an empty table is written to, unless `resume` is false.
 
     Blocks until the server has confirmed all items. Needs memory for 64 MiB of data and one
-    episode.
+    episode, and some 100 bytes for each episode.
 
     Example:
       >>> from reverb import datasets
@@ -97,7 +80,7 @@ def write(
       client: The client to write through.
       table: Name of the table.
       episodes: The episodes, as from `episodes` or of the program's own. With `episode_id` each has
-        its own `source` and `number`; the numbers of a source grow.
+        its own `source` and `key`, or `number` without a key.
       items: `Transitions`, `Sequences` or `Episodes`.
       priority: Priority of all items; "max" is `reverb.MAX_PRIORITY`.
       leave_out: Fields that do not become columns: columns such as `next_observation`, names of
@@ -107,6 +90,13 @@ def write(
         items have a column more than those of a recorder.
       resume: Whether to leave out episodes that the table has. `False`: all are written beside what
         is there.
+      known_by: What identifies the episodes of a dataset whose episodes have a `key`: the "key", or
+        the "number", as in tables that older versions of this package filled. `None`: the key, and
+        an error if the table has the numbers.
+      changed: Treatment of an episode of which the table has other values, or which it has under
+        another key, because its file was renamed; only a table with `values_digest` tells. "error":
+        an error. "keep": what the table has stays, and the episode is not written. "replace": what
+        the table has is deleted, and the episode is written.
       keep_limiter: Whether the rate limiter stays on, so that inserts wait for it and count. To
         turn it off needs the right `admin`.
       dry_run: Whether to check everything and count, without writing.
@@ -119,8 +109,9 @@ def write(
       InvalidArgumentError: If an episode is not whole, or is longer than `max_length` of
         `Episodes`; the text names place, episode and field. Episodes before it are written.
       SignatureMismatchError: If an episode does not have the columns of the table.
-      FailedPreconditionError: If the table has items and no column `episode_id`, or if another
-        client has turned its rate limiter off for more than 5 s, such as another import.
+      FailedPreconditionError: If the table has items and no column `episode_id`, or episodes by
+        their numbers, see `known_by`, or of other values, see `changed`; or if another client has
+        turned its rate limiter off for more than 5 s, such as another import.
       TableNotFoundError: If there is no such table.
       UnavailableError: If no server answers.
     """
@@ -136,15 +127,15 @@ def write(
             "(reverb.datasets.signature, or episode_ids=True without a signature), or pass "
             "resume=False to write all episodes beside the items"
         )
+    if known_by is not None:
+        check_choice("known_by", known_by, ("key", "number"))
+    check_choice("changed", changed, ("error", "keep", "replace"))
     number = _number(priority)
     counts = Written()
     with contextlib.nullcontext() if dry_run or keep_limiter else _limiter_off(client, table):
-        looks = resume and columns.has_ids
-
-        def look() -> PresentEpisodes | None:
-            return PresentEpisodes(client, table, columns.id_column) if looks else None
-
-        missing = _missing(episodes, items, columns, look, counts, dry_run, progress)
+        look = functools.partial(PresentEpisodes, client, table) if resume else None
+        rules = Rules(known_by, changed, dry_run)
+        missing = MissingEpisodes(episodes, items, columns, look, rules, counts, progress)
         if dry_run:
             for episode in missing:
                 _count(counts, [episode], items, progress)
@@ -171,62 +162,6 @@ def _limiter_off(client: Client, table: str) -> Iterator[None]:
                     raise
             time.sleep(_HOLD_POLL_S)
         yield
-
-
-def _missing(
-    episodes: Iterable[Episode],
-    items: Items,
-    columns: TableColumns,
-    look: Callable[[], PresentEpisodes | None],
-    counts: Written,
-    dry_run: bool,
-    progress: Callable[[Written], Any] | None,
-) -> Iterator[Episode]:
-    """Yields the episodes to write, checked."""
-    present: PresentEpisodes | None = None
-    has_looked = False
-    before: tuple[str, int] | None = None
-    for given in episodes:
-        episode = checked(given)
-        if episode is None:
-            continue
-        columns.check(episode)
-        if not has_looked:
-            present, has_looked = look(), True
-        if columns.has_ids and before is not None and before[0] == episode.source:
-            _check_number(episode, before[1])
-        before = episode.source, episode.number
-        num_items = num_items_of(items, len(episode))
-        if not num_items:
-            if isinstance(items, Episodes) and items.long_episodes == "raise":
-                raise episode.fault(
-                    "rewards",
-                    f"has {len(episode)} steps, more than max_length = {items.max_length}; pass a "
-                    'larger max_length, or long_episodes="drop"',
-                )
-            counts.num_dropped += 1
-            continue
-        if present is not None:
-            if present.has_whole(episode.id, num_items):
-                counts.num_present += 1
-                if progress is not None:
-                    progress(counts)
-                continue
-            if present.has_part(episode.id):
-                counts.num_repaired += 1
-                if not dry_run:
-                    present.remove_rest(episode.id)
-        yield episode
-
-
-def _check_number(episode: Episode, before: int) -> None:
-    """Checks that the number of an episode grows, because ids are made of numbers."""
-    if episode.number <= before:
-        raise episode.fault(
-            "number",
-            f"follows episode {before} of the same source, {episode.source!r}; the numbers of a "
-            "source must grow, because episode_id is made of source and number",
-        )
 
 
 def _count(
@@ -317,8 +252,8 @@ def _item_of(episode: Episode, items: Episodes, columns: TableColumns) -> dict[s
         del item[name]
     for name, array in columns.infos(episode).items():
         item[name] = info_rows(array, len(episode))
-    if columns.has_ids:
-        item[EPISODE_ID] = np.full(len(episode), episode.id, np.int64)
+    for name, number in zip(columns.of_episode, columns.numbers(episode), strict=True):
+        item[name] = np.full(len(episode), number, np.int64)
     return item
 
 
@@ -331,7 +266,3 @@ def _number(priority: Any) -> float:
         raise errors.InvalidArgumentError(
             f'priority must be a number or "max", got {priority!r}'
         ) from None
-
-
-# The public import path.
-Written.__module__ = "reverb.datasets"

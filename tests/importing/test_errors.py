@@ -293,7 +293,7 @@ class TestTables:
 
     def test_two_episodes_with_one_number(self):
         episodes = [made_episodes.episode(5, 3), made_episodes.episode(6, 3)]
-        text = "^made: episode 3, field number: follows episode 3 of the same source, 'made'"
+        text = "^made: episode 3, field number: 3 is that of an episode before, too, of the same so"
         assert self.refused(episodes, text, kind=errors.InvalidArgumentError) == 5
         others = [made_episodes.episode(5, 0, source=name) for name in "abc"]
         table = made_episodes.table("t", others[0], self.ITEMS)

@@ -82,6 +82,7 @@ def test_a_dry_run_shows_columns_and_counts_and_writes_nothing(run, source, clie
         ["reward", "float32", "[]", "float32", "[]"],
         ["terminated", "bool", "[]", "bool", "[]"],
         ["truncated", "bool", "[]", "bool", "[]"],
+        ["values_digest", "int64", "[]", "int64", "[]"],
         ["items", "in", "the", "table:", "0", "of", "1,000,000"],
         LAST_LINE.split(),
     ]

@@ -1,57 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Episodes of record batches of Arrow, whose rows are episodes or steps."""
+"""Parts of episodes in record batches of Arrow, whose rows are episodes or steps."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from reverb import errors
-from reverb.datasets.episode import Episode
 from reverb.datasets.formats.arrow_columns import Column, fields_of, has_episodes, read
-from reverb.datasets.formats.fields import Names, episode_of
+from reverb.datasets.formats.data_files import DataFile
+from reverb.datasets.formats.fields import INDEX, Names
 from reverb.datasets.formats.limits import Limits
+from reverb.datasets.formats.parts import Part, index_of
 from reverb.datasets.formats.step_rows import split_steps
 
 __all__ = ["Rows"]
 
 # Fields that number the episodes, where a row is a step.
-_NUMBERS = ("episode_index", "episode_id")
+_NUMBERS = (INDEX, "episode_id")
 
 _FLAGS = ("terminated", "truncated")
 
 
 class Rows:
-    """Makes episodes of record batches that have one schema.
+    """Makes parts of episodes of record batches that have one schema.
 
     Attributes:
       columns: The columns of the batches that are read.
+      rows_are_episodes: Whether a row is an episode; otherwise it is a step.
+      has_index: Whether the rows have `episode_index`, or another number of their episode.
     """
 
     def __init__(
-        self,
-        pa: Any,
-        schema: Any,
-        place: str,
-        identity: str,
-        leave_out: Collection[str],
-        limits: Limits,
+        self, pa: Any, schema: Any, place: str, leave_out: Collection[str], limits: Limits
     ) -> None:
         self._pa = pa
         self._limits = limits
-        self._place = place
-        self._identity = identity
         fields = fields_of(pa, schema, place)
-        self._number_field = next((it for it in _NUMBERS if it in fields), None)
+        numbers = [it for it in _NUMBERS if it in fields and it not in leave_out]
+        self._number_field = next(iter(numbers), None)
         named = [it for it in fields if it not in _NUMBERS]
         self._names = Names.of(place, named, leave_out)
         (reward,) = self._names.fields_of("rewards")
         self.rows_are_episodes = has_episodes(pa, fields[reward])
         self._fields = {it: fields[it] for it in self._names.parts}
-        if not self.rows_are_episodes and self._number_field is not None:
+        if self.rows_are_episodes and self._number_field != INDEX:
+            self._number_field = None
+        self.has_index = self._number_field is not None
+        if self._number_field is not None:
             self._fields[self._number_field] = fields[self._number_field]
-        inner = {it.partition("/")[0] for it in self._fields} | set(self._fields)
-        self.columns = [it for it in schema.names if it in inner]
+        self.columns = self._columns_of(schema, self._fields)
+        # Those that tell where episodes end.
+        ends = [self._number_field] if self._number_field is not None else self._flags()
+        self.end_columns = self._columns_of(schema, ends)
 
     def check(self, schema: Any, place: str) -> None:
         """Checks that a file has the fields of the first one.
@@ -66,48 +67,72 @@ class Rows:
                     f"{place}: field {name}: is missing, or has another type than in the first file"
                 )
 
-    def episodes(self, batches: Iterable[Any], number: int) -> Iterator[Episode]:
-        """Yields the episodes of batches; the first has this number.
+    def parts(self, file: DataFile, batches: Iterable[Any], number: int) -> Iterator[Part]:
+        """Yields the parts of episodes in a file; in errors the first has this number.
 
         Raises:
           InvalidArgumentError: As `read` of the columns, and if the fields of an episode differ in
             their lists.
         """
-        if not self.rows_are_episodes:
-            flags = [it for part in _FLAGS for it in self._names.fields_of(part)]
-            columns = self._columns(batches)
-            for arrays in split_steps(
-                columns, self._number_field, flags, self._limits, self._place
-            ):
-                yield self._episode(arrays, number)
-                number += 1
-            return
+        rows = self._episodes if self.rows_are_episodes else self._steps
+        for count, arrays in enumerate(rows(batches, str(file.path), number)):
+            index = None
+            if self._number_field is not None:
+                own = arrays.pop(self._number_field)
+                index = index_of(own[0]) if len(own) else None
+            yield Part(file, count, index, self._names, arrays)
+
+    def count(self, batches: Iterable[Any], place: str) -> int:
+        """Counts the episodes of a file whose rows are steps, by its `end_columns`."""
+        fields = {it: self._fields[it] for it in self._fields if it in self.end_columns}
+        columns = self._columns(batches, fields, place)
+        ends = split_steps(columns, self._number_field, self._flags(), self._limits, place)
+        return sum(1 for _ in ends)
+
+    def _episodes(
+        self, batches: Iterable[Any], place: str, number: int
+    ) -> Iterator[dict[str, np.ndarray]]:
         for batch in batches:
-            where = f"{self._place}: episode {number}"
-            columns = read(self._pa, batch, self._fields, True, where)
+            where = f"{place}: episode {number}"
+            lists = {it: own for it, own in self._fields.items() if it != self._number_field}
+            columns = read(self._pa, batch, lists, True, where)
+            if self._number_field is not None:
+                own = {self._number_field: self._fields[self._number_field]}
+                columns |= read(self._pa, batch, own, has_episodes(self._pa, *own.values()), where)
             for row in range(batch.num_rows):
                 arrays = {name: _part(it, row) for name, it in columns.items()}
-                where = f"{self._place}: episode {number}"
+                where = f"{place}: episode {number}"
                 self._limits.check(where, "it", sum(it.nbytes for it in arrays.values()))
-                yield self._episode(arrays, number)
+                yield arrays
                 number += 1
 
-    def _columns(self, batches: Iterable[Any]) -> Iterator[dict[str, np.ndarray]]:
+    def _steps(
+        self, batches: Iterable[Any], place: str, number: int
+    ) -> Iterator[dict[str, np.ndarray]]:
+        columns = self._columns(batches, self._fields, place)
+        return split_steps(columns, self._number_field, self._flags(), self._limits, place, number)
+
+    def _columns(
+        self, batches: Iterable[Any], fields: Mapping[str, Any], place: str
+    ) -> Iterator[dict[str, np.ndarray]]:
         """The columns of batches whose rows are steps."""
         row = 0
         for batch in batches:
-            where = f"{self._place}: rows from {row} on"
-            columns = read(self._pa, batch, self._fields, False, where)
+            columns = read(self._pa, batch, fields, False, f"{place}: rows from {row} on")
             yield {name: it.values for name, it in columns.items()}
             row += batch.num_rows
 
-    def _episode(self, arrays: dict[str, np.ndarray], number: int) -> Episode:
-        return episode_of(
-            self._names, arrays, number=number, source=self._identity, place=self._place
-        )
+    def _flags(self) -> list[str]:
+        return [it for part in _FLAGS for it in self._names.fields_of(part)]
+
+    @staticmethod
+    def _columns_of(schema: Any, fields: Iterable[str]) -> list[str]:
+        """The columns of a schema that have these fields, of which some are in structs."""
+        outer = {it.partition("/")[0] for it in fields} | set(fields)
+        return [it for it in schema.names if it in outer]
 
 
 def _part(column: Column, row: int) -> np.ndarray:
     if column.offsets is None:
-        raise errors.InternalError("a column of episodes has offsets")
+        return column.values[row : row + 1]
     return column.values[column.offsets[row] : column.offsets[row + 1]]

@@ -16,7 +16,15 @@ from reverb._recording.nests import map_nest
 from reverb.datasets.episode import Episode, leaves
 from reverb.datasets.formats.limits import MAX_DEPTH, MAX_FIELDS
 
-__all__ = ["Names", "episode_of", "is_left_out", "with_reset_rows", "with_tuples", "without"]
+__all__ = [
+    "INDEX",
+    "Names",
+    "episode_of",
+    "is_left_out",
+    "with_reset_rows",
+    "with_tuples",
+    "without",
+]
 
 # Other names of the parts, as D4RL, Minari and others write them.
 _PARTS = {
@@ -37,8 +45,10 @@ _PARTS = {
     "truncations": "truncated",
     "timeouts": "truncated",
 }
+# The field that tells the episode of a step, and by which the episode is known.
+INDEX = "episode_index"
 # Columns of items that follow from the others.
-_IGNORED = {"discount", "episode_id"}
+_IGNORED = {"discount", "episode_id", "values_digest"}
 _ITEM = "item"
 _NEEDED = ("observations", "actions", "rewards", "terminated")
 _FLAT = ("rewards", "terminated", "truncated")

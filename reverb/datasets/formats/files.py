@@ -11,6 +11,7 @@ from reverb import errors
 from reverb._checks.plain_files import read_file
 from reverb._nests.dtypes import as_dtype
 from reverb.datasets.formats.damage import reading
+from reverb.datasets.formats.data_files import DataFile
 from reverb.datasets.formats.limits import MAX_JSON_BYTES, MAX_JSON_NESTS
 from reverb.datasets.formats.links import inside, visible
 
@@ -19,8 +20,8 @@ __all__ = ["described_dtypes", "files_of", "object_of", "parsed", "restored"]
 _MANIFEST = "_export.json"
 
 
-def files_of(name: str, path: str, suffix: str) -> list[pathlib.Path]:
-    """Returns a file, or the files of a directory with a suffix such as `.npz`, sorted by name.
+def files_of(name: str, path: str, suffix: str) -> list[DataFile]:
+    """Returns a file, or those of a directory with a suffix such as `.npz`, in natural order.
 
     Raises:
       InvalidArgumentError: If there are none, or if one is not plain, or leads out of the
@@ -35,11 +36,11 @@ def files_of(name: str, path: str, suffix: str) -> list[pathlib.Path]:
             )
         for it in found:
             inside(given, it)
-        return found
+        return [DataFile(it, it.relative_to(given).as_posix()) for it in found]
     if not given.exists():
         raise errors.InvalidArgumentError(f"{name}: there is no file or directory {given}")
     inside(given.resolve().parent, given)  # This link is the user's, wherever it leads.
-    return [given]
+    return [DataFile(given)]
 
 
 def object_of(path: pathlib.Path) -> dict[str, Any]:

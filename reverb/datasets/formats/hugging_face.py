@@ -14,10 +14,12 @@ from reverb import errors
 from reverb.datasets.episode import Episode
 from reverb.datasets.formats.arrow_files import ArrowFile
 from reverb.datasets.formats.arrow_rows import Rows
+from reverb.datasets.formats.data_files import DataFile, after_files, old_numbers
 from reverb.datasets.formats.episode_rows import EpisodeRows
-from reverb.datasets.formats.hugging_face_files import DataFile, split_of
+from reverb.datasets.formats.hugging_face_files import split_of
 from reverb.datasets.formats.limits import DEFAULT_LIMITS, Limits
 from reverb.datasets.formats.parquet_files import ParquetFile, import_pyarrow
+from reverb.datasets.formats.parts import Part, episodes_of_parts
 from reverb.datasets.formats.placing import new_directory
 from reverb.datasets.library import library
 
@@ -60,33 +62,43 @@ class HuggingFaceSource:
         self._files, split = split_of(name, path, dataset, split, _datasets)
         self.identity = f"hf:{where}#{split}"
         with self._open(self._files[0]) as first:
-            place, schema = name, first.schema
-        self._rows = Rows(self._pa, schema, place, self.identity, leave_out, limits)
+            self._rows = Rows(self._pa, first.schema, name, leave_out, limits)
+        self._numbers = old_numbers(self._files, self._count)
         self.num_episodes: int | None = None
         if self._rows.rows_are_episodes:
-            self.num_episodes = sum(map(self._num_rows, self._files))
+            self.num_episodes = sum(map(self._count, self._files))
 
     def episodes(self, start: int) -> Iterator[Episode]:
-        """Yields the episodes from this number on."""
-        number = 0
-        rest = list(self._files)
-        if self._rows.rows_are_episodes:  # Whole files before the first episode are not read.
-            while rest and number + (num_rows := self._num_rows(rest[0])) <= start:
-                number += num_rows
-                del rest[0]
-        for episode in self._rows.episodes(self._batches(rest), number):
-            if episode.number >= start:
-                yield episode
+        """Yields the episodes from this position on."""
+        position, rest = 0, list(self._files)
+        if self._rows.rows_are_episodes and not self._rows.has_index:
+            position, rest = after_files(rest, self._count, start)
+        yield from episodes_of_parts(
+            self._parts(rest, position),
+            self.identity,
+            self._limits,
+            start=start,
+            position=position,
+            numbers=self._numbers,
+            by_flags=not self._rows.rows_are_episodes,
+        )
 
-    def _batches(self, files: Iterable[DataFile]) -> Iterator[Any]:
+    def _parts(self, files: Iterable[DataFile], number: int) -> Iterator[Part]:
         for file in files:
             with self._open(file) as opened:
                 self._rows.check(opened.schema, str(file.path))
-                yield from opened.batches(self._rows.columns)
+                batches = opened.batches(self._rows.columns)
+                for part in self._rows.parts(file, batches, number):
+                    yield part
+                    number += 1
 
-    def _num_rows(self, file: DataFile) -> int:
+    def _count(self, file: DataFile) -> int:
+        """The number of the episodes, or of their parts, in a file."""
         with self._open(file) as opened:
-            return opened.num_rows
+            if self._rows.rows_are_episodes:
+                return opened.num_rows
+            batches = opened.batches(self._rows.end_columns)
+            return self._rows.count(batches, str(file.path))
 
     def _open(self, file: DataFile) -> ArrowFile | ParquetFile:
         if file.path.suffix == ".arrow":

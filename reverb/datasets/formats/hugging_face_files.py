@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The files of a split of a dataset of Hugging Face, found by their names."""
 
-import dataclasses
 import functools
 import pathlib
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, BinaryIO
+from typing import Any
 
 from reverb import errors
 from reverb.datasets.formats.damage import reading
+from reverb.datasets.formats.data_files import DataFile
 from reverb.datasets.formats.files import object_of
-from reverb.datasets.formats.links import inside, visible
+from reverb.datasets.formats.links import inside, natural, visible
 from reverb.datasets.library import library
 
-__all__ = ["DataFile", "split_of"]
+__all__ = ["split_of"]
 
 _SUFFIXES = (".parquet", ".arrow")
 # Formats that the library reads, and which are not read here: their rows are no typed arrays, or
@@ -33,21 +33,6 @@ _CACHED = re.compile(r".*?-([^-]+?)(?:-[0-9]{5}-of-[0-9]{5})?\.arrow")
 _ID = re.compile(r"[\w.-]+(?:/[\w.-]+)?")
 _CONFIG = re.compile(r"^[ -]*config_name:\s*(\S+)", re.MULTILINE)
 _README_BYTES = 1 << 20
-
-
-@dataclasses.dataclass(frozen=True)
-class DataFile:
-    """A file of a dataset.
-
-    Attributes:
-      path: Its path; of a file of the hub, its name.
-      open: Opens a file of the hub; `None` for one of this machine.
-      damages: Errors of a file of the hub.
-    """
-
-    path: pathlib.Path
-    open: Callable[[], BinaryIO] | None = None
-    damages: tuple[type[BaseException], ...] = ()
 
 
 def split_of(
@@ -121,7 +106,8 @@ def _listed(root: pathlib.Path, path: pathlib.Path, state: Mapping[str, Any]) ->
                 raise errors.InvalidArgumentError(
                     f"{where}: {entry['filename']!r:.200} is no name of a file in the dataset"
                 )
-            files.append(DataFile(inside(root, path / entry["filename"])))
+            file = path / entry["filename"]
+            files.append(DataFile(inside(root, file), file.relative_to(root).as_posix()))
     if not files:
         raise errors.InvalidArgumentError(f"{where}: there are no files")
     return files
@@ -134,7 +120,8 @@ def _directory(name: str, path: pathlib.Path) -> Mapping[str, Sequence[DataFile]
     for suffix in _SUFFIXES:
         for it in visible(path, suffix):
             inside(path, it)
-            files[it.relative_to(path).as_posix()] = DataFile(it)
+            inner = it.relative_to(path).as_posix()
+            files[inner] = DataFile(it, inner)
     if not files:
         others = sorted({it.suffix for it in path.rglob("*") if it.suffix in _OTHERS})
         raise errors.InvalidArgumentError(
@@ -146,11 +133,17 @@ def _directory(name: str, path: pathlib.Path) -> Mapping[str, Sequence[DataFile]
                 else ""
             )
         )
-    return _by_split(files)
+    return _by_split(files, natural)
 
 
-def _by_split(files: Mapping[str, DataFile]) -> Mapping[str, Sequence[DataFile]]:
-    """Sorts files by their splits, by the rules of the library."""
+def _by_split(
+    files: Mapping[str, DataFile], order: Callable[[str], Any] | None = None
+) -> Mapping[str, Sequence[DataFile]]:
+    """Sorts files by their splits, by the rules of the library, and by their names.
+
+    Files of the hub stay in the order of texts, because numbers tell their episodes.
+    """
+    ordered = sorted(files, key=order)
     rules: list[Callable[[str], str | None]] = [
         lambda it: found[1] if (found := _SHARD.fullmatch(it)) else None,
         lambda it: _keyword(it.split("/")[:-1], ""),
@@ -158,13 +151,13 @@ def _by_split(files: Mapping[str, DataFile]) -> Mapping[str, Sequence[DataFile]]
     ]
     for rule in rules:
         found: dict[str, list[DataFile]] = {}
-        for it in sorted(files):
+        for it in ordered:
             split = rule(it)
             if split is not None:
                 found.setdefault(split, []).append(files[it])
         if found:
             return found
-    return {"train": [files[it] for it in sorted(files)]}
+    return {"train": [files[it] for it in ordered]}
 
 
 def _keyword(parts: Sequence[str], after: str) -> str | None:
@@ -217,7 +210,7 @@ def _of_hub(name: str, dataset: str, library_: Any) -> Mapping[str, Sequence[Dat
                     _check_readme(name, file.read(_README_BYTES))
             if inner.endswith(".parquet") and not inner.startswith("."):
                 opener = functools.partial(system.open, path, "rb")
-                files[inner] = DataFile(pathlib.Path(path), opener, damages)
+                files[inner] = DataFile(pathlib.Path(path), open=opener, damages=damages)
     except damages as error:
         if isinstance(error, errors.ReverbError):
             raise

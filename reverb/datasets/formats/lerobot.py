@@ -31,8 +31,9 @@ from reverb.datasets.formats.limits import (
     MAX_ROWS,
     Limits,
 )
-from reverb.datasets.formats.links import hugging_face_home, inside
+from reverb.datasets.formats.links import hugging_face_home, inside, natural
 from reverb.datasets.formats.parquet_files import ParquetFile, import_pyarrow
+from reverb.datasets.formats.parts import index_of
 from reverb.datasets.formats.step_rows import split_steps
 
 __all__ = ["FINAL", "SHAPE", "VERSION", "LeRobotSource"]
@@ -148,6 +149,7 @@ class LeRobotSource:
             infos=parts["infos"],
             metadata={} if fact.get("tasks") is None else {"tasks": tuple(fact["tasks"])},
             number=number,
+            key=str(index_of(arrays["episode_index"][0])),
             source=self.identity,
             place=str(self._root),
         )
@@ -215,7 +217,7 @@ class LeRobotSource:
         return ParquetFile(self._pa, path, self._limits, problem="cannot be read")
 
     def _files(self, pattern: str) -> Iterator[pathlib.Path]:
-        for path in sorted(self._root.glob(pattern)):
+        for path in sorted(self._root.glob(pattern), key=lambda it: natural(it.as_posix())):
             inside(self._root, path, _home())
             yield path
 

@@ -8,13 +8,17 @@ of the format's library, as in the hub's of Hugging Face.
 
 import os
 import pathlib
+import re
 import stat
 from collections.abc import Iterator
+from typing import Any
 
 from reverb import errors
 from reverb.datasets.formats.damage import reading
 
-__all__ = ["hub_cache", "hugging_face_home", "inside", "visible"]
+__all__ = ["hub_cache", "hugging_face_home", "inside", "natural", "visible"]
+
+_NUMBER = re.compile("([0-9]+)")
 
 
 def inside(root: pathlib.Path, path: pathlib.Path, *caches: pathlib.Path) -> pathlib.Path:
@@ -51,13 +55,23 @@ def inside(root: pathlib.Path, path: pathlib.Path, *caches: pathlib.Path) -> pat
 
 
 def visible(root: pathlib.Path, suffix: str) -> Iterator[pathlib.Path]:
-    """Yields the paths below a directory with a suffix, sorted, without hidden ones.
+    """Yields the paths below a directory with a suffix, in natural order, without hidden ones.
 
     A volume of Kubernetes has each file twice: the second is in a hidden directory.
     """
-    for path in sorted(root.rglob(f"*{suffix}")):
+    for path in sorted(root.rglob(f"*{suffix}"), key=lambda it: natural(it.as_posix())):
         if not any(part.startswith(".") for part in path.relative_to(root).parts):
             yield path
+
+
+def natural(path: str) -> list[Any]:
+    """Returns a key to sort paths by: numbers in names are compared as such, 2 before 10."""
+    # The parts between numbers are texts, so that a number is never compared with a text.
+    numbered = [
+        [int(it) if index % 2 else it for index, it in enumerate(_NUMBER.split(name))]
+        for name in path.split("/")
+    ]
+    return [numbered, path]
 
 
 def hub_cache() -> pathlib.Path:

@@ -7,7 +7,7 @@ names. Here the files are read by their layout, and the metadata is text.
 
 import os
 import pathlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from reverb import errors
@@ -40,6 +40,10 @@ class Storage(Protocol):
     def __enter__(self) -> "Storage": ...
 
     def __exit__(self, *exc: object) -> None: ...
+
+    def numbers(self) -> Iterable[int]:
+        """The numbers of the episodes that are there."""
+        ...
 
     def read(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Returns the fields of an episode, with Minari's names, and its seed and options."""
@@ -93,11 +97,15 @@ class MinariSource:
         self.num_episodes: int | None = total
 
     def episodes(self, start: int) -> Iterator[Episode]:
-        """Yields the episodes from this number on."""
-        if self.num_episodes is None or start >= self.num_episodes:
+        """Yields the episodes from this position on. Their numbers are Minari's own."""
+        total = self.num_episodes or 0
+        if start >= total:
             return
         with self._open() as storage:
-            for number in range(start, self.num_episodes):
+            numbers = sorted(storage.numbers())[:total]
+            if len(numbers) < total:
+                numbers = range(total)  # The first that is missing is an error.
+            for number in numbers[start:]:
                 fields, facts = storage.read(number)
                 yield Episode(
                     observations=fields["observations"],

@@ -2,7 +2,8 @@
 """Episodes of Minari in files of Arrow or Parquet, a directory an episode."""
 
 import pathlib
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from reverb.datasets.formats.parquet_files import ParquetFile, import_pyarrow
 
 __all__ = ["ArrowStorage"]
 
+# The name of the directory of an episode.
+_EPISODE = re.compile("0|[1-9][0-9]{0,17}")
 _DAMAGED = (KeyError, ValueError, TypeError, AttributeError)
 _FIELDS = ("observations", "actions", "rewards", "terminations", "truncations")
 
@@ -57,6 +60,11 @@ class ArrowStorage:
 
     def __exit__(self, *exc: object) -> None:
         pass
+
+    def numbers(self) -> Iterable[int]:
+        """The numbers of the episodes; see `Storage`."""
+        names = (it.name for it in self._data.iterdir() if it.is_dir())
+        return [int(it) for it in names if _EPISODE.fullmatch(it)]
 
     def read(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Reads an episode; see `Storage`."""

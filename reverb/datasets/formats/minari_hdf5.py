@@ -7,8 +7,9 @@ followed. A dataset may claim any size, which is checked before it is read.
 
 import math
 import pathlib
+import re
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from reverb.datasets.formats.damage import reading
 from reverb.datasets.formats.fields import is_left_out
 from reverb.datasets.formats.hdf5_heap import REFERENCE, objects_of
 from reverb.datasets.formats.images import decoded
-from reverb.datasets.formats.limits import MAX_DEPTH, MAX_FIELDS, Limits
+from reverb.datasets.formats.limits import MAX_DEPTH, MAX_EPISODES, MAX_FIELDS, Limits
 from reverb.datasets.formats.minari_spaces import Space
 from reverb.datasets.library import library
 
@@ -38,6 +39,8 @@ _DAMAGED = (
 )
 # The filters that are applied to a chunk, in this order; others are programs of their own.
 _FILTERS = ("shuffle", "deflate", "fletcher32")
+# The name of the group of an episode.
+_EPISODE = re.compile("episode_(0|[1-9][0-9]{0,17})")
 # Chunks of a dataset, of which the library makes a list.
 _MAX_CHUNKS = 1 << 17
 
@@ -76,13 +79,22 @@ class Hdf5Storage:
         if self._file is not None:
             self._file.close()
 
+    def numbers(self) -> Iterable[int]:
+        """The numbers of the episodes; see `Storage`."""
+        with reading(str(self._path.parent), _DAMAGED, "episode 0 cannot be read"):
+            self._file = self._h5py.File(self._path, "r")
+            if len(self._file) > MAX_EPISODES:
+                raise errors.InvalidArgumentError(
+                    f"{self._path}: has {len(self._file)} episodes, more than {MAX_EPISODES}"
+                )
+            names = map(_EPISODE.fullmatch, self._file)
+            return [int(found[1]) for found in names if found]
+
     def read(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Reads an episode; see `Storage`."""
         self._where = f"{self._path}: episode {number}"
         self._num_bytes = self._num_fields = 0
         with reading(str(self._path.parent), _DAMAGED, f"episode {number} cannot be read"):
-            if self._file is None:
-                self._file = self._h5py.File(self._path, "r")
             group = self._child(self._file, f"episode_{number}", "")
             fields = {
                 name: self._values(group, name, self._spaces.get(name, Space()), name)

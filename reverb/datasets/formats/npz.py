@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Format npz: `.npz` files of NumPy, as `reverb export` writes them, and flat ones like D4RL's.
 
-A field is one array of the rows of all episodes. Their ends are in `<field>/offsets`, or are where
-a flag is true. Rows are read one after another, so that a file needs no memory.
+A field is one array of the rows of all episodes. Their ends are in `<field>/offsets`, or where
+`episode_index` changes, or where a flag is true. Rows are read one after another, so that a file
+needs no memory.
 """
 
+import dataclasses
 import pathlib
 from collections.abc import Collection, Iterator
 
@@ -12,15 +14,32 @@ import numpy as np
 
 from reverb import errors
 from reverb.datasets.episode import Episode
-from reverb.datasets.formats.fields import episode_of
+from reverb.datasets.formats.data_files import DataFile, old_numbers
+from reverb.datasets.formats.fields import INDEX
 from reverb.datasets.formats.files import described_dtypes, files_of, restored
 from reverb.datasets.formats.limits import DEFAULT_LIMITS, MAX_EPISODES, Limits
 from reverb.datasets.formats.npz_archive import OFFSETS, Archive
+from reverb.datasets.formats.parts import Part, episodes_of_parts, index_of
 
 __all__ = ["NpzSource"]
 
-# Number of flags that are read at a time, to find where episodes end.
-_FLAGS_AT_ONCE = 1 << 20
+# Number of flags or indices that are read at a time, to find where episodes end.
+_ROWS_AT_ONCE = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ends:
+    """Where the episodes of a file begin, and the end of the last one; and their indices."""
+
+    bounds: np.ndarray
+    indices: np.ndarray | None
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    def index(self, number: int) -> int | float | None:
+        """The `episode_index` of an episode."""
+        return None if self.indices is None else index_of(self.indices[number])
 
 
 class NpzSource:
@@ -41,32 +60,50 @@ class NpzSource:
         self.name = name
         self._leave_out = leave_out
         self._limits = limits
-        self._paths = files_of(name, path, ".npz")
+        self._files = files_of(name, path, ".npz")
         self.identity = f"npz:{pathlib.Path(path).expanduser().resolve()}"
-        self._bounds = [_bounds(it, leave_out) for it in self._paths]
-        self.num_episodes: int | None = sum(len(it) - 1 for it in self._bounds)
+        self._ends = [_ends(it.path, leave_out) for it in self._files]
+        counts = {file.name: len(it) for file, it in zip(self._files, self._ends, strict=True)}
+        self._numbers = old_numbers(self._files, lambda it: counts[it.name])
+        # The position of the first part of each file, and at last their number.
+        self._positions = [0]
+        for before, ends in zip([None, *self._ends], self._ends, strict=False):
+            last = before.index(len(before) - 1) if before and ends else None
+            if last is not None and last == ends.index(0):
+                self._positions[-1] -= 1
+            self._positions.append(self._positions[-1] + len(ends))
+        self.num_episodes: int | None = self._positions[-1]
 
     def episodes(self, start: int) -> Iterator[Episode]:
-        """Yields the episodes from this number on."""
-        number = 0
-        for path, bounds in zip(self._paths, self._bounds, strict=True):
-            count = len(bounds) - 1
-            first = min(max(start - number, 0), count)
-            if first < count:
-                yield from self._of_file(path, bounds, first, number)
-            number += count
+        """Yields the episodes from this position on."""
+        firsts = [max(start - it, 0) for it in self._positions]
+        begin = next((i for i, it in enumerate(self._ends) if firsts[i] < len(it)), None)
+        if begin is not None:
+            yield from episodes_of_parts(
+                self._parts(begin, firsts[begin]),
+                self.identity,
+                self._limits,
+                position=self._positions[begin] + firsts[begin],
+                numbers=self._numbers,
+            )
 
-    def _of_file(
-        self, path: pathlib.Path, bounds: np.ndarray, first: int, number: int
-    ) -> Iterator[Episode]:
-        """The episodes of a file; its first one has the number `number`."""
+    def _parts(self, begin: int, first: int) -> Iterator[Part]:
+        """The parts of the files from one of them and from one of its parts on."""
+        for at in range(begin, len(self._files)):
+            file = self._files[at]
+            number = self._positions[at] if self._numbers is None else self._numbers[file.name]
+            yield from self._of_file(file, self._ends[at], first if at == begin else 0, number)
+
+    def _of_file(self, file: DataFile, ends: _Ends, first: int, number: int) -> Iterator[Part]:
+        """The parts of a file; its first one has the number `number`."""
+        path, bounds = file.path, ends.bounds
         dtypes = described_dtypes(path)
         with Archive(path, self._leave_out) as archive:
             names = archive.names
             # Rows before each episode, beside those of the rewards: 1 for each with a reset.
             resets = {field: _has_resets(archive, field, bounds) for field in names.parts}
             members = {field: archive.member(field) for field in names.parts}
-            for index in range(first, len(bounds) - 1):
+            for index in range(first, len(ends)):
                 where = f"{path}: episode {number + index}"
                 start, end = int(bounds[index]), int(bounds[index + 1])
                 spans = {
@@ -81,8 +118,7 @@ class NpzSource:
                     rows = member.rows(*spans[field], number + index)
                     place = f"{where}, field {field}"
                     arrays[field] = restored(rows, dtypes.get(field), place)
-                facts = {"number": number + index, "source": self.identity, "place": str(path)}
-                yield episode_of(names, arrays, **facts)
+                yield Part(file, index, ends.index(index), names, arrays)
 
 
 def _has_resets(archive: Archive, field: str, bounds: np.ndarray) -> bool:
@@ -110,32 +146,49 @@ def _has_resets(archive: Archive, field: str, bounds: np.ndarray) -> bool:
     )
 
 
-def _bounds(path: pathlib.Path, leave_out: Collection[str]) -> np.ndarray:
-    """Returns where the episodes of a file begin, and the end of the last one."""
+def _ends(path: pathlib.Path, leave_out: Collection[str]) -> _Ends:
+    """Finds the episodes of a file: by offsets, by `episode_index`, or by flags."""
     with Archive(path, leave_out) as archive:
         (reward,) = archive.names.fields_of("rewards")
         offsets = archive.offsets(reward)
-        if offsets is not None:
-            return offsets
         total = archive.member(reward).check_numbers().num_rows
-        ends: list[np.ndarray] = []
-        count = 0
+        indices = None
+        if archive.has_index:
+            indices = archive.member(INDEX).check_numbers()
+        if offsets is not None:
+            if indices is None:
+                return _Ends(offsets, None)
+            rows = [indices.rows(it, it + 1, n) for n, it in enumerate(offsets[:-1].tolist())]
+            return _Ends(offsets, np.concatenate([np.zeros(0, np.int64), *rows]))
         flags = [
             archive.member(field).check_numbers()
             for part in ("terminated", "truncated")
             for field in archive.names.fields_of(part)
         ]
-        for start in range(0, total, _FLAGS_AT_ONCE):
-            end = min(start + _FLAGS_AT_ONCE, total)
-            either = np.zeros(end - start, np.bool_)
-            for member in flags:
-                either |= member.rows(start, end, count).reshape(end - start) != 0
-            ends.append(np.flatnonzero(either) + start + 1)
+        ends: list[np.ndarray] = []
+        found: list[np.ndarray] = []
+        count = 0
+        for start in range(0, total, _ROWS_AT_ONCE):
+            end = min(start + _ROWS_AT_ONCE, total)
+            if indices is not None:
+                # With the row after these, because an episode ends where the next one differs.
+                values = indices.rows(start, min(end + 1, total), count).reshape(-1)
+                differs = values[1:] != values[:-1]
+                found.append(values[:-1][differs])
+            else:
+                differs = np.zeros(end - start, np.bool_)
+                for member in flags:
+                    differs |= member.rows(start, end, count).reshape(end - start) != 0
+            ends.append(np.flatnonzero(differs) + start + 1)
             count += len(ends[-1])
             if count > MAX_EPISODES:
                 raise errors.InvalidArgumentError(
                     f"{path}: has more than {MAX_EPISODES:,} episodes; divide it into several files"
                 )
-        found = np.concatenate([np.zeros(1, np.int64), *ends])
+        bounds = np.concatenate([np.zeros(1, np.int64), *ends])
         # Steps after the last end are an episode without an end.
-        return found if found[-1] == total else np.append(found, total)
+        if bounds[-1] != total:
+            bounds = np.append(bounds, total)
+            if indices is not None:
+                found.append(indices.rows(total - 1, total, count).reshape(-1))
+        return _Ends(bounds, np.concatenate(found) if found else None)

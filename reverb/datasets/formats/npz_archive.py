@@ -18,7 +18,7 @@ import numpy as np
 
 from reverb import errors
 from reverb.datasets.formats.damage import reading
-from reverb.datasets.formats.fields import Names
+from reverb.datasets.formats.fields import INDEX, Names
 from reverb.datasets.formats.limits import MAX_EPISODES, MAX_HEADER_BYTES
 
 __all__ = ["OFFSETS", "Archive"]
@@ -56,6 +56,7 @@ class Archive:
     Attributes:
       path: Its path.
       names: Its fields.
+      has_index: Whether its steps have `episode_index`.
     """
 
     def __init__(self, path: pathlib.Path, leave_out: Collection[str]) -> None:
@@ -66,9 +67,11 @@ class Archive:
                 self._file = stack.enter_context(zipfile.ZipFile(path))
             names = [it.removesuffix(".npy") for it in self._file.namelist() if it.endswith(".npy")]
             self._members = set(names)
+            self.has_index = INDEX in self._members and INDEX not in leave_out
             if len(names) != len(self._members):
                 raise errors.DataLossError(f"{path}: has two fields of one name")
-            fields = [it for it in names if not it.endswith((OFFSETS, _STRING_OFFSETS))]
+            offsets = (OFFSETS, _STRING_OFFSETS)
+            fields = [it for it in names if not it.endswith(offsets) and it != INDEX]
             self.names = Names.of(str(path), fields, leave_out)
             for field in self.names.parts:
                 if f"{field}{_STRING_OFFSETS}" in self._members:

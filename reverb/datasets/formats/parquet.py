@@ -2,13 +2,15 @@
 """Format parquet: Parquet files. A row is an episode, as `reverb export` writes it, or a step."""
 
 import pathlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from reverb.datasets.episode import Episode
 from reverb.datasets.formats.arrow_rows import Rows
+from reverb.datasets.formats.data_files import DataFile, after_files, old_numbers
 from reverb.datasets.formats.files import files_of
 from reverb.datasets.formats.limits import DEFAULT_LIMITS, Limits
 from reverb.datasets.formats.parquet_files import ParquetFile, import_pyarrow
+from reverb.datasets.formats.parts import Part, episodes_of_parts
 
 __all__ = ["ParquetSource"]
 
@@ -33,36 +35,49 @@ class ParquetSource:
         self._leave_out = leave_out
         self._limits = limits
         self._pa = import_pyarrow()
-        self._paths = files_of(name, path, ".parquet")
+        self._files = files_of(name, path, ".parquet")
         self.identity = f"parquet:{pathlib.Path(path).expanduser().resolve()}"
-        with self._open(self._paths[0]) as first:
+        with self._open(self._files[0]) as first:
             rows = self._rows(first)
+        self._has_index = rows.has_index
         self._rows_are_episodes = rows.rows_are_episodes
+        self._numbers = old_numbers(self._files, self._count)
         self.num_episodes: int | None = None
         if rows.rows_are_episodes:
-            self.num_episodes = sum(self._num_rows(path) for path in self._paths)
+            self.num_episodes = sum(map(self._count, self._files))
 
     def episodes(self, start: int) -> Iterator[Episode]:
-        """Yields the episodes from this number on."""
-        number = 0
-        for path in self._paths:
-            if self._rows_are_episodes and number + (num_rows := self._num_rows(path)) <= start:
-                number += num_rows
-                continue
-            with self._open(path) as file:
+        """Yields the episodes from this position on."""
+        position, rest = 0, list(self._files)
+        if self._rows_are_episodes and not self._has_index:
+            position, rest = after_files(rest, self._count, start)
+        yield from episodes_of_parts(
+            self._parts(rest, position),
+            self.identity,
+            self._limits,
+            start=start,
+            position=position,
+            numbers=self._numbers,
+        )
+
+    def _parts(self, files: Iterable[DataFile], number: int) -> Iterator[Part]:
+        for it in files:
+            with self._open(it) as file:
                 rows = self._rows(file)
-                for episode in rows.episodes(file.batches(rows.columns), number):
-                    number = episode.number + 1
-                    if episode.number >= start:
-                        yield episode
+                for part in rows.parts(it, file.batches(rows.columns), number):
+                    yield part
+                    number += 1
 
     def _rows(self, file: ParquetFile) -> Rows:
-        place, identity = file.place, self.identity
-        return Rows(self._pa, file.schema, place, identity, self._leave_out, self._limits)
+        return Rows(self._pa, file.schema, file.place, self._leave_out, self._limits)
 
-    def _open(self, path: pathlib.Path) -> ParquetFile:
-        return ParquetFile(self._pa, path, self._limits)
+    def _open(self, file: DataFile) -> ParquetFile:
+        return ParquetFile(self._pa, file.path, self._limits)
 
-    def _num_rows(self, path: pathlib.Path) -> int:
-        with self._open(path) as file:
-            return file.num_rows
+    def _count(self, file: DataFile) -> int:
+        """The number of the episodes, or of their parts, in a file."""
+        with self._open(file) as opened:
+            if self._rows_are_episodes:
+                return opened.num_rows
+            rows = self._rows(opened)
+            return rows.count(opened.batches(rows.end_columns), opened.place)

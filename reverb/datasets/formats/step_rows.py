@@ -19,6 +19,7 @@ def split_steps(
     flags: Sequence[str],
     limits: Limits,
     place: str,
+    number: int = 0,
 ) -> Iterator[Columns]:
     """Joins and splits rows, so that each result has those of one episode.
 
@@ -28,11 +29,12 @@ def split_steps(
       flags: Columns that are true in the last step of an episode.
       limits: Bounds the rows that are kept until their episode ends.
       place: Where the rows are, for errors.
+      number: Number of the first episode, for errors.
 
     Raises:
       InvalidArgumentError: If an episode is too large, or its number is none.
     """
-    pending = _Pending(limits, place)
+    pending = _Pending(limits, place, number)
     for columns in batches:
         num_rows = len(next(iter(columns.values())))
         if not num_rows:
@@ -58,11 +60,12 @@ def split_steps(
 class _Pending:
     """Rows since the last end, oldest first."""
 
-    def __init__(self, limits: Limits, place: str) -> None:
+    def __init__(self, limits: Limits, place: str, number: int) -> None:
         self.parts: list[Columns] = []
         self._limits = limits
         self._place = place
-        self._number = self._num_rows = self._num_bytes = 0
+        self._number = number
+        self._num_rows = self._num_bytes = 0
 
     def add(self, columns: Columns) -> None:
         """Appends rows."""
