@@ -11,7 +11,7 @@ from typing import Any
 
 import tree
 
-from reverb._recording.nests import map_nest
+from reverb._recording.nests import map_nest, without
 
 __all__ = ["COLUMNS", "ItemColumns"]
 
@@ -33,7 +33,7 @@ class ItemColumns:
     """Makes the columns of items over a history, a dict with a nest for each column.
 
     `extras` are columns with values of a step's action, `infos` of its outcome; items lack those
-    that are `left_out`. Without `frame_stack` observations are not stacked.
+    at the paths `left_out`. Without `frame_stack` observations are not stacked.
 
     Attributes:
       paths: Paths of the columns, as in `tree.flatten_with_path`.
@@ -119,8 +119,7 @@ class ItemColumns:
             "terminated": history["terminated"][flags],
             "truncated": history["truncated"][flags],
         }
-        for name in self._left_out:
-            del columns[name]
+        columns = without(columns, self._left_out.__contains__)
         for name in self._extras:
             columns[name] = map_nest(lambda column: column[action], history[name])
         for name in self._infos:

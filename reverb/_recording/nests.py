@@ -8,7 +8,7 @@ import numpy as np
 
 from reverb import errors
 
-__all__ = ["check_space", "map_nest", "map_space", "with_rows"]
+__all__ = ["check_space", "map_nest", "map_space", "with_rows", "without"]
 
 
 def map_nest(function: Callable[[Any], Any], nest: Any) -> Any:
@@ -18,6 +18,28 @@ def map_nest(function: Callable[[Any], Any], nest: Any) -> Any:
     if isinstance(nest, tuple):
         return tuple(map_nest(function, value) for value in nest)
     return function(nest)
+
+
+def without(nest: Any, is_left_out: Callable[[str], bool], path: str = "") -> Any:
+    """Returns the nest without the parts whose path, such as `a/0`, is left out.
+
+    `path` is that of the nest. A tuple with a gap becomes a dict, so that the others keep theirs.
+    """
+    if isinstance(nest, Mapping):
+        children = dict(nest)
+    elif isinstance(nest, tuple):
+        children = {str(index): value for index, value in enumerate(nest)}
+    else:
+        return nest
+    paths = {key: f"{path}/{key}" if path else key for key in children}
+    kept = {
+        key: without(value, is_left_out, paths[key])
+        for key, value in children.items()
+        if not is_left_out(paths[key])
+    }
+    if isinstance(nest, tuple) and list(kept) == [str(index) for index in range(len(kept))]:
+        return tuple(kept.values())
+    return kept
 
 
 def map_space(function: Callable[[Any], Any], space: Any) -> Any:

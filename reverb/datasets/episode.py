@@ -9,8 +9,19 @@ from typing import Any, Literal
 import numpy as np
 
 from reverb import errors
+from reverb._recording.nests import map_nest
+from reverb.datasets.left_out import remedy
 
-__all__ = ["Episode", "Unfinished", "checked", "hash63", "id_of", "leaves"]
+__all__ = [
+    "Episode",
+    "Unfinished",
+    "checked",
+    "hash63",
+    "id_of",
+    "leaves",
+    "native_order",
+    "row_problem",
+]
 
 # Treatment of an episode without an end; see `reverb.datasets.episodes`.
 Unfinished = Literal["error", "truncate", "drop"]
@@ -52,6 +63,7 @@ class Episode:
         `episode_index`, that; empty where the number does it, as in a single file.
       source: Identifies the dataset.
       place: Where the episode is, for errors: a file, or the dataset.
+      left_out: Names of `leave_out` that were there and were not read.
     """
 
     observations: Any
@@ -65,6 +77,7 @@ class Episode:
     key: str = ""
     source: str = ""
     place: str = ""
+    left_out: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Number of steps, `T`."""
@@ -127,10 +140,13 @@ def leaves(name: str, nest: Any) -> Iterator[tuple[str, Any]]:
 def checked(episode: Episode, unfinished: Unfinished = "error") -> Episode | None:
     """Returns the episode with flags as bools, or `None` if it has no end and is dropped.
 
+    Numbers have the byte order of this machine then.
+
     Raises:
       InvalidArgumentError: If a field has no numbers or another number of rows, or if the flags are
         not those of one whole episode; the text names place, episode and field.
     """
+    episode = _native(episode)
     rewards = episode.rewards
     if rewards.ndim != 1 or rewards.dtype.kind not in "biuf":
         raise episode.fault("rewards", f"must be numbers of shape [T], got {_kind(rewards)}")
@@ -165,18 +181,43 @@ def checked(episode: Episode, unfinished: Unfinished = "error") -> Episode | Non
     return dataclasses.replace(episode, terminated=terminated, truncated=truncated)
 
 
+def row_problem(field: str, num_rows: int, num_steps: int) -> str:
+    """Returns the text of an error: a field has not a row for each step."""
+    return (
+        f"has {num_rows} rows for {num_steps} steps, and a field has a row for each{remedy(field)}"
+    )
+
+
 def _check_leaves(episode: Episode, name: str, nest: Any, allowed: tuple[int, ...]) -> None:
     for path, leaf in leaves(name, nest):
         if not isinstance(leaf, np.ndarray) or leaf.dtype.kind in "OUSMm" or leaf.dtype.names:
-            raise episode.fault(path, f"must be an array of numbers, got {_kind(leaf)}")
-        if leaf.ndim < 1 or len(leaf) not in allowed:
-            rows = " or ".join(map(str, allowed))
-            raise episode.fault(
-                path,
-                f"must have {rows} rows, because rewards has {allowed[0]}, got {_kind(leaf)}"
-                if name != "observations"
-                else f"must have {rows} rows, one more than rewards, got {_kind(leaf)}",
-            )
+            problem = f"must be an array of numbers, got {_kind(leaf)}{remedy(path)}"
+            raise episode.fault(path, problem)
+        if leaf.ndim < 1:
+            raise episode.fault(path, f"must have rows, got a single value{remedy(path)}")
+        if len(leaf) not in allowed:
+            problem = row_problem(path, len(leaf), len(episode))
+            if name == "observations":
+                problem += f"; observations have one more, {allowed[0]}"
+            raise episode.fault(path, problem)
+
+
+def _native(episode: Episode) -> Episode:
+    """Returns the episode with numbers in the byte order of this machine."""
+    if all(leaf.dtype.isnative for _, leaf in episode._arrays() if isinstance(leaf, np.ndarray)):
+        return episode
+
+    def native(leaf: Any) -> Any:
+        return native_order(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+    names = ("observations", "actions", "rewards", "terminated", "truncated", "infos")
+    nests = {name: map_nest(native, getattr(episode, name)) for name in names}
+    return dataclasses.replace(episode, **nests)
+
+
+def native_order(array: np.ndarray) -> np.ndarray:
+    """Returns an array in the byte order of this machine."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
 def _flags(episode: Episode, name: str, num_steps: int) -> np.ndarray:

@@ -115,7 +115,7 @@ class MissingEpisodes(Iterator[Episode]):
             del episode  # Otherwise it is in memory while the next one is read.
 
     def _prepared(self, given: Episode) -> Episode | None:
-        episode = checked(given)
+        episode = checked(self._columns.prepared(given))
         if episode is not None and self._rules.known_by == "number":
             return dataclasses.replace(episode, key="")
         return episode

@@ -9,7 +9,7 @@ import numpy as np
 from reverb import specs
 from reverb._recording.item_makers import num_rows
 from reverb._recording.items import Items, Sequences, Transitions
-from reverb._recording.nests import map_nest
+from reverb._recording.nests import map_nest, without
 from reverb.datasets.episode import Episode, checked
 from reverb.datasets.table_columns import DIGEST, EPISODE_ID, TableColumns
 
@@ -53,8 +53,9 @@ def signature(
       InvalidArgumentError: If the episode is not whole.
     """
     num_rows(items, None)  # Checks the type.
-    whole = checked(episode) or episode
     columns = TableColumns("", None, items, leave_out)
+    whole = columns.prepared(episode)
+    whole = checked(whole) or whole
     time: list[int | None] = []
     if isinstance(items, Sequences):
         time = [None if items.short_episodes == "keep" else items.num_steps]
@@ -76,8 +77,8 @@ def signature(
     }
     if episode_ids:
         nests |= {name: np.zeros(1, np.int64) for name in (EPISODE_ID, DIGEST)}
+    left_out = [*columns.left_out, *([DIGEST] if DIGEST in leave_out else [])]
     return {
         name: map_nest(lambda leaf, name=name: spec(name, leaf), nest)
-        for name, nest in nests.items()
-        if name not in columns.left_out and not (name == DIGEST and name in leave_out)
+        for name, nest in without(nests, left_out.__contains__).items()
     }

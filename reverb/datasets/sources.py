@@ -12,6 +12,7 @@ from reverb._checks.byte_sizes import parse_byte_size
 from reverb._recording.checks import check_at_least, check_choice
 from reverb.datasets.episode import Episode, Unfinished, checked
 from reverb.datasets.formats.limits import MAX_BYTES, Limits
+from reverb.datasets.left_out import LeftOut
 
 __all__ = ["FORMATS", "Source", "episodes", "format_module", "open_source", "split_format"]
 
@@ -20,7 +21,9 @@ class Source(Protocol):
     """A dataset that is open for reading.
 
     The class of a format makes it of the whole name, of what follows the format in it, and of the
-    arguments `leave_out`, `limits` and, if datasets have splits, `split` of `episodes`.
+    arguments `leave_out` (a `LeftOut`), `limits` and, if datasets have splits, `split` of
+    `episodes`. It asks `leave_out` for each field that it finds, before it reads the values, and
+    checks in the end that the parts it names are there.
 
     Attributes:
       name: Name of the source for people.
@@ -113,7 +116,9 @@ def episodes(
       limit: Largest number of episodes; `None`: all.
       unfinished: Treatment of an episode whose last step is neither terminated nor truncated.
         "error": an error. "truncate": its last step becomes truncated. "drop": it is left out.
-      leave_out: Names of infos that are not read, for example because they are text.
+      leave_out: Names of fields that are not read, for example because they are text: infos, and
+        parts of observations and actions, such as "observation/image". Columns of items are good
+        names, too, and are for `write`. "episode_index": episodes are not known by it.
       source_id: Identifies the dataset in `Episode.id`; `None`: its id, or its absolute path.
       split: The split, for `hf:` and `rlds:`; `None`: the only one, or "train".
       max_length: Largest number of steps of an episode; a longer one is an error before it is read.
@@ -127,7 +132,8 @@ def episodes(
       only reading them all tells.
 
     Raises:
-      InvalidArgumentError: At once, if an argument is out of its range or there is no such dataset;
+      InvalidArgumentError: At once, if an argument is out of its range or there is no such dataset,
+        and, but for Minari, if a part of observations or actions that `leave_out` names is missing;
         from the iterator, if an episode is not whole or too large, if a field has no numbers, or
         if a file leads out of the dataset. The text names file, episode and field.
       DataLossError: If a file is damaged.
@@ -137,14 +143,13 @@ def episodes(
     if limit is not None:
         check_at_least(0, "limit", limit)
     check_choice("unfinished", unfinished, ("error", "truncate", "drop"))
-    if isinstance(leave_out, str):
-        raise errors.InvalidArgumentError(f"leave_out must be a tuple of names, got {leave_out!r}")
+    left_out = LeftOut(leave_out)
     if max_length is not None:
         check_at_least(1, "max_length", max_length)
     limits = Limits(parse_byte_size("max_bytes", max_bytes) or MAX_BYTES, max_length)
     options = {} if split is None else {"split": split}
-    opened = open_source(source, leave_out=leave_out, limits=limits, **options)
-    return _Episodes(opened, skip, limit, unfinished, source_id, limits)
+    opened = open_source(source, leave_out=left_out, limits=limits, **options)
+    return _Episodes(opened, skip, limit, unfinished, source_id, limits, left_out)
 
 
 class _Episodes(Iterator[Episode]):
@@ -158,12 +163,14 @@ class _Episodes(Iterator[Episode]):
         unfinished: Unfinished,
         source_id: str | None,
         limits: Limits,
+        left_out: LeftOut,
     ) -> None:
         self._source = source
         self._limits = limits
         self._rest = itertools.islice(source.episodes(skip), limit)
         self._unfinished: Unfinished = unfinished
         self._source_id = source_id
+        self._left_out = left_out
         known = 0 if source.num_episodes is None else max(source.num_episodes - skip, 0)
         self._hint = known if limit is None else min(limit, known or limit)
 
@@ -172,12 +179,18 @@ class _Episodes(Iterator[Episode]):
 
     def again(self) -> "_Episodes":
         """All episodes of the source, from the first on."""
-        return _Episodes(self._source, 0, None, self._unfinished, self._source_id, self._limits)
+        facts = (self._unfinished, self._source_id, self._limits, self._left_out)
+        return _Episodes(self._source, 0, None, *facts)
 
     def __next__(self) -> Episode:
         for episode in self._rest:
+            facts: dict[str, Any] = {}
             if self._source_id is not None:
-                episode = dataclasses.replace(episode, source=self._source_id)
+                facts["source"] = self._source_id
+            if self._left_out.names:
+                facts["left_out"] = self._left_out.used
+            if facts:
+                episode = dataclasses.replace(episode, **facts)
             whole = checked(episode, self._unfinished)
             if whole is not None:
                 where = f"{whole.place}: episode {whole.number}"

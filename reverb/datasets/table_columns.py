@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The columns of a table, and what an episode has for them."""
 
+import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +13,7 @@ from reverb._recording.item_columns import COLUMNS
 from reverb._recording.items import Items, Sequences, Transitions
 from reverb.core import native
 from reverb.datasets.episode import Episode, hash63, leaves
-from reverb.datasets.formats.fields import is_left_out
+from reverb.datasets.left_out import LeftOut, name_of
 
 __all__ = ["DIGEST", "EPISODE_ID", "FIELDS", "Leaf", "TableColumns", "info_rows"]
 
@@ -50,7 +51,7 @@ class TableColumns:
     A table without a signature takes any items. `leave_out` and `episode_ids` are those of `write`.
 
     Attributes:
-      left_out: The columns of `COLUMNS` that items do not have.
+      left_out: The paths of the columns of `COLUMNS` that items do not have.
       reward_dtype: Dtype of the column `reward`.
       has_ids: Whether items have the column `episode_id`.
       has_digests: Whether they have `values_digest`, too.
@@ -64,14 +65,10 @@ class TableColumns:
         leave_out: Collection[str],
         episode_ids: bool | None = None,
     ) -> None:
-        if isinstance(leave_out, str):
-            raise errors.InvalidArgumentError(
-                f"leave_out must be a tuple of names, got {leave_out!r}"
-            )
         self._table = table
         self._items = items
-        self._leave_out = frozenset(leave_out)
-        self.left_out = [name for name in COLUMNS if name in self._leave_out]
+        self._leave_out = LeftOut(leave_out)
+        self.left_out = [name for name in COLUMNS if self._leave_out.has_column(name)]
         self._specs: dict[str, specs.TensorSpec | None] | None = None
         if signature is not None:
             self._specs = {
@@ -111,7 +108,7 @@ class TableColumns:
 
     def digest(self, episode: Episode) -> int:
         """Tells the values that the table gets of an episode from others of its source."""
-        fields = {FIELDS[it] for it in FIELDS if it not in self._leave_out}
+        fields = {FIELDS[it] for it in FIELDS if it not in self.left_out}
         values = [it for field in fields for it in leaves(field, getattr(episode, field))]
         values += self.infos(episode).items()
         texts = [
@@ -128,6 +125,28 @@ class TableColumns:
             if self._takes_info(path.partition("/")[2])
         }
 
+    def prepared(self, episode: Episode) -> Episode:
+        """Returns the episode without the parts that are left out.
+
+        Raises:
+          InvalidArgumentError: If `leave_out` has a name that is not there, in the first episode.
+        """
+        if not self._leave_out.has_parts:
+            return episode
+        nests = {
+            field: self._leave_out.without(field, getattr(episode, field))
+            for field in ("observations", "actions", "infos")
+        }
+        if self._leaves is None:
+            nexts = [path for path, _ in leaves("next_observation", nests["observations"])]
+            self.left_out += [it for it in nexts if self._leave_out.has(it)]
+            self._leave_out.check(
+                episode.place or episode.source or "episodes",
+                [it for field in nests for it, _ in leaves(field, getattr(episode, field))],
+                episode.left_out,
+            )
+        return dataclasses.replace(episode, **nests)
+
     def check(self, episode: Episode) -> None:
         """Checks that the episode has the columns of the table, and those of the first episode.
 
@@ -143,13 +162,15 @@ class TableColumns:
 
     def _leaves_of(self, episode: Episode) -> Iterator[Leaf]:
         for column, field in FIELDS.items():
-            if column in self._leave_out:
+            if column in self.left_out:
                 continue
             for path, leaf in leaves(field, getattr(episode, field)):
                 name = column + path[len(field) :]
+                if column == "next_observation" and self._leave_out.has(name):
+                    continue
                 dtype = self.reward_dtype if column == "reward" else leaf.dtype
                 yield Leaf(name, path, dtype, leaf.shape[1:])
-        if "discount" not in self._leave_out:
+        if "discount" not in self.left_out:
             yield Leaf("discount", "rewards", np.dtype(np.float32), ())
         for name, leaf in self.infos(episode).items():
             yield Leaf(name, f"infos/{name}", leaf.dtype, leaf.shape[1:])
@@ -157,16 +178,17 @@ class TableColumns:
             yield Leaf(name, "number", np.dtype(np.int64), ())
 
     def _takes_info(self, name: str) -> bool:
-        if is_left_out(name, self._leave_out):
-            return False
-        return "infos" not in self._leave_out or name in (self._specs or ())
+        return not self._leave_out.has_column("infos") or name in (self._specs or ())
 
     def _check_specs(self, episode: Episode, found: list[Leaf]) -> None:
         names = [leaf.column for leaf in found]
         for leaf in found:
             if names.count(leaf.column) > 1:
                 raise self._mismatch(
-                    episode, leaf.field, f"two fields are the column {leaf.column}; leave_out one"
+                    episode,
+                    leaf.field,
+                    f"two fields are the column {leaf.column}; leave_out one, an info as "
+                    "'infos/NAME'",
                 )
         if self._specs is None:
             return
@@ -176,7 +198,8 @@ class TableColumns:
                     episode,
                     leaf.field,
                     f"table {self._table} has no column {leaf.column}; it has "
-                    f"{sorted(self._specs)}. leave_out=({leaf.column!r},) leaves the field out",
+                    f"{sorted(self._specs)}. leave_out=({self._name_of(leaf)!r},) leaves the field "
+                    "out",
                 )
             self._check_spec(episode, leaf, self._specs[leaf.column])
         for name in self._specs:
@@ -187,6 +210,14 @@ class TableColumns:
                     f"table {self._table} has the column {name}, and the episode has nothing for "
                     f"it; it has {sorted(names)}",
                 )
+
+    def _name_of(self, leaf: Leaf) -> str:
+        """What is left out, if the table has no column for a leaf: it, or all of its column."""
+        if leaf.field.startswith("infos/"):
+            return name_of(leaf.field)
+        column = leaf.column.partition("/")[0]
+        has_some = any(it.partition("/")[0] == column for it in self._specs or ())
+        return leaf.column if has_some else column
 
     def _check_spec(self, episode: Episode, leaf: Leaf, spec: specs.TensorSpec | None) -> None:
         if spec is None:

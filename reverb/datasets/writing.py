@@ -14,7 +14,7 @@ from reverb._batches.importance import MAX_PRIORITY
 from reverb._recording.checks import check_choice
 from reverb._recording.item_makers import factor, num_rows
 from reverb._recording.items import Episodes, Items
-from reverb._recording.nests import map_nest
+from reverb._recording.nests import map_nest, without
 from reverb.client import Client
 from reverb.datasets.episode import Episode
 from reverb.datasets.lanes import NUM_LANES, Lanes
@@ -83,8 +83,9 @@ def write(
         its own `source` and `key`, or `number` without a key.
       items: `Transitions`, `Sequences` or `Episodes`.
       priority: Priority of all items; "max" is `reverb.MAX_PRIORITY`.
-      leave_out: Fields that do not become columns: columns such as `next_observation`, names of
-        infos, or "infos" for all infos that the table has no column for.
+      leave_out: Fields that do not become columns: columns such as "next_observation", parts of
+        observations and actions such as "observation/image", names of infos, or "infos" for all
+        infos that the table has no column for.
       episode_ids: Whether items have the column `episode_id`; `None`: if the signature has it. Pass
         `True` for a table without a signature, to which a second import shall be possible; such
         items have a column more than those of a recorder.
@@ -248,8 +249,7 @@ def _item_of(episode: Episode, items: Episodes, columns: TableColumns) -> dict[s
         "terminated": episode.terminated,
         "truncated": episode.truncated,
     }
-    for name in columns.left_out:
-        del item[name]
+    item = without(item, columns.left_out.__contains__)
     for name, array in columns.infos(episode).items():
         item[name] = info_rows(array, len(episode))
     for name, number in zip(columns.of_episode, columns.numbers(episode), strict=True):

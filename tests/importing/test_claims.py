@@ -62,7 +62,7 @@ NPZ = {
     "other dtype": ({"rewards": npy((4,), descr="<z9")}, "numbers are read"),
     "falling offsets": (
         {"rewards/offsets": npy((4,), struct.pack("<4Q", 0, 4, 2, 4), descr="<u8")},
-        "field rewards/offsets: are no growing offsets",
+        "field rewards/offsets: are no growing offsets from 0",
     ),
     "large offsets": (
         {"rewards/offsets": npy((2,), struct.pack("<2Q", 0, 2**63 + 4), descr="<u8")},

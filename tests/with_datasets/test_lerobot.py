@@ -112,6 +112,36 @@ def test_a_dataset_without_rewards_and_flags_is_truncated(tmp_path):
         assert (found.terminated[-1], found.truncated[-1]) == (False, True)
 
 
+@pytest.mark.parametrize("name", ["observation/images/top", "observation.images.top"])
+def test_a_video_is_left_out(tmp_path, name):
+    root = tmp_path / "out"
+    datasets.save(full(), f"lerobot:{root}", fps=10)
+    info = json.loads((root / "meta/info.json").read_text())
+    info["features"]["observation.images.top"]["dtype"] = "video"
+    (root / "meta/info.json").write_text(json.dumps(info))
+    names = [name, "observation/matrix", "observation/number", "infos/value"]
+    found = list(datasets.episodes(f"lerobot:{root}", leave_out=names))
+    # The state alone keeps its name.
+    assert [list(it.observations) for it in found] == [["state"]] * 5
+    assert [list(it.infos) for it in found] == [["state"]] * 5
+    assert found[0].left_out == tuple(names)
+    with pytest.raises(errors.InvalidArgumentError, match="leave_out names 'action/x', which is"):
+        datasets.episodes(f"lerobot:{root}", leave_out=[*names, "action/x"])
+
+
+def test_an_episode_is_known_by_its_index(tmp_path):
+    root = tmp_path / "out"
+    datasets.save(made_episodes.episodes(), f"lerobot:{root}", fps=10)
+    (path,) = root.glob("data/*/*.parquet")
+    table = pq.read_table(path)
+    at = table.schema.get_field_index("episode_index")
+    moved = table.column(at).combine_chunks().to_numpy() + 3
+    pq.write_table(table.set_column(at, "episode_index", [moved]), path)
+    found = list(datasets.episodes(f"lerobot:{root}"))
+    assert [it.key for it in found] == ["3", "4", "5", "6", "7"]
+    assert [it.number for it in found] == [0, 1, 2, 3, 4]
+
+
 class TestErrors:
     @pytest.mark.parametrize("version", ["v1.6", "v2.1"])
     def test_another_version_of_the_format(self, tmp_path, version):

@@ -3,6 +3,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import gymnasium
 import minari
@@ -220,3 +221,86 @@ def test_images_that_minari_has_encoded_are_decoded(data_format, alike):
     ):
         assert np.array_equal(found.observations["top"], own.observations["top"])
         assert np.array_equal(found.observations["state"], own.observations["state"])
+
+
+@pytest.mark.parametrize("data_format", DATA_FORMATS)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_texts_among_observations_are_left_out(data_format):
+    spaces = gymnasium.spaces
+    mission = ["go to the red ball"] * 4
+    buffers = [
+        minari.data_collector.EpisodeBuffer(
+            observations={
+                "pair": (np.full((4, 2), number), mission, np.arange(4)),
+                "mission": mission,
+                "state": np.full((4, 2), float(number)),
+            },
+            actions=np.zeros(3, np.int64),
+            rewards=np.ones(3),
+            terminations=np.array([False, False, True]),
+            truncations=np.zeros(3, np.bool_),
+        )
+        for number in range(2)
+    ]
+    box = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    integers = spaces.Box(0, 9, (2,), np.int64)
+    pair = spaces.Tuple((integers, spaces.Text(64), spaces.Discrete(4)))
+    minari.create_dataset_from_buffers(
+        "made/missions-v0",
+        buffers,
+        observation_space=spaces.Dict({"pair": pair, "mission": spaces.Text(64), "state": box}),
+        action_space=spaces.Discrete(3),
+        data_format=data_format,
+        jpeg_encoding=False,
+    )
+    names = []
+    while len(names) < 2:
+        with pytest.raises(errors.InvalidArgumentError, match="must be numbers, got text") as it:
+            list(datasets.episodes("minari:made/missions-v0", leave_out=tuple(names)))
+        names.append(str(it.value).partition("leave_out=('")[2].partition("'")[0])
+    assert sorted(names) == ["observation/mission", "observation/pair/1"]
+    found = list(datasets.episodes("minari:made/missions-v0", leave_out=tuple(names)))
+    assert [int(it.observations["state"][0, 0]) for it in found] == [0, 1]
+    assert sorted(found[0].observations["pair"]) == ["0", "2"]
+    with pytest.raises(errors.InvalidArgumentError, match="leave_out names 'observation/x', which"):
+        list(datasets.episodes("minari:made/missions-v0", leave_out=(*names, "observation/x")))
+
+
+@pytest.mark.parametrize("data_format", DATA_FORMATS)
+def test_an_episode_has_the_number_that_minari_gives_it(tmp_path, data_format):
+    episodes = made_episodes.episodes()
+    datasets.save(episodes, "minari:mine/a-v0", data_format=data_format)
+    data = tmp_path / "minari" / "mine" / "a-v0" / "data"
+    if data_format == "hdf5":
+        h5py = pytest.importorskip("h5py", reason="h5py comes with the extra `minari`")
+        with h5py.File(data / "main_data.hdf5", "a") as file:
+            del file["episode_2"]
+    else:
+        shutil.rmtree(data / "2")
+    facts = json.loads((data / "metadata.json").read_text())
+    (data / "metadata.json").write_text(json.dumps(facts | {"total_episodes": 4}))
+    found = list(datasets.episodes("minari:mine/a-v0"))
+    made_episodes.assert_equal(found, episodes[:2] + episodes[3:])
+    assert [it.number for it in found] == [0, 1, 3, 4]
+    assert [it.number for it in datasets.episodes("minari:mine/a-v0", skip=2)] == [3, 4]
+
+
+@pytest.mark.parametrize("num_rows", [4, 6, 10])
+@pytest.mark.parametrize("field", ["actions", "terminations", "observations", "infos/x"])
+def test_a_field_of_other_rows_is_named(tmp_path, field, num_rows):
+    h5py = pytest.importorskip("h5py", reason="h5py comes with the extra `minari`")
+    infos = {"x": np.arange(6)}
+    datasets.save([made_episodes.episode(5, infos=infos)], "minari:mine/a-v0")
+    data = tmp_path / "minari" / "mine" / "a-v0" / "data"
+    num_rows += num_rows == 6 and field in ("observations", "infos/x")
+    with h5py.File(data / "main_data.hdf5", "a") as file:
+        values = file[f"episode_0/{field}"][()]
+        del file[f"episode_0/{field}"]
+        file[f"episode_0/{field}"] = np.resize(values, (num_rows, *values.shape[1:]))
+    with pytest.raises(errors.InvalidArgumentError) as caught:
+        list(datasets.episodes("minari:mine/a-v0"))
+    text = str(caught.value)
+    assert f"{num_rows} rows for 5 steps" in text or f"shape [{num_rows}]" in text
+    if field == "infos/x":
+        assert "leave_out=('x',) leaves it out" in text
+        assert len(list(datasets.episodes("minari:mine/a-v0", leave_out=("x",)))) == 1

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Datasets of RLDS, both ways, by TensorFlow Datasets."""
 
+import json
 import operator
 
 import numpy as np
@@ -111,6 +112,36 @@ class TestErrors:
             datasets.episodes(source)
         found = datasets.episodes(source, leave_out=("language_instruction",))
         made_episodes.assert_equal(found, episodes, skip=("truncated",))
+
+    def test_text_among_observations_is_left_out(self, tmp_path):
+        features = tfds.features.FeaturesDict(
+            {"x": tfds.features.Scalar(np.int64), "text": tfds.features.Text()}
+        )
+
+        def observations(rows):
+            return {"x": np.arange(rows), "text": ["do it"] * rows}
+
+        source, _ = foreign(tmp_path, observation=(features, observations))
+        text = r"field observation/text: .*; leave_out=\('observation/text',\) leaves it out"
+        with pytest.raises(errors.InvalidArgumentError, match=text):
+            datasets.episodes(source)
+        found = list(datasets.episodes(source, leave_out=("observation/text",)))
+        assert [list(it.observations) for it in found] == [["x"]] * 5
+        with pytest.raises(errors.InvalidArgumentError, match="names 'observation/y', which is no"):
+            datasets.episodes(source, leave_out=("observation/text", "observation/y"))
+
+    def test_a_field_of_other_rows_is_named(self, tmp_path):
+        datasets.save(made_episodes.full(), f"rlds:{tmp_path / 'out'}")
+        path = tmp_path / "out" / "features.json"
+        described = json.loads(path.read_text())
+        steps = described["featuresDict"]["features"]["steps"]["sequence"]["feature"]
+        infos = steps["featuresDict"]["features"]["infos"]["featuresDict"]["features"]
+        infos["value"] = infos["state"]["featuresDict"]["features"]["x"]
+        path.write_text(json.dumps(described))
+        text = r"infos/value: .* in each of 6 rows; leave_out=\('value',\) lea|rows for 6 steps"
+        with pytest.raises(errors.DataLossError, match=text):
+            list(datasets.episodes(f"rlds:{tmp_path / 'out'}"))
+        assert len(list(datasets.episodes(f"rlds:{tmp_path / 'out'}", leave_out=("value",)))) == 5
 
     def test_what_is_no_dataset_of_rlds(self, tmp_path):
         tfds.dataset_builders.store_as_tfds_dataset(

@@ -14,6 +14,7 @@ from reverb import errors
 from reverb.datasets.formats.damage import reading
 from reverb.datasets.formats.files import parsed, restored
 from reverb.datasets.formats.limits import MAX_DEPTH, MAX_FIELDS
+from reverb.datasets.left_out import remedy
 
 __all__ = ["Column", "fields_of", "has_episodes", "numbers_of", "read"]
 
@@ -74,7 +75,10 @@ def read(
             array = batch.column(names[first])
             for key in rest:
                 array = array.field(key)
-        columns[name] = _column(pa, array, field, episodes, place)
+        try:
+            columns[name] = _column(pa, array, field, episodes, place)
+        except errors.InvalidArgumentError as error:
+            raise errors.InvalidArgumentError(f"{error}{remedy(name)}") from None
     return columns
 
 

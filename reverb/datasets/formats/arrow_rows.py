@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parts of episodes in record batches of Arrow, whose rows are episodes or steps."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from reverb.datasets.formats.fields import INDEX, Names
 from reverb.datasets.formats.limits import Limits
 from reverb.datasets.formats.parts import Part, index_of
 from reverb.datasets.formats.step_rows import split_steps
+from reverb.datasets.left_out import LeftOut
 
 __all__ = ["Rows"]
 
@@ -26,18 +27,19 @@ class Rows:
     """Makes parts of episodes of record batches that have one schema.
 
     Attributes:
+      fields: The names of all fields that are read.
       columns: The columns of the batches that are read.
       rows_are_episodes: Whether a row is an episode; otherwise it is a step.
       has_index: Whether the rows have `episode_index`, or another number of their episode.
     """
 
     def __init__(
-        self, pa: Any, schema: Any, place: str, leave_out: Collection[str], limits: Limits
+        self, pa: Any, schema: Any, place: str, leave_out: LeftOut, limits: Limits
     ) -> None:
         self._pa = pa
         self._limits = limits
         fields = fields_of(pa, schema, place)
-        numbers = [it for it in _NUMBERS if it in fields and it not in leave_out]
+        numbers = [it for it in _NUMBERS if it in fields and not leave_out.has(f"infos/{it}")]
         self._number_field = next(iter(numbers), None)
         named = [it for it in fields if it not in _NUMBERS]
         self._names = Names.of(place, named, leave_out)
@@ -49,6 +51,7 @@ class Rows:
         self.has_index = self._number_field is not None
         if self._number_field is not None:
             self._fields[self._number_field] = fields[self._number_field]
+        self.fields = list(self._fields)
         self.columns = self._columns_of(schema, self._fields)
         # Those that tell where episodes end.
         ends = [self._number_field] if self._number_field is not None else self._flags()

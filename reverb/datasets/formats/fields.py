@@ -6,45 +6,25 @@ Files with a table's columns, as `reverb export` writes them, have `observation`
 """
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from reverb import errors
 from reverb._recording.nests import map_nest
-from reverb.datasets.episode import Episode, leaves
+from reverb.datasets.episode import Episode, leaves, native_order, row_problem
 from reverb.datasets.formats.limits import MAX_DEPTH, MAX_FIELDS
+from reverb.datasets.left_out import NOTHING, PARTS, LeftOut
 
 __all__ = [
     "INDEX",
     "Names",
     "episode_of",
-    "is_left_out",
     "with_reset_rows",
     "with_tuples",
-    "without",
 ]
 
-# Other names of the parts, as D4RL, Minari and others write them.
-_PARTS = {
-    "observation": "observations",
-    "observations": "observations",
-    "obs": "observations",
-    "next_observation": "next_observations",
-    "next_observations": "next_observations",
-    "next_obs": "next_observations",
-    "action": "actions",
-    "actions": "actions",
-    "reward": "rewards",
-    "rewards": "rewards",
-    "terminated": "terminated",
-    "terminations": "terminated",
-    "terminals": "terminated",
-    "truncated": "truncated",
-    "truncations": "truncated",
-    "timeouts": "truncated",
-}
 # The field that tells the episode of a step, and by which the episode is known.
 INDEX = "episode_index"
 # Columns of items that follow from the others.
@@ -68,8 +48,8 @@ class Names:
     parts: Mapping[str, tuple[str, tuple[str, ...]]]
 
     @classmethod
-    def of(cls, place: str, fields: list[str], leave_out: Collection[str] = ()) -> "Names":
-        """Sorts the names of a file; infos of `leave_out` are not read.
+    def of(cls, place: str, fields: list[str], leave_out: LeftOut = NOTHING) -> "Names":
+        """Sorts the names of a file, without those that are left out.
 
         Raises:
           InvalidArgumentError: If a part is missing, or is there twice, if a field is in too many
@@ -89,10 +69,10 @@ class Names:
             first, *rest = field.split("/")
             if first in _IGNORED or first == _ITEM:
                 continue
-            part = _PARTS.get(first)
+            part = PARTS.get(first)
             if part is None:
                 info = tuple(rest) if first == "infos" and rest else (first, *rest)
-                if not is_left_out("/".join(info), leave_out):
+                if not leave_out.has("/".join(("infos", *info))):
                     parts[field] = ("infos", info)
                 continue
             if spelled.setdefault(part, first) != first:
@@ -100,7 +80,12 @@ class Names:
                     f"{place}: fields {spelled[part]} and {first} are both {part}; a dataset has "
                     "one of them"
                 )
-            parts[field] = (part, tuple(rest))
+            # Next observations are the same parts as observations.
+            if not leave_out.has("/".join((part.removeprefix("next_"), *rest))):
+                parts[field] = (part, tuple(rest))
+        for part in ("observations", "actions"):
+            if part in spelled and part not in {it for it, _ in parts.values()}:
+                leave_out.refuse_all(place, part)
         missing = [part for part in _NEEDED if part not in spelled]
         if missing:
             raise errors.InvalidArgumentError(
@@ -134,25 +119,6 @@ def _check_paths(place: str, parts: Mapping[str, tuple[str, tuple[str, ...]]]) -
                 )
 
 
-def is_left_out(info: str, leave_out: Collection[str]) -> bool:
-    """Whether an info, such as `a/b`, or a nest above it is one of these names."""
-    parts = info.split("/")
-    return any("/".join(parts[: i + 1]) in leave_out for i in range(len(parts)))
-
-
-def without(
-    infos: Mapping[str, Any], leave_out: Collection[str], above: str = ""
-) -> dict[str, Any]:
-    """Returns infos without those that are left out."""
-    kept = {}
-    for name, value in infos.items():
-        path = f"{above}{name}"
-        if path in leave_out:
-            continue
-        kept[name] = without(value, leave_out, f"{path}/") if isinstance(value, Mapping) else value
-    return kept
-
-
 def episode_of(names: Names, arrays: Mapping[str, Any], **facts: Any) -> Episode:
     """Makes an episode of the arrays of its fields, without checking it.
 
@@ -176,8 +142,8 @@ def episode_of(names: Names, arrays: Mapping[str, Any], **facts: Any) -> Episode
     nothing = np.zeros(len(rewards), np.bool_)
     following = nests.pop("next_observations", None)
     episode = Episode(
-        observations=with_tuples(nests["observations"]),
-        actions=with_tuples(nests["actions"]),
+        observations=with_tuples(nests.get("observations", {})),
+        actions=with_tuples(nests.get("actions", {})),
         rewards=rewards,
         terminated=np.asarray(nests["terminated"]),
         truncated=np.asarray(nests.get("truncated", nothing)),
@@ -222,26 +188,38 @@ def _whole(episode: Episode, following: Any) -> Any:
                 joined(f"{path}/{i}", value, None if after is None else after[i])
                 for i, value in enumerate(first)
             )
-        if len(first) == num_steps + 1:
-            return first
-        if after is None:
-            raise episode.fault(
-                path,
-                f"has {len(first)} rows for {num_steps} steps, and there is no next_observations: "
-                "the observation after the last step is missing; a dataset has observations of "
-                "T + 1 rows, or next_observations",
-            )
-        if len(first) != len(after) or len(first) != num_steps:
+        if len(first) not in (num_steps, num_steps + 1):
             return first  # `checked` tells the number of rows.
-        if not _same(first[1:], after[:-1]):
-            differs = [not _same(a, b) for a, b in zip(first[1:], after[:-1], strict=True)]
+        if after is None:
+            if len(first) == num_steps:
+                raise episode.fault(
+                    path,
+                    f"has {len(first)} rows for {num_steps} steps, and there is no "
+                    "next_observations: the observation after the last step is missing; a dataset "
+                    "has observations of T + 1 rows, or next_observations",
+                )
+            return first
+        if len(after) != num_steps:
+            problem = row_problem(f"next_{path}", len(after), num_steps)
+            raise episode.fault(f"next_{path}", problem)
+        first, after = native_order(first), native_order(after)
+        if (first.dtype, first.shape[1:]) != (after.dtype, after.shape[1:]):
+            raise episode.fault(
+                f"next_{path}",
+                f"has dtype {after.dtype} and rows of shape {list(after.shape[1:])}, and {path} "
+                f"has {first.dtype} and {list(first.shape[1:])}; the two are the same values, one "
+                "step apart",
+            )
+        shared = after[: len(first) - 1]
+        if not _same(first[1:], shared):
+            differs = [not _same(a, b) for a, b in zip(first[1:], shared, strict=True)]
             step = int(np.argmax(differs))
             raise episode.fault(
                 f"next_{path}",
                 f"that of step {step} is not the observation of step {step + 1}, so these are not "
                 "the steps of one episode, in order",
             )
-        return np.concatenate([first, after[-1:]])
+        return np.concatenate([first, after[len(first) - 1 :]])
 
     if following is not None:
         keys = sorted(path for path, _ in leaves("", episode.observations))
@@ -254,11 +232,13 @@ def _whole(episode: Episode, following: Any) -> Any:
 
 
 def _same(first: np.ndarray, second: np.ndarray) -> bool:
-    """Whether two arrays are equal bit for bit, NaN included."""
-    if first.dtype != second.dtype or first.shape != second.shape:
-        return False
+    """Whether two arrays have equal values: zeros of any sign are, and NaN is equal to NaN."""
     step = max(1, _COMPARED_BYTES // max(1, first[:1].nbytes))
-    return all(
-        first[start : start + step].tobytes() == second[start : start + step].tobytes()
-        for start in range(0, len(first), step)
-    )
+    for start in range(0, len(first), step):
+        ours, theirs = first[start : start + step], second[start : start + step]
+        # The comparison of the bytes is the fast one.
+        if ours.tobytes() == theirs.tobytes():
+            continue
+        if not ((ours == theirs) | ((ours != ours) & (theirs != theirs))).all():
+            return False
+    return True

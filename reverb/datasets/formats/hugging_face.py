@@ -7,7 +7,7 @@ way, from the hub or from what the library has in its cache.
 """
 
 import pathlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from reverb import errors
@@ -21,6 +21,7 @@ from reverb.datasets.formats.limits import DEFAULT_LIMITS, Limits
 from reverb.datasets.formats.parquet_files import ParquetFile, import_pyarrow
 from reverb.datasets.formats.parts import Part, episodes_of_parts
 from reverb.datasets.formats.placing import new_directory
+from reverb.datasets.left_out import NOTHING, LeftOut
 from reverb.datasets.library import library
 
 __all__ = ["HuggingFaceSource", "save"]
@@ -50,7 +51,7 @@ class HuggingFaceSource:
         self,
         name: str,
         dataset: str,
-        leave_out: Collection[str] = (),
+        leave_out: LeftOut = NOTHING,
         split: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
@@ -63,6 +64,7 @@ class HuggingFaceSource:
         self.identity = f"hf:{where}#{split}"
         with self._open(self._files[0]) as first:
             self._rows = Rows(self._pa, first.schema, name, leave_out, limits)
+        leave_out.check_parts(name, self._rows.fields)
         self._numbers = old_numbers(self._files, self._count)
         self.num_episodes: int | None = None
         if self._rows.rows_are_episodes:

@@ -20,7 +20,7 @@ from reverb import errors
 from reverb.datasets.episode import Episode
 from reverb.datasets.formats.arrow_columns import read
 from reverb.datasets.formats.damage import reading
-from reverb.datasets.formats.fields import is_left_out, with_tuples
+from reverb.datasets.formats.fields import with_tuples
 from reverb.datasets.formats.files import object_of
 from reverb.datasets.formats.images import decoded, decoded_all
 from reverb.datasets.formats.limits import (
@@ -35,6 +35,7 @@ from reverb.datasets.formats.links import hugging_face_home, inside, natural
 from reverb.datasets.formats.parquet_files import ParquetFile, import_pyarrow
 from reverb.datasets.formats.parts import index_of
 from reverb.datasets.formats.step_rows import split_steps
+from reverb.datasets.left_out import NOTHING, LeftOut, remedy
 
 __all__ = ["FINAL", "SHAPE", "VERSION", "LeRobotSource"]
 
@@ -64,7 +65,7 @@ class LeRobotSource:
         self,
         name: str,
         dataset: str,
-        leave_out: Collection[str] = (),
+        leave_out: LeftOut = NOTHING,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.name = name
@@ -84,14 +85,26 @@ class LeRobotSource:
         self._fields = [it for it in self._features if it not in _NUMBERS]
         if info.get("total_tasks", 1) in (0, 1) and "task_index" in self._fields:
             self._fields.remove("task_index")
+        # A state alone is the observation, unless other parts are only left out.
+        whole = [it for it in self._fields if _part(it)[0] == "observations"]
+        self._only = "state" if len(whole) == 1 else None
+        # Names are also good as the dataset spells them, with dots.
+        paths = {it: "/".join((part, *path)) for it in self._fields for part, path in [_part(it)]}
         self._fields = [
-            it for it in self._fields if _part(it)[0] != "infos" or not is_left_out(it, leave_out)
+            it
+            for it in self._fields
+            if not (leave_out.has(paths[it]) or leave_out.has(f"infos/{it}"))
         ]
+        leave_out.check_parts(name, paths.values())
+        for part in ("observations", "actions"):
+            parts = [it for it, path in paths.items() if path.partition("/")[0] == part]
+            if parts and not set(parts) & set(self._fields):
+                leave_out.refuse_all(name, part)
         for field in self._fields:
             if self._features[field]["dtype"] == "video":
                 raise errors.InvalidArgumentError(
                     f"{self._root}: episode 0, field {field}: is a video, and images are read; "
-                    "convert the dataset with LeRobot"
+                    f"convert the dataset with LeRobot{remedy(paths[field])}"
                 )
         self.num_episodes: int | None = info["total_episodes"]
         _check_paths(self._root, self._fields)
@@ -141,7 +154,7 @@ class LeRobotSource:
             parts["truncated"] = none if "done" in parts else last_step
             parts["terminated"] = parts.get("done", none)
         return Episode(
-            observations=_whole(parts["observations"], "state"),
+            observations=_whole(parts["observations"], self._only),
             actions=_whole(parts["actions"], ""),
             rewards=parts.get("rewards", np.zeros(num_steps, np.float32)),
             terminated=parts.get("terminated", none),
@@ -276,9 +289,9 @@ def _put(nest: dict[str, Any], path: tuple[str, ...], values: np.ndarray) -> Non
     nest[path[-1] if path else ""] = values
 
 
-def _whole(nest: dict[str, Any], only: str) -> Any:
-    """A nest with one array of this name is the array."""
-    if list(nest) == [only] and isinstance(nest[only], np.ndarray):
+def _whole(nest: dict[str, Any], only: str | None) -> Any:
+    """A nest with one array of this name is the array; `None`: it is a nest."""
+    if only is not None and list(nest) == [only] and isinstance(nest[only], np.ndarray):
         return nest[only]
     return with_tuples(nest)
 

@@ -7,16 +7,16 @@ names. Here the files are read by their layout, and the metadata is text.
 
 import os
 import pathlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from reverb import errors
-from reverb.datasets.episode import Episode
-from reverb.datasets.formats.fields import without
+from reverb.datasets.episode import Episode, leaves
 from reverb.datasets.formats.files import object_of
 from reverb.datasets.formats.limits import DEFAULT_LIMITS, Limits
 from reverb.datasets.formats.links import inside
 from reverb.datasets.formats.minari_spaces import Space, space_of
+from reverb.datasets.left_out import NOTHING, LeftOut
 from reverb.datasets.library import library
 
 __all__ = ["REQUIREMENT", "MinariSource", "import_minari"]
@@ -64,7 +64,7 @@ class MinariSource:
         self,
         name: str,
         dataset: str,
-        leave_out: Collection[str] = (),
+        leave_out: LeftOut = NOTHING,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.name = name
@@ -107,13 +107,17 @@ class MinariSource:
                 numbers = range(total)  # The first that is missing is an error.
             for number in numbers[start:]:
                 fields, facts = storage.read(number)
+                if number == numbers[start]:
+                    names = ("observations", "actions", "infos")
+                    paths = [path for it in names for path, _ in leaves(it, fields[it])]
+                    self._leave_out.check_parts(self.name, paths)
                 yield Episode(
                     observations=fields["observations"],
                     actions=fields["actions"],
                     rewards=fields["rewards"],
                     terminated=fields["terminations"],
                     truncated=fields["truncations"],
-                    infos=without(fields["infos"], self._leave_out),
+                    infos=fields["infos"],
                     metadata=facts,
                     number=number,
                     source=self.identity,
@@ -132,7 +136,9 @@ class MinariSource:
         def check(path: pathlib.Path) -> None:
             inside(self._root, path, _home())
 
-        return ArrowStorage(self._data, f".{self._format}", self._spaces, check, self._limits)
+        suffix = f".{self._format}"
+        leave_out = self._leave_out
+        return ArrowStorage(self._data, suffix, self._spaces, leave_out, check, self._limits)
 
 
 def _home() -> pathlib.Path:

@@ -14,12 +14,14 @@ from reverb.datasets.episode import leaves
 from reverb.datasets.formats.arrow_columns import numbers_of
 from reverb.datasets.formats.arrow_files import ArrowFile
 from reverb.datasets.formats.damage import reading
+from reverb.datasets.formats.fields import with_tuples
 from reverb.datasets.formats.files import object_of
 from reverb.datasets.formats.images import decoded, decoded_all
 from reverb.datasets.formats.limits import MAX_DEPTH, Limits
 from reverb.datasets.formats.links import visible
 from reverb.datasets.formats.minari_spaces import Space
 from reverb.datasets.formats.parquet_files import ParquetFile, import_pyarrow
+from reverb.datasets.left_out import LeftOut, remedy
 
 __all__ = ["ArrowStorage"]
 
@@ -36,6 +38,7 @@ class ArrowStorage:
       data: The directory of the data.
       suffix: That of the files.
       spaces: The spaces of the fields.
+      leave_out: Names of fields that are not read.
       check: Checks the path of a file.
       limits: Bounds an episode.
     """
@@ -45,12 +48,14 @@ class ArrowStorage:
         data: pathlib.Path,
         suffix: str,
         spaces: Mapping[str, Space],
+        leave_out: LeftOut,
         check: Callable[[pathlib.Path], Any],
         limits: Limits,
     ) -> None:
         self._data = data
         self._suffix = suffix
         self._spaces = spaces
+        self._leave_out = leave_out
         self._check = check
         self._limits = limits
         self._pa = import_pyarrow()
@@ -112,20 +117,24 @@ class ArrowStorage:
                 raise errors.DataLossError(f"{where}, field {name}: is missing")
             space = self._spaces.get(name, Space())
             array = batch.column(batch.schema.get_field_index(name))
-            part[name] = self._values(space, array, f"{where}, field {name}")
+            part[name] = self._values(space, array, where, name)
         part["infos"] = {}
         if "infos" in batch.schema.names:
             infos = batch.column(batch.schema.get_field_index("infos"))
-            part["infos"] = self._infos(infos, f"{where}, field infos", 0)
+            part["infos"] = self._infos(infos, where, "infos", 0)
         return part
 
-    def _values(self, space: Space, array: Any, where: str) -> Any:
+    def _values(self, space: Space, array: Any, place: str, field: str) -> Any:
         if space.nest is not None:
             nest = {
-                key: self._values(inner, array.field(key), f"{where}/{key}")
+                key: self._values(inner, array.field(key), place, f"{field}/{key}")
                 for key, inner in space.nest.items()
+                if not self._leave_out.has(f"{field}/{key}")
             }
-            return tuple(nest.values()) if space.is_tuple else nest
+            if not nest and field in ("observations", "actions"):
+                self._leave_out.refuse_all(str(self._data), field)
+            return with_tuples(nest) if space.is_tuple else nest
+        where = f"{place}, field {field}"
         if space.is_image:
             images = array.to_pylist()
             if not images:
@@ -134,23 +143,27 @@ class ArrowStorage:
             self._limits.check(where, "it", size)
             return decoded_all(images, where, "minari")
         if space.shape is None:
-            return []  # A text, which `checked` refuses.
+            raise _text(where, field)
         values = numbers_of(self._pa, array, where)
         return values.reshape(len(array), *space.shape)
 
-    def _infos(self, array: Any, where: str, depth: int) -> dict[str, Any]:
+    def _infos(self, array: Any, place: str, above: str, depth: int) -> dict[str, Any]:
         if not self._pa.types.is_struct(array.type) or depth > MAX_DEPTH:
-            raise errors.DataLossError(f"{where}: is no nest, or one of more than {MAX_DEPTH}")
+            raise errors.DataLossError(
+                f"{place}, field {above}: is no nest, or one of more than {MAX_DEPTH}"
+            )
         found: dict[str, Any] = {}
         for index, field in enumerate(array.type):
-            inner, place = array.field(index), f"{where}/{field.name}"
+            inner, path = array.field(index), f"{above}/{field.name}"
+            if self._leave_out.has(path):
+                continue
             if self._pa.types.is_struct(field.type):
-                found[field.name] = self._infos(inner, place, depth + 1)
+                found[field.name] = self._infos(inner, place, path, depth + 1)
                 continue
+            where = f"{place}, field {path}"
             if self._pa.types.is_string(field.type):
-                found[field.name] = []  # As above.
-                continue
-            values = numbers_of(self._pa, inner, place)
+                raise _text(where, path)
+            values = numbers_of(self._pa, inner, where)
             shape = (field.metadata or {}).get(b"shape")
             if shape is not None:
                 sizes = [int(it) for it in shape.split(b",") if it]
@@ -159,9 +172,13 @@ class ArrowStorage:
         return found
 
 
+def _text(where: str, field: str) -> errors.InvalidArgumentError:
+    return errors.InvalidArgumentError(f"{where}: must be numbers, got text{remedy(field)}")
+
+
 def _joined(parts: list[Any]) -> Any:
     first = parts[0]
-    if len(parts) == 1 or isinstance(first, list):
+    if len(parts) == 1:
         return first
     if isinstance(first, dict):
         return {key: _joined([it[key] for it in parts]) for key in first}

@@ -9,7 +9,7 @@ import math
 import pathlib
 import re
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,12 @@ import numpy as np
 from reverb import errors
 from reverb._checks.plain_files import open_file
 from reverb.datasets.formats.damage import reading
-from reverb.datasets.formats.fields import is_left_out
+from reverb.datasets.formats.fields import with_tuples
 from reverb.datasets.formats.hdf5_heap import REFERENCE, objects_of
 from reverb.datasets.formats.images import decoded
 from reverb.datasets.formats.limits import MAX_DEPTH, MAX_EPISODES, MAX_FIELDS, Limits
 from reverb.datasets.formats.minari_spaces import Space
+from reverb.datasets.left_out import LeftOut, remedy
 from reverb.datasets.library import library
 
 __all__ = ["Hdf5Storage"]
@@ -51,7 +52,7 @@ class Hdf5Storage:
     Args:
       path: The file.
       spaces: The spaces of the fields.
-      leave_out: Names of infos that are not read.
+      leave_out: Names of fields that are not read.
       limits: Bounds an episode.
     """
 
@@ -59,7 +60,7 @@ class Hdf5Storage:
         self,
         path: pathlib.Path,
         spaces: Mapping[str, Space],
-        leave_out: Collection[str],
+        leave_out: LeftOut,
         limits: Limits,
     ) -> None:
         self._path = path
@@ -140,16 +141,27 @@ class Hdf5Storage:
         """The values of a field."""
         found = self._child(group, name, field)
         if space.nest is None:
-            return [] if space.shape is None else self._array(found, field, space.is_image)
+            if space.shape is None:
+                raise self._text(field)
+            return self._array(found, field, space.is_image)
         if not isinstance(found, self._h5py.Group):
             raise errors.DataLossError(f"{self._where}, field {field}: must be a nest")
         names = self._names(found, field)
-        if space.is_tuple:
-            return tuple(
-                self._values(found, f"_index_{i}", space.nest[str(i)], f"{field}/{i}")
-                for i in range(len(names))
-            )
-        return {key: self._values(found, key, space.nest[key], f"{field}/{key}") for key in names}
+        # Names of the file by those of the nest.
+        keys = {str(i): f"_index_{i}" for i in range(len(names))} if space.is_tuple else None
+        nest = {
+            key: self._values(found, name, space.nest[key], f"{field}/{key}")
+            for key, name in (keys or {it: it for it in names}).items()
+            if not self._leave_out.has(f"{field}/{key}")
+        }
+        if not nest and field in ("observations", "actions"):
+            self._leave_out.refuse_all(str(self._path), field)
+        return with_tuples(nest) if space.is_tuple else nest
+
+    def _text(self, field: str) -> errors.InvalidArgumentError:
+        return errors.InvalidArgumentError(
+            f"{self._where}, field {field}: must be numbers, got text{remedy(field)}"
+        )
 
     def _infos(self, group: Any, above: str, depth: int) -> dict[str, Any]:
         if depth > MAX_DEPTH:
@@ -159,7 +171,7 @@ class Hdf5Storage:
         found: dict[str, Any] = {}
         for name in self._names(group, f"infos/{above}"):
             path = f"{above}{name}"
-            if is_left_out(path, self._leave_out):
+            if self._leave_out.has(f"infos/{path}"):
                 continue
             child = self._child(group, name, f"infos/{path}")
             found[name] = (
@@ -179,12 +191,13 @@ class Hdf5Storage:
         value_bytes = max(dtype.itemsize, dataset.id.get_type().get_size())
         self._check_storage(dataset.id, shape, value_bytes, where)
         if self._h5py.check_string_dtype(dtype) is not None:
-            return []  # A text, which `checked` refuses.
+            raise self._text(field)
         if is_image:
             return self._images(dataset, shape or (), where)
         if dtype.kind not in "biufc" or shape is None or not shape:
             raise errors.InvalidArgumentError(
                 f"{where}: must be an array of numbers, got dtype {dtype} and shape {shape}"
+                f"{remedy(field)}"
             )
         self._take(where, math.prod(shape) * dtype.itemsize)
         return dataset[()]

@@ -8,18 +8,19 @@ needs no memory.
 
 import dataclasses
 import pathlib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from reverb import errors
-from reverb.datasets.episode import Episode
+from reverb.datasets.episode import Episode, row_problem
 from reverb.datasets.formats.data_files import DataFile, old_numbers
 from reverb.datasets.formats.fields import INDEX
 from reverb.datasets.formats.files import described_dtypes, files_of, restored
 from reverb.datasets.formats.limits import DEFAULT_LIMITS, MAX_EPISODES, Limits
 from reverb.datasets.formats.npz_archive import OFFSETS, Archive
 from reverb.datasets.formats.parts import Part, episodes_of_parts, index_of
+from reverb.datasets.left_out import NOTHING, LeftOut
 
 __all__ = ["NpzSource"]
 
@@ -54,7 +55,7 @@ class NpzSource:
         self,
         name: str,
         path: str,
-        leave_out: Collection[str] = (),
+        leave_out: LeftOut = NOTHING,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.name = name
@@ -62,7 +63,9 @@ class NpzSource:
         self._limits = limits
         self._files = files_of(name, path, ".npz")
         self.identity = f"npz:{pathlib.Path(path).expanduser().resolve()}"
-        self._ends = [_ends(it.path, leave_out) for it in self._files]
+        fields: set[str] = set()
+        self._ends = [_ends(it.path, leave_out, fields) for it in self._files]
+        leave_out.check_parts(name, fields)
         counts = {file.name: len(it) for file, it in zip(self._files, self._ends, strict=True)}
         self._numbers = old_numbers(self._files, lambda it: counts[it.name])
         # The position of the first part of each file, and at last their number.
@@ -103,6 +106,9 @@ class NpzSource:
             # Rows before each episode, beside those of the rewards: 1 for each with a reset.
             resets = {field: _has_resets(archive, field, bounds) for field in names.parts}
             members = {field: archive.member(field) for field in names.parts}
+            for field, member in members.items():
+                rows = int(bounds[-1]) + len(ends) * resets[field]
+                member.check_rows(rows, int(bounds[-1]))
             for index in range(first, len(ends)):
                 where = f"{path}: episode {number + index}"
                 start, end = int(bounds[index]), int(bounds[index + 1])
@@ -135,33 +141,36 @@ def _has_resets(archive: Archive, field: str, bounds: np.ndarray) -> bool:
         raise errors.DataLossError(
             f"{place}: has {len(found) - 1} episodes, and the rewards have {len(bounds) - 1}"
         )
-    found -= bounds
+    num_rows, num_steps = np.diff(found), np.diff(bounds)
     for has_resets in (False, True):
-        if (found == np.arange(len(found)) * has_resets).all():
+        if (num_rows == num_steps + has_resets).all():
             return has_resets
-    wrong = int(np.argmax((np.diff(found) < 0) | (np.diff(found) > 1)))
-    raise errors.DataLossError(
-        f"{archive.path}: episode {wrong}, field {field}: has other rows than the rewards, or than "
-        "those and one for the reset"
-    )
+    # Whether the first episode has a row for the reset tells it for all.
+    wrong = int(np.argmax(num_rows != num_steps + (num_rows[0] == num_steps[0] + 1)))
+    problem = row_problem(field, int(num_rows[wrong]), int(num_steps[wrong]))
+    raise errors.DataLossError(f"{archive.path}: episode {wrong}, field {field}: {problem}")
 
 
-def _ends(path: pathlib.Path, leave_out: Collection[str]) -> _Ends:
-    """Finds the episodes of a file: by offsets, by `episode_index`, or by flags."""
+def _ends(path: pathlib.Path, leave_out: LeftOut, fields: set[str]) -> _Ends:
+    """Finds the episodes of a file: by offsets, by `episode_index`, or by flags.
+
+    Adds the names of its fields to `fields`.
+    """
     with Archive(path, leave_out) as archive:
+        fields.update(archive.names.parts)
         (reward,) = archive.names.fields_of("rewards")
         offsets = archive.offsets(reward)
         total = archive.member(reward).check_numbers().num_rows
         indices = None
         if archive.has_index:
-            indices = archive.member(INDEX).check_numbers()
+            indices = archive.member(INDEX).check_numbers().check_rows(total, total)
         if offsets is not None:
             if indices is None:
                 return _Ends(offsets, None)
             rows = [indices.rows(it, it + 1, n) for n, it in enumerate(offsets[:-1].tolist())]
             return _Ends(offsets, np.concatenate([np.zeros(0, np.int64), *rows]))
         flags = [
-            archive.member(field).check_numbers()
+            archive.member(field).check_numbers().check_rows(total, total)
             for part in ("terminated", "truncated")
             for field in archive.names.fields_of(part)
         ]

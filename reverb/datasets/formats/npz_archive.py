@@ -11,15 +11,16 @@ import re
 import struct
 import zipfile
 import zlib
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
 from reverb import errors
+from reverb.datasets.episode import row_problem
 from reverb.datasets.formats.damage import reading
 from reverb.datasets.formats.fields import INDEX, Names
 from reverb.datasets.formats.limits import MAX_EPISODES, MAX_HEADER_BYTES
+from reverb.datasets.left_out import LeftOut, remedy
 
 __all__ = ["OFFSETS", "Archive"]
 
@@ -59,7 +60,7 @@ class Archive:
       has_index: Whether its steps have `episode_index`.
     """
 
-    def __init__(self, path: pathlib.Path, leave_out: Collection[str]) -> None:
+    def __init__(self, path: pathlib.Path, leave_out: LeftOut) -> None:
         self.path = path
         with contextlib.ExitStack() as stack:
             with reading(str(path), _DAMAGED, "is no complete .npz file"):
@@ -67,7 +68,7 @@ class Archive:
                 self._file = stack.enter_context(zipfile.ZipFile(path))
             names = [it.removesuffix(".npy") for it in self._file.namelist() if it.endswith(".npy")]
             self._members = set(names)
-            self.has_index = INDEX in self._members and INDEX not in leave_out
+            self.has_index = INDEX in self._members and not leave_out.has(f"infos/{INDEX}")
             if len(names) != len(self._members):
                 raise errors.DataLossError(f"{path}: has two fields of one name")
             offsets = (OFFSETS, _STRING_OFFSETS)
@@ -77,6 +78,7 @@ class Archive:
                 if f"{field}{_STRING_OFFSETS}" in self._members:
                     raise errors.InvalidArgumentError(
                         f"{path}: episode 0, field {field}: must be numbers, got text"
+                        f"{remedy(field)}"
                     )
             # Members that are open keep the file open, too.
             self._open = stack.pop_all()
@@ -108,11 +110,13 @@ class Archive:
         # Differences of unsigned numbers are never negative.
         if (
             not is_good
-            or found[0] < 0
+            or found[0] != 0
             or found[-1] > np.iinfo(np.int64).max
             or (found[1:] < found[:-1]).any()
         ):
-            raise errors.DataLossError(f"{self.path}: field {name}: are no growing offsets")
+            raise errors.DataLossError(
+                f"{self.path}: field {name}: are no growing offsets from 0 on"
+            )
         return found.astype(np.int64)
 
     def member(self, field: str) -> "_Member":
@@ -146,11 +150,12 @@ class _Member:
             kind = {"O": "objects", "U": "text", "S": "text", "T": "text"}
             raise errors.InvalidArgumentError(
                 f"{self._where(0)}: must be numbers, got "
-                f"{kind.get(self._dtype.kind, f'dtype {self._dtype}')}"
+                f"{kind.get(self._dtype.kind, f'dtype {self._dtype}')}{remedy(field)}"
             )
         if not shape or (fortran and len(shape) > 1):
             raise errors.InvalidArgumentError(
                 f"{self._where(0)}: must have rows in C order, got shape {list(shape)}"
+                f"{remedy(field)}"
             )
         self.num_rows, *inner = list(shape)
         self._inner = tuple(inner)
@@ -166,6 +171,17 @@ class _Member:
 
     def _where(self, number: int) -> str:
         return f"{self._path}: episode {number}, field {self._field}"
+
+    def check_rows(self, num_rows: int, num_steps: int) -> "_Member":
+        """Returns the field, which has so many rows.
+
+        Raises:
+          InvalidArgumentError: If it has more or fewer.
+        """
+        if self.num_rows != num_rows:
+            problem = row_problem(self._field, self.num_rows, num_steps)
+            raise errors.InvalidArgumentError(f"{self._path}: field {self._field}: {problem}")
+        return self
 
     def check_numbers(self) -> "_Member":
         """Returns the field, whose rows are a number each.

@@ -2,7 +2,7 @@
 """Format parquet: Parquet files. A row is an episode, as `reverb export` writes it, or a step."""
 
 import pathlib
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from reverb.datasets.episode import Episode
 from reverb.datasets.formats.arrow_rows import Rows
@@ -11,6 +11,7 @@ from reverb.datasets.formats.files import files_of
 from reverb.datasets.formats.limits import DEFAULT_LIMITS, Limits
 from reverb.datasets.formats.parquet_files import ParquetFile, import_pyarrow
 from reverb.datasets.formats.parts import Part, episodes_of_parts
+from reverb.datasets.left_out import NOTHING, LeftOut
 
 __all__ = ["ParquetSource"]
 
@@ -28,7 +29,7 @@ class ParquetSource:
         self,
         name: str,
         path: str,
-        leave_out: Collection[str] = (),
+        leave_out: LeftOut = NOTHING,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.name = name
@@ -39,6 +40,12 @@ class ParquetSource:
         self.identity = f"parquet:{pathlib.Path(path).expanduser().resolve()}"
         with self._open(self._files[0]) as first:
             rows = self._rows(first)
+        for it in self._files[1:]:
+            if not leave_out.unused:
+                break
+            with self._open(it) as file:
+                self._rows(file)  # It may have what is left out.
+        leave_out.check_parts(name, rows.fields)
         self._has_index = rows.has_index
         self._rows_are_episodes = rows.rows_are_episodes
         self._numbers = old_numbers(self._files, self._count)

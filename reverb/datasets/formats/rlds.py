@@ -12,7 +12,7 @@ their layout, and the names of classes are compared with those that are known.
 import os
 import pathlib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -21,12 +21,13 @@ from reverb import errors
 from reverb._recording.nests import map_nest
 from reverb.datasets.episode import Episode, leaves
 from reverb.datasets.formats.damage import reading
-from reverb.datasets.formats.fields import is_left_out, with_tuples, without
+from reverb.datasets.formats.fields import with_tuples
 from reverb.datasets.formats.files import object_of
 from reverb.datasets.formats.limits import DEFAULT_LIMITS, Limits
 from reverb.datasets.formats.links import inside
 from reverb.datasets.formats.rlds_features import Feature, steps_of
 from reverb.datasets.formats.rlds_records import Example, records
+from reverb.datasets.left_out import NOTHING, LeftOut, remedy
 from reverb.datasets.library import library
 
 __all__ = ["REQUIREMENT", "RldsSource", "import_tfds"]
@@ -45,6 +46,8 @@ _STEP_FIELDS = {
     "truncated",
     "infos",
 }
+# The fields of an episode that are nests in a step.
+_FIELDS = {"observation": "observations", "action": "actions", "infos": "infos"}
 _NUMBERS = ("reward", "discount", "is_first", "is_last", "is_terminal", "truncated")
 _NEEDED = ("observation", "action", "reward", "is_last")
 _DAMAGED = (KeyError, ValueError, TypeError, AttributeError, OverflowError, IndexError)
@@ -68,7 +71,7 @@ class RldsSource:
     """A dataset of RLDS that is on this machine; see `Source`.
 
     It is the path of a directory with `dataset_info.json`, or the id of a prepared dataset of
-    TensorFlow Datasets. `leave_out` names other fields of steps, too.
+    TensorFlow Datasets. Other fields of steps are infos.
 
     Raises:
       InvalidArgumentError: If it is not there, or is no dataset of RLDS.
@@ -79,7 +82,7 @@ class RldsSource:
         self,
         name: str,
         dataset: str,
-        leave_out: Collection[str] = (),
+        leave_out: LeftOut = NOTHING,
         split: str | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
@@ -149,7 +152,7 @@ class RldsSource:
             rewards=arrays["reward"][:num_steps],
             terminated=last & terminal,
             truncated=truncated,
-            infos=without(infos, self._leave_out),
+            infos=infos,
             number=number,
             source=self.identity,
             place=place,
@@ -162,11 +165,19 @@ class RldsSource:
                 raise errors.InvalidArgumentError(
                     f"{self.name}: episode 0, field {field}: is missing; a step has {sorted(steps)}"
                 )
-        found = {
-            it: feature
-            for it, feature in steps.items()
-            if it in _STEP_FIELDS or not is_left_out(it, self._leave_out)
-        }
+        found = {}
+        for field, feature in steps.items():
+            if field in _STEP_FIELDS:
+                found[field] = self._leave_out.without(_FIELDS.get(field, field), feature)
+            elif not self._leave_out.has(f"infos/{field}"):
+                found[field] = self._leave_out.without(f"infos/{field}", feature)
+        paths = [
+            path
+            for field, nest in found.items()
+            if field not in _NUMBERS
+            for path, _ in leaves(_FIELDS.get(field, f"infos/{field}"), nest)
+        ]
+        self._leave_out.check_parts(self.name, paths)
         for field, nest in found.items():
             is_number = isinstance(nest, Feature) and nest.is_number
             if field in _NUMBERS and not is_number:
@@ -177,9 +188,10 @@ class RldsSource:
                 raise errors.InvalidArgumentError(f"{self.name}: field infos: must be a nest")
             for path, feature in leaves(field, nest):
                 if feature.dtype is None:
+                    full = path if field in _STEP_FIELDS else f"infos/{path}"
                     raise errors.InvalidArgumentError(
                         f"{self.name}: episode 0, field {path}: must be numbers, got "
-                        f"{feature.kind}; leave_out=({field!r},) leaves it out"
+                        f"{feature.kind}{remedy(full)}"
                     )
         return found
 

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from reverb import errors
+from reverb.datasets.episode import row_problem
 from reverb.datasets.formats.damage import reading
 from reverb.datasets.formats.files import parsed
 from reverb.datasets.formats.images import decoded, decoded_all
 from reverb.datasets.formats.limits import MAX_DEPTH, MAX_FIELDS
 from reverb.datasets.formats.rlds_records import Example
+from reverb.datasets.left_out import remedy
 
 __all__ = ["Feature", "steps_of"]
 
@@ -70,12 +72,13 @@ class Feature:
             if num_rows is not None and len(values) != num_rows * wanted:
                 raise errors.DataLossError(
                     f"{where}: has {len(values)} numbers, and not {wanted} in each of {num_rows} "
-                    "rows"
+                    f"rows{remedy(self.key.removeprefix('steps/'))}"
                 )
             return values.reshape(len(values) if num_rows is None else num_rows, *self.shape)
         parts = example.texts(self.key, where)
         if num_rows is not None and len(parts) != num_rows:
-            raise errors.DataLossError(f"{where}: has {len(parts)} rows, not {num_rows}")
+            problem = row_problem(self.key.removeprefix("steps/"), len(parts), num_rows)
+            raise errors.DataLossError(f"{where}: {problem}")
         if self.encoding == "image":
             return self._images(example, parts, where)
         size = self.dtype.itemsize * math.prod(it or 0 for it in self.shape)
