@@ -622,6 +622,7 @@ class Client:
         with_inserted_at: Literal[False] = False,
         columns: Any = None,
         where: Where | None = None,
+        partial: bool = False,
     ) -> Iterator[ReplaySample]: ...
 
     @overload
@@ -633,6 +634,7 @@ class Client:
         with_inserted_at: Literal[True],
         columns: Any = None,
         where: Where | None = None,
+        partial: bool = False,
     ) -> Iterator[tuple[float, ReplaySample]]: ...
 
     @overload
@@ -644,6 +646,7 @@ class Client:
         with_inserted_at: bool,
         columns: Any = None,
         where: Where | None = None,
+        partial: bool = False,
     ) -> Iterator[Any]: ...
 
     def scan(
@@ -654,6 +657,7 @@ class Client:
         with_inserted_at: bool = False,
         columns: Any = None,
         where: Where | None = None,
+        partial: bool = False,
     ) -> Iterator[Any]:
         """Reads every item of a table once, oldest first, without sampling.
 
@@ -667,7 +671,8 @@ class Client:
         not delayed. Items come in the order of insertion; updates of priorities do not change it.
 
         Blocks while it waits for the server. Closing or dropping the iterator also ends the scan
-        on the server. With several servers behind the address, one of them is scanned.
+        on the server. With several servers behind the address, one of them is scanned. A group of
+        servers must be complete, unless the scan is `partial`.
 
         Args:
           table: Name of the table.
@@ -677,6 +682,9 @@ class Client:
           columns: As in `sample_batch`; the others are neither sent nor decoded.
           where: Only the items that fulfil this condition, when the scan begins and when it reads
             them. `None`: all.
+          partial: Leaves out the shards of a group that do not answer within 1.2 s when the scan
+            begins, of which a line of the log tells; `status().shards` has their states. A shard
+            that is lost later ends the scan with an error.
 
         Yields:
           A `ReplaySample` with leaves `[T, ...]`, or `[...]` for a column that is a single step;
@@ -702,7 +710,9 @@ class Client:
                 choice = self._choice(table, columns)
                 indices = choice.indices
                 nested = choice.nested if unpack_as_table_signature else None
-            return self._client.scanner(table, indices, condition, with_inserted_at, nested)
+            return self._client.scanner(
+                table, indices, condition, partial, with_inserted_at, nested
+            )
 
         return self._items(start)
 

@@ -24,6 +24,7 @@ class Calls:
         with_inserted_at: Literal[False] = False,
         columns: Any = None,
         where: Where | None = None,
+        partial: bool = False,
     ) -> Iterator[ReplaySample]: ...
 
     @overload
@@ -35,6 +36,7 @@ class Calls:
         with_inserted_at: Literal[True],
         columns: Any = None,
         where: Where | None = None,
+        partial: bool = False,
     ) -> Iterator[tuple[float, ReplaySample]]: ...
 
     @overload
@@ -46,6 +48,7 @@ class Calls:
         with_inserted_at: bool,
         columns: Any = None,
         where: Where | None = None,
+        partial: bool = False,
     ) -> Iterator[Any]: ...
 
     def scan(
@@ -56,6 +59,7 @@ class Calls:
         with_inserted_at: bool = False,
         columns: Any = None,
         where: Where | None = None,
+        partial: bool = False,
     ) -> Iterator[Any]:
         """Reads every item of a table once, oldest first, without sampling.
 
@@ -69,7 +73,8 @@ class Calls:
         not delayed. Items come in the order of insertion; updates of priorities do not change it.
 
         Blocks while it waits for the server. Closing or dropping the iterator also ends the scan
-        on the server. With several servers behind the address, one of them is scanned.
+        on the server. With several servers behind the address, one of them is scanned. A group of
+        servers must be complete, unless the scan is `partial`.
 
         Args:
           table: Name of the table.
@@ -79,6 +84,9 @@ class Calls:
           columns: As in `sample_batch`; the others are neither sent nor decoded.
           where: Only the items that fulfil this condition, when the scan begins and when it reads
             them. `None`: all.
+          partial: Leaves out the shards of a group that do not answer within 1.2 s when the scan
+            begins, of which a line of the log tells; `status().shards` has their states. A shard
+            that is lost later ends the scan with an error.
 
         Yields:
           A `ReplaySample` with leaves `[T, ...]`, or `[...]` for a column that is a single step;
@@ -104,7 +112,9 @@ class Calls:
                 choice = self._choice(table, columns)
                 indices = choice.indices
                 nested = choice.nested if unpack_as_table_signature else None
-            return self._client.scanner(table, indices, condition, with_inserted_at, nested)
+            return self._client.scanner(
+                table, indices, condition, partial, with_inserted_at, nested
+            )
 
         return self._items(start)
 

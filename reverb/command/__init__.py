@@ -43,6 +43,7 @@ from reverb.command.server_arguments import (
     option,
 )
 from reverb.command.several import ask_each
+from reverb.command.source import Source, told_missing
 from reverb.errors import InvalidArgumentError, ReverbError
 from reverb.shown_text import without_tokens
 
@@ -66,9 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
       The exit code: 0 on success, 1 after an error (one line on standard error), 130 after Ctrl-C;
-      3, 4 or 5 if `why` finds waiting calls, a stuck table or a server that is down, 3 if `drain`
-      leaves streams open, 2 if `reshard` is not given all the parts of one group. An invalid
-      command line raises `SystemExit` with code 2.
+      3 or 4 if `why` finds waiting calls or a stuck table, 5 if what `why`, `inspect` or `export`
+      show is without a server or shard that is down, 3 if `drain` leaves streams open, 2 if
+      `reshard` is not given all the parts of one group. An invalid command line raises `SystemExit`
+      with code 2.
     """
     if sys.stdout is None:
         # The shell has closed standard output (`>&-`).
@@ -138,6 +140,8 @@ def _add_inspect(commands: Commands) -> None:
         "inspect",
         help="print a summary of tables: size, bytes, item age, priorities, signature",
         description="Prints a summary of the tables of a checkpoint or of a running server.",
+        epilog="exit codes: 0; 1 an error; 5 a shard of a group, or one of several servers, does "
+        "not answer, and what the others have is shown",
     )
     _add_source(parser, addresses.SEVERAL_ARE_SHOWN)
     parser.add_argument("--table", help="only this table")
@@ -186,6 +190,12 @@ def _add_export(commands: Commands) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an earlier export")
     parser.add_argument(
+        "--partial",
+        action="store_true",
+        help="export a running group also without the shards that do not answer; the exit code is "
+        "5 then",
+    )
+    parser.add_argument(
         "--no-signature",
         action="store_true",
         help="name the columns column_0, column_1, ... instead of using the table's signature",
@@ -212,7 +222,7 @@ def _positive(text: str) -> int:
 def _run_inspect(arguments: argparse.Namespace) -> int:
     def report_of(name: str) -> dict[str, Any]:
         return inspect.inspect(
-            open_source(name, arguments.timeout, **credentials_of(arguments)),
+            open_source(name, arguments.timeout, partial=True, **credentials_of(arguments)),
             table=arguments.table,
             read_items=not arguments.no_items,
             progress=arguments.progress if len(names) == 1 else False,
@@ -222,7 +232,7 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
     if len(names) == 1:
         report = report_of(arguments.source)
         print(inspect.as_json(report) if arguments.json else inspect.as_text(report))
-        return 0
+        return why.SERVER_DOWN if report["missing_shards"] else 0
     answers = ask_each(names, report_of)
     if arguments.json:
         values = [
@@ -238,20 +248,36 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
             for name, it in answers.items()
         ]
         print("\n\n".join(told))
-    return _FAILURE if any(isinstance(it, ReverbError) for it in answers.values()) else 0
+    has_all = not any(isinstance(it, ReverbError) for it in answers.values())
+    return 0 if has_all else why.SERVER_DOWN
 
 
-def _run_export(arguments: argparse.Namespace) -> None:
+def _run_export(arguments: argparse.Namespace) -> int:
     if len(sources_of(arguments.source)) > 1:
         addresses.one_server(arguments.source, "export")
-    if arguments.format in export_episodes.FORMATS:
-        _run_export_episodes(arguments)
-        return
-    if arguments.output is None:
+    is_of_episodes = arguments.format in export_episodes.FORMATS
+    if arguments.output is None and not is_of_episodes:
         raise InvalidArgumentError(f"--output is needed for --format {arguments.format}")
-    _refuse(arguments, "dataset_id", "env", "data_format", "fps", "task")
+    if is_of_episodes:
+        _refuse(arguments, "shard_items", "overwrite", "no_signature")
+    else:
+        _refuse(arguments, "dataset_id", "env", "data_format", "fps", "task")
+    source = open_source(
+        arguments.source,
+        arguments.timeout,
+        partial=arguments.partial,
+        **credentials_of(arguments),
+    )
+    (_export_episodes if is_of_episodes else _export_items)(arguments, source)
+    if not source.missing:
+        return 0
+    print(told_missing(source.missing))
+    return why.SERVER_DOWN
+
+
+def _export_items(arguments: argparse.Namespace, source: Source) -> None:
     num_items, path = export.export(
-        open_source(arguments.source, arguments.timeout, **credentials_of(arguments)),
+        source,
         arguments.table,
         arguments.format,
         arguments.output,
@@ -264,10 +290,9 @@ def _run_export(arguments: argparse.Namespace) -> None:
     print(f"{num_items} items of table {arguments.table} in {path}")
 
 
-def _run_export_episodes(arguments: argparse.Namespace) -> None:
-    _refuse(arguments, "shard_items", "overwrite", "no_signature")
+def _export_episodes(arguments: argparse.Namespace, source: Source) -> None:
     count, target = export_episodes.export_episodes(
-        open_source(arguments.source, arguments.timeout, **credentials_of(arguments)),
+        source,
         arguments.table,
         arguments.format,
         dataset_id=arguments.dataset_id,

@@ -91,6 +91,7 @@ def export(
                 "source": source.name,
                 "table": table,
                 "num_items": num_items,
+                "missing_shards": list(source.missing),
                 "item_fields": [
                     describe_column(Column(name, dtype, None), file_type)
                     for name, dtype in ITEM_FIELDS.items()

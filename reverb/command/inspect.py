@@ -15,7 +15,7 @@ from reverb._checkpoints.stored import TableStatistics
 from reverb.command import text
 from reverb.command.columns import dtype_name, signature_names
 from reverb.command.progress import Progress
-from reverb.command.source import Source, check_table
+from reverb.command.source import Source, check_table, told_missing
 from reverb.errors import UnimplementedError
 from reverb.item_selectors import selector_settings
 
@@ -33,7 +33,7 @@ def inspect(
 
     Returns:
       A dict of plain values. Its `tables` have `items: None` if the items were not read;
-      `items_unread` has the reason.
+      `items_unread` has the reason. `missing_shards` are those of a group that do not answer.
 
     Raises:
       TableNotFoundError: If there is no such table.
@@ -55,6 +55,9 @@ def inspect(
         "server_name": source.server_name,
         "read_at": time.time(),
         "items_unread": unread,
+        "missing_shards": [
+            {"index": index, "address": address} for index, address in source.missing.items()
+        ],
         "tables": {
             name: _describe(source, name) | {"items": _plain(statistics.get(name))}
             for name in names
@@ -73,6 +76,8 @@ def as_text(report: dict[str, Any]) -> str:
     plural = "table" if count == 1 else "tables"
     of_server = f" of server {text.plain(report['server_name'])}" if report["server_name"] else ""
     lines = [f"{report['kind']} {report['source']}{of_server}, {count} {plural}"]
+    if report["missing_shards"]:
+        lines.append(told_missing({it["index"]: it["address"] for it in report["missing_shards"]}))
     if report["items_unread"]:
         lines.append(f"Items were not read: {report['items_unread']}.")
     for name, table in report["tables"].items():

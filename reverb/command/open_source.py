@@ -17,22 +17,22 @@ _SCHEMES = ("unix:", "dns:", "ipv4:", "ipv6:", "grpc://", "grpcs://", "shards:",
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d+)")
 
 
-def open_source(text: str, timeout_s: float, **credentials: Any) -> Source:
+def open_source(text: str, timeout_s: float, *, partial: bool, **credentials: Any) -> Source:
     """Opens the source of a command: a directory, else the address of a server or of a group.
 
     A directory is a checkpoint, has checkpoints (the latest complete one is read), or has those of
-    a group.
+    a group. With `partial`, a running group may be without some of its shards.
 
     Raises:
       InvalidArgumentError: If `text` is neither a directory nor an address.
       DataLossError: If the checkpoint is damaged.
-      UnavailableError: If no server answers.
+      UnavailableError: If no server answers, or a shard that must.
     """
     path = pathlib.Path(text)
     if path.is_dir():
         return group_source(path) or CheckpointSource(path)
     _check_address(text)
-    return ServerSource(new_client(text, timeout_s, **credentials))
+    return ServerSource(new_client(text, timeout_s, **credentials), partial=partial)
 
 
 def sources_of(text: str) -> list[str]:

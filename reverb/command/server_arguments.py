@@ -117,6 +117,7 @@ def option(name: str) -> str:
 # Options of commands by the names that errors of the package have for them.
 _ANYWHERE = {
     "or raise connect_timeout_s": "or raise --timeout",
+    "Client.scan(partial=True) reads": "--partial exports",
     "ClientTls.cert": "--tls-cert",
     "ClientTls.key": "--tls-key",
 }

@@ -4,15 +4,23 @@
 import abc
 import dataclasses
 import pathlib
+import types
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from reverb._checkpoints.stored import TableStatistics, read
+from reverb._client.connecting import is_group
 from reverb.client import Client
+from reverb.command import text
 from reverb.command.item_statistics import collect
-from reverb.errors import TableNotFoundError
+from reverb.errors import (
+    PermissionDeniedError,
+    TableNotFoundError,
+    UnavailableError,
+    UnimplementedError,
+)
 from reverb.replay_sample import ReplaySample
 from reverb.reverb_types import TableInfo
 
@@ -47,12 +55,15 @@ class Source(abc.ABC):
       name: The checkpoint's path, or the server's address.
       server_name: Name under which a checkpoint was saved, see `DefaultCheckpointer`.
       tables: Settings and counters by table name, read when the source was opened.
+      missing: Addresses of the shards of a group that do not answer, by their numbers. Their part
+        of each table is not there.
     """
 
     kind: str
     name: str
     server_name: str | None = None
     tables: dict[str, TableInfo]
+    missing: Mapping[int, str] = types.MappingProxyType({})
 
     def statistics(
         self, tables: Sequence[str], progress: ProgressCallback
@@ -109,27 +120,54 @@ class CheckpointSource(Source):
 
 
 class ServerSource(Source):
-    """The tables of a running server, of this package or of dm-reverb, or of a group."""
+    """The tables of a running server, of this package or of dm-reverb, or of a group.
+
+    With `partial`, those of a group have the items of the shards that answer.
+
+    Raises:
+      UnavailableError: If a shard of a group does not answer, without `partial`.
+    """
 
     kind = "server"
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, *, partial: bool) -> None:
         self.name = client.server_address
         self._client = client
+        self._partial = partial
         self.tables = self._client.server_info()
+        self.missing = self._missing()
+        if self.missing and not partial:
+            told = told_missing(self.missing).removesuffix(".")
+            raise UnavailableError(f"{told}: export the items of the others with --partial")
 
     def scan(self, table: str) -> Generator[StoredItem, None, None]:
         """See `Source`."""
-        yield from map(_stored_item, self._client.scan(table, with_inserted_at=True))
+        items = self._client.scan(table, with_inserted_at=True, partial=self._partial)
+        yield from map(_stored_item, items)
+        if self._partial and not self.missing:
+            self.missing = self._missing()  # One may have been lost before the scan began.
+
+    def _missing(self) -> dict[int, str]:
+        if not is_group(self.name):
+            return {}
+        try:
+            shards = self._client.status().shards
+        except (PermissionDeniedError, UnimplementedError):
+            return {}  # The servers are of dm-reverb, or the token allows less than a scan needs.
+        return {shard.index: shard.address for shard in shards if shard.status is None}
+
+
+def told_missing(missing: Mapping[int, str]) -> str:
+    """Returns a sentence about `missing` of a source, at least one shard."""
+    names = ", ".join(f"{index} ({text.plain(address)})" for index, address in missing.items())
+    if len(missing) == 1:
+        return f"Shard {names} does not answer, so its items are missing."
+    return f"Shards {names} do not answer, so their items are missing."
 
 
 def check_table(source: Source, table: str) -> None:
     """Raises `TableNotFoundError`, with the names of all tables, if there is no such table."""
-    if table not in source.tables:
-        found = ", ".join(sorted(source.tables)) or "none"
-        raise TableNotFoundError(
-            f"{source.kind} {source.name} does not contain any table named {table}. Found: {found}."
-        )
+    _check_name(table, source.tables, f"{source.kind} {source.name}")
 
 
 def table_of(client: Client, table: str) -> TableInfo:
@@ -138,9 +176,17 @@ def table_of(client: Client, table: str) -> TableInfo:
     Raises:
       TableNotFoundError: If there is no such table.
     """
-    server = ServerSource(client)
-    check_table(server, table)
-    return server.tables[table]
+    tables = client.server_info()
+    _check_name(table, tables, f"server {client.server_address}")
+    return tables[table]
+
+
+def _check_name(table: str, tables: Mapping[str, TableInfo], place: str) -> None:
+    if table not in tables:
+        found = ", ".join(sorted(tables)) or "none"
+        raise TableNotFoundError(
+            f"{place} does not contain any table named {table}. Found: {found}."
+        )
 
 
 def _stored_item(timed_sample: tuple[float, ReplaySample]) -> StoredItem:

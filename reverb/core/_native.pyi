@@ -348,13 +348,14 @@ class Client:
         table: str,
         columns: Sequence[int],
         condition: bytes,
+        partial: bool,
         with_inserted_at: bool,
         unflatten: Callable[[list[Any]], Any] | None,
     ) -> Sampler:
         """Yields a `ReplaySample` for every item of the table that fulfils a condition.
 
         `columns` are positions, increasing; empty for all. `condition` is a serialized
-        `reverb.ItemCondition`.
+        `reverb.ItemCondition`. With `partial`, shards of a group that do not answer are left out.
 
         With `with_inserted_at` it yields pairs `(inserted_at, sample)`, with the time of insertion
         in seconds since 1970.

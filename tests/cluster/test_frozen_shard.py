@@ -109,6 +109,33 @@ def test_the_others_are_told_of_in_time(group):
     wait_until(lambda: group.run("why")[0] == 0, DEADLINE_S)
 
 
+@pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
+def test_items_of_the_others_can_be_read(group, how, tmp_path):
+    group.programs[1].signal(how)
+    told = f"Shard 1 ({group.places[1]}) does not answer, so its items are missing"
+    code, out, _, took = group.run("inspect")
+    assert (code, took < SOON_S) == (5, True)
+    assert f"\n{told}.\n" in out
+    assert "20 of 3,000 items" in out
+    code, out, _, _ = group.run("inspect", "--json")
+    report = json.loads(out)
+    assert (code, report["tables"]["t"]["items"]["num_items"]) == (5, 20)
+    assert report["missing_shards"] == [{"index": 1, "address": group.places[1]}]
+    options = ["--table", "t", "--format", "npz", "--output", str(tmp_path / "out")]
+    code, _, err, took = group.run("export", *options)
+    assert (code, took < SOON_S) == (1, True)
+    assert f"{told}: export the items of the others with --partial" in err
+    assert not (tmp_path / "out").exists()
+    code, out, _, took = group.run("export", "--partial", *options)
+    assert (code, took < SOON_S, out.splitlines()[-1]) == (5, True, f"{told}.")
+    description = json.loads((tmp_path / "out" / "_export.json").read_text())
+    assert (description["num_items"], description["missing_shards"]) == (20, [1])
+    client = reverb.Client(group.address, connect_timeout_s=0.2)
+    assert sum(1 for _ in client.scan("t", partial=True)) == 20
+    with pytest.raises(reverb.errors.UnavailableError, match=r"scan\(partial=True\) reads the"):
+        next(client.scan("t"))
+
+
 def test_a_dead_shard_is_a_state(group):
     group.programs[1].signal(signal.SIGKILL)
     code, out, _, took = group.run("why")

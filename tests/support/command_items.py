@@ -3,6 +3,7 @@
 
 import dataclasses
 import types
+import typing
 
 import ml_dtypes
 import numpy as np
@@ -32,6 +33,7 @@ class FakeSource:
 
     kind = "server"
     name = "nowhere:1"
+    missing: typing.ClassVar = {}
 
     def __init__(self, items, signature=None):
         self.items = items

@@ -435,18 +435,22 @@ impl Client {
         Ok(sampler.with_window(window.map(|Window((window, _))| window)))
     }
 
-    #[pyo3(signature = (table, columns, condition, with_inserted_at, unflatten))]
+    #[pyo3(signature = (table, columns, condition, partial, with_inserted_at, unflatten))]
     fn scanner(
         &self,
         table: &str,
         columns: Vec<u32>,
         condition: &[u8],
+        partial: bool,
         with_inserted_at: bool,
         unflatten: Option<Py<PyAny>>,
     ) -> PyResult<Sampler> {
         let condition = from_item_condition(Some(&decoded(condition)?));
         let core = self.core()?;
-        let cursor = ScanCursor::new(&core, table).with_columns(columns).with_condition(condition);
+        let cursor = ScanCursor::new(&core, table)
+            .with_columns(columns)
+            .with_condition(condition)
+            .with_partial(partial);
         let sampler = Sampler::new(Cursor::Scan(cursor), false, unflatten);
         Ok(sampler.with_inserted_at(with_inserted_at))
     }

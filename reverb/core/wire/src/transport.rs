@@ -150,6 +150,8 @@ pub struct ScanOptions<'a> {
     pub condition: ItemCondition,
     /// Keys of the items; `None` for all items.
     pub keys: Option<&'a [u64]>,
+    /// True for a scan of a group without the shards that do not answer; else all must.
+    pub is_partial: bool,
 }
 
 impl ScanOptions<'_> {

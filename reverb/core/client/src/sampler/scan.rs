@@ -24,6 +24,7 @@ pub struct ScanCursor {
     table: String,
     columns: Vec<u32>,
     condition: ItemCondition,
+    is_partial: bool,
     ready: VecDeque<Sampled>,
     stream: Option<Box<dyn ScanStream>>,
     /// Number of received items; as long as it is 0, a failed scan can restart.
@@ -42,6 +43,7 @@ impl ScanCursor {
             table: table.to_owned(),
             columns: Vec::new(),
             condition: ItemCondition::ALL,
+            is_partial: false,
             ready: VecDeque::new(),
             stream: None,
             received: 0,
@@ -61,6 +63,13 @@ impl ScanCursor {
     #[must_use]
     pub fn with_condition(mut self, condition: ItemCondition) -> Self {
         self.condition = condition;
+        self
+    }
+
+    /// Leaves out shards of a group that do not answer when the scan begins.
+    #[must_use]
+    pub fn with_partial(mut self, is_partial: bool) -> Self {
+        self.is_partial = is_partial;
         self
     }
 
@@ -120,8 +129,12 @@ impl ScanCursor {
         let stream = if let Some(stream) = &mut self.stream {
             stream
         } else {
-            let options =
-                ScanOptions { columns: &self.columns, condition: self.condition, keys: None };
+            let options = ScanOptions {
+                columns: &self.columns,
+                condition: self.condition,
+                keys: None,
+                is_partial: self.is_partial,
+            };
             if !options.are_default() {
                 self.session.require(&[Capability::ChosenItems]).await?;
             }

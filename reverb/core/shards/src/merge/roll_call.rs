@@ -52,22 +52,47 @@ pub(super) struct Present<'a> {
 /// `Unavailable` with the name of a silent shard.
 pub(super) async fn roll_call(view: &View) -> Result<Vec<Present<'_>>> {
     let asked = view.members.iter().map(|member| async move {
-        let status = async { member.shard()?.call(StatusRequest { with_streams: false }).await };
-        match answer_of(member, ROLL_CALL, status).await {
-            Ok(status) => Ok(Present { member, clock: Some(ServerClock::told(status.now_ns)) }),
-            Err(error) if error.is_gone() => {
-                member.went_down(&error);
-                let why = error.message().trim_end_matches('.');
-                let text =
-                    format!("it does not answer ({why}), so nothing was changed at any shard.");
-                // The error is lasting, so the client does not retry on its own.
-                Err(of_shard(Error::unavailable(text).lasting(), &member.name()))
-            }
-            // The server runs dm-reverb, or the caller may not ask. The change itself will fail.
-            Err(_) => Ok(Present { member, clock: None }),
-        }
+        ask(member).await.map_err(|error| {
+            let why = error.message().trim_end_matches('.');
+            let text = format!("it does not answer ({why}), so nothing was changed at any shard.");
+            // The error is lasting, so the client does not retry on its own.
+            of_shard(Error::unavailable(text).lasting(), &member.name())
+        })
     });
     try_join_all(asked).await
+}
+
+/// The members that answer, at least one.
+///
+/// # Errors
+///
+/// The error of a shard if none answers.
+pub(crate) async fn those_that_answer(view: &View) -> Result<Vec<&Arc<Member>>> {
+    let mut members = Vec::new();
+    let mut failure = None;
+    for (member, answer) in view.members.iter().zip(join_all(view.members.iter().map(ask)).await) {
+        match answer {
+            Ok(_) => members.push(member),
+            Err(error) => failure = Some(of_shard(error, &member.name())),
+        }
+    }
+    match failure {
+        Some(error) if members.is_empty() => Err(error),
+        _ => Ok(members),
+    }
+}
+
+async fn ask(member: &Arc<Member>) -> Result<Present<'_>> {
+    let status = async { member.shard()?.call(StatusRequest { with_streams: false }).await };
+    match answer_of(member, ROLL_CALL, status).await {
+        Ok(status) => Ok(Present { member, clock: Some(ServerClock::told(status.now_ns)) }),
+        Err(error) if error.is_gone() => {
+            member.went_down(&error);
+            Err(error)
+        }
+        // The server runs dm-reverb, or the caller may not ask. What comes next will fail.
+        Err(_) => Ok(Present { member, clock: None }),
+    }
 }
 
 impl Present<'_> {

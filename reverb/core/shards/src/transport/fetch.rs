@@ -75,8 +75,12 @@ impl Choice {
         let known =
             parts.iter().filter_map(|(&index, keys)| Some((self.view.member(index)?, keys)));
         let opened = known.map(|(member, keys)| async move {
-            let options =
-                ScanOptions { columns: &self.columns, condition: self.condition, keys: Some(keys) };
+            let options = ScanOptions {
+                columns: &self.columns,
+                condition: self.condition,
+                keys: Some(keys),
+                is_partial: false,
+            };
             let opened = async { member.shard()?.open_scan(&self.table, options).await };
             let stream = opened.await.map_err(|error| member.is_needed(error))?;
             Ok::<_, Error>((Arc::clone(member), stream))
