@@ -13,6 +13,7 @@ from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._checks.compression import Compression
 from reverb._client.connecting import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb._server.credentials import ServerSecurity
+from reverb._server.first_process import end_at_signals
 from reverb._server.limits import Limits
 from reverb._server.start_config import StartConfig
 from reverb._server.table import Table, TableExtensionBase
@@ -21,7 +22,7 @@ from reverb._server.tls import ServerTls
 from reverb.checkpointers import CheckpointerBase, CheckpointerOptions
 from reverb.client import Client
 from reverb.core import native
-from reverb.errors import InvalidArgumentError
+from reverb.errors import FailedPreconditionError, InvalidArgumentError
 from reverb.reverb_types import TableInfo
 from reverb.shown_text import hidden, shown, type_name
 
@@ -208,6 +209,7 @@ class Server:
             options = CheckpointerOptions(path=None)
         else:
             options = checkpointer.internal_checkpointer()
+        self._is_stopped = False
         self._coordinator: Any = None
         self._host, self._has_tls = host, tls is not None
         config = StartConfig(
@@ -354,6 +356,7 @@ class Server:
             raise InvalidArgumentError(
                 f"drain_s must be at least 0 and at most {MAX_DRAIN_S}, got {drain_s}"
             )
+        self._is_stopped = True
         save, self._checkpoint_on_stop = self._checkpoint_on_stop, False
         try:
             if drain_s:
@@ -369,14 +372,21 @@ class Server:
         """Blocks until the server is stopped.
 
         Handles no signal but SIGINT (Ctrl-C): SIGTERM and SIGHUP end the process without a save,
-        unless the program handles them, as the command `reverb_server` does.
+        unless the program handles them, as the command `reverb_server` does. The same holds for the
+        first process of a container, which would otherwise ignore them, if it waits in its main
+        thread.
 
         Raises:
           KeyboardInterrupt: On Ctrl-C.
         """
+        end_at_signals()
         self._server.wait()
 
     def __enter__(self) -> "Server":
+        if self._is_stopped:
+            raise FailedPreconditionError(
+                "this server is stopped, and cannot start again; make a new one, with new tables"
+            )
         return self
 
     def __exit__(self, *exc: object) -> None:

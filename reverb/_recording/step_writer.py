@@ -43,6 +43,9 @@ class StepWriter:
     `priority`. Items refer to the latest `num_rows` rows. `settle` waits while more than
     `max_unconfirmed_items` are unconfirmed; `None`: 64 for each environment.
 
+    Attributes:
+      has_no_run: Whether the run had ended before the server answered. Then it takes no rows.
+
     Raises:
       InvalidArgumentError: If there is no table, or a priority is neither a number nor a function.
       TableNotFoundError: If the server has no such table.
@@ -66,14 +69,16 @@ class StepWriter:
             table: _checked_priority(priority if own is None else own, num_envs)
             for table, own in given.items()
         }
-        known = client.server_info()
+        known = waiting.tables_of(client)
+        self._names: Any = None
+        if known is None:
+            self._closed = self.has_no_run = True
+            return
         for table in given:
             if table not in known:
                 raise errors.TableNotFoundError(
                     f"the server has no table {table!r}; it has {sorted(known)}"
                 )
-        # The names of the columns of items, once they are known.
-        self._names: Any = None
         self._num_envs = num_envs
         if max_unconfirmed_items is None:
             max_unconfirmed_items = 64 * num_envs
@@ -81,7 +86,7 @@ class StepWriter:
         self._writer = client.batched_trajectory_writer(num_envs, num_rows)
         # An upper bound. The exact number would take a call.
         self._unconfirmed_items = 0
-        self._closed = False
+        self._closed = self.has_no_run = False
 
     @property
     def history(self) -> Any:
@@ -147,9 +152,13 @@ class StepWriter:
         self._writer.end_episode(where)
 
     def flush(self) -> None:
-        """Blocks until all items are confirmed."""
-        self._writer.flush()
-        self._unconfirmed_items = 0
+        """Blocks until all items are confirmed; after the end of the run for at most 2 s."""
+        if self.has_no_run:
+            return
+        if self._waiting.until_flushed(self._writer):
+            self._unconfirmed_items = 0
+        else:
+            self._wait_after_the_run()
 
     def close(self) -> None:
         """Waits for at most 10 s until all items are confirmed, and closes.
@@ -171,9 +180,12 @@ class StepWriter:
     def _flush_at_the_end(self) -> None:
         if self._waiting.until_all_confirmed(self._writer):
             return
+        self._wait_after_the_run()
+        self._writer._report_unconfirmed()
+
+    def _wait_after_the_run(self) -> None:
         with contextlib.suppress(errors.ReverbError):
             self._writer._is_confirmed_within(0, STOPPED_CLOSE_TIMEOUT_MS)
-        self._writer._report_unconfirmed()
 
     def leave(self, exc_type: type[BaseException]) -> None:
         """Closes at the end of a block that an exception has left, as a writer does."""

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long the steps of a recorder wait for their items."""
 
+import concurrent.futures
+import copy
 import math
 import time
 from typing import Any, NamedTuple, Protocol
 
 from reverb import errors
 from reverb._writers.leaving import CLOSE_TIMEOUT_MS, reason_of
+from reverb.client import Client
+from reverb.reverb_types import TableInfo
 
 __all__ = ["SERVER_IS_GONE", "STOPPED_CLOSE_TIMEOUT_MS", "Stop", "Waiting"]
 
@@ -63,6 +67,24 @@ class Waiting(NamedTuple):
         """Whether the run has ended."""
         return self.stop is not None and bool(self.stop.is_set())
 
+    def tables_of(self, client: Client) -> dict[str, TableInfo] | None:
+        """Asks the server for its tables; `None` if the run ends before it has answered.
+
+        Raises:
+          UnavailableError: If no server answers.
+        """
+        if self.stop is None:
+            return client.server_info()
+        # The end of a copy ends its call, and leaves the client of the program alone.
+        with concurrent.futures.ThreadPoolExecutor(1) as thread, copy.copy(client) as asking:
+            if self.is_stopped:
+                return None
+            asked = thread.submit(asking.server_info)
+            while not concurrent.futures.wait([asked], STOP_POLL_MS / 1000).done:
+                if self.is_stopped:
+                    return None
+            return asked.result()
+
     def until_confirmed(self, writer: Any, num_items: int) -> bool:
         """Blocks until at most `num_items` items of a writer are unconfirmed, or the run ends.
 
@@ -82,6 +104,13 @@ class Waiting(NamedTuple):
             "returned is in the result of this error."
         )
         return self._poll(writer, num_items, limit_s, text)
+
+    def until_flushed(self, writer: Any) -> bool:
+        """Like `until_confirmed` for all items, without a limit."""
+        if self.stop is not None:
+            return self._poll(writer, 0, math.inf, "")
+        writer.flush()
+        return True
 
     def until_all_confirmed(self, writer: Any) -> bool:
         """Like `until_confirmed` for all items, with the limit of `close`."""

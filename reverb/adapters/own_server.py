@@ -133,9 +133,9 @@ class OwnServer:
             )
 
     def stop(self) -> None:
-        """Stops the server, if it runs in this process."""
+        """Stops the server, if it runs in this process; calls that wait end with an error."""
         if self._owner == os.getpid():
-            self._server.stop()
+            self._server.stop(final=True)
             self._remove()
 
     def _start(self, directory: str, port: int | None) -> None:

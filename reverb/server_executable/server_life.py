@@ -8,8 +8,8 @@ import sys
 import time
 import types
 from collections.abc import Callable, Sequence
-from typing import NoReturn
 
+from reverb._server.first_process import SIGNALS, end_at_signals
 from reverb.errors import ReverbError
 from reverb.server import Server, Table
 from reverb.server_executable.reload_thread import ReloadThread
@@ -25,9 +25,6 @@ INTERRUPTED = 128 + signal.SIGINT
 
 # Limit of table names in the line about the start.
 _MAX_TABLES_TOLD = 20
-
-# A terminal that is closed sends SIGHUP; not every system has it.
-_SIGNALS = tuple(it for it in signal.Signals if it.name in ("SIGTERM", "SIGINT", "SIGHUP"))
 
 
 def run_until_signalled(
@@ -166,16 +163,16 @@ class _Signals:
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
-        _end_at_signals_without_handler()
+        end_at_signals()
         if self._does_reload:  # Also under nohup, because a reload does not end the server.
-            for number in _SIGNALS:
+            for number in SIGNALS:
                 if number.name == "SIGHUP":
                     self._handle(number)
         return self
 
     def handle_stops(self) -> None:
         """Installs the handlers: from now on no signal ends the process."""
-        for number in _SIGNALS:
+        for number in SIGNALS:
             # Signals that the parent ignores stay ignored: a shell starts background jobs with
             # SIGINT ignored, and nohup ignores SIGHUP.
             if number not in self._handled and signal.getsignal(number) != signal.SIG_IGN:
@@ -186,7 +183,7 @@ class _Signals:
         for number in self._handled:
             is_hangup = number.name == "SIGHUP"
             signal.signal(number, signal.SIG_IGN if is_hangup else signal.SIG_DFL)
-        _end_at_signals_without_handler()
+        end_at_signals()
         signal.set_wakeup_fd(-1)
         os.close(self._reader)
         os.close(self._writer)
@@ -195,7 +192,7 @@ class _Signals:
         """Blocks until a signal comes."""
         while True:
             number = os.read(self._reader, 1)[0]
-            if number in _SIGNALS:
+            if number in SIGNALS:
                 return signal.Signals(number)
 
     def _handle(self, number: signal.Signals) -> None:
@@ -205,19 +202,3 @@ class _Signals:
 
 def _do_nothing(number: int, frame: types.FrameType | None) -> None:
     del number, frame
-
-
-def _end_at_signals_without_handler() -> None:
-    """Makes signals end the first process of a container, where they have no default action.
-
-    The interpreter calls handlers between two of its steps, so a load or a save is finished first.
-    """
-    if os.getpid() == 1:
-        for number in _SIGNALS:
-            if signal.getsignal(number) == signal.SIG_DFL:
-                signal.signal(number, _end)
-
-
-def _end(number: int, frame: types.FrameType | None) -> NoReturn:
-    del frame
-    os._exit(128 + number)

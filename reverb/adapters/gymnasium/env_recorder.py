@@ -189,7 +189,7 @@ class EnvRecorder(gymnasium.Wrapper):
         return result
 
     def flush(self) -> None:
-        """Blocks until the server has confirmed all items."""
+        """Blocks until the server has confirmed all items; once `stop` is set for at most 2 s."""
         self._steps.flush()
 
     def close(self) -> None:

@@ -93,7 +93,8 @@ class Recorder(gymnasium.vector.VectorWrapper):
           stop: The end of the run: anything with `is_set()`, such as an event of `threading` or
             `multiprocessing`. Once it is set, `step` does not wait any more and returns what the
             environment returned, `close` waits for at most 2 s, and neither fails for the lack of a
-            server. Items go on in the background until then. `None`: the run has no end.
+            server. Items go on in the background until then. If it is set before the server has
+            answered the constructor, nothing is recorded. `None`: the run has no end.
           step_timeout_s: How long `step` waits, in seconds; `None`: no limit.
 
         Raises:
@@ -214,7 +215,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
         return result
 
     def flush(self) -> None:
-        """Blocks until the server has confirmed all items."""
+        """Blocks until the server has confirmed all items; once `stop` is set for at most 2 s."""
         self._steps.flush()
 
     def close(self, **kwargs: Any) -> None:

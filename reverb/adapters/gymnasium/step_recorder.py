@@ -72,7 +72,7 @@ class StepRecorder:
         self._steps = np.full(num_envs, -1)
         self._all_begun = False
         # True once the run has ended and no server takes steps.
-        self.is_over = False
+        self.is_over = self._writer.has_no_run
 
     @property
     def num_dropped_episodes(self) -> int:

@@ -15,7 +15,7 @@ from reverb.adapters.sb3.column_order import order_in
 from reverb.adapters.sb3.leaf import make_leaf
 from reverb.adapters.sb3.library import buffers, spaces, type_aliases
 from reverb.adapters.sb3.transition_writer import MAX_TOGETHER, TransitionWriter
-from reverb.errors import InvalidArgumentError, UnimplementedError
+from reverb.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 
 __all__ = ["ReverbReplayBuffer"]
 
@@ -41,6 +41,8 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
 
     Not thread-safe. It does not replace `HerReplayBuffer`.
     """
+
+    _is_closed = False
 
     def __init__(
         self,
@@ -225,24 +227,33 @@ class ReverbReplayBuffer(buffers.ReplayBuffer):
 
         Raises:
           AttributeError: With `server` or `n_steps` above 1, and for all other names.
+          FailedPreconditionError: If the buffer is closed.
         """
-        if name in arrays.ARRAYS and "_client" in self.__dict__:
+        if name in arrays.ARRAYS and "_own" in self.__dict__:
             return self._array(name)
+        if self._is_closed and name in ("_client", "_steps"):
+            raise FailedPreconditionError("the replay buffer is closed")
         raise AttributeError(arrays.no_attribute(type(self).__name__, name))
 
     def close(self) -> None:
         """Ends the writer, and the server if it belongs to this buffer.
 
-        With `server`, it waits until the transitions are confirmed, for at most 10 s.
+        With `server`, it waits until the transitions are confirmed, for at most 10 s. Later calls
+        raise `FailedPreconditionError`. May be called more than once.
 
         Raises:
-          DeadlineExceededError: If some were not; the text says what they wait for.
+          DeadlineExceededError: If some were not confirmed; the text says what they wait for.
         """
+        if self._is_closed:
+            return
+        self._is_closed = True
         try:
             self._steps.close(flush=self._own is None)
         finally:
             if self._own is not None:
                 self._own.stop()
+            # Whatever looks for them learns from `__getattr__` that the buffer is closed.
+            del self._steps, self._client
 
     # ---- Parts -----------------------------------------------------------------------------------
 

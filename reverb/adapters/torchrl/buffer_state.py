@@ -69,6 +69,7 @@ class BufferState:
 
     def write(self, path: pathlib.Path) -> None:
         """Saves the state in a directory, which is created if it is missing."""
+        numbers = self._numbers()
         path.mkdir(parents=True, exist_ok=True)
         # The numbers are written last; an incomplete state without them is refused.
         path.joinpath(_NUMBERS).unlink(missing_ok=True)
@@ -76,7 +77,7 @@ class BufferState:
         if self._access.own is not None:
             path.joinpath(_ITEMS).write_bytes(self._access.own.pack())
         torch.save(self._buffer.transform.state_dict(), path / _TRANSFORMS)
-        path.joinpath(_NUMBERS).write_text(json.dumps(self._numbers()))
+        path.joinpath(_NUMBERS).write_text(json.dumps(numbers))
 
     def read(self, path: pathlib.Path) -> None:
         """Loads a state that `write` saved; an error leaves the buffer unchanged.
