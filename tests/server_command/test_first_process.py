@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reverb_server` as the first process of a container, where the kernel spares it most signals."""
+"""Servers as the first process of a container, where the kernel spares it most signals."""
 
 import contextlib
 import pathlib
@@ -49,11 +49,29 @@ def namespaces():
         pytest.skip(f"this user may not make namespaces: {tried.stderr.strip()}")
 
 
+# A signal that comes before there is a handler is lost.
+PROGRAM = """
+import signal
+import threading
+import time
+import reverb
+
+def tell():
+    while signal.SIG_DFL in map(signal.getsignal, (signal.SIGTERM, signal.SIGHUP)):
+        time.sleep(0.01)
+    print("waits", flush=True)
+
+server = reverb.Server([reverb.Table.queue("queue", 10)])
+threading.Thread(target=tell).start()
+server.wait()
+"""
+
+
 class FirstProcess:
     """A server that is the first process of its namespace."""
 
     def __init__(self, source):
-        command = [*UNSHARE, sys.executable, "-uc", source + COMMAND, f"--config={CONFIG}"]
+        command = [*UNSHARE, sys.executable, "-uc", source, f"--config={CONFIG}"]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
 
@@ -84,7 +102,7 @@ def started():
     with contextlib.ExitStack() as stack:
 
         def started(source=""):
-            return stack.enter_context(contextlib.closing(FirstProcess(source)))
+            return stack.enter_context(contextlib.closing(FirstProcess(source + COMMAND)))
 
         yield started
 
@@ -115,3 +133,18 @@ def test_a_second_signal_ends_it_at_once(started):
     code, told = server.ended()
     assert code == 128 + signal.SIGTERM
     assert told[-1] == "INFO server: stopping after SIGTERM"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_program_that_waits(number):
+    with contextlib.closing(FirstProcess(PROGRAM)) as program:
+        assert program.line() == "waits\n"
+        program.signal(number)
+        assert program.ended() == (128 + number, [])
+
+
+def test_other_processes_keep_the_default_of_signals(start):
+    server = start()
+    server.stop()
+    server.wait()
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

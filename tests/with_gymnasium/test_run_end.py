@@ -16,6 +16,7 @@ from reverb._recording import waiting
 from reverb.adapters.gymnasium import EnvRecorder, Recorder, Transitions
 from support.coded_env import CodedEnv
 from support.hosts import HOSTS
+from support.rolling_restart import free_ports
 from support.waiting import DEADLINE_S, Background, wait_until
 
 HOUR_S = 3600.0
@@ -159,6 +160,47 @@ def test_no_step_fails_if_another_server_has_the_port(server, kind):
         case.recorder.reset()
         case.step()
         Background(case.recorder.close).result()
+
+
+@pytest.mark.parametrize("is_set_before", [True, False])
+def test_a_run_may_end_before_a_server_answers(kind, is_set_before):
+    client = reverb.Client(f"localhost:{free_ports(1)[0]}", connect_timeout_s=HOUR_S)
+    stop = threading.Event()
+    if is_set_before:
+        stop.set()
+    making = Background(Case, kind, client, stop=stop)
+    if not is_set_before:
+        time.sleep(0.1)  # It is likely to wait for the server by then; both orders must pass.
+        stop.set()
+    case = making.result()
+    assert [case.t(case.step()) for _ in range(3)] == [1, 2, 3]
+    case.recorder.flush()
+    case.recorder.close()
+    client.close()
+
+
+def test_a_server_that_answers_before_the_end_is_recorded_to(server, path, kind):
+    client = reverb.Client(f"{HOSTS[path]}:{server.port}", connect_timeout_s=HOUR_S)
+    case = Case(kind, client, stop=threading.Event())
+    case.step()
+    case.recorder.flush()
+    assert client.size("full") == 1
+    case.recorder.close()
+
+
+def test_flush_waits_for_2_s_after_the_run(server, kind, left_writers, monkeypatch):
+    monkeypatch.setattr("reverb._recording.step_writer.STOPPED_CLOSE_TIMEOUT_MS", 200)
+    stop = threading.Event()
+    case = Case(kind, server.localhost_client(), stop=stop)
+    waiting_step = blocked_step(case, server)
+    flush = Background(case.recorder.flush)
+    assert flush.running
+    stop.set()
+    waiting_step.result()
+    flush.result()
+    assert not left_writers()  # They go on, until `close`.
+    case.recorder.close()
+    wait_until(left_writers)
 
 
 def test_a_server_that_ends_before_the_run_is_an_error(server, path, kind):
