@@ -17,6 +17,9 @@ from reverb import logging as logging
 from reverb import pybind as pybind
 from reverb import rate_limiters as rate_limiters
 from reverb import schedules as schedules
+
+# A program whose files are all open can load no module, and needs the status of its server then.
+from reverb import server_status as server_status
 from reverb import specs as specs
 from reverb import structured_writer as structured
 from reverb._batches.importance import MAX_PRIORITY, importance_weights, sequence_priority
@@ -41,7 +44,6 @@ if _TYPE_CHECKING:
     from reverb import aio as aio
     from reverb import cluster as cluster
     from reverb import datasets as datasets
-    from reverb import server_status as server_status
     from reverb._batches.hindsight import hindsight as hindsight
     from reverb.pattern_dataset import PatternDataset as PatternDataset
     from reverb.pattern_dataset import pattern_dataset_with_info as pattern_dataset_with_info
@@ -109,17 +111,22 @@ _TENSORFLOW_MODULES = frozenset({*_TENSORFLOW_NAMES.values(), "tf_ops"})
 _LAZY_NAMES = {**_TENSORFLOW_NAMES, "hindsight": "_batches.hindsight"}
 
 # Other modules that are imported on first use, because they take long and few programs need them.
-_RARE_MODULES = frozenset({"aio", "cluster", "datasets", "server_status"})
+_RARE_MODULES = frozenset({"aio", "cluster", "datasets"})
 _LAZY_MODULES = _TENSORFLOW_MODULES | _RARE_MODULES
 
 
-# Modules that are attributes of the package, but not for programs.
-_PRIVATE_MODULES = {"core", "shown_text"}
+# Modules that are attributes of the package once they are loaded, but that no program has to see:
+# those of commands, and import paths of dm-reverb whose names the package itself has.
+_NOT_SHOWN = {
+    *("command", "core", "server_executable", "shown_text"),
+    *("cc", "item_selectors", "libpybind", "platform", "pybind", "structured_writer"),
+    *_TENSORFLOW_MODULES,
+}
 
 
 def __dir__() -> list[str]:
     names = {name for name in globals() if not name.startswith("_") or name == "__version__"}
-    return sorted(names - _PRIVATE_MODULES | _RARE_MODULES | {"hindsight"})
+    return sorted(names - _NOT_SHOWN | _RARE_MODULES | {"hindsight"})
 
 
 def __getattr__(name: str) -> _Any:

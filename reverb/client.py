@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
-import reverb  # Its modules that few programs need.
+import reverb  # Modules that are loaded after this one.
 from reverb._checks.arguments import (
     check_at_least,
     check_integer,
@@ -37,6 +37,7 @@ from reverb._client.where import Where, condition_of
 from reverb._client.window import Window, check_items_of_windows
 from reverb._nests.flat import flatten_with_labels
 from reverb._server.credentials import ClientCredentials
+from reverb._server.shard_info import from_row
 from reverb._server.table_change import (
     UNCHANGED,
     ChangedSetting,
@@ -1356,8 +1357,6 @@ class Client:
           InvalidArgumentError: If the address is not that of a group (`shards:///...`).
           UnavailableError: If no shard ever answered.
         """
-        from reverb._server.shard_info import from_row  # Few programs have a group.
-
         return [from_row(row) for row in self._client.shard_info()]
 
     @property

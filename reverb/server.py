@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import reverb  # Its `cluster` and `server_status`, which few programs need.
+import reverb  # Modules that are loaded after this one.
 from reverb._checks.arguments import as_path, check_integer, check_number
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._checks.compression import Compression

@@ -11,9 +11,10 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import reverb  # Its modules that few programs need.
+import reverb  # Modules that are loaded after this one.
 from reverb._checks.arguments import check_integer, check_table, check_timeout_ms
 from reverb._client.small_calls import answer_of, request_of, table_among
+from reverb._server.shard_info import from_row
 from reverb._server.table_change import (
     UNCHANGED,
     ChangedSetting,
@@ -356,8 +357,6 @@ class Calls:
           InvalidArgumentError: If the address is not that of a group (`shards:///...`).
           UnavailableError: If no shard ever answered.
         """
-        from reverb._server.shard_info import from_row  # Few programs have a group.
-
         return [from_row(row) for row in self._client.shard_info()]
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
-import reverb  # Its modules that few programs need.
+import reverb  # Modules that are loaded after this one.
 from reverb import client as blocking
 from reverb._batches.iterator import batches
 from reverb._checks.arguments import check_at_least, check_integer, check_table, check_timeout_ms
@@ -30,6 +30,7 @@ from reverb._client.rows import keys_of, sequence_of, step_of, steps_of, updates
 from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._client.where import Where, condition_of
 from reverb._client.window import Window, check_items_of_windows
+from reverb._server.shard_info import from_row
 from reverb._server.table_change import (
     UNCHANGED,
     ChangedSetting,
@@ -1321,8 +1322,6 @@ class Client:
           InvalidArgumentError: If the address is not that of a group (`shards:///...`).
           UnavailableError: If no shard ever answered.
         """
-        from reverb._server.shard_info import from_row  # Few programs have a group.
-
         return [from_row(row) for row in await self._call(_Core.shard_info)]
 
     @property

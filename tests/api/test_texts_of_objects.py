@@ -2,6 +2,7 @@
 """`repr` and `str` of objects that programs hold, and the names that `dir(reverb)` shows."""
 
 import asyncio
+import inspect
 
 import numpy as np
 import pytest
@@ -127,3 +128,7 @@ def test_the_package_shows_public_names():
     assert not [name for name in names if name.startswith("_") and name != "__version__"]
     assert not {"core", "shown_text"} & set(names)
     assert all(hasattr(reverb, name) for name in names)
+    # As many modules as `dir` of dm-reverb shows, whatever the program has imported.
+    modules = [name for name in names if inspect.ismodule(getattr(reverb, name))]
+    assert {"aio", "datasets", "logging"} < set(modules)
+    assert len(modules) <= 20, modules

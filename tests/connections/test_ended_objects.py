@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is closed or stopped answers at once; rows of other libraries are in their rooms."""
+"""Objects that are closed or stopped answer at once; other libraries have rows in their rooms."""
 
 import ast
 import functools

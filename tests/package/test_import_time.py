@@ -43,10 +43,8 @@ def test_import_leaves_rarely_used_modules_alone():
     rarely_used = {
         "reverb.aio",
         "reverb._batches.hindsight",
-        "reverb._status.table_status",
         "reverb.cluster",
         "reverb.datasets",
-        "reverb.server_status",
         # NumPy 2 imports it on first use, too.
         *({"numpy.random"} if numpy.__version__ >= "2" else ()),
     }

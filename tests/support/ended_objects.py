@@ -84,7 +84,11 @@ def _batches(**options):
     options = {"table": "queue", "batch_size": 2} | options
     return Ended(
         lambda address: reverb.batches(_client(address), **options),
-        {"next": next, "block": _next_in_block, "update": lambda it: it.update_priorities([1], 1.0)},
+        {
+            "next": next,
+            "block": _next_in_block,
+            "update": lambda it: it.update_priorities([1], 1.0),
+        },
         {"close": _close, "flush": lambda it: it.flush(), "stats": lambda it: it.stats()},
     )
 
@@ -189,7 +193,10 @@ ROWS = {
         "reverb.Server": Ended(
             lambda address: reverb.Server(tables()),
             {"block": lambda it: it.__enter__()},
-            {name: lambda it, name=name: getattr(it, name)() for name in ("wait", "stop", "status")},
+            {
+                name: lambda it, name=name: getattr(it, name)()
+                for name in ("wait", "stop", "status")
+            },
             lambda it: it.stop(),
         ),
         "reverb.Client": Ended(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is closed answers at once: the objects for Stable-Baselines3."""
+"""Closed objects answer at once: those for Stable-Baselines3."""
 
 import pytest
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is closed answers at once: the objects for TorchRL."""
+"""Closed objects answer at once: those for TorchRL."""
 
 import pytest
 
