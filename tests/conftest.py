@@ -11,6 +11,7 @@ import pytest
 
 import reverb
 from reverb import testing
+from reverb.core import native
 from support import outcomes
 from support.hosts import HOSTS
 from support.waiting import DEADLINE_S, PATIENCE, Background, wait_until
@@ -227,8 +228,17 @@ def _run_page(path, library):
 
 
 @pytest.fixture
-def capfd(capfd):
-    """Without the warnings of earlier tests, which would be told with their number by and by."""
+def capfd(capfd, monkeypatch):
+    """With all lines that were logged, which a thread writes, and none of earlier tests.
+
+    Their warnings would be told with their number by and by.
+    """
+
+    def read(readouterr=capfd.readouterr):
+        native.wait_for_log()
+        return readouterr()
+
+    monkeypatch.setattr(capfd, "readouterr", read)
     reverb.logging.to_stderr()
     capfd.readouterr()
     return capfd

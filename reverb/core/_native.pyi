@@ -894,8 +894,11 @@ def logs_to_stderr() -> None:
 def configure_logs(level: str, format: str | None) -> None:
     """Sets the level, unless `REVERB_LOG` has one, and the format, unless it is `None`."""
 
-def log_line(level: str, message: str, fields: Sequence[tuple[str, str | int]]) -> str | None:
-    """The text of a line of the command; `None` if the level is not shown."""
+def print_log_line(level: str, message: str, fields: Sequence[tuple[str, str | int]]) -> None:
+    """Logs a line of the command to standard error. Never blocks."""
+
+def wait_for_log() -> None:
+    """Waits until the lines for standard error are written, for at most a second."""
 
 def tensorflow_register_address() -> int:
     """Returns the address of the function that registers the TensorFlow ops."""

@@ -5,6 +5,7 @@ import importlib.metadata
 import os
 import signal
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable, Sequence
@@ -25,6 +26,9 @@ INTERRUPTED = 128 + signal.SIGINT
 
 # Limit of table names in the line about the start.
 _MAX_TABLES_TOLD = 20
+
+# Time for the line on standard output that the server is ready, when it ends.
+_MAX_PRINTING_S = 1.0
 
 
 def run_until_signalled(
@@ -63,7 +67,7 @@ def run_until_signalled(
             print_notice(ready)
             manager.ready(ready)
             tables = ", ".join(table_names)
-            _print_ready(
+            printing = _print_in_thread(
                 f"reverb_server is ready on port {server.port} of {addresses}: tables {tables}"
             )
             reloads = None
@@ -79,7 +83,9 @@ def run_until_signalled(
         print_notice(f"cannot start: {error}", "error")
         return FAILED
     manager.stopping(f"stopping after {received.name}: drains for {drain_timeout_s:g} s at most")
-    return _stop(server, received, drain_timeout_s, reloads)
+    code = _stop(server, received, drain_timeout_s, reloads)
+    printing.join(_MAX_PRINTING_S)
+    return code
 
 
 def _reload(
@@ -136,13 +142,25 @@ def _totals(server: Server) -> dict[str, str | int]:
     }
 
 
-def _print_ready(text: str) -> None:
-    """Prints a line for programs, to standard output; if that is closed, to standard error."""
-    try:
-        print(text, flush=True)
-    except (OSError, ValueError) as error:
-        print_notice(f"{text} (standard output is closed: {error})", "warn")
-        sys.stdout = None  # As above.
+def _print_in_thread(text: str) -> threading.Thread:
+    """Prints a line for programs, to standard output; if that is closed, to standard error.
+
+    The server goes on if nobody reads the line. The interpreter cannot end while a thread is inside
+    `sys.stdout`, so the thread has a stream of its own.
+    """
+
+    def write() -> None:
+        if sys.stdout is None:
+            return
+        try:
+            with open(sys.stdout.fileno(), "w", encoding="utf-8", closefd=False) as stream:
+                stream.write(f"{text}\n")
+        except (OSError, ValueError) as error:
+            print_notice(f"{text} (standard output is closed: {error})", "warn")
+
+    thread = threading.Thread(target=write, name="reverb-ready", daemon=True)
+    thread.start()
+    return thread
 
 
 class _Signals:

@@ -36,19 +36,12 @@ def configure(log_format: str | None) -> None:
 
 
 def print_notice(text: str, level: str = "info", **fields: str | int) -> None:
-    """Writes a line of the log, to standard error; `level` is "error", "warn", "info" or "debug".
+    """Logs a line to standard error; `level` is "error", "warn", "info" or "debug".
 
-    Never raises. Ctrl-C may also end the process that reads the output; the server must still save
-    and stop.
+    Never blocks and never raises, whatever the process does that reads the output: the server must
+    go on, and save when it stops.
     """
-    line = native.log_line(level, without_tokens(text), list(fields.items()))
-    if line is None or sys.stderr is None:
-        return
-    try:
-        # Text and line end in one write, so that lines of other threads cannot come between.
-        print(f"{line}\n", end="", file=sys.stderr, flush=True)
-    except (OSError, ValueError):
-        sys.stderr = None  # Otherwise the interpreter's flush at exit fails.
+    native.print_log_line(level, without_tokens(text), list(fields.items()))
 
 
 class Parser(argparse.ArgumentParser):

@@ -78,7 +78,7 @@ def test_the_first_shard_coordinates_the_others():
 
 
 @pytest.fixture
-def ends(monkeypatch, capsys):
+def ends(monkeypatch, capfd):
     """Runs the command; returns its exit code and what it says."""
     monkeypatch.setattr(server_main.server_log, "configure", lambda log_format: None)
 
@@ -86,7 +86,7 @@ def ends(monkeypatch, capsys):
         monkeypatch.setattr("sys.argv", ["reverb_server", *arguments])
         with pytest.raises(SystemExit) as caught:
             server_main.app_run_main()
-        output = capsys.readouterr()
+        output = capfd.readouterr()
         return caught.value.code, output.out, messages(output.err)
 
     return ends

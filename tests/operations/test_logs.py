@@ -25,6 +25,8 @@ import numpy as np
 
 import reverb
 from reverb import testing
+from reverb.core import native
+from support.unread_pipe import put_unread
 from support.waiting import wait_until
 
 warnings.simplefilter("ignore", DeprecationWarning)  # Of forks; see tests/process/test_forks.py.
@@ -260,6 +262,70 @@ def test_forks_while_others_log_do_not_hang():
     """
     with Program(prepared(source), REVERB_LOG="debug") as program:
         assert program.line() == "done"
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["full", "closed"])
+def test_an_output_without_reader_blocks_no_call_and_no_exit(is_closed):
+    source = f"""
+        put_unread(2, is_closed={is_closed})
+        forecast()
+        warn()
+        client.insert([1], {{"second": 1.0}})
+        print(client.server_info()["second"].current_size)
+    """
+    assert run(prepared(source), REVERB_LOG="info") == ["20"]
+
+
+def test_an_output_that_is_read_again_has_the_number_of_lost_lines():
+    source = """
+        reader = put_unread(2)
+        for number in range(10_005):
+            native.print_log_line("info", f"number {number}", [])
+        native.print_log_line("error", "severe", [])
+        text = b""
+        while not text.endswith(b"severe\\n"):
+            text += os.read(reader, 100_000)
+        *lines, dropped, severe = text.decode().lstrip("\\0").splitlines()
+        print(severe.split(" ", 1)[1], dropped.split(": ", 1)[1].split(" ", 1)[1], sep="; ")
+        print([line.rpartition("number ")[2] for line in lines] == [*map(str, range(len(lines)))])
+        print(len(lines) + int(dropped.split(": ")[1].split()[0]))
+    """
+    assert run(prepared(source), REVERB_LOG="info") == [
+        "ERROR server: severe; lines of the log were dropped: standard error took them too slowly",
+        "True",
+        "10005",
+    ]
+
+
+def test_a_forked_child_writes_its_lines_and_none_of_its_parent():
+    source = """
+        put_unread(2)
+        native.print_log_line("error", "of the parent", [])
+        pid = os.fork()
+        if not pid:
+            reader, writer = os.pipe()
+            os.dup2(writer, 2)
+            native.print_log_line("error", "of the child", [])
+            native.wait_for_log()
+            print(os.read(reader, 10_000).decode().split(": ")[1], end="", flush=True)
+            os._exit(0)
+        os.waitpid(pid, 0)
+    """
+    assert run(prepared(source)) == ["of the child"]
+
+
+def test_the_last_line_of_a_worker_is_written():
+    """Workers of `multiprocessing` skip most of an interpreter's exit."""
+    source = """
+        import multiprocessing
+        last = lambda: native.print_log_line("error", "last words", [])
+        worker = multiprocessing.get_context("fork").Process(target=last)
+        worker.start()
+        worker.join()
+    """
+    with Program(prepared(source)) as program:
+        assert program.ended() == 0
+        assert messages(program.errors) == ["ERROR server: last words"]
 
 
 HOSTILE = "x\n2026-11-23T00:00:00.000Z ERROR server: gone\x1b[2J"

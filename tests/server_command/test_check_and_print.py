@@ -31,7 +31,7 @@ tables {
 
 
 @pytest.fixture
-def ends(monkeypatch, capsys):
+def ends(monkeypatch, capfd):
     """Runs the command; returns its exit code, standard output and standard error."""
     # It would change the log of this process.
     monkeypatch.setattr(server_main.server_log, "configure", lambda log_format: None)
@@ -40,7 +40,7 @@ def ends(monkeypatch, capsys):
         monkeypatch.setattr("sys.argv", ["reverb_server", *map(str, arguments)])
         with pytest.raises(SystemExit) as caught:
             server_main.app_run_main()
-        return (caught.value.code, *capsys.readouterr())
+        return (caught.value.code, *capfd.readouterr())
 
     return ends
 

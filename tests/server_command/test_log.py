@@ -238,6 +238,19 @@ def test_a_loaded_checkpoint_is_told(tmp_path):
         program.wait_for_error("1 items were loaded in ")
 
 
+@pytest.mark.parametrize("is_closed", [False, True], ids=["full", "closed"])
+def test_calls_and_the_last_save_need_no_reader_of_it(is_closed, tmp_path):
+    prepare = f"from support.unread_pipe import put_unread\nput_unread(2, is_closed={is_closed})"
+    options = [f"--checkpoint-dir={tmp_path}", "--checkpoint-on-stop"]
+    with running(*options, source=prepare + COMMAND) as (program, port):
+        say_hello_by_tls(port)
+        client = reverb.Client(f"127.0.0.1:{port}", connect_timeout_s=DEADLINE_S)
+        client.insert([7], {"t": 1.0})
+        assert client.sample_batch("t", 1).info.table_size == [1]
+        stop(program)
+    assert len(list(tmp_path.glob("*/DONE"))) == 1
+
+
 def test_lines_of_several_threads_stay_whole():
     """Each is written in one piece: its end, too."""
     source = """
@@ -249,7 +262,7 @@ start = threading.Barrier(4)
 
 def tell(number):
     start.wait()
-    for _ in range(300):
+    for _ in range(200):
         print_notice(f"line of thread {number}")
 
 threads = [threading.Thread(target=tell, args=[number]) for number in range(4)]
@@ -261,4 +274,4 @@ for thread in threads:
     with Program(source) as program:
         assert program.ended() == 0
         counts = collections.Counter(messages(program.errors))
-    assert counts == {f"INFO server: line of thread {number}": 300 for number in range(4)}
+    assert counts == {f"INFO server: line of thread {number}": 200 for number in range(4)}

@@ -387,7 +387,7 @@ def test_the_help_tells_of_every_option(monkeypatch, capsys, option):
     ],
 )
 def test_the_config_too_comes_from_a_flag_or_a_variable(
-    monkeypatch, capsys, arguments, variables, expected
+    monkeypatch, capfd, arguments, variables, expected
 ):
     monkeypatch.setattr("sys.argv", ["reverb_server", *arguments])
     for name, text in variables.items():
@@ -395,7 +395,7 @@ def test_the_config_too_comes_from_a_flag_or_a_variable(
     with pytest.raises(SystemExit) as caught:
         server_main.app_run_main()
     assert caught.value.code == 2
-    assert expected in capsys.readouterr().err
+    assert expected in capfd.readouterr().err
 
 
 def test_a_server_is_started_by_its_environment_alone(tmp_path):

@@ -34,7 +34,7 @@ def tokens(tmp_path):
 
 
 @pytest.fixture
-def ends(monkeypatch, capsys):
+def ends(monkeypatch, capfd):
     """Runs the command; returns its exit code, standard output and standard error."""
 
     def ends(*arguments):
@@ -42,7 +42,7 @@ def ends(monkeypatch, capsys):
         monkeypatch.setattr("sys.argv", command)
         with pytest.raises(SystemExit) as caught:
             server_main.app_run_main()
-        return (caught.value.code, *capsys.readouterr())
+        return (caught.value.code, *capfd.readouterr())
 
     return ends
 

@@ -19,7 +19,7 @@ from reverb.server_executable import server_main
 from reverb.server_executable.server_config import read_config
 from support.log_lines import messages
 from support.programs import Program
-from support.waiting import DEADLINE_S
+from support.waiting import DEADLINE_S, wait_until
 
 # The example of the documentation, on a free port.
 CONFIG = """
@@ -163,17 +163,16 @@ def test_ctrl_c_while_it_starts_ends_it():
         )
 
 
-def test_nobody_has_to_read_that_it_is_ready():
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-c", COMMAND, f"--config={CONFIG}"]
-    with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE, text=True) as process:
-        os.close(writer)
-        ready = next(line for line in process.stderr if "is ready" in line)
-        port = re.search(r"ready on port (\d+) .*\(standard output is closed: .*\)", ready)[1]
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "full"])
+def test_nobody_has_to_read_that_it_is_ready(is_closed):
+    prepare = f"from support.unread_pipe import put_unread\nput_unread(1, is_closed={is_closed})"
+    with Program(prepare + COMMAND, f"--config={CONFIG}") as program:
+        ready = r"ready on port (\d+) .*" + is_closed * r"\(standard output is closed: .*\)"
+        wait_until(lambda: re.search(ready, program.errors))
+        port = re.search(ready, program.errors)[1]
         reverb.Client(f"127.0.0.1:{port}").insert([1], {"my_table": 1.0})
-        process.terminate()
-        assert process.wait(DEADLINE_S) == 0
+        program.signal(signal.SIGTERM)
+        assert program.ended() == 0
 
 
 def test_flags_win_over_a_config_file(tmp_path, start):
@@ -236,12 +235,12 @@ def test_what_a_config_says_in_vain_is_told():
         )
 
 
-def leaves(monkeypatch, capsys, *arguments):
+def leaves(monkeypatch, capfd, *arguments):
     """Exit code and standard error of a command line that is refused."""
     monkeypatch.setattr(sys, "argv", ["reverb_server", *map(str, arguments)])
     with pytest.raises(SystemExit) as caught:
         server_main.app_run_main()
-    return caught.value.code, capsys.readouterr().err
+    return caught.value.code, capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -276,8 +275,8 @@ def leaves(monkeypatch, capsys, *arguments):
         (["--config", "", "--checkpoint-name="], "--checkpoint-name: must have 1 to 64 char"),
     ],
 )
-def test_a_bad_command_line_is_refused(monkeypatch, capsys, arguments, complaint):
-    code, errors = leaves(monkeypatch, capsys, *arguments)
+def test_a_bad_command_line_is_refused(monkeypatch, capfd, arguments, complaint):
+    code, errors = leaves(monkeypatch, capfd, *arguments)
     assert code == 2
     assert complaint in errors
 

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Iterator
 
+from reverb.core import native
+
 _STANDARD_ERROR = 2
 
 
@@ -23,6 +25,7 @@ def screen_alone() -> Iterator[None]:
     sys.__stderr__ = os.fdopen(  # pyright: ignore[reportAttributeAccessIssue]
         terminal, "w", encoding=sys.stderr.encoding, errors="backslashreplace", closefd=False
     )
+    native.wait_for_log()
     os.dup2(nowhere, _STANDARD_ERROR)
     os.close(nowhere)
     try:
@@ -31,5 +34,6 @@ def screen_alone() -> Iterator[None]:
         with contextlib.suppress(OSError):  # The terminal may be gone.
             sys.__stderr__.flush()
         sys.__stderr__ = usual  # pyright: ignore[reportAttributeAccessIssue]
+        native.wait_for_log()
         os.dup2(terminal, _STANDARD_ERROR)
         os.close(terminal)

@@ -62,7 +62,8 @@ mod wait;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     reverb_allocator::set_up();
-    reverb_log::install();
+    // `None` if the descriptor was closed when the interpreter started.
+    reverb_log::install(!module.py().import("sys")?.getattr("__stderr__")?.is_none());
     selectors::add_classes(module)?;
     module.add("MAX_PRIORITY", reverb_data::MAX_PRIORITY)?;
     module.add("NUM_SLOTS", reverb_data::NUM_SLOTS)?;
@@ -111,7 +112,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(security::self_signed, module)?)?;
     module.add_class::<logs::LogLines>()?;
     module.add_function(wrap_pyfunction!(logs::configure_logs, module)?)?;
-    module.add_function(wrap_pyfunction!(logs::log_line, module)?)?;
+    module.add_function(wrap_pyfunction!(logs::print_log_line, module)?)?;
+    module.add_function(wrap_pyfunction!(logs::wait_for_log, module)?)?;
     module.add_function(wrap_pyfunction!(logs::logs_to_queue, module)?)?;
     module.add_function(wrap_pyfunction!(logs::logs_to_stderr, module)?)?;
     module.add_function(wrap_pyfunction!(logs::report_waits, module)?)?;

@@ -107,17 +107,24 @@ pub(crate) fn configure_logs(py: Python<'_>, level: &str, format: Option<&str>) 
     Ok(())
 }
 
-/// A line of the log as text, for the caller to write; `None` if its level is not shown.
+/// Logs a line to standard error, wherever the core's lines go. Never blocks.
 #[pyfunction]
 #[pyo3(signature = (level, message, fields))]
-pub(crate) fn log_line(
+pub(crate) fn print_log_line(
     level: &str,
     message: String,
     fields: Vec<(String, FieldValue)>,
-) -> PyResult<Option<String>> {
+) -> PyResult<()> {
     let level = parse_level(level).or_raise()?;
     let fields = fields.into_iter().map(|(name, value)| (name, value.into_core())).collect();
-    Ok(reverb_log::written(level, TARGET, message, fields))
+    reverb_log::print(level, TARGET, message, fields);
+    Ok(())
+}
+
+/// Waits until the lines for standard error are written, for at most a second.
+#[pyfunction]
+pub(crate) fn wait_for_log(py: Python<'_>) {
+    py.detach(reverb_log::wait_until_written);
 }
 
 /// The value of a field of the command's lines.

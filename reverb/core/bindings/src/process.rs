@@ -141,8 +141,10 @@ impl<T> Drop for Local<T> {
 /// threads.
 #[pyfunction]
 #[pyo3(name = "_shut_down")]
-pub(crate) fn shut_down() {
+pub(crate) fn shut_down(py: Python<'_>) {
     exit::begin_shutdown();
+    // Children of `multiprocessing` run only the hooks of threads, not `finalize`.
+    py.detach(reverb_log::wait_until_written);
 }
 
 /// Keeps daemon threads away from the interpreter while it is finalized.
@@ -151,6 +153,7 @@ pub(crate) fn shut_down() {
 fn finalize(py: Python<'_>) {
     py.detach(|| {
         reverb_log::flush();
+        reverb_log::wait_until_written();
         exit::finalize();
     });
 }

@@ -5,8 +5,8 @@
 //!
 //! The crates of the core log by the macros of `tracing`. This crate decides which of these events
 //! are shown ([`Filter`]), makes a [`Line`] of each, counts repeated lines instead of showing them
-//! again, and writes the lines to standard error, as text or JSON, or into a [`Queue`] that a
-//! Python thread empties. Nothing here takes the GIL.
+//! again, and hands the lines to a thread that writes them to standard error, as text or JSON, or
+//! to a Python thread that empties a [`Queue`]. Nothing here takes the GIL.
 
 mod escape;
 mod filter;
@@ -17,11 +17,12 @@ mod logs;
 mod queue;
 mod repeats;
 mod settings;
+mod standard_error;
 mod time;
 
 pub use filter::{Filter, Unreadable};
 pub use format::Format;
 pub use line::{Line, Value};
-pub use logs::{after_fork_in_child, flush, to_queue, to_stderr, written};
+pub use logs::{after_fork_in_child, flush, print, to_queue, to_stderr, wait_until_written};
 pub use queue::Queue;
 pub use settings::{configure, install, tell_problems};

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Destination of lines: standard error, or a queue.
 
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, const_mutex};
 use tracing::Level;
@@ -13,20 +12,35 @@ use crate::line::{Line, Value};
 use crate::queue::Queue;
 use crate::repeats::Repeats;
 use crate::settings;
+use crate::standard_error::StandardError;
 
 /// Maximum depth of forks of forks that log.
 const MAX_GENERATIONS: usize = 64;
 
 /// One per generation of forks: a lock that another thread holds during a fork stays locked in the
 /// child.
-static LOGS: [Logs; MAX_GENERATIONS] =
-    [const { Logs { queue: const_mutex(None), repeats: const_mutex(None) } }; MAX_GENERATIONS];
+static LOGS: [Logs; MAX_GENERATIONS] = [const { Logs::new() }; MAX_GENERATIONS];
 
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
 
+/// Time for lines that wait for standard error when the process ends.
+const MAX_WAIT: Duration = Duration::from_secs(1);
+
 struct Logs {
+    /// Queue for Python's logging, if lines go there.
     queue: Mutex<Option<Arc<Queue>>>,
+    standard_error: StandardError,
     repeats: Mutex<Option<Repeats>>,
+}
+
+impl Logs {
+    const fn new() -> Self {
+        Self {
+            queue: const_mutex(None),
+            standard_error: StandardError::new(),
+            repeats: const_mutex(None),
+        }
+    }
 }
 
 fn logs() -> &'static Logs {
@@ -41,7 +55,7 @@ pub fn after_fork_in_child() {
 /// Sends all lines from now on into a queue of at most `capacity` lines. A queue from an earlier
 /// call is closed.
 pub fn to_queue(capacity: usize) -> Arc<Queue> {
-    let queue = Arc::new(Queue::new(capacity));
+    let queue = Arc::new(Queue::new(capacity, "Python's logging"));
     replace_queue(Some(Arc::clone(&queue)));
     queue
 }
@@ -66,22 +80,21 @@ pub fn flush() {
     }
 }
 
-/// Text of a line, for a caller who writes it itself; `None` if its level is not shown. It counts
-/// as a line of `target`.
-pub fn written(
-    level: Level,
-    target: &str,
-    message: String,
-    fields: Vec<(String, Value)>,
-) -> Option<String> {
+/// Waits until the lines for standard error are written, for at most a second.
+pub fn wait_until_written() {
+    logs().standard_error.wait_until_written(MAX_WAIT);
+}
+
+/// Logs a line to standard error, wherever other lines go. It counts as a line of `target`.
+pub fn print(level: Level, target: &str, message: String, fields: Vec<(String, Value)>) {
     if !settings::shows(target, level) {
-        return None;
+        return;
     }
     let mut line = Line::new(level, target, message);
     for (name, value) in fields {
         line.set(name, value);
     }
-    Some(settings::format().render(&line))
+    logs().standard_error.push(line);
 }
 
 pub(crate) fn take(line: Line) {
@@ -127,23 +140,6 @@ fn tell(logs: &Logs, line: Line) {
     let queue = logs.queue.lock().clone();
     match queue {
         Some(queue) => queue.push(line),
-        None => write(&format!("{}\n", settings::format().render(&line))),
+        None => logs.standard_error.push(line),
     }
-}
-
-/// Writes a whole line at once. Standard error may be closed, which is no reason to fail.
-///
-/// It uses a duplicate of the descriptor, because Rust's own handle has a lock that may stay locked
-/// forever in a forked child.
-#[cfg(unix)]
-fn write(line: &str) {
-    use std::os::fd::AsFd;
-    if let Ok(descriptor) = std::io::stderr().as_fd().try_clone_to_owned() {
-        let _ = std::fs::File::from(descriptor).write_all(line.as_bytes());
-    }
-}
-
-#[cfg(not(unix))]
-fn write(line: &str) {
-    let _ = std::io::stderr().write_all(line.as_bytes());
 }

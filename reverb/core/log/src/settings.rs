@@ -14,7 +14,7 @@ use tracing_subscriber::{Registry, registry};
 use crate::filter::Filter;
 use crate::format::Format;
 use crate::layer::LineLayer;
-use crate::logs;
+use crate::{logs, standard_error};
 
 /// Variable with the lowest shown level, and levels of targets: `info,server=debug`.
 const LEVEL_VARIABLE: &str = "REVERB_LOG";
@@ -34,10 +34,13 @@ static SETTINGS: OnceLock<Settings> = OnceLock::new();
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
 /// Reads the environment, and takes the events of all crates from now on. A second call does
-/// nothing.
-pub fn install() {
+/// nothing. `has_stderr` is false if the process began without standard error.
+pub fn install(has_stderr: bool) {
     if SETTINGS.get().is_some() {
         return;
+    }
+    if !has_stderr {
+        standard_error::never_write();
     }
     let mut problems = Vec::new();
     let filter = read(LEVEL_VARIABLE, Filter::parse, &mut problems);
