@@ -66,7 +66,8 @@ class StructuredWriter:
         self._writer = internal_writer
         report_at_exit(self)
         self._flattener = native.NestFlattener(flatten_with_labels)
-        self._num_leaves: int | None = None
+        # Labels of the columns of the first step.
+        self._labels: list[str] | None = None
 
     def __repr__(self) -> str:
         if "_writer" not in self.__dict__:
@@ -102,13 +103,17 @@ class StructuredWriter:
           ReverbError: If the connection failed for good.
         """
         leaves, _ = self._flattener.flatten(data)
-        if self._num_leaves is None:
+        if self._labels is None:
             self._writer.set_column_paths([path for path, _ in flatten_with_path(data)])
-            self._num_leaves = len(leaves)
-        elif len(leaves) != self._num_leaves:
+            self._labels = flatten_with_labels(data)[0]
+        elif len(leaves) != len(self._labels):
+            labels = flatten_with_labels(data)[0]
+            lacking = [label for label in self._labels if label not in labels]
+            more = [label for label in labels if label not in self._labels]
             raise InvalidArgumentError(
                 f"Flattened data has an unexpected length, got {len(leaves)} but wanted "
-                f"{self._num_leaves}."
+                f"{len(self._labels)}. Of the columns of the first step it lacks {lacking}, and it "
+                f"has {more} beside them."
             )
         self._writer.append(leaves, partial_step)
 

@@ -83,7 +83,7 @@ LEGACY_WRITER = {
         legacy(lambda w: w.append([1, 2]), [1]),
         errors.InvalidArgumentError,
         "Every step of a chunk must have the same number of tensors: the chunk has 1, the new "
-        "step 2.",
+        "step 2: the chunk lacks [1].",
     ),
     "more leaves over two chunks": (
         legacy(lambda w: w.create_item("table", 2, 1.0), [1], [1, 2], chunk_length=1),
@@ -175,7 +175,8 @@ STRUCTURED_WRITER = {
     "more leaves": (
         appending_again({"a": 1, "b": 2}),
         errors.InvalidArgumentError,
-        "Flattened data has an unexpected length, got 2 but wanted 1.",
+        "Flattened data has an unexpected length, got 2 but wanted 1. Of the columns of the first "
+        "step it lacks [], and it has ['b'] beside them.",
     ),
     "another dtype": (
         appending_again({"a": 1.0}),

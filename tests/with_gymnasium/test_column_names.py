@@ -50,7 +50,7 @@ def test_columns_of_other_names_are_an_error(signed, change):
         text = str(raised.value)
         if change == "renamed":
             assert f"the table signature has [{', '.join(sorted(columns))}]" in text
-            assert "it has the columns [action, discount, next_observation, observation" in text
+            assert "It has the columns [action, discount, next_observation, observation" in text
         else:
             assert f"has 7 columns but the table signature has {len(columns)}" in text
         recorder.close()

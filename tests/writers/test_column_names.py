@@ -288,6 +288,36 @@ def test_a_column_that_is_wrong_is_the_one_that_is_named(client):
             write(client, wrong)
 
 
+WITHOUT_BETA = {"alpha": np.float32(1), "gamma": np.float32(3)}
+DIFFERENT = {
+    "missing": (WITHOUT_BETA, "the trajectory lacks [beta]"),
+    "more": (step_of(dict) | {"delta": np.float32(4)}, "the signature lacks [delta]"),
+    "renamed, and more": (
+        WITHOUT_BETA | {"betas": np.float32(2), "delta": np.float32(4)},
+        "the signature lacks [betas, delta], and the trajectory lacks [beta]",
+    ),
+}
+
+
+@pytest.mark.parametrize("write", BY_PLACE + BY_NAME)
+@pytest.mark.parametrize(("step", "text"), DIFFERENT.values(), ids=DIFFERENT)
+def test_a_missing_or_extra_column_is_named(client, write, step, text):
+    with pytest.raises(errors.SignatureMismatchError) as caught:
+        write(client, step)
+    assert str(caught.value).endswith(
+        f"the trajectory has {len(step)} columns but the table signature has 3: {text}."
+    )
+    assert client.server_info()["table"].current_size == 0
+
+
+@pytest.mark.parametrize("write", BY_NAME)
+def test_a_renamed_column_is_named(client, write):
+    with pytest.raises(errors.SignatureMismatchError) as caught:
+        write(client, WITHOUT_BETA | {"delta": np.float32(4)})
+    text = "the signature lacks [delta], and the trajectory lacks [beta]. It has the columns ["
+    assert text in str(caught.value)
+
+
 def test_a_structured_item_unlike_the_signature_is_refused(client):
     step = step_of(dict) | {"beta": np.zeros(2, np.float32)}
     with pytest.raises(errors.SignatureMismatchError, match=r"beta must have .* shape \[\?\]"):

@@ -122,42 +122,58 @@ impl ColumnNames {
     ///
     /// # Errors
     ///
-    /// `SignatureMismatch` with both lists of names, or with the names that only one side has.
+    /// `SignatureMismatch` with the names that only one side has.
     pub fn by_name(&self, table: &str, signature: &Signature) -> Result<Option<Vec<usize>>> {
-        if self.0.len() != signature.0.len() && self.have_names(signature) {
-            return Err(self.other_number(table, signature));
-        }
+        self.check_number(table, signature)?;
         match self.order_in(signature) {
             ColumnOrder::Same => Ok(None),
             ColumnOrder::Other(order) => Ok(Some(order)),
             ColumnOrder::Foreign => Err(Error::signature_mismatch(format!(
-                "Unable to create an item in table '{table}': it has the columns {self}, and the table signature has \
-                 {}. Give the columns the names of the signature.",
+                "Unable to create an item in table '{table}': {}. It has the columns {self}, and the table signature \
+                 has {}. Give the columns the names of the signature.",
+                self.difference(signature),
                 signature.names(),
             ))),
         }
     }
 
-    fn other_number(&self, table: &str, signature: &Signature) -> Error {
-        let wanted: Vec<_> = signature.0.iter().map(|spec| spec.path.clone()).collect();
-        let without = |these: &[ColumnPath], those: &[ColumnPath]| {
-            Self(these.iter().filter(|it| !those.contains(it)).cloned().collect())
-        };
-        let (foreign, missing) = (without(&self.0, &wanted), without(&wanted, &self.0));
-        let mut told = Vec::new();
-        if !foreign.0.is_empty() {
-            told.push(format!("the signature lacks {foreign}"));
+    /// Checks that there are as many columns as in the signature of `table`, if both have names.
+    ///
+    /// # Errors
+    ///
+    /// `SignatureMismatch` with the names that only one side has.
+    pub fn check_number(&self, table: &str, signature: &Signature) -> Result<()> {
+        if self.0.len() == signature.0.len() || !self.have_names(signature) {
+            return Ok(());
         }
-        if !missing.0.is_empty() {
-            told.push(format!("the trajectory lacks {missing}"));
-        }
-        Error::signature_mismatch(format!(
+        Err(Error::signature_mismatch(format!(
             "Unable to create an item in table '{table}': the trajectory has {} columns but the \
              table signature has {}: {}.",
             self.0.len(),
-            wanted.len(),
-            told.join(", and "),
-        ))
+            signature.0.len(),
+            self.difference(signature),
+        )))
+    }
+
+    /// The names that only one side has.
+    fn difference(&self, signature: &Signature) -> String {
+        self.difference_from(&signature.names(), "the trajectory", "the signature")
+    }
+
+    /// The names that only these or only `others` have, and which side lacks them; empty if none.
+    pub fn difference_from(&self, others: &Self, this_side: &str, other_side: &str) -> String {
+        let without = |these: &Self, those: &Self| {
+            Self(these.0.iter().filter(|it| !those.0.contains(it)).cloned().collect())
+        };
+        let (foreign, missing) = (without(self, others), without(others, self));
+        let mut told = Vec::new();
+        if !foreign.0.is_empty() {
+            told.push(format!("{other_side} lacks {foreign}"));
+        }
+        if !missing.0.is_empty() {
+            told.push(format!("{this_side} lacks {missing}"));
+        }
+        told.join(", and ")
     }
 
     /// Warning for columns that are stored by position under other names; `None` if there are none.
@@ -252,10 +268,21 @@ mod tests {
             assert!(warning.contains(part), "{warning}");
         }
         let error = names(&["x", "y"]).by_name("t", &of_table).unwrap_err();
-        for part in ["'t'", "[x, y]", "[next/1, obs]"] {
+        for part in ["'t'", "signature lacks [x, y]", "trajectory lacks [next/1, obs]"] {
             assert!(error.message().contains(part), "{error}");
         }
         assert_eq!(names(&["next/1", "obs"]).warning("t", &of_table), None);
+    }
+
+    #[test]
+    fn another_number_names_the_columns_of_one_side() {
+        let error = names(&["a", "c"]).check_number("t", &signature(&["a", "b", "d"])).unwrap_err();
+        let told = "2 columns but the table signature has 3: the signature lacks [c], and the \
+                    trajectory lacks [b, d].";
+        assert!(error.message().ends_with(told), "{error}");
+        for without_names in [names(&["0", "1"]), ColumnNames::default()] {
+            assert_eq!(without_names.check_number("t", &signature(&["a"])), Ok(()));
+        }
     }
 
     proptest! {

@@ -54,7 +54,8 @@ impl ColumnOrders {
     ///
     /// # Errors
     ///
-    /// `SignatureMismatch` for names that the signature lacks, if the rule is `ByName`.
+    /// `SignatureMismatch` for another number of columns, or if the rule is `ByName` for names that
+    /// the signature lacks, with these names.
     pub(crate) fn of(
         &self,
         table: &str,
@@ -72,6 +73,7 @@ impl ColumnOrders {
         let order = match self.matching {
             Matching::ByName => names.by_name(table, signature)?.map(ColumnOrder::from),
             Matching::ByPlace => {
+                names.check_number(table, signature)?;
                 let warning = names.warning(table, signature);
                 if let Some(text) = warning
                     && !known.told.iter().any(|told| **told == *table)

@@ -170,8 +170,8 @@ impl Insertion {
             step.iter().map(|cell| (cell.dtype(), cell.shape())).collect();
         for (table, priority) in items {
             check_priority(table, (*priority).into())?;
-            self.check_step(table, &columns)?;
             self.idle.by_place.of(table, names, self.signature(table))?;
+            self.check_step(table, &columns)?;
         }
         let range = self.next_step();
         let Inserter { keys, chunk_maker, .. } = &mut self.inserter;

@@ -132,8 +132,11 @@ impl LegacyWriter {
         state.check_open()?;
         if let Some(block) = &state.block {
             if block.columns().len() != cells.len() {
+                let difference = names.difference_from(&state.names, "the new step", "the chunk");
+                let colon = if difference.is_empty() { "" } else { ": " };
                 return Err(Error::invalid_argument(format!(
-                    "Every step of a chunk must have the same number of tensors: the chunk has {}, the new step {}.",
+                    "Every step of a chunk must have the same number of tensors: the chunk has {}, the new step \
+                     {}{colon}{difference}.",
                     block.columns().len(),
                     cells.len(),
                 )));
