@@ -117,6 +117,4 @@ def _joined_column(parts: Sequence[Any], lengths: Any, pad: Any, to_multiple_of:
         for row, length in zip(part, of, strict=True)
     ]
     offsets = np.cumsum([0, *(len(item) for item in items)])
-    if parts[0].dtype.kind in "OSU" and pad == 0:
-        pad = b"" if parts[0].dtype.kind == "O" else parts[0].dtype.type()
     return Ragged(np.concatenate(items), offsets).padded(pad, to_multiple_of=to_multiple_of)

@@ -84,16 +84,19 @@ class Ragged:
         """Returns the items as one array `[B, T, ...]`, a copy.
 
         Args:
-          value: Padding after the steps of shorter items.
+          value: Padding after the steps of shorter items. For texts 0 is the empty text.
           to_multiple_of: `T` is the length of the longest item, rounded up to a multiple of this.
 
         Raises:
           InvalidArgumentError: If `to_multiple_of` is below 1.
         """
         to_multiple_of = check_at_least(1, "to_multiple_of", to_multiple_of)
+        dtype = self.values.dtype
+        if dtype.kind in "OSU" and isinstance(value, int | np.integer) and value == 0:
+            value = b"" if dtype.kind == "O" else dtype.type()
         lengths = self.lengths
         length = -(-self.max_length // to_multiple_of) * to_multiple_of
-        rows = np.full((len(lengths), length, *self.values.shape[1:]), value, self.values.dtype)
+        rows = np.full((len(lengths), length, *self.values.shape[1:]), value, dtype)
         rows[np.arange(length) < lengths[:, None]] = self.values
         return rows
 

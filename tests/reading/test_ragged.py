@@ -60,6 +60,15 @@ def test_packed(serve):
     assert batch.lengths == ()
 
 
+@pytest.mark.parametrize("dtype", [object, "S3", "U3"])
+def test_texts_are_padded_with_empty_ones(dtype):
+    texts = np.array(["a", "bc", "d"] if dtype == "U3" else [b"a", b"bc", b"d"], dtype)
+    empty = "" if dtype == "U3" else b""
+    padded = reverb.Ragged(texts, [0, 2, 3]).padded()
+    assert padded.tolist() == [texts[:2].tolist(), [texts[2], empty]]
+    assert padded.dtype == dtype
+
+
 def test_padded(serve):
     client = serve(testing.table())
     write(client, [3, 1, 2])
