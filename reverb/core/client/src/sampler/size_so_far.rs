@@ -45,7 +45,9 @@ impl SizeSoFar {
                 self.columns.push(ColumnSize { step_bytes, longest: 0, total: 0 });
             }
         }
-        for sampled in &samples[self.num_measured.min(samples.len())..] {
+        // Items that are stacked are all like the first one.
+        let end = if self.form.is_stacked() { 1 } else { samples.len() };
+        for sampled in samples.get(self.num_measured..end).unwrap_or_default() {
             for (size, column) in self.columns.iter_mut().zip(sampled.trajectory.columns()) {
                 let steps = column.num_steps();
                 size.longest = size.longest.max(steps);
@@ -55,7 +57,7 @@ impl SizeSoFar {
                 }
             }
         }
-        self.num_measured = samples.len();
+        self.num_measured = end;
         let num_bytes = self.columns.iter().map(|it| it.num_bytes(self.form, num_items));
         let num_bytes = num_bytes.fold(0, usize::saturating_add);
         if num_bytes <= self.bounds.max_bytes {
