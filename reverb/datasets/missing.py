@@ -60,7 +60,7 @@ class MissingEpisodes(Iterator[Episode]):
       items: The kind of items.
       columns: The columns of the table.
       look: Counts the episodes in the table by some columns; `None`: all episodes are written.
-      rules: What is missing.
+      rules: Rules of what is missing.
       counts: Counts those that are not yielded.
       progress: Called for each that is there already.
     """
@@ -171,7 +171,7 @@ class MissingEpisodes(Iterator[Episode]):
         gone = [it for it in found if (it, digest) not in self._all]
         if not gone:
             return set()
-        # Of several it is one that the dataset has no values for.
+        # One that the dataset has no values for at all goes first.
         ids = {it for it, _ in self._all}
         return {min(gone, key=lambda it: (it in ids, it))}
 

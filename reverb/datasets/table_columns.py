@@ -212,7 +212,7 @@ class TableColumns:
                 )
 
     def _name_of(self, leaf: Leaf) -> str:
-        """What is left out, if the table has no column for a leaf: it, or all of its column."""
+        """The name to leave out, if the table has no column for a leaf: its own, or its column's."""
         if leaf.field.startswith("infos/"):
             return name_of(leaf.field)
         column = leaf.column.partition("/")[0]

@@ -118,7 +118,7 @@ def values_of(client):
 
 
 class Model:
-    """What the table should have: a value for each id."""
+    """The content that the table should have: a value for each id."""
 
     def __init__(self):
         self.table = {}

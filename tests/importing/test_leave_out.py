@@ -35,7 +35,7 @@ def whole(**more):
 
 
 def small():
-    """What the learner wants of it."""
+    """The part of it that the learner wants."""
     observations = {"state": whole().observations["state"], "pair": {"1": {"b": np.zeros(9, "i1")}}}
     actions = {"base": np.arange(STEPS)}
     infos = {"deep/er": {"y": np.ones(STEPS)}}

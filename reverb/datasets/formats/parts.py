@@ -35,7 +35,7 @@ class Part:
 
     @property
     def key(self) -> str:
-        """What the episode is known by; see `Episode.key`."""
+        """The key of the episode; see `Episode.key`."""
         if self.index is not None:
             return str(self.index)
         return f"{self.file.name}#{self.number}" if self.file.name else ""
@@ -59,7 +59,7 @@ def episodes_of_parts(
       limits: Bounds an episode that lies in several files.
       start: Position of the first episode that is wanted.
       position: That of the first part.
-      numbers: Of the first episode of each file; `None`: positions are the numbers.
+      numbers: Numbers of the first episode of each file; `None`: positions are the numbers.
       by_flags: Whether rows without `episode_index` go on in the next file until a flag is true.
 
     Raises:
