@@ -137,10 +137,13 @@ def leaves(name: str, nest: Any) -> Iterator[tuple[str, Any]]:
         yield name, nest
 
 
-def checked(episode: Episode, unfinished: Unfinished = "error") -> Episode | None:
+def checked(
+    episode: Episode, unfinished: Unfinished = "error", advises: bool = True
+) -> Episode | None:
     """Returns the episode with flags as bools, or `None` if it has no end and is dropped.
 
-    Numbers have the byte order of this machine then.
+    Numbers have the byte order of this machine then. `advises` tells whether errors say how to
+    leave a field out.
 
     Raises:
       InvalidArgumentError: If a field has no numbers or another number of rows, or if the flags are
@@ -153,9 +156,13 @@ def checked(episode: Episode, unfinished: Unfinished = "error") -> Episode | Non
     num_steps = len(rewards)
     if not num_steps:
         raise episode.fault("rewards", "has no steps")
-    _check_leaves(episode, "observations", episode.observations, (num_steps + 1,))
-    _check_leaves(episode, "actions", episode.actions, (num_steps,))
-    _check_leaves(episode, "infos", episode.infos, (num_steps, num_steps + 1))
+    for name, allowed in (
+        ("observations", (num_steps + 1,)),
+        ("actions", (num_steps,)),
+        ("infos", (num_steps, num_steps + 1)),
+    ):
+        for path, leaf in leaves(name, getattr(episode, name)):
+            _check_leaf(episode, path, leaf, allowed, remedy(path) if advises else "")
     terminated = _flags(episode, "terminated", num_steps)
     truncated = _flags(episode, "truncated", num_steps)
     for name, flags in (("terminated", terminated), ("truncated", truncated)):
@@ -181,25 +188,25 @@ def checked(episode: Episode, unfinished: Unfinished = "error") -> Episode | Non
     return dataclasses.replace(episode, terminated=terminated, truncated=truncated)
 
 
-def row_problem(field: str, num_rows: int, num_steps: int) -> str:
+def row_problem(num_rows: int, num_steps: int) -> str:
     """Returns the text of an error: a field has not a row for each step."""
-    return (
-        f"has {num_rows} rows for {num_steps} steps, and a field has a row for each{remedy(field)}"
-    )
+    return f"has {num_rows} rows for {num_steps} steps, and a field has a row for each"
 
 
-def _check_leaves(episode: Episode, name: str, nest: Any, allowed: tuple[int, ...]) -> None:
-    for path, leaf in leaves(name, nest):
-        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind in "OUSMm" or leaf.dtype.names:
-            problem = f"must be an array of numbers, got {_kind(leaf)}{remedy(path)}"
-            raise episode.fault(path, problem)
-        if leaf.ndim < 1:
-            raise episode.fault(path, f"must have rows, got a single value{remedy(path)}")
-        if len(leaf) not in allowed:
-            problem = row_problem(path, len(leaf), len(episode))
-            if name == "observations":
-                problem += f"; observations have one more, {allowed[0]}"
-            raise episode.fault(path, problem)
+def _check_leaf(
+    episode: Episode, path: str, leaf: Any, allowed: tuple[int, ...], advice: str
+) -> None:
+    if not isinstance(leaf, np.ndarray) or leaf.dtype.kind in "OUSMm" or leaf.dtype.names:
+        problem = f"must be an array of numbers, got {_kind(leaf)}"
+    elif leaf.ndim < 1:
+        problem = "must have rows, got a single value"
+    elif len(leaf) not in allowed:
+        problem = row_problem(len(leaf), len(episode))
+        if allowed[0] > len(episode):
+            problem += f"; observations have one more, {allowed[0]}"
+    else:
+        return
+    raise episode.fault(path, problem + advice)
 
 
 def _native(episode: Episode) -> Episode:

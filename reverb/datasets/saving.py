@@ -65,7 +65,7 @@ def save(
     for name in options:
         if name not in known_options:
             raise TypeError(f"the format {prefix} has no option {name!r}, only {known_options}")
-    whole = (it for it in map(checked, episodes) if it is not None)
+    whole = (it for given in episodes if (it := checked(given, advises=False)) is not None)
     if progress is not None:
         whole = _reported(whole, progress)
     return format_module(module).save(whole, rest, **options)

@@ -69,7 +69,7 @@ def episodes_of_items(
                     "items as they are, by the formats npz, parquet or tfrecord"
                 )
         episode = checked(
-            episode_of(names, arrays, number=number, source=place, place=place), "error"
+            episode_of(names, arrays, number=number, source=place, place=place), advises=False
         )
         if episode is not None:
             yield episode

@@ -212,7 +212,7 @@ class TableColumns:
                 )
 
     def _name_of(self, leaf: Leaf) -> str:
-        """The name to leave out, if the table has no column for a leaf: its own, or its column's."""
+        """The name to leave out, if the table has no column for a leaf."""
         if leaf.field.startswith("infos/"):
             return name_of(leaf.field)
         column = leaf.column.partition("/")[0]

@@ -91,9 +91,9 @@ def write(
         items have a column more than those of a recorder.
       resume: Whether to leave out episodes that the table has. `False`: all are written beside what
         is there.
-      known_by: Identity of episodes that have a `key`: the "key", or the "number", as in tables that
-        older versions of this package filled. `None`: the key, and an error if the table has the
-        numbers.
+      known_by: Identity of episodes that have a `key`: the "key", or the "number", as in tables
+        that older versions of this package filled. `None`: the key, and an error if the table has
+        the numbers.
       changed: Treatment of an episode of which the table has other values, or which it has under
         another key, because its file was renamed; only a table with `values_digest` tells. "error":
         an error. "keep": what the table has stays, and the episode is not written. "replace": what

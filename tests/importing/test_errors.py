@@ -368,6 +368,11 @@ class TestTables:
 
 
 class TestTargets:
+    def test_an_error_of_a_save_advises_no_other_argument(self, tmp_path):
+        episode = made_episodes.episode(5, infos={"x": np.array(["a"] * 5)})
+        with pytest.raises(errors.InvalidArgumentError, match=r"infos/x: .* got text .*\[5\]$"):
+            datasets.save([episode], f"lerobot:{tmp_path / 'out'}", fps=1)
+
     def test_a_target_begins_with_a_format(self):
         fails(
             errors.InvalidArgumentError,

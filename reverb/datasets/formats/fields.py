@@ -200,8 +200,7 @@ def _whole(episode: Episode, following: Any) -> Any:
                 )
             return first
         if len(after) != num_steps:
-            problem = row_problem(f"next_{path}", len(after), num_steps)
-            raise episode.fault(f"next_{path}", problem)
+            raise episode.fault(f"next_{path}", row_problem(len(after), num_steps))
         first, after = native_order(first), native_order(after)
         if (first.dtype, first.shape[1:]) != (after.dtype, after.shape[1:]):
             raise episode.fault(

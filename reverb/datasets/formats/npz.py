@@ -20,7 +20,7 @@ from reverb.datasets.formats.files import described_dtypes, files_of, restored
 from reverb.datasets.formats.limits import DEFAULT_LIMITS, MAX_EPISODES, Limits
 from reverb.datasets.formats.npz_archive import OFFSETS, Archive
 from reverb.datasets.formats.parts import Part, episodes_of_parts, index_of
-from reverb.datasets.left_out import NOTHING, LeftOut
+from reverb.datasets.left_out import NOTHING, LeftOut, remedy
 
 __all__ = ["NpzSource"]
 
@@ -147,7 +147,7 @@ def _has_resets(archive: Archive, field: str, bounds: np.ndarray) -> bool:
             return has_resets
     # Whether the first episode has a row for the reset tells it for all.
     wrong = int(np.argmax(num_rows != num_steps + (num_rows[0] == num_steps[0] + 1)))
-    problem = row_problem(field, int(num_rows[wrong]), int(num_steps[wrong]))
+    problem = row_problem(int(num_rows[wrong]), int(num_steps[wrong])) + remedy(field)
     raise errors.DataLossError(f"{archive.path}: episode {wrong}, field {field}: {problem}")
 
 

@@ -179,7 +179,7 @@ class _Member:
           InvalidArgumentError: If it has more or fewer.
         """
         if self.num_rows != num_rows:
-            problem = row_problem(self._field, self.num_rows, num_steps)
+            problem = row_problem(self.num_rows, num_steps) + remedy(self._field)
             raise errors.InvalidArgumentError(f"{self._path}: field {self._field}: {problem}")
         return self
 

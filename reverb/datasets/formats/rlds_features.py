@@ -77,8 +77,9 @@ class Feature:
             return values.reshape(len(values) if num_rows is None else num_rows, *self.shape)
         parts = example.texts(self.key, where)
         if num_rows is not None and len(parts) != num_rows:
-            problem = row_problem(self.key.removeprefix("steps/"), len(parts), num_rows)
-            raise errors.DataLossError(f"{where}: {problem}")
+            problem = row_problem(len(parts), num_rows)
+            advice = remedy(self.key.removeprefix("steps/"))
+            raise errors.DataLossError(f"{where}: {problem}{advice}")
         if self.encoding == "image":
             return self._images(example, parts, where)
         size = self.dtype.itemsize * math.prod(it or 0 for it in self.shape)
