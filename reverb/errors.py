@@ -3,6 +3,20 @@
 
 A class has two kinds of parents: `ReverbError`, for new programs to catch, and the builtin that
 dm-reverb raises in the same place, so that `except` clauses of existing programs keep working.
+
+Errors that are no `ReverbError`:
+
+* `TypeError`: an argument of a wrong type, an unknown argument, or an object that cannot be
+  pickled. For `rate_limiter`, `extensions`, `checkpointer` and `configs` it is `AttributeError`, as
+  in dm-reverb.
+* `ValueError` and `OverflowError` of Python and NumPy: an array where a bool, a number or a name is
+  expected, a text that is no Unicode, an integer of more than 64 bits.
+* `OSError`: a file that cannot be read or written; `ImportError`: a library that is not installed.
+* `StopIteration` and `StopAsyncIteration`: the end of an iterator. `RuntimeError`: two tasks await
+  one iterator of `reverb.aio`, and what the library of an adapter raises there, such as TorchRL for
+  an empty buffer.
+* A class of `tf.errors`: from datasets, and from calls of `TFClient`, also outside of a graph.
+* `KeyboardInterrupt`, `asyncio.CancelledError`, and what a function of the program raises.
 """
 
 from collections.abc import Sequence

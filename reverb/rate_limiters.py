@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from reverb._checks.arguments import check_integer, check_number
+from reverb._checks.pickles import not_pickled
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import shown, type_name
@@ -71,6 +72,8 @@ class RateLimiter:
             min_diff=self._min_diff,
             max_diff=self._max_diff,
         )
+
+    __reduce__ = not_pickled("send its arguments, and make it where the table is made")
 
     @shown
     def __repr__(self) -> str:

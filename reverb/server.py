@@ -11,6 +11,7 @@ import reverb  # Modules that are loaded after this one.
 from reverb._checks.arguments import as_path, check_integer, check_number
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._checks.compression import Compression
+from reverb._checks.pickles import not_pickled
 from reverb._client.connecting import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
 from reverb._server.credentials import ServerSecurity
 from reverb._server.first_process import end_at_signals
@@ -401,6 +402,8 @@ class Server:
                     server.port(),
                 )
             server.stop(False)
+
+    __reduce__ = not_pickled("send its address, and make a Client of it there")
 
     @shown
     def __repr__(self) -> str:

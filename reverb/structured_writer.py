@@ -4,6 +4,7 @@
 from typing import Any
 
 from reverb._checks.arguments import check_at_least, clamped_timeout_ms
+from reverb._checks.pickles import OF_CLIENTS, not_pickled
 from reverb._nests.flat import flatten_with_labels, flatten_with_path
 from reverb._writers.conditions import Condition
 from reverb._writers.leaving import leave, report_at_exit
@@ -68,6 +69,8 @@ class StructuredWriter:
         self._flattener = native.NestFlattener(flatten_with_labels)
         # Labels of the columns of the first step.
         self._labels: list[str] | None = None
+
+    __reduce__ = not_pickled(OF_CLIENTS)
 
     def __repr__(self) -> str:
         if "_writer" not in self.__dict__:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from reverb import errors
+from reverb._checks.pickles import OF_CLIENTS, not_pickled
 
 __all__ = [
     "Ahead",
@@ -181,6 +182,8 @@ class PrefetchIterator:
             target=_fetch, args=(source, self._pipe), name="reverb-prefetch", daemon=True
         )
         self._thread.start()
+
+    __reduce__ = not_pickled(OF_CLIENTS)
 
     def __iter__(self) -> "PrefetchIterator":
         return self

@@ -8,6 +8,7 @@ Python flattens each new structure once. Then the native writer recognises the s
 from typing import Any, Generic, TypeVar
 
 from reverb._checks.arguments import check_at_least, clamped_timeout_ms
+from reverb._checks.pickles import OF_CLIENTS, not_pickled
 from reverb._nests import column_nest
 from reverb._nests.flat import flatten_with_path
 from reverb.core import native
@@ -112,6 +113,8 @@ class NestWriter(Generic[_NativeWriter]):
             check_at_least(0, "block_until_num_items", block_until_num_items, allows_bool=True),
             clamped_timeout_ms(timeout_ms, allows_bool=True) or None,
         )
+
+    __reduce__ = not_pickled(OF_CLIENTS)
 
     def _append_new_structure(self, data: Any, *options: Any) -> None:
         """Appends by paths; `options` are the arguments of the native `append` after the data."""

@@ -138,10 +138,6 @@ def _encode(nest: Any, path: tuple[Any, ...], *, allows_none: bool) -> Any:
     return value
 
 
-class _NoSpecError(InvalidArgumentError, TypeError):
-    """A value of the wrong type, for which dm-reverb raises `ValueError`."""
-
-
 def _leaf_spec(leaf: Any, path: tuple[Any, ...]) -> specs.TensorSpec:
     """Returns the spec of a leaf. A value of Python is none, although `as_spec` takes it."""
     is_type = isinstance(leaf, np.dtype) or (
@@ -157,7 +153,7 @@ def _leaf_spec(leaf: Any, path: tuple[Any, ...]) -> specs.TensorSpec:
 
 def _no_spec(leaf: Any, path: tuple[Any, ...]) -> InvalidArgumentError:
     shown = without_tokens(repr(leaf)) if len(repr(leaf)) <= _MAX_SHOWN else "..."
-    return _NoSpecError(
+    return InvalidArgumentError(  # As in dm-reverb a `ValueError`, although its type is wrong.
         f"{_place(path)} must be a spec, such as reverb.specs.TensorSpec((), np.float32), got "
         f"{type_name(leaf)} {shown}"
     )

@@ -10,6 +10,7 @@ import tree
 from reverb import item_selectors, rate_limiters
 from reverb._checks.arguments import check_integer, check_table
 from reverb._checks.byte_sizes import parse_byte_size
+from reverb._checks.pickles import not_pickled
 from reverb._nests import structured_value
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError, UnimplementedError
@@ -278,6 +279,11 @@ class Table:
         }
         changed = {name: value for name, value in given.items() if value is not None}
         return Table(**(arguments_of(self.internal_settings) | own | changed))
+
+    __reduce__ = not_pickled(
+        "it belongs to the process of its server; send a function that makes it, and call it "
+        "there. `replace` makes another table like this one"
+    )
 
     @shown
     def __repr__(self) -> str:

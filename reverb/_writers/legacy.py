@@ -8,6 +8,7 @@ import sys
 from typing import Any, TypeVar
 
 from reverb._checks.arguments import check_at_least, check_item
+from reverb._checks.pickles import OF_CLIENTS, not_pickled
 from reverb._nests.flat import by_label, flatten_with_labels
 from reverb._writers.leaving import leave
 from reverb.core import native
@@ -182,6 +183,8 @@ class Writer:
                 self.close()
             except ReverbError as error:
                 _logger.warning("Items of a dropped writer were not confirmed: %s", error)
+
+    __reduce__ = not_pickled(OF_CLIENTS)
 
     @shown
     def __repr__(self) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from reverb._checks.arguments import check_at_least, check_table, clamped_timeout_ms
 from reverb._checks.number_arrays import as_numbers
+from reverb._checks.pickles import OF_CLIENTS, not_pickled
 from reverb._nests.flat import flatten_with_path
 from reverb._writers import leaving
 from reverb.core import native
@@ -46,6 +47,8 @@ class SequenceWriter:
         self._append = internal_writer.append
         self._batch_size = batch_size
         leaving.report_at_exit(self)
+
+    __reduce__ = not_pickled(OF_CLIENTS)
 
     def __repr__(self) -> str:
         if "_batch_size" not in self.__dict__:

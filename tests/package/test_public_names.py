@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The names that programs written for the original import, and where they find them."""
 
+import ast
 import importlib
 import importlib.metadata
 import inspect
@@ -277,3 +278,33 @@ def test_a_public_class_says_where_it_is_imported_from(cls):
 def test_the_top_of_the_package_has_few_modules():
     """Others belong into a room."""
     assert len(list(pathlib.Path(reverb.__path__[0]).glob("*.py"))) <= 24
+
+
+def test_no_signature_shows_a_private_class():
+    """A class whose name or path is private helps nobody: `help` shows it, and editors do."""
+    shown = {
+        f"{name}: {found}"
+        for name, value in public_callables()
+        if callable(value) and not isinstance(value, classmethod)
+        for found in re.findall(r"[\w.]*\b_[a-z]\w*\.[\w.]+|\b_[A-Z]\w+", signature_of(value))
+    }
+    # Clients make the writers, so that their constructors are not for programs.
+    assert {it for it in shown if not re.search(r"Writer: reverb\.core\._native\.", it)} == set()
+
+
+def signature_of(value):
+    try:
+        return str(inspect.signature(value))
+    except ValueError:  # A class of the core tells none.
+        return ""
+
+
+def test_no_error_has_a_private_class():
+    private = [
+        f"{path}: {node.name}"
+        for path in pathlib.Path(reverb.__path__[0]).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and node.name.startswith("_")
+        if any(ast.unparse(base).endswith(("Error", "Exception")) for base in node.bases)
+    ]
+    assert private == []

@@ -86,3 +86,53 @@ def test_the_recorder_is_a_wrapper(client):
     recorder.reset(seed=1)
     assert recorder.step(0)[0].shape == (4,)
     recorder.close()
+
+
+class PlainEnv(gymnasium.Env):
+    """Observations are tuples, lists and dicts, as older environments return them."""
+
+    def __init__(self, space, values):
+        self.observation_space, self.action_space = space, BOX
+        self._values = values
+
+    def reset(self, *, seed=None, options=None):
+        return self._values[0], {}
+
+    def step(self, action):
+        return self._values[1], 1.0, False, False, {}
+
+
+BOX = gymnasium.spaces.Box(-9, 9, (2,), np.float32)
+PLAIN = {
+    "box_as_tuple": (BOX, [(1.0, 2.0), (3.0, 4.0)]),
+    "box_as_list": (BOX, [[1.0, 2.0], [3.0, 4.0]]),
+    "box_in_tuple": (gymnasium.spaces.Tuple((BOX,)), [((1.0, 2.0),), [(3.0, 4.0)]]),
+    "box_in_dict": (gymnasium.spaces.Dict(a=BOX), [{"a": (1.0, 2.0)}, {"a": [3, 4]}]),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("action", [(5.0, 6.0), [5, 6], np.array([5.0, 6.0])], ids=repr)
+def test_values_of_a_box_may_be_tuples_and_lists(client, name, action):
+    recorder = EnvRecorder(PlainEnv(*PLAIN[name]), client, "replay", Transitions())
+    recorder.reset()
+    recorder.step(action)
+    recorder.close()
+    (item,) = client.scan("replay")
+    rows = [column for column in item.data if column.shape[-1:] == (2,)]
+    assert sorted(np.ravel(rows).tolist()) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "text"),
+    [
+        (BOX, ((1.0, 2.0), {}), "observation must be numbers of dtype float32, .* got a tuple"),
+        (BOX, {"a": 1.0}, "observation has values of dtype object"),
+        (gymnasium.spaces.Tuple((BOX,)), (1.0, 2.0), "observation must be a tuple of 1, got tuple"),
+        (gymnasium.spaces.Dict(a=BOX), (1.0, 2.0), r"must be a dict with the keys \['a'\]"),
+    ],
+)
+def test_values_of_another_structure_are_refused(client, space, value, text):
+    recorder = EnvRecorder(PlainEnv(space, [value]), client, "replay", Transitions())
+    with pytest.raises(errors.InvalidArgumentError, match=text):
+        recorder.reset()

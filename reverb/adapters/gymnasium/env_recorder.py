@@ -17,6 +17,7 @@ from reverb.adapters.gymnasium import autoreset
 from reverb.adapters.gymnasium.checks import as_row
 from reverb.adapters.gymnasium.frame_stacks import check_frame_stack
 from reverb.adapters.gymnasium.library import gymnasium
+from reverb.adapters.gymnasium.space_values import as_rows, dtypes_of
 from reverb.adapters.gymnasium.step_recorder import StepRecorder
 
 __all__ = ["EnvRecorder"]
@@ -93,6 +94,8 @@ class EnvRecorder(gymnasium.Wrapper):
         check_space("action_space", env.action_space)
         check_frame_stack(env, frame_stack)
         self._keep_infos = tuple(keep_infos)
+        self._observation_dtypes = dtypes_of(env.observation_space)
+        self._action_dtypes = dtypes_of(env.action_space)
         self._steps = StepRecorder(
             client,
             tables,
@@ -143,7 +146,7 @@ class EnvRecorder(gymnasium.Wrapper):
           ReverbError: If the connection failed for good.
         """
         observation, info = self.env.reset(seed=seed, options=options)
-        self._steps.begin(map_nest(_as_row, observation), ALL)
+        self._steps.begin(as_rows(self._observation_dtypes, observation, "observation"), ALL)
         self._ended = False
         return observation, info
 
@@ -234,8 +237,8 @@ class EnvRecorder(gymnasium.Wrapper):
         is_terminated, is_truncated = (flag.astype(np.bool_, copy=False) for flag in flags)
         self._ended = bool(is_terminated | is_truncated)
         self._steps.step(
-            map_nest(_as_row, observation),
-            map_nest(_as_row, action),
+            as_rows(self._observation_dtypes, observation, "observation"),
+            as_rows(self._action_dtypes, action, "action"),
             as_row("reward", reward, 1).astype(np.float64, copy=False),
             is_terminated,
             is_truncated,

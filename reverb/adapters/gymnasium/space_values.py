@@ -10,7 +10,7 @@ import numpy as np
 from reverb import errors
 from reverb._recording.nests import map_space
 
-__all__ = ["dtypes_of", "of_dtypes"]
+__all__ = ["as_rows", "dtypes_of", "of_dtypes"]
 
 _NUMBERS = "biuf"
 
@@ -18,6 +18,35 @@ _NUMBERS = "biuf"
 def dtypes_of(space: Any) -> Any:
     """Returns a nest with the dtype of each space below Dict and Tuple."""
     return map_space(lambda leaf: np.dtype(leaf.dtype), space)
+
+
+def as_rows(dtypes: Any, value: Any, column: str) -> Any:
+    """Returns a value of one environment as a nest of arrays `[1, ...]`, for `of_dtypes`.
+
+    The space alone, of which `dtypes` are, says what is a nest: environments return a tuple or a
+    list of numbers for a Box, too.
+
+    Raises:
+      InvalidArgumentError: If a part cannot be an array.
+    """
+    if isinstance(dtypes, Mapping):
+        if not isinstance(value, Mapping) or value.keys() != dtypes.keys():
+            return value  # Refused by `of_dtypes`.
+        return {key: as_rows(it, value[key], f"{column}[{key!r}]") for key, it in dtypes.items()}
+    if isinstance(dtypes, tuple):
+        if not isinstance(value, tuple | list) or len(value) != len(dtypes):
+            return value
+        return tuple(
+            as_rows(it, part, f"{column}[{at}]")
+            for at, (it, part) in enumerate(zip(dtypes, value, strict=True))
+        )
+    try:
+        return np.asarray(value)[np.newaxis]
+    except ValueError:  # NumPy raises it for parts of different shapes.
+        raise errors.InvalidArgumentError(
+            f"{column} must be numbers of dtype {dtypes}, as its space has, got a "
+            f"{type(value).__name__} whose parts have different shapes"
+        ) from None
 
 
 def of_dtypes(dtypes: Any, nest: Any, column: str, where: Any = None) -> Any:

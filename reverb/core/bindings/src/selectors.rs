@@ -27,7 +27,7 @@ pub(crate) fn add_classes(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// How a table selects items. Each object serves one purpose in one table.
-#[pyclass(frozen, subclass, module = "reverb.core._native")]
+#[pyclass(frozen, subclass, module = "reverb.pybind")]
 pub(crate) struct ItemSelector {
     config: SelectorConfig,
     taken: AtomicBool,
@@ -66,7 +66,7 @@ impl ItemSelector {
 macro_rules! selector_without_arguments {
     ($(#[$doc:meta])* $name:ident, $config:expr) => {
         $(#[$doc])*
-        #[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
+        #[pyclass(frozen, extends = ItemSelector, module = "reverb.pybind")]
         pub(crate) struct $name;
 
         #[pymethods]
@@ -90,7 +90,7 @@ selector_without_arguments!(
     SelectorConfig::Lifo
 );
 /// Selects any item, or any step, with equal probability.
-#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
+#[pyclass(frozen, extends = ItemSelector, module = "reverb.pybind")]
 pub(crate) struct UniformSelector;
 
 #[pymethods]
@@ -111,7 +111,7 @@ impl UniformSelector {
 }
 
 /// Selects item i with probability `p_i^e / sum_k p_k^e`.
-#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
+#[pyclass(frozen, extends = ItemSelector, module = "reverb.pybind")]
 pub(crate) struct PrioritizedSelector;
 
 #[pymethods]
@@ -142,7 +142,7 @@ impl PrioritizedSelector {
 }
 
 /// Selects the item with the lowest or the highest priority.
-#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
+#[pyclass(frozen, extends = ItemSelector, module = "reverb.pybind")]
 pub(crate) struct HeapSelector;
 
 #[pymethods]
@@ -156,7 +156,7 @@ impl HeapSelector {
 }
 
 /// Selects every item once before any item again.
-#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
+#[pyclass(frozen, extends = ItemSelector, module = "reverb.pybind")]
 pub(crate) struct ShuffleSelector;
 
 #[pymethods]
@@ -170,7 +170,7 @@ impl ShuffleSelector {
 }
 
 /// Selects newer items more often.
-#[pyclass(frozen, extends = ItemSelector, module = "reverb.core._native")]
+#[pyclass(frozen, extends = ItemSelector, module = "reverb.pybind")]
 pub(crate) struct RecentSelector;
 
 #[pymethods]
