@@ -3,7 +3,7 @@
 //! messages.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -158,14 +158,14 @@ fn our_extensions_have_field_numbers_that_dm_reverb_skips() {
     expected.extend([0xc2, 0x3e, 4, 0x08, 5, 0x10, 2]);
     assert_eq!(written, expected);
     let expected = SampleOptions::stacked(Stacking { batch_size: 5, position: 2 });
-    assert_eq!(options(&stacked), Ok(expected));
+    assert_eq!(options(&stacked, Instant::now()), Ok(expected));
     for within in [WithinEpoch::New, WithinEpoch::UpTo(0), WithinEpoch::UpTo(7)] {
         let expected = SampleOptions { epoch: Some(within), ..SampleOptions::default() };
         let limited =
             request(&SampleRequest { options: expected, ..SampleRequest::new("lifo", 1, None) });
         let written = body_bytes(Message::encode(&limited));
         assert!(written.starts_with(&plain) && written.len() > plain.len());
-        assert_eq!(options(&limited), Ok(expected));
+        assert_eq!(options(&limited, Instant::now()), Ok(expected));
     }
 }
 
@@ -382,6 +382,26 @@ fn a_message_is_full_of_whatever_it_has() {
 }
 
 #[test]
+fn a_request_tells_a_wait_that_a_server_believes_up_to_the_age_of_the_connection() {
+    let (now, minute) = (Instant::now(), Duration::from_secs(60));
+    let ago = |time| now.checked_sub(time).unwrap();
+    let options_of = |waits_since| SampleOptions { waits_since, ..SampleOptions::default() };
+    let sent = |since| {
+        let options = options_of(since);
+        request(&SampleRequest { options, ..SampleRequest::new("t", 1, None) })
+    };
+    assert_eq!(sent(None).waited_ms, 0);
+    let message = sent(Some(ago(minute)));
+    assert!((60_000..600_000).contains(&message.waited_ms), "{}", message.waited_ms);
+    let read = options(&message, ago(10 * minute)).unwrap().waits_since.unwrap();
+    assert!(read >= ago(minute) - Duration::from_millis(1));
+    let hostile = proto::SampleStreamRequest { waited_ms: u64::MAX, ..message };
+    for message in [hostile, sent(Some(ago(minute)))] {
+        assert_eq!(options(&message, now), Ok(options_of(Some(now))));
+    }
+}
+
+#[test]
 fn a_request_for_a_window_is_read_as_it_was_written() {
     let window = StepWindow { length: 9, before: 4, pads_left: true, pads_right: false };
     let spans =
@@ -392,11 +412,11 @@ fn a_request_for_a_window_is_read_as_it_was_written() {
         spans: &spans,
         ..SampleRequest::new("t", 3, None)
     });
-    assert_eq!(options(&message).unwrap(), wanted);
+    assert_eq!(options(&message, Instant::now()).unwrap(), wanted);
     assert_eq!(to_spans(message.window.as_ref().unwrap()), spans);
     let too_long = proto::sample_stream_request::Window { length: 70_000, ..Default::default() };
     let message = proto::SampleStreamRequest { window: Some(too_long), ..message };
-    let error = options(&message).unwrap_err();
+    let error = options(&message, Instant::now()).unwrap_err();
     assert!(error.message().contains("before + length must be at most 65536"), "{error}");
 }
 
