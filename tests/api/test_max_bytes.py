@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import reverb
-from reverb import testing
+from reverb import command, testing
 from reverb._checks import byte_sizes
 from reverb._server.table import arguments_of
 from reverb.core import native
@@ -367,7 +367,9 @@ class TestServer:
         assert 1_000_000 < then["unknown"].forecast_bytes < 10_000_000
 
     @pytest.mark.parametrize("of", ["the server", "the table"])
-    def test_a_forecast_knows_what_max_bytes_leaves_to_a_table(self, of, reported_waits, caplog):
+    def test_a_forecast_knows_what_max_bytes_leaves_to_a_table(
+        self, of, reported_waits, caplog, capsys
+    ):
         in_table = {"max_bytes": "16MiB"} if of == "the table" else {}
         tables = [testing.table("replay", max_size=10_000, **in_table), testing.table("other")]
         in_server = {"max_bytes": "24MiB"} if of == "the server" else {}
@@ -378,6 +380,8 @@ class TestServer:
                 client.insert(noise(5000), {"replay": 1.0})
             assert server.status().tables["replay"].forecast_bytes <= 16 * MIB
             until(lambda: "would take" in caplog.text)
+            assert command.main(["top", "--once", f"localhost:{server.port}"]) == 0
+        assert re.search(r"when it is full +1\d\.\d MiB, [23]\d{3} items", capsys.readouterr().out)
         expected = (
             rf"10,000 items \(max_size\) would take about .* and max_bytes of {of} leaves 1\d\.\d "
             r"MiB for them: the table will hold about ([\d,]+)\. Raise max_bytes"

@@ -2,6 +2,7 @@
 //! A fake server of one table. The test decides how much it samples; it records all requests.
 
 use std::collections::VecDeque;
+use std::time::Instant;
 
 use reverb_data::{Chunk, SequenceRange, TrajectoryBuilder};
 use reverb_wire::transport::{BoxFuture, InsertStream, SampleRequest, Transport};
@@ -28,6 +29,8 @@ struct ServerState {
     sampled: u64,
     /// All requests: the number of the stream, and the number of items.
     requests: Vec<(usize, usize)>,
+    /// Begin of the wait that the last of them goes on with.
+    waits_since: Option<Instant>,
     opened: usize,
     closed: usize,
     /// Errors of the next attempts to open a stream, in order.
@@ -43,6 +46,7 @@ impl Server {
             allowed,
             sampled: 0,
             requests: Vec::new(),
+            waits_since: None,
             opened: 0,
             closed: 0,
             refusals: VecDeque::new(),
@@ -85,6 +89,11 @@ impl Server {
     /// All requests: the number of the stream, and the number of items.
     pub(super) fn requests(&self) -> Vec<(usize, usize)> {
         self.state.lock().requests.clone()
+    }
+
+    /// Begin of the wait that the last request goes on with.
+    pub(super) fn waits_since(&self) -> Option<Instant> {
+        self.state.lock().waits_since
     }
 
     /// Number of requested items in total.
@@ -147,7 +156,10 @@ impl SampleStream for Stream {
         let SampleRequest { table, num_samples: count, timeout, .. } = *request;
         assert_eq!(table, TABLE);
         assert!(count > 0, "a request is for at least one item");
-        self.server.state.lock().requests.push((self.number, count));
+        let mut state = self.server.state.lock();
+        state.requests.push((self.number, count));
+        state.waits_since = request.options.waits_since;
+        drop(state);
         self.outstanding += count;
         self.timeout = timeout;
         Ok(())

@@ -21,6 +21,22 @@ async fn it_ends_nothing_while_no_call_waits() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn requests_that_are_repeated_are_one_wait_until_an_item_comes() {
+    let server = Server::allowing(0);
+    let sampler = server.sampler(timing_out(4, 1));
+    settle().await;
+    assert_eq!(server.waits_since(), None);
+    tokio::time::sleep(TIMEOUT * 2).await;
+    let since = server.waits_since();
+    tokio::time::sleep(TIMEOUT * 4).await;
+    assert_eq!((server.waits_since(), since.is_some()), (since, true));
+    server.allow(1);
+    assert_eq!(take_one(&sampler).await, 0);
+    tokio::time::sleep(TIMEOUT * 2).await;
+    assert!(server.waits_since() > since, "the wait for the next item is another one");
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_ends_the_sampler_while_a_call_waits() {
     let server = Server::allowing(3);
     let sampler = server.sampler(timing_out(4, 1));
