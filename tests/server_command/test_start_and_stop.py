@@ -2,7 +2,6 @@
 """The command `reverb_server`, in processes of its own: start, readiness, signals, exit codes."""
 
 import contextlib
-import os
 import re
 import signal
 import socket
