@@ -96,9 +96,11 @@ def test_a_dtype_that_cannot_be_stored_is_named_by_its_path(bad):
 )
 def test_what_is_no_spec_is_named_by_its_path(bad, shown):
     text = "must be a spec, such as reverb.specs.TensorSpec((), np.float32), got " + shown
-    with pytest.raises(TypeError, match=re.escape("leaf ('a', 1) of the signature " + text)):
+    # A `ValueError`, as in dm-reverb, although the type is wrong.
+    of_leaf = re.escape("leaf ('a', 1) of the signature " + text)
+    with pytest.raises(InvalidArgumentError, match=of_leaf):
         testing.table(signature={"a": [np.zeros(1), bad]})
-    with pytest.raises(TypeError, match=re.escape("the signature " + text)):
+    with pytest.raises(InvalidArgumentError, match=re.escape("the signature " + text)):
         testing.table(signature=bad) if bad is not None else testing.table(signature=[None])
 
 

@@ -225,7 +225,8 @@ def test_a_step_timeout_gives_the_result_and_loses_nothing(server, path, kind, t
             result = error.result
         steps.append(case.t(result))
     assert all(f"step_timeout_s={timeout_s:g} has passed" in text for text in texts)
-    assert all("full" in text for text in texts)
+    # A call that may not wait has no time to ask for the reason.
+    assert all("full" in text for text in texts) or not timeout_s
     # Steps go on where they were, one after another.
     assert steps == list(range(1, len(steps) + 1))
     assert times(server, len(steps)) == steps
