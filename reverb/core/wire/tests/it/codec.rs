@@ -394,7 +394,7 @@ fn a_request_tells_a_wait_that_a_server_believes_up_to_the_age_of_the_connection
     let message = sent(Some(ago(minute)));
     assert!((60_000..600_000).contains(&message.waited_ms), "{}", message.waited_ms);
     let read = options(&message, ago(10 * minute)).unwrap().waits_since.unwrap();
-    assert!(read >= ago(minute) - Duration::from_millis(1));
+    assert!(read >= ago(minute));
     let hostile = proto::SampleStreamRequest { waited_ms: u64::MAX, ..message };
     for message in [hostile, sent(Some(ago(minute)))] {
         assert_eq!(options(&message, now), Ok(options_of(Some(now))));
