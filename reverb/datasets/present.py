@@ -3,6 +3,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -52,11 +53,13 @@ class PresentEpisodes:
         self._counts: Counter[int] = Counter()
         # The digests of the items of each episode: one, unless a program has mixed them.
         self._digests: defaultdict[int, set[int]] = defaultdict(set)
-        self._by_digest: defaultdict[int, set[int]] = defaultdict(set)
         for episode, digests, _ in self._scan():
             self._counts[episode] += 1
-            for digest in digests:
-                self._digests[episode].add(digest)
+            if digests:
+                self._digests[episode].update(digests)
+        self._by_digest: defaultdict[int, set[int]] = defaultdict(set)
+        for episode, own in self._digests.items():
+            for digest in own:
                 self._by_digest[digest].add(episode)
         # Episodes that were found whole, whose keys are of no interest.
         self._whole: set[int] = set()
@@ -111,12 +114,20 @@ class PresentEpisodes:
     def _scan(self) -> Iterator[tuple[int, list[int], int]]:
         """The episode, the digests and the key of each item."""
         for sample in self._client.scan(self._table, columns=list(self._columns)):
-            for column in sample.data:
-                if column.dtype != np.int64 or (column != column.flat[0]).any():
-                    raise errors.FailedPreconditionError(
-                        f"item {sample.info.key} of table {self._table} has no column "
-                        f"{EPISODE_ID}, so nothing tells which episodes are in the table. Reset "
-                        "it, or pass resume=False to write all episodes beside the items"
-                    )
-            episode, *digests = (int(it.flat[0]) for it in sample.data)
+            episode, *digests = map(_number, sample.data)
+            if episode is None or None in digests:
+                raise errors.FailedPreconditionError(
+                    f"item {sample.info.key} of table {self._table} has no column {EPISODE_ID}, so "
+                    "nothing tells which episodes are in the table. Reset it, or pass resume=False "
+                    "to write all episodes beside the items"
+                )
             yield episode, digests, sample.info.key
+
+
+def _number(column: np.ndarray) -> Any:
+    """The number that all steps have; `None` if they have none."""
+    if column.dtype != np.int64:
+        return None
+    if not column.ndim:
+        return column.item()
+    return None if (column != column[0]).any() else column[0].item()

@@ -109,13 +109,13 @@ class TableColumns:
     def digest(self, episode: Episode) -> int:
         """Tells the values that the table gets of an episode from others of its source."""
         fields = {FIELDS[it] for it in FIELDS if it not in self.left_out}
-        values = [it for field in fields for it in leaves(field, getattr(episode, field))]
-        values += self.infos(episode).items()
+        values = {path: it for own in fields for path, it in leaves(own, getattr(episode, own))}
+        values |= {f"infos/{name}": it for name, it in self.infos(episode).items()}
         texts = [
-            f"{path} {leaf.dtype.name} {leaf.shape} {_sums(leaf)}"
-            for path, leaf in sorted(values, key=lambda it: it[0])
+            f"{path} {it.dtype.kind}{it.dtype.itemsize} {it.shape} {_sums(it)}"
+            for path, it in values.items()
         ]
-        return hash63("\0".join([episode.source, *texts]))
+        return hash63("\0".join([episode.source, *sorted(texts)]))
 
     def infos(self, episode: Episode) -> dict[str, np.ndarray]:
         """The infos that become columns, flat, `[T + 1, ...]` or `[T, ...]`."""
@@ -280,8 +280,10 @@ class TableColumns:
         return errors.SignatureMismatchError(episode.text(field, text))
 
 
-def _sums(array: np.ndarray) -> list[int]:
-    """The checksums of the parts of an array."""
+def _sums(array: np.ndarray) -> int | list[int]:
+    """The checksum of an array, or those of its parts."""
+    if array.nbytes <= _SUMMED_BYTES:
+        return native.masked_crc32c(array.tobytes())
     step = max(1, _SUMMED_BYTES // max(1, array[:1].nbytes))
     return [
         native.masked_crc32c(array[start : start + step].tobytes())

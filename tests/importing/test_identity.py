@@ -287,6 +287,30 @@ def test_a_table_of_an_older_import_goes_on_if_told(tmp_path, format_, count, le
         assert values_of(client) == collections.Counter(expected)
 
 
+# Without digests, numbers that are other indices look like those.
+@pytest.mark.parametrize(
+    ("indices", "leave_out"),
+    [
+        *((it, ()) for it in ((5, 6, 7), (0, 2, 3), (1, 0, 2))),
+        *((it, ("values_digest",)) for it in ((5, 6, 7), (0, 2, 3))),
+    ],
+)
+def test_old_numbers_beside_indices_are_told(tmp_path, indices, leave_out):
+    path = tmp_path / "f.npz"
+    index = np.repeat(indices, 3)
+    source = made_episodes.write_npz(path, [made(it) for it in range(3)], episode_index=index)
+    with testing.server([table(leave_out=leave_out)]) as client:
+        datasets.write(client, "t", datasets.episodes(source), ITEMS, known_by="number")
+        with pytest.raises(errors.FailedPreconditionError, match=r"known_by=|other values"):
+            datasets.write(client, "t", datasets.episodes(source), ITEMS)
+        assert values_of(client) == collections.Counter([0, 1, 2])
+        rules = {"known_by": "key", "changed": "replace"}
+        if not leave_out:
+            datasets.write(client, "t", datasets.episodes(source), ITEMS, **rules)
+            assert values_of(client) == collections.Counter([0, 1, 2])
+            assert datasets.write(client, "t", datasets.episodes(source), ITEMS).num_present == 3
+
+
 def test_the_command_names_its_options(tmp_path, capsys):
     dataset = Dataset(tmp_path, "npz")
     for number in range(2):
