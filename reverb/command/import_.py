@@ -110,7 +110,8 @@ def add_parser(commands: Commands) -> None:
         action="append",
         default=[],
         metavar="FIELD",
-        help="a field that the table does not get; infos: all infos that it has no column for",
+        help="a field that the table does not get, such as an info or observation/image; infos: "
+        "all infos that it has no column for",
     )
     parser.add_argument(
         "--episode-ids",

@@ -118,8 +118,8 @@ def id_of(source: str, key: str | int) -> int:
 
 def hash63(text: str) -> int:
     """Returns the first 63 bits of the SHA-256 of a text."""
-    whole = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
-    return whole >> (64 - _ID_BITS)
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") >> (64 - _ID_BITS)
 
 
 def leaves(name: str, nest: Any) -> Iterator[tuple[str, Any]]:

@@ -38,6 +38,13 @@ def test_the_id_is_made_of_the_source_and_the_number():
     assert 0 <= episode.id < 2**63
 
 
+def test_a_key_identifies_an_episode_instead_of_its_number():
+    episode = made_episodes.episode(3, 12, source="npz:/a", key="b.npz#3")
+    digest = hashlib.sha256(b"npz:/a\x00b.npz#3").digest()
+    assert episode.id == int.from_bytes(digest[:8], "big") >> 1
+    assert made_episodes.episode(3, 12, source="npz:/a", key="\udcff#0").id > 0
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_second_import_writes_nothing(kind):
     items = KINDS[kind]

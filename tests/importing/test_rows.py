@@ -130,6 +130,9 @@ def test_an_episode_in_several_files_is_one(tmp_path, format_, cuts):
     for number, (start, end) in enumerate(itertools.pairwise(bounds), start=8):
         part = {name: it[start:end] for name, it in arrays.items()}
         save(tmp_path / f"part_{number}.{suffix}", part)
+    nothing = {name: it[:0] for name, it in arrays.items()}
+    if format_ == "npz":
+        save(tmp_path / "part_8_.npz", nothing)  # It comes after the first file.
     source = f"{prefix}:{tmp_path}"
     found = list(datasets.episodes(source))
     made_episodes.assert_equal(found, episodes)

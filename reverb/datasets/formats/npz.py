@@ -70,10 +70,12 @@ class NpzSource:
         self._numbers = old_numbers(self._files, lambda it: counts[it.name])
         # The position of the first part of each file, and at last their number.
         self._positions = [0]
-        for before, ends in zip([None, *self._ends], self._ends, strict=False):
-            last = before.index(len(before) - 1) if before and ends else None
-            if last is not None and last == ends.index(0):
-                self._positions[-1] -= 1
+        last = None
+        for ends in self._ends:
+            if len(ends):
+                if last is not None and last == ends.index(0):
+                    self._positions[-1] -= 1
+                last = ends.index(len(ends) - 1)
             self._positions.append(self._positions[-1] + len(ends))
         self.num_episodes: int | None = self._positions[-1]
 
