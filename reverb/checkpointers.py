@@ -48,6 +48,7 @@ class CheckpointerOptions:
       restore_settings: Whether loading replaces the tables' settings by the stored ones.
       name: Name of the server in `path`; `None`: no name.
       load: The checkpoint to load, and no other; `None`: the latest one in `path`.
+      keep_signatures: Whether a stored signature that differs from the table's is an error.
     """
 
     path: str | None
@@ -57,6 +58,7 @@ class CheckpointerOptions:
     restore_settings: bool = False
     name: str | None = None
     load: str | None = None
+    keep_signatures: bool = False
 
     @shown
     def __repr__(self) -> str:
@@ -165,6 +167,8 @@ class DefaultCheckpointer(CheckpointerBase):
         self.restore_settings = bool(restore_settings)
         self.name = name
         self.load = None if load is None else absolute_path(load)
+        # `reverb_server` sets it: its config is not code that reads what the log says.
+        self.internal_keep_signatures = False
 
     def internal_checkpointer(self) -> CheckpointerOptions:
         """Returns the options for the server."""
@@ -176,6 +180,7 @@ class DefaultCheckpointer(CheckpointerBase):
             self.restore_settings,
             self.name,
             self.load,
+            self.internal_keep_signatures,
         )
 
     @shown

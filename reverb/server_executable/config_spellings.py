@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Translates short ways to write tables in a config.
 
-A config may say `shuffle: true`, `queue: true` or `min_size: 1000`, as in Python. Checkpoints and
-the protocol do not have these fields: they are translated when a config is read.
+A config may say `shuffle: true`, `queue: true` or `min_size: 1000`, as in Python, and
+`columns: "obs float32[?,4]"`. Checkpoints and the protocol do not have these fields: they are
+translated when a config is read.
 """
 
 import functools
@@ -14,6 +15,7 @@ from google.protobuf import text_format
 from reverb import item_selectors, rate_limiters
 from reverb.core import protos
 from reverb.errors import ReverbError
+from reverb.server_executable.config_columns import signature_of
 from reverb.server_executable.field_positions import MAX_NESTING, too_deep
 
 __all__ = ["parse_written", "selector_spellings", "written_config_class"]
@@ -24,6 +26,7 @@ _ADDITIONS = {
     "deepmind.reverb.PriorityTableCheckpoint": """
       field { name: "queue" number: 2000 type: TYPE_BOOL label: LABEL_OPTIONAL }
       field { name: "stack" number: 2001 type: TYPE_BOOL label: LABEL_OPTIONAL }
+      field { name: "columns" number: 2002 type: TYPE_STRING label: LABEL_REPEATED }
     """,
     "deepmind.reverb.KeyDistributionOptions.Prioritized": """
       field {
@@ -144,8 +147,15 @@ def _translate_table(table: Any) -> Iterator[_Problem]:
     if table.HasField("rate_limiter"):
         for path, text in _translate_limiter(table.rate_limiter):
             yield f"rate_limiter.{path}", text
-    table.ClearField("queue")
-    table.ClearField("stack")
+    if table.columns and table.HasField("signature"):
+        yield "columns", "cannot stand beside signature, which they give"
+    elif table.columns:
+        try:
+            table.signature.ParseFromString(signature_of(table.columns).SerializeToString())
+        except ReverbError as error:
+            yield "columns", str(error)
+    for field in ("queue", "stack", "columns"):
+        table.ClearField(field)
 
 
 def _translate_selector(options: Any) -> Iterator[_Problem]:

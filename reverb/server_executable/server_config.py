@@ -36,7 +36,6 @@ UNUSED_TABLE_FIELDS = (
     "largest_priority",
     "num_deleted_episodes",
     "num_unique_samples",
-    "signature",
     "total_inserts",
     "total_samples",
 )
@@ -165,6 +164,10 @@ def _table_problems(table: Any) -> Iterator[tuple[str, str]]:
         yield "max_size", f"must be from 1 to {_MAX_TABLE_SIZE}, got {table.max_size}"
     if table.max_bytes < 0:
         yield "max_bytes", f"must be at least 1, or 0 for no limit, got {table.max_bytes}"
+    try:
+        server_from_proto.signature_from_proto(table.signature)
+    except ReverbError as error:
+        yield "signature", f"is no nest of specs: {error}"
     if not table.HasField("rate_limiter"):
         yield "rate_limiter", f"must give {_LIMITERS}"
         return
@@ -198,7 +201,8 @@ def _unused(config: Any) -> Iterator[str]:
     for number, table in enumerate(config.tables):
         path = f"{_TABLES}[{number}]"
         for field, _ in table.ListFields():
-            if field.name in UNUSED_TABLE_FIELDS:
+            is_empty = field.name == "signature" and not table.signature.WhichOneof("kind")
+            if is_empty or field.name in UNUSED_TABLE_FIELDS:
                 yield f"{path}.{field.name}"
         for field, _ in table.rate_limiter.ListFields():
             if field.name in _UNUSED_LIMITER_FIELDS:

@@ -5,10 +5,17 @@ from collections.abc import Iterable
 from typing import Any
 
 from reverb import item_selectors, rate_limiters
+from reverb._nests import structured_value
 from reverb._server.table import Table, arguments_of
 from reverb.core import native
+from reverb.reverb_types import SpecNest
 
-__all__ = ["rate_limiter_from_proto", "selector_from_proto", "tables_from_proto"]
+__all__ = [
+    "rate_limiter_from_proto",
+    "selector_from_proto",
+    "signature_from_proto",
+    "tables_from_proto",
+]
 
 
 def selector_from_proto(s: Any) -> native.ItemSelector:
@@ -41,10 +48,25 @@ def tables_from_proto(configs: Iterable[Any]) -> list[Table]:
     """Makes empty tables.
 
     Args:
-      configs: `PriorityTableCheckpoint` messages. Signatures, counters and items are ignored.
+      configs: `PriorityTableCheckpoint` messages. Counters and items are ignored.
 
     Raises:
       UnimplementedError: If a table has no sampler or no remover.
       InvalidArgumentError: If a value is out of its range or missing.
     """
-    return [Table(**arguments_of(config)) for config in configs]
+    return [
+        Table(**arguments_of(config), signature=signature_from_proto(config.signature))
+        for config in configs
+    ]
+
+
+def signature_from_proto(proto: Any) -> SpecNest | None:
+    """Makes the signature of a table.
+
+    Args:
+      proto: A `StructuredValue` message; an empty one is no signature.
+
+    Raises:
+      DataLossError: If it is no nest of specs.
+    """
+    return structured_value.decode(proto)

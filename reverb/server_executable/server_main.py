@@ -13,6 +13,7 @@ from reverb.checkpointers import DefaultCheckpointer
 from reverb.server import Server
 from reverb.server_executable import config_flag, server_from_proto, server_log
 from reverb.server_executable.command_line import Action, CommandLine, parse_command_line
+from reverb.server_executable.config_columns import columns_text
 from reverb.server_executable.config_printer import config_text
 from reverb.server_executable.group import shard_of, shard_problems
 from reverb.server_executable.reload import reload_config
@@ -78,6 +79,8 @@ def _run(command: CommandLine) -> int:
     if command.action == Action.CHECK:
         for line in _prospects(settings):
             print_notice(line, "warn")
+        for line in _signatures(settings):
+            print_notice(line)
         print(f"{without_tokens(given.source.name)} is good: tables {', '.join(names)}")
         return _GOOD
     if command.action == Action.PRINT_CONFIG:
@@ -107,6 +110,16 @@ def _prospects(settings: Settings) -> list[str]:
     return [f"table {name}: {why}" for name, why in whys if why is not None]
 
 
+def _signatures(settings: Settings) -> list[str]:
+    """Lines about the tables whose items are checked."""
+    return [
+        f"table {table.table_name}: items must have the columns {columns_text(table.signature)}; "
+        "of all that reads this config, reverb_server alone checks it"
+        for table in settings.tables
+        if table.signature.WhichOneof("kind")
+    ]
+
+
 def _start(settings: Settings) -> Server:
     checkpointer = None
     if settings["checkpoint_dir"] is not None:
@@ -117,6 +130,7 @@ def _start(settings: Settings) -> Server:
             name=settings["checkpoint_name"],
             load=settings["load_checkpoint"],
         )
+        checkpointer.internal_keep_signatures = True
     tables = server_from_proto.tables_from_proto(settings.tables)
     print_start(tables, settings["max_bytes"])
     return Server(

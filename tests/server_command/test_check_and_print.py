@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reverb
+from reverb.core import native
 from reverb.server_executable import server_main
 from reverb.server_executable.config_printer import config_text
 from reverb.server_executable.options import OPTIONS
@@ -174,6 +175,24 @@ def test_a_check_is_told_what_has_no_effect(ends, monkeypatch):
         "WARN server: REVERB_SERVER_NOTHING has no effect: there is no option of this name",
         "WARN server: --config, line 6: tables[0].signature has no effect here",
     ]
+
+
+def test_a_check_tells_which_columns_items_must_have(ends):
+    native.configure_logs("info", "text")
+    config = CONFIG.replace("max_size: 20", 'max_size: 20 columns: "obs float[?,4]"')
+    code, _, errors = ends("--check", "--config", config)
+    assert (code, messages(errors)) == (
+        0,
+        [
+            "INFO server: table t: items must have the columns obs float32[?,4]; of all that "
+            "reads this config, reverb_server alone checks it"
+        ],
+    )
+    code, printed, _ = ends("--print-config", "--config", config)
+    assert (
+        ends("--check", "--config", printed)[2].partition("INFO")[2]
+        == (errors.partition("INFO")[2])
+    )
 
 
 def test_only_one_action_at_a_time(ends):

@@ -91,6 +91,22 @@ def test_the_config_wins_over_stored_settings_by_default(root, saved):
         assert client.server_info()["t"].max_size == 20
 
 
+def test_a_checkpoint_with_another_signature_ends_the_start(root):
+    columns = 'max_size: 20 columns: ["a int32", "obs %s[?,4]"]'
+    with running(root, config=CONFIG.replace("max_size: 20", columns % "float32")) as (_, client):
+        client.checkpoint()
+    other = CONFIG.replace("max_size: 20", columns % "float64")
+    with Program(COMMAND, f"--config={other}", "--checkpoint-dir", root) as program:
+        assert program.ended() == 1
+        assert f"cannot start: Checkpoint {root}/" in program.errors
+        assert (
+            "Table t: the signature of the config has column obs double [?,4], and the stored one "
+            "has column obs float [?,4]. Change the config" in program.errors
+        )
+    with running(root, "--restore-settings", config=other) as (_, client):
+        assert client.server_info()["t"].signature["obs"].dtype == "float32"
+
+
 def test_a_damaged_checkpoint_is_a_failure_that_names_the_file(root, saved):
     file = saved / "items.tfrecord"
     data = bytearray(file.read_bytes())

@@ -57,6 +57,7 @@ impl Config {
             load: self.checkpoints.load.clone(),
             fallback: self.checkpoints.fallback.clone(),
             restore_settings: self.checkpoints.restore_settings,
+            keep_signatures: self.checkpoints.keep_signatures,
             http: self.http_port.map(|port| HttpOptions { host, port, tls }),
             server: ServerOptions {
                 host: self.host,
@@ -89,6 +90,7 @@ pub(crate) struct Checkpoints {
     fallback: Option<PathBuf>,
     keep_latest: usize,
     restore_settings: bool,
+    keep_signatures: bool,
     name: Option<String>,
     load: Option<PathBuf>,
 }

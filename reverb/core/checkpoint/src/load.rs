@@ -8,6 +8,8 @@ use std::time::Instant;
 use hashbrown::HashMap;
 use reverb_data::{Error, MemoryConfig, Result, TableConfig, WhenFull};
 use reverb_engine::{Restored, Table};
+use reverb_wire::convert::table_config::to_signature;
+use reverb_wire::generated::PriorityTableCheckpoint;
 
 use crate::directory::{ITEMS, is_complete, latest};
 use crate::failure::damaged;
@@ -32,6 +34,9 @@ pub struct LoadOptions {
     pub name: Option<ServerName>,
     /// True if tables get the stored settings. Otherwise they keep their own.
     pub restore_settings: bool,
+    /// True if a table that keeps its own settings may not have another signature than the stored
+    /// one.
+    pub keep_signatures: bool,
 }
 
 /// Result of a load.
@@ -216,6 +221,9 @@ fn settings_for(
         }
         return Ok(TableConfig { seed: code.seed, ..stored.config()? });
     }
+    if options.keep_signatures {
+        check_signature(stored.message(), code)?;
+    }
     for (setting, stored_value, code_value) in &differences {
         tracing::warn!(
             table = %code.name,
@@ -225,6 +233,19 @@ fn settings_for(
         );
     }
     Ok(code.clone())
+}
+
+/// Checks that the signature of a table is the stored one, if both have one.
+fn check_signature(stored: &PriorityTableCheckpoint, code: &TableConfig) -> Result<()> {
+    let stored = stored.signature.as_ref().and_then(|it| to_signature(it).ok());
+    let Some((stored, own)) = stored.as_ref().zip(code.signature.as_ref()) else { return Ok(()) };
+    let Some((own, stored)) = own.flat.first_difference(&stored.flat) else { return Ok(()) };
+    Err(Error::failed_precondition(format!(
+        "Table {}: the signature of the config has {own}, and the stored one has {stored}. Change \
+         the config, start without this checkpoint, or take the stored settings with \
+         --restore-settings.",
+        code.name,
+    )))
 }
 
 fn limits(config: &TableConfig) -> String {

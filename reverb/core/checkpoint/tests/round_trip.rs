@@ -90,8 +90,14 @@ fn save_options(root: &Path) -> SaveOptions {
 
 fn load_from(root: &Path, tables: &[Arc<Table>]) -> Result<Option<Loaded>> {
     let root = root.to_owned();
-    let options =
-        LoadOptions { root, load: None, fallback: None, name: None, restore_settings: false };
+    let options = LoadOptions {
+        root,
+        load: None,
+        fallback: None,
+        name: None,
+        restore_settings: false,
+        keep_signatures: true,
+    };
     load(tables, &options, &Arc::default(), &mut Held::default())
 }
 

@@ -133,6 +133,22 @@ impl Signature {
         )))
     }
 
+    /// The first column that differs from that of another signature, as texts of both; `None` if
+    /// all columns are the same.
+    pub fn first_difference(&self, other: &Self) -> Option<(String, String)> {
+        let text = |signature: &Self, index: usize| {
+            signature.0.get(index).map_or_else(
+                || "no other column".to_owned(),
+                |it: &TensorSpec| {
+                    format!("column {} {} {}", it.name, it.dtype.name(), it.shape_text())
+                },
+            )
+        };
+        let length = self.0.len().max(other.0.len());
+        let index = (0..length).find(|&index| self.0.get(index) != other.0.get(index))?;
+        Some((text(self, index), text(other, index)))
+    }
+
     /// The names of the columns.
     pub fn names(&self) -> ColumnNames {
         ColumnNames(self.0.iter().map(|spec| spec.path.clone()).collect())
@@ -173,6 +189,19 @@ mod tests {
         assert_eq!(name("step/obs", "obs"), "step/obs");
         assert_eq!(name("step/obs", "step/obs"), "step/obs");
         assert_eq!(name("step/obs", "image"), "step/obs/image");
+    }
+
+    #[test]
+    fn the_first_column_that_differs_is_named() {
+        let of = |dtype| Signature(vec![spec("a", DType::Int32, None), spec("b", dtype, None)]);
+        let (one, other) = (of(DType::Float32), of(DType::Float64));
+        let texts = |here: &str, there: &str| Some((here.to_owned(), there.to_owned()));
+        let expected = texts("column b float <unknown>", "column b double <unknown>");
+        assert_eq!(one.first_difference(&other), expected);
+        assert_eq!(one.first_difference(&one), None);
+        let shorter = Signature(one.0[..1].to_vec());
+        let expected = texts("column b float <unknown>", "no other column");
+        assert_eq!(one.first_difference(&shorter), expected);
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub struct Config {
     pub fallback: Option<PathBuf>,
     /// True if tables take the settings of the checkpoint instead of their own.
     pub restore_settings: bool,
+    /// True if a checkpoint with another signature of a table is an error.
+    pub keep_signatures: bool,
     /// HTTP port, if any.
     pub http: Option<HttpOptions>,
 }
@@ -65,7 +67,14 @@ impl Server {
         runtime: &Handle,
         progress: &Arc<Progress>,
     ) -> Result<Opened> {
-        let Config { server: mut options, load: chosen, fallback, restore_settings, http } = config;
+        let Config {
+            server: mut options,
+            load: chosen,
+            fallback,
+            restore_settings,
+            keep_signatures,
+            http,
+        } = config;
         // Invalid options fail before the load, which may take long.
         options.limits.validate()?;
         if let Some(path) = &options.unix_path {
@@ -78,8 +87,14 @@ impl Server {
         options.http_port = http.as_ref().map(HttpPort::port);
         let root = options.checkpoints.root.clone();
         let name = options.checkpoints.name.clone();
-        let which =
-            root.map(|root| LoadOptions { root, load: chosen, fallback, name, restore_settings });
+        let which = root.map(|root| LoadOptions {
+            root,
+            load: chosen,
+            fallback,
+            name,
+            restore_settings,
+            keep_signatures,
+        });
         match load(tables, &mut options, which, progress) {
             Ok(tables) => Ok(Opened { tables, options, http, runtime: runtime.clone() }),
             Err(error) => {
