@@ -276,7 +276,7 @@ def test_an_output_without_reader_blocks_no_call_and_no_exit(is_closed):
     assert run(prepared(source), REVERB_LOG="info") == ["20"]
 
 
-def test_an_output_that_is_read_again_has_the_number_of_lost_lines():
+def test_an_output_that_is_read_again_tells_what_was_lost():
     source = """
         reader = put_unread(2)
         for number in range(10_005):
