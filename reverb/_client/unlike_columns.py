@@ -11,6 +11,8 @@ from reverb.replay_sample import ReplayBatch
 
 __all__ = ["check_same_columns", "check_same_forms"]
 
+_ODD_ITEM = 'See "One item fails every batch" on the page of troubleshooting.'
+
 # Dtype and shape of a column in one item. A length that differs between items is `None`.
 _Form = tuple[Any, list[int | None]]
 
@@ -60,8 +62,12 @@ def check_same_forms(
       InvalidArgumentError: If an item of one has another column than an item of the first one.
     """
     forms = [_forms(part) for part in parts]
+    keys = [part.info.key[0] for part in parts]
     for number, of_part in enumerate(forms[1:], start=1):
-        pair = [f"items of table {tables[it]}" if tables else "" for it in (0, number)]
+        pair = [
+            f"items of table {tables[it]}" if tables else f"the item with key {keys[it]}"
+            for it in (0, number)
+        ]
         if len(of_part) != len(forms[0]):
             names = [tables[0], tables[number]] if tables else []
             raise _different_numbers(names, [len(forms[0]), len(of_part)])
@@ -70,8 +76,8 @@ def check_same_forms(
                 continue
             raise InvalidArgumentError(
                 f"The items of a batch must have the same shapes and dtypes, but column "
-                f"{name_of(at)} is {_told(one)} in {pair[0] or 'one'} and {_told(other)} in "
-                f"{pair[1] or 'another'}. {_advice(one, other)}"
+                f"{name_of(at)} is {_told(one)} in {pair[0]} and {_told(other)} in {pair[1]}. "
+                f"{_advice(one, other) if tables else _ODD_ITEM}"
             )
 
 

@@ -466,3 +466,20 @@ class TestContextManager:
         del writer
         gc.collect()
         assert client.server_info()["table"].current_size == 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_told"), [((4, 3), True), ((3, 3), False), ((4, 1), False), ((2, 1), False)]
+)
+def test_a_row_more_in_one_column_is_told_once(serve, capfd, rows, is_told):
+    client = serve(testing.table("t"))
+    with client.trajectory_writer(4) as writer:
+        for step in range(8):
+            writer.append({"obs": step, "action": step})
+            if step >= 3:
+                lengths = dict(zip(("action", "obs"), reversed(rows), strict=True))
+                columns = {name: writer.history[name][-n:] for name, n in lengths.items()}
+                writer.create_item("t", 1.0, columns)
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == is_told
+    assert all("items have 4 rows in column 1 and 3 in column 0: row i" in it for it in lines)

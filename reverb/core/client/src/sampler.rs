@@ -18,6 +18,7 @@ pub(crate) mod fetch_items;
 mod hostile_tests;
 pub(crate) mod known_chunks;
 mod large_values;
+pub(crate) mod odd_item;
 pub(crate) mod parallel;
 pub(crate) mod ragged;
 pub(crate) mod scan;

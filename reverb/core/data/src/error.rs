@@ -125,6 +125,19 @@ impl Error {
         error
     }
 
+    /// The column whose position the message has.
+    pub fn column(&self) -> Option<usize> {
+        self.0.column.as_ref().map(|mark| mark.index)
+    }
+
+    /// Adds a sentence to the end of the message.
+    #[must_use]
+    pub fn with_sentence(mut self, sentence: &str) -> Self {
+        self.0.message.push(' ');
+        self.0.message.push_str(sentence);
+        self
+    }
+
     /// True if the message has the position of a column.
     pub fn has_column(&self) -> bool {
         self.0.column.is_some()

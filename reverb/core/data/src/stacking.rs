@@ -169,7 +169,7 @@ pub fn different_shapes(column: usize, one: &ColumnSpec, another: &ColumnSpec) -
 
 impl ColumnSpec {
     /// Dtype and shape of the column in an item that is sampled alone.
-    fn told(&self) -> String {
+    pub fn told(&self) -> String {
         let shape = &self.shape[usize::from(self.squeeze)..];
         format!("{} {}", self.dtype.name(), shape_text(shape))
     }

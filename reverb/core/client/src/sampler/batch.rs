@@ -10,6 +10,7 @@ use crate::sampler::column_plan::ColumnPlan;
 use crate::sampler::copy_plan::CopyPlans;
 use crate::sampler::fetch_ahead::fetched_ahead;
 use crate::sampler::known_chunks::KnownCopies;
+use crate::sampler::odd_item::naming_odd_item;
 use crate::sampler::ragged::{self, RaggedForm};
 
 /// Stacks items that arrive in several parts, each part while the next is being sampled.
@@ -66,9 +67,9 @@ impl<'m> BatchBuilder<'m> {
         };
         stacked.map_err(|error| match self.ragged {
             RaggedForm::Squeezed if error.kind() == ErrorKind::InvalidArgument => {
-                not_single(samples).unwrap_or(error)
+                not_single(samples).unwrap_or_else(|| naming_odd_item(error, samples, false))
             }
-            _ => error,
+            _ => naming_odd_item(error, samples, false),
         })?;
         Ok(self.columns.into_iter().map(|column| column.finish(samples.len())).collect())
     }

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use crate::sampler::batch_column::{BatchColumn, GivenColumn, Lengths, Target, check_num_given};
 use crate::sampler::batch_size::{self, BatchBounds, STRING_BYTES, TakenBytes, no_room};
 use crate::sampler::fetch_ahead::fetched_ahead;
+use crate::sampler::odd_item::naming_odd_item;
 
 /// Treatment of items of different lengths.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -59,7 +60,8 @@ pub(crate) fn assemble(
         columns.push(RaggedColumn::like(&first.trajectory, &column)?);
     }
     let filled = fill(&mut columns, samples, bounds, form, given);
-    batch_size::explain(filled, bounds, form, || taken_bytes(&columns, samples))?;
+    batch_size::explain(filled, bounds, form, || taken_bytes(&columns, samples))
+        .map_err(|error| naming_odd_item(error, samples, true))?;
     Ok(finish(columns))
 }
 

@@ -162,6 +162,18 @@ impl ItemKind {
         })
     }
 
+    /// Two columns with their numbers of rows, several in each, of which one has a row more: `T + 1`
+    /// and `T`. `None` for other lengths.
+    pub(super) fn one_row_more(&self) -> Option<[(usize, usize); 2]> {
+        let lengths = || {
+            let columns = self.columns.iter().enumerate().filter(|(_, column)| !column.squeeze);
+            columns.map(|(index, column)| (index, column.num_steps))
+        };
+        let longest = lengths().max_by_key(|(_, length)| *length)?;
+        let shortest = lengths().min_by_key(|(_, length)| *length)?;
+        (shortest.1 > 1 && longest.1 == shortest.1 + 1).then_some([longest, shortest])
+    }
+
     /// Checks the kind against the signature of its table.
     pub(super) fn check_signature(&self, signature: &Signature) -> Result<()> {
         let matches = |(spec, column): (&reverb_data::TensorSpec, &ItemColumn)| {

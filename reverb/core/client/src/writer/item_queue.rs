@@ -42,6 +42,8 @@ pub struct ItemQueue {
     session: Arc<Session>,
     /// Names of the tables used so far, shared by all items.
     tables: Mutex<Vec<Arc<str>>>,
+    /// Tables whose items have columns of `T + 1` and `T` rows, as was logged.
+    told_of_rows: Mutex<Vec<Arc<str>>>,
     /// True if the caller awaits `throttle` itself instead of being blocked.
     is_throttled_by_caller: AtomicBool,
     /// True once the log has counted the items that the program left unconfirmed.
@@ -72,6 +74,7 @@ impl ItemQueue {
             orders: ColumnOrders::new(matching),
             session: Arc::clone(session),
             tables: Mutex::default(),
+            told_of_rows: Mutex::default(),
             is_throttled_by_caller: AtomicBool::new(false),
             has_reported: AtomicBool::new(false),
         }
@@ -324,6 +327,24 @@ impl ItemQueue {
         Arc::clone(&tables[tables.len() - 1])
     }
 
+    /// Logs, once for each table, that rows of the columns do not belong together.
+    #[cold]
+    fn tell_of_rows(&self, table: &Arc<str>, [longest, shortest]: [(usize, usize); 2]) {
+        let mut told = self.told_of_rows.lock();
+        if told.iter().any(|known| known == table) {
+            return;
+        }
+        told.push(Arc::clone(table));
+        let ((long, rows), (short, fewer)) = (longest, shortest);
+        tracing::warn!(
+            table = %table,
+            "items have {rows} rows in column {long} and {fewer} in column {short}: row i of one is \
+             not of the same step as row i of the other in windows, steps and datasets, which \
+             refuse such items. Write as many rows in each column, or ignore this if whole items \
+             are sampled."
+        );
+    }
+
     pub(super) fn unknown_table(&self, table: &str, signatures: &Signatures) -> Result<()> {
         unknown_table(table, &self.session, signatures)
     }
@@ -355,6 +376,9 @@ impl ItemMaker<'_> {
         let Self { queue, kinds, usable } = self;
         let check = |kind: &ItemKind| {
             usable.clone()?;
+            if let Some(columns) = kind.one_row_more() {
+                queue.tell_of_rows(kind.table(), columns);
+            }
             let Some(signatures) = queue.signatures.get() else { return Ok(()) };
             match signatures.get(&**kind.table()) {
                 None => queue.unknown_table(kind.table(), signatures),

@@ -204,8 +204,8 @@ impl TableState {
             if stacking.after(at).position == 0 {
                 spec = None;
             }
-            let trajectory = self.contents.items.get(pick.handle).trajectory();
-            check(&mut spec, &trajectory, options.window.is_some())
+            let item = self.contents.items.get(pick.handle);
+            check(&mut spec, item.key(), &item.trajectory(), options.window.is_some())
                 .map_err(|error| error.with_column_of(&self.column_names))?;
         }
         Ok(())

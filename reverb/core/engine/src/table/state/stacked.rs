@@ -61,9 +61,10 @@ impl TableState {
                     undo = self.begin_undo(batch);
                 }
             }
-            let trajectory = &self.contents.items.get(pick.handle).trajectory();
+            let item = self.contents.items.get(pick.handle);
             if stacking.is_some()
-                && let Err(error) = check(&mut spec, trajectory, window.is_some())
+                && let Err(error) =
+                    check(&mut spec, item.key(), &item.trajectory(), window.is_some())
             {
                 self.contents.sampler.unpick(pick);
                 self.undo(undo, batch);
@@ -156,11 +157,14 @@ impl TableState {
 /// Checks an item with the spec of its batch, which is that of its first item.
 pub(super) fn check(
     spec: &mut Option<ItemSpec>,
+    key: u64,
     trajectory: &Trajectory,
     of_windows: bool,
 ) -> Result<()> {
     match spec {
-        Some(spec) => spec.check(trajectory),
+        Some(spec) => spec
+            .check(trajectory)
+            .map_err(|error| error.with_sentence(&format!("The other item has the key {key}."))),
         None => spec_of(trajectory, of_windows).map(|first| *spec = Some(first)),
     }
 }
