@@ -66,12 +66,15 @@ sys.modules["absl"] = None
 
 def test_without_absl_the_command_works():
     program = """
+    import os
+    from reverb.core import native
     from reverb.server_executable import server_main
     sys.argv = ["reverb_server", "--config", ""]
-    sys.stderr = sys.stdout
+    os.dup2(1, 2)
     try:
         server_main.app_run_main()
     except SystemExit as exit:
+        native.wait_for_log()
         print(exit.code)
     """
     line, code = run(WITHOUT_ABSL + program.replace("\n    ", "\n"))
