@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import statistics
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -32,9 +32,14 @@ _SETTLING_SECONDS = 1.0
 
 
 def dataset(
-    address: str, payload: payloads.Payload, *, workers: int = 1, in_flight: int = 2 * BATCH
+    address: str,
+    payload: payloads.Payload,
+    *,
+    workers: int = 1,
+    in_flight: int = 2 * BATCH,
+    family: str = "TrajectoryDataset",
 ) -> Any:
-    """Returns a `TrajectoryDataset` of a table of `payload`.
+    """Returns a `TrajectoryDataset` of a table of `payload`, or a `TimestepDataset`.
 
     The documentation of dm-reverb recommends two batches in flight.
     """
@@ -43,14 +48,12 @@ def dataset(
     import reverb
 
     step = payload.make(0)
-    return reverb.TrajectoryDataset(
+    leading = [payload.steps_per_item] if family == "TrajectoryDataset" else []
+    return getattr(reverb, family)(
         server_address=address,
         table="table",
         dtypes={name: tf.as_dtype(value.dtype) for name, value in step.items()},
-        shapes={
-            name: tf.TensorShape([payload.steps_per_item, *value.shape])
-            for name, value in step.items()
-        },
+        shapes={name: tf.TensorShape([*leading, *value.shape]) for name, value in step.items()},
         max_in_flight_samples_per_worker=in_flight,
         num_workers_per_iterator=workers,
     )
@@ -157,19 +160,26 @@ def _rate_of_shard(
     return measure.rate(read, scale, server_cpu=server.cpu_seconds, per_call=stride)
 
 
-def _first_item(scale: measure.Scale) -> Figures:
-    """Measures the time to the first item, without making the dataset."""
-    with open_server("remote") as server:
+def _new_iterator(
+    scale: measure.Scale, *, where: str, family: str, derive: Callable[[Any], Any]
+) -> Figures:
+    """Measures `next(iter(dataset))`, without making the dataset, until the iterator is gone."""
+    with open_server(where) as server:
         _filled(server, payloads.SMALL, 1_000)
-        samples = dataset(server.address, payloads.SMALL)
+        samples = derive(dataset(server.address, payloads.SMALL, family=family))
         durations = []
-        for _ in range(10 if scale.quick else 40):
+        for _ in range(20 if scale.quick else 200):
             started = time.perf_counter()
             sample = next(iter(samples))
             durations.append(time.perf_counter() - started)
-            payloads.SMALL.require([sample.data[name] for name in sorted(sample.data)])
+        if sorted(sample.data) != sorted(payloads.SMALL.make(0)):
+            raise ValueError(f"the sample has the columns {sorted(sample.data)}")
     # The first one traces functions, which is done once per program.
-    return {"p50": measure.Figure(statistics.median(durations[1:]), operations=len(durations) - 1)}
+    measured = durations[1:]
+    return {
+        "p50": measure.Figure(statistics.median(measured), operations=len(measured)),
+        "mean": measure.Figure(statistics.mean(measured), operations=len(measured)),
+    }
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,6 +233,16 @@ def _case(name: str, where: str, *, sampler: str = "uniform", workers: int = 1) 
     )
 
 
+_ITERATORS: Mapping[str, tuple[str, str, Callable[[Any], Any]]] = {
+    "plain": ("TrajectoryDataset", "", lambda dataset: dataset),
+    "take": ("TrajectoryDataset", ".take(1)", lambda dataset: dataset.take(1)),
+    "batch": ("TrajectoryDataset", ".batch(4)", lambda dataset: dataset.batch(4)),
+    "batch_take": ("TrajectoryDataset", ".batch(4).take(1)", lambda d: d.batch(4).take(1)),
+    "prefetch": ("TrajectoryDataset", ".prefetch(2)", lambda dataset: dataset.prefetch(2)),
+    "steps": ("TimestepDataset", "", lambda dataset: dataset),
+    "steps_batch": ("TimestepDataset", ".batch(4)", lambda dataset: dataset.batch(4)),
+}
+
 CASES = (
     *(_case(name, where) for name in _KINDS for where in _WHERE),
     *(_case("small", where, sampler="prioritized") for where in _WHERE),
@@ -242,11 +262,19 @@ CASES = (
         (items_per_second(),),
         needs=_NEEDS,
     ),
-    Case(
-        "dataset_first_item_remote",
-        "From iter(TrajectoryDataset) to its first item.",
-        _first_item,
-        (Metric("p50", "s", lower_is_better=True),),
-        needs=_NEEDS,
+    *(
+        Case(
+            f"dataset_new_iterator_{name}_{where}",
+            f"next(iter({family}{words})), as often as a program that makes an iterator for each "
+            f"training step; {_WHERE[where]}.",
+            partial(_new_iterator, where=where, family=family, derive=derive),
+            (
+                Metric("p50", "s", lower_is_better=True, target_ratio=2),
+                Metric("mean", "s", lower_is_better=True, target_ratio=2),
+            ),
+            needs=_NEEDS,
+        )
+        for name, (family, words, derive) in _ITERATORS.items()
+        for where in _WHERE
     ),
 )

@@ -903,5 +903,5 @@ def wait_for_log() -> None:
 def tensorflow_register_address() -> int:
     """Returns the address of the function that registers the TensorFlow ops."""
 
-def close_parked_samplers(dataset_key: int, keep: int) -> None:
-    """Closes all but `keep` of the parked samplers of a dataset. Never blocks."""
+def close_sampler(handle: int) -> None:
+    """Closes the sampler of a TensorFlow op, if it is open. Never blocks."""

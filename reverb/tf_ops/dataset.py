@@ -2,8 +2,6 @@
 """The base of the datasets of sampled items: arguments, batches, iterators."""
 
 import dataclasses
-import itertools
-import secrets
 import weakref
 from typing import Any
 
@@ -23,10 +21,6 @@ from reverb.tf_ops.pipeline import SamplerPipeline, SpecifiedDataset, on_cpu
 from reverb.tf_ops.windows import check_lengths_are_free, info_type, window_column
 
 __all__ = ["SamplerDataset", "without_lists"]
-
-# Keys of datasets, for samplers that are started before TensorFlow requests one. Random, so that
-# two processes do not use the same.
-_KEYS = itertools.count((secrets.randbits(30) << 32) + 1)
 
 
 class SamplerDataset(SpecifiedDataset):
@@ -98,14 +92,12 @@ class SamplerDataset(SpecifiedDataset):
             for dtype, shape in zip(tree.flatten(dtypes), tree.flatten(shapes), strict=True)
         ]
         self._pipeline = SamplerPipeline(
-            columns, self._TIMESTEPS, self._sampler_options, self._batch[0], self._window
+            columns, self._TIMESTEPS, self._sampler_options, *self._batch, self._window
         )
-        # Python iterators run a pipeline of their own, made on first use. It finds the sampler that
-        # was started for the iterator.
-        self._own_dataset: Any = None
-        self._key = next(_KEYS)
-        self._live_iterators: set[object] = set()
-        super().__init__(self._make_dataset(0), self._make_element_spec(dtypes))
+        # Python iterators run a pipeline of their own, that of their sampler. What makes it is
+        # traced on first use, for those that make a batch ahead and the others.
+        self._readers: dict[bool, Any] = {}
+        super().__init__(self._pipeline.dataset(*self._source), self._make_element_spec(dtypes))
 
     @classmethod
     def from_table_signature(
@@ -227,6 +219,18 @@ class SamplerDataset(SpecifiedDataset):
             )
         return super().batch(batch_size, drop_remainder, num_parallel_calls, deterministic, name)
 
+    def take(self, count: Any, name: str | None = None) -> Any:
+        """Makes a dataset of the first elements, as `tf.data.Dataset.take` does.
+
+        Python iterators over it start at once and cost little, as those over this dataset.
+
+        Args:
+          count: Number of elements; -1: all.
+          name: As in `tf.data.Dataset.take`.
+        """
+        first, number = super().take(count, name), tf.get_static_value(count)
+        return first if number is None else _FirstElements(first, self, int(number))
+
     def _more_options(self) -> dict[str, Any] | None:
         """Options of the constructor that this class does not have; `None` if it is not known."""
         return {} if type(self).__init__ is SamplerDataset.__init__ else None
@@ -242,38 +246,25 @@ class SamplerDataset(SpecifiedDataset):
           tf.errors.UnimplementedError: If there is a window, and the server does not know windows
             (dm-reverb, or older).
         """
-        if not tf.executing_eagerly():
-            return super().__iter__()
-        if self._own_dataset is None:
-            own = self._make_dataset(self._key)
-            if self._batch[0] is None:
-                own = own.with_options(_untuned())
-            self._own_dataset = SpecifiedDataset(own, self.element_spec)
+        return self._first(-1) if tf.executing_eagerly() else super().__iter__()
+
+    def _first(self, count: int) -> Any:
+        """An iterator over the first elements; -1: all. See `__iter__`."""
+        ahead = self._batch[0] is not None and count != 1
+        if ahead not in self._readers:
+            self._readers[ahead] = self._pipeline.reader(ahead=ahead)
         with on_cpu():
-            sampler = self._pipeline.create(*self._source, self._key, park=True)
+            sampler = self._pipeline.create(*self._source, park=True)
             try:
                 while not ops.reverb_replay_sampler_check(sampler):
                     pass  # Ctrl-C is handled between two calls.
-                iterator = iter(self._own_dataset)
+                flat = self._readers[ahead](sampler, tf.constant(count, tf.int64))
+                iterator = iter(tf.data.experimental.from_variant(flat, self.element_spec))
             except BaseException:
-                ops.reverb_replay_sampler_close(sampler)
+                native.close_sampler(int(sampler))
                 raise
-        self._close_sampler_with(iterator)
+        weakref.finalize(iterator, native.close_sampler, int(sampler)).atexit = False
         return iterator
-
-    def _close_sampler_with(self, iterator: Any) -> None:
-        """Closes the sampler that was started for an iterator when the iterator is deleted."""
-        token, live, key = object(), self._live_iterators, self._key
-        live.add(token)
-
-        def close() -> None:
-            live.discard(token)
-            native.close_parked_samplers(key, len(live))
-
-        weakref.finalize(iterator, close).atexit = False
-
-    def _make_dataset(self, key: int) -> Any:
-        return self._pipeline.dataset(*self._source, key, drop_remainder=self._batch[1])
 
     def _make_element_spec(self, dtypes: Any) -> ReplaySample:
         batch_size, drop_remainder = self._batch
@@ -285,13 +276,18 @@ class SamplerDataset(SpecifiedDataset):
         )
 
 
-def _untuned() -> Any:
-    options = tf.data.Options()
-    # A prefetch of TensorFlow would sample one item more than programs with exact counts expect.
-    options.experimental_optimization.inject_prefetch = False
-    # Nothing is left to tune, and the thread of the tuner can take seconds to end.
-    options.autotune.enabled = False
-    return options
+class _FirstElements(SpecifiedDataset):
+    """The first elements of a dataset of sampled items."""
+
+    def __init__(self, flat: Any, dataset: SamplerDataset, count: int) -> None:
+        self._dataset = dataset
+        self._count = count
+        super().__init__(flat, dataset.element_spec)
+
+    def __iter__(self) -> Any:
+        if tf.executing_eagerly():
+            return self._dataset._first(self._count)
+        return super().__iter__()
 
 
 def without_lists(nest: Any) -> Any:

@@ -14,31 +14,46 @@ import tensorflow as tf  # pyright: ignore[reportMissingImports]
 
 __all__ = ["is_eager_program", "traced"]
 
+# A function with this attribute runs on one device, where `tf.data` needs no optimizer, placer and
+# partitioner for it. They take longer than all else that a new iterator costs, for each function.
+_ON_ONE_DEVICE = "experimental_ints_on_device"
+
+# `tf.function` of TensorFlow 2.12 refuses the attribute.
+_ATTRIBUTES = None if tf.__version__.startswith("2.12.") else {_ON_ONE_DEVICE: True}
+
 
 def is_eager_program() -> bool:
     """Whether code outside of functions and graphs executes eagerly."""
     return tf.compat.v1.executing_eagerly_outside_functions()
 
 
-def traced(function: Callable[..., Any], specs: Sequence[Any]) -> Any:
-    """Traces a function for an argument of an op in `tf.raw_ops`; it captures no tensors."""
+def traced(
+    function: Callable[..., Any], specs: Sequence[Any], *, on_one_device: bool = True
+) -> Any:
+    """Traces a function for an argument of an op in `tf.raw_ops`; it captures no tensors.
+
+    Functions of datasets run on one device, the CPU.
+    """
     graph_only = tf.autograph.experimental.do_not_convert(function)
     if is_eager_program():
         # Names that TensorFlow makes itself would cause warnings.
         named = (
             tf.TensorSpec(spec.shape, spec.dtype, f"argument_{i}") for i, spec in enumerate(specs)
         )
-        return tf.function(graph_only).get_concrete_function(*named)
-    return _defined(graph_only, specs)
+        attributes = _ATTRIBUTES if on_one_device else None
+        annotated = tf.function(graph_only, experimental_attributes=attributes)
+        return annotated.get_concrete_function(*named)
+    return _defined(graph_only, specs, on_one_device)
 
 
-def _defined(function: Callable[..., Any], specs: Sequence[Any]) -> str:
+def _defined(function: Callable[..., Any], specs: Sequence[Any], on_one_device: bool) -> str:
     """Adds the definition of a function to the current graph; returns its name."""
     with tf.Graph().as_default() as body:
         arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
         results = tf.nest.flatten(function(*arguments))
     library = body.as_graph_def().library  # The functions that this one calls.
     definition = _definition(body, arguments, results)
+    definition.attr[_ON_ONE_DEVICE].b = on_one_device
     # In one graph, functions with the same name must be equal.
     digest = hashlib.sha256(definition.SerializeToString(deterministic=True)).hexdigest()
     definition.signature.name = f"reverb_{digest[:16]}"

@@ -60,6 +60,7 @@ class SamplerPipeline:
         timesteps: bool,
         options: SamplerOptions,
         batch_size: int | None,
+        drop_remainder: bool,
         window: Window | None,
     ) -> None:
         """Makes no sampler yet. `columns` are specs of the data, flat; `timesteps` splits items.
@@ -71,19 +72,19 @@ class SamplerPipeline:
         self._timesteps = timesteps
         self._options = options
         self._batch_size = batch_size
+        self._drop_remainder = drop_remainder
         self._window = window
         self._specs = [*info_specs(window), *columns]
 
-    def create(self, server_address: Any, table: Any, key: Any, *, park: bool = False) -> Any:
+    def create(self, server_address: Any, table: Any, *, park: bool = False) -> Any:
         """Starts a sampler; returns its handle.
 
-        A sampler that was parked under the key is returned instead; 0: makes a new one. `park`
-        parks it.
+        The sampler is closed with the last tensor of the handle; with `park` only by the caller.
         """
         return ops.reverb_replay_sampler_create(
             server_address=server_address,
             table=table,
-            dataset_key=key,
+            dataset_key=np.int64(0),
             dtypes=self._dtypes,
             shapes=self._shapes,
             timesteps=self._timesteps,
@@ -97,15 +98,45 @@ class SamplerPipeline:
             **window_attributes(self._window),
         )
 
-    def dataset(self, server_address: Any, table: Any, key: int, *, drop_remainder: bool) -> Any:
-        """The dataset of flat elements: the tensors of the info, then the columns. See `create`."""
+    def dataset(self, server_address: Any, table: Any) -> Any:
+        """The dataset of flat elements: the tensors of the info, then the columns."""
+
+        def poll(*source: Any) -> Any:
+            return self._batches(self.create(*source))
+
+        # Inside a function, so that every iterator makes its own sampler.
+        source = tf.data.Dataset.from_tensors((server_address, table))
+        batches = flat_mapped(source, poll, self.specs([None]))
+        return self._elements(batches).with_options(_without_sharding())
+
+    def reader(self, *, ahead: bool) -> Any:
+        """Traces what makes the dataset of one iterator, for eager programs.
+
+        The function gets the handle of a sampler, which the caller closes, and the number of
+        elements, -1 for all. It returns the variant tensor of a dataset of flat elements, which
+        makes the next batch while the program uses this one if it works `ahead`.
+        """
+
+        def read(sampler: Any, count: Any) -> Any:
+            with on_cpu():
+                elements = self._elements(self._batches(sampler)).take(count)
+                if ahead:
+                    elements = elements.prefetch(1)
+                return tf.data.experimental.to_variant(elements.with_options(_as_built()))
+
+        graph_only = tf.autograph.experimental.do_not_convert(read)
+        number = tf.TensorSpec([], tf.int64)
+        return tf.function(graph_only).get_concrete_function(number, number)
+
+    def _batches(self, sampler: Any) -> Any:
+        """The dataset of the batches of rows that a sampler returns; some have no rows."""
         specs, num_infos = self.specs([None]), len(info_specs(self._window))
         batch_size = self._batch_size
         attributes = {
             "Toutput_list": self._dtypes,
             "rows": self._rows_per_call() if batch_size is None else batch_size,
             "exact": batch_size is not None,
-            "drop_remainder": drop_remainder,
+            "drop_remainder": self._drop_remainder,
             "Twindow_list": [spec.dtype for spec in specs[_NUM_INFOS:num_infos]],
         }
 
@@ -116,15 +147,13 @@ class SamplerPipeline:
                 tensor.set_shape(spec.shape)
             return tensors
 
-        def poll(*source: Any) -> Any:
-            return polling_dataset(self.create(*source), take, specs)
+        return polling_dataset(sampler, take, specs)
 
-        # Inside a function, so that every iterator makes its own sampler.
-        source = (server_address, table, np.int64(key))
-        batches = flat_mapped(tf.data.Dataset.from_tensors(source), poll, specs)
+    def _elements(self, batches: Any) -> Any:
+        if self._batch_size is None:
+            return rows_of(batches, self._specs)
         # The op returns batches without rows when its wait ends without an item.
-        flat = rows_of(batches, self._specs) if batch_size is None else filtered(batches, _has_rows)
-        return flat.with_options(_without_sharding())
+        return filtered(batches, _has_rows)
 
     def specs(self, leading: list[int | None]) -> list[Any]:
         """Specs of info and columns with leading dimensions."""
@@ -167,7 +196,7 @@ def _slices(*columns: Any) -> Any:
 
 
 def _has_rows(key: Any, *_: Any) -> Any:
-    return tf.shape(key)[0] > 0
+    return tf.size(key) > 0
 
 
 def _may_be_empty(spec: Any) -> bool:
@@ -178,6 +207,15 @@ def _without_sharding() -> Any:
     options = tf.data.Options()
     # A table cannot be sharded among workers; each of them samples from the whole table.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return options
+
+
+def _as_built() -> Any:
+    """Options of a dataset that TensorFlow does not change for each iterator."""
+    options = tf.data.Options()
+    options.experimental_optimization.apply_default_optimizations = False
+    # Nothing is left to tune, and often an iterator waits 20 ms for the end of the tuner's thread.
+    options.autotune.enabled = False
     return options
 
 

@@ -20,9 +20,9 @@ class TrajectoryDataset(SamplerDataset):
     `[before + length, ...]`, and `info` is a `reverb.WindowInfo`.
 
     Each iterator has its own sampler, which prefetches items in the background and is closed with
-    the iterator. `iter(dataset)` starts it at once. Datasets derived from this one
-    (`dataset.map(...)`, `interleave`, ...) start theirs at the first `next`. With one worker and
-    one server, items come in the order in which the table sampled them.
+    the iterator. `iter(dataset)` and `iter(dataset.take(n))` start it at once. Other datasets
+    derived from this one (`dataset.map(...)`, `interleave`, ...) start theirs at the first `next`.
+    With one worker and one server, items come in the order in which the table sampled them.
 
     `next` blocks until there is an item. The dataset ends after `max_samples`, or if the rate
     limiter allows no sample for `rate_limiter_timeout_ms`. Failures raise exceptions of

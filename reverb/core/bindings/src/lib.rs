@@ -122,6 +122,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(table_part::table_whole, module)?)?;
     module.add_function(wrap_pyfunction!(table_part::table_narrowness, module)?)?;
     module.add_function(wrap_pyfunction!(tensorflow::tensorflow_register_address, module)?)?;
-    module.add_function(wrap_pyfunction!(tensorflow::close_parked_samplers, module)?)?;
+    module.add_function(wrap_pyfunction!(tensorflow::close_sampler, module)?)?;
     process::register_hooks(module)
 }

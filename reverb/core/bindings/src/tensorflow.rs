@@ -56,12 +56,10 @@ pub(crate) fn tensorflow_register_address() -> usize {
     reverb_tf::register_address()
 }
 
-/// Closes the samplers that a dataset started for its iterators and no longer needs; `keep` is the
-/// number of iterators that are left.
+/// Closes a sampler that an op started; one that is closed already is left alone.
 #[pyfunction]
-#[pyo3(signature = (dataset_key, keep))]
-pub(crate) fn close_parked_samplers(py: Python<'_>, dataset_key: i64, keep: usize) {
-    py.detach(|| reverb_tf::close_parked(dataset_key, keep));
+pub(crate) fn close_sampler(py: Python<'_>, handle: i64) {
+    py.detach(|| reverb_tf::close_sampler(handle));
 }
 
 fn client(address: &str) -> Result<Arc<Client>> {

@@ -32,5 +32,5 @@ mod writers;
 
 pub use api::register_address;
 pub use environment::{Environment, install};
-pub use sampler::close_parked;
+pub use sampler::close as close_sampler;
 pub use writers::{register as register_writer, unregister as unregister_writer};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Sampler behind an iterator of a dataset.
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,18 +25,6 @@ const SIGNATURE_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_STEPS_PER_ROW: usize = 16;
 
 static OPEN: Handles<OpenSampler> = Handles::new("sampler");
-
-/// Samplers that were started before an iterator asked for them, by the key of the dataset.
-static STARTED: Mutex<Option<HashMap<i64, Started>>> = Mutex::new(None);
-
-/// Handles of one dataset's samplers.
-#[derive(Default)]
-struct Started {
-    /// Not taken by an iterator yet.
-    parked: VecDeque<i64>,
-    /// Taken by iterators.
-    taken: Vec<i64>,
-}
 
 /// A sampler, and the fetched items that TensorFlow has not taken.
 pub(crate) struct OpenSampler {
@@ -87,45 +74,10 @@ pub(crate) fn get(handle: i64) -> Outcome<Arc<OpenSampler>> {
 }
 
 /// Closes a sampler; returns true if it was open.
-pub(crate) fn close(handle: i64) -> bool {
+pub fn close(handle: i64) -> bool {
     let Some(sampler) = OPEN.remove(handle) else { return false };
     sampler.sampler.close();
     true
-}
-
-/// Keeps a sampler for the next iterator of a dataset.
-pub(crate) fn park(dataset_key: i64, handle: i64) {
-    let mut started = STARTED.lock();
-    started.get_or_insert_default().entry(dataset_key).or_default().parked.push_back(handle);
-}
-
-/// The sampler that was parked first for a dataset.
-pub(crate) fn take_parked(dataset_key: i64) -> Option<i64> {
-    let mut started = STARTED.lock();
-    let started = started.as_mut()?.get_mut(&dataset_key)?;
-    let handle = started.parked.pop_front()?;
-    started.taken.push(handle);
-    Some(handle)
-}
-
-/// Closes samplers of a dataset with `keep` iterators left: the parked ones beyond `keep`, or all
-/// of them if `keep` is 0. TensorFlow may take seconds to drop its handles.
-pub fn close_parked(dataset_key: i64, keep: usize) {
-    let mut closing = Vec::new();
-    if let Some(all) = STARTED.lock().as_mut()
-        && let Some(started) = all.get_mut(&dataset_key)
-    {
-        while started.parked.len() > keep {
-            closing.extend(started.parked.pop_back());
-        }
-        if keep == 0 {
-            closing.append(&mut started.taken);
-            all.remove(&dataset_key);
-        }
-    }
-    for handle in closing {
-        close(handle);
-    }
 }
 
 /// Compares the specs with the signature of the table, if it is available. Returns true if the

@@ -15,11 +15,15 @@ use crate::row_specs::RowSpecs;
 use crate::sampler::{self, RowRequest};
 use crate::tensor::Output;
 
-/// Starts a sampler, or takes one that was already started for the iterator.
+/// Starts a sampler.
+///
+/// Its input `dataset_key` and the name of `park` are from a release in which an iterator's dataset
+/// looked for a sampler that was started before it.
 pub(super) struct Create {
     columns: Vec<(DType, PartialShape)>,
     timesteps: bool,
     options: SamplerOptions,
+    /// True if the caller closes the sampler, which the tensor of the handle then does not own.
     park: bool,
 }
 
@@ -75,13 +79,6 @@ impl Op for Create {
     }
 
     fn compute(&self, context: &mut Context) -> Outcome<()> {
-        let dataset_key = context.input(2)?.int()?;
-        if !self.park
-            && dataset_key != 0
-            && let Some(handle) = sampler::take_parked(dataset_key)
-        {
-            return context.set_output(0, owner(handle)?);
-        }
         let client = client(&context.input(0)?.text()?)?;
         let specs = RowSpecs {
             table: context.input(1)?.text()?,
@@ -91,11 +88,8 @@ impl Op for Create {
             signature: OnceLock::new(),
         };
         let handle = sampler::open(&client, specs, self.options.clone());
-        if self.park {
-            sampler::park(dataset_key, handle);
-            return context.set_output(0, Output::int(handle)?);
-        }
-        context.set_output(0, owner(handle)?)
+        let output = if self.park { Output::int(handle)? } else { owner(handle)? };
+        context.set_output(0, output)
     }
 }
 
