@@ -195,8 +195,8 @@ class SequenceWriter:
         try:
             if self._writer.closed:
                 return
+            self._writer.report_unwritten()
             if exc_type is None:
-                self._writer.report_unwritten()
                 self.flush()
             elif not issubclass(exc_type, ReverbError):
                 leaving.leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))

@@ -66,7 +66,7 @@ class SequenceWriter(AwaitedWriter[native.SequenceWriter]):
 
     async def __aexit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
         """Flushes and closes, as `reverb.SequenceWriter` does at the end of a `with` block."""
-        if exc_type is None and not self._native.closed:
+        if not self._native.closed:
             self._native.report_unwritten()
         await super().__aexit__(exc_type, *exc)
 
