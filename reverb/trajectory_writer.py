@@ -121,7 +121,7 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
         """
         self._writer.end_episode(clear_buffers, clamped_timeout_ms(timeout_ms, allows_bool=True))
 
-    def close(self, flush: bool | None = None) -> None:
+    def close(self, *, flush: bool | None = None) -> None:
         """Closes at once, without a flush, as in dm-reverb; unconfirmed items are abandoned.
 
         If there are any, the log counts them. May be called from any thread and more than once.
@@ -325,7 +325,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         """
         self._writer.end_episode(self._mask(where), clear_buffers)
 
-    def close(self, flush: bool = True) -> None:
+    def close(self, *, flush: bool = True) -> None:
         """Flushes and closes; blocks until all items are confirmed, for at most 10 s.
 
         May be called from any thread and more than once.

@@ -157,7 +157,7 @@ class SequenceWriter:
             clamped_timeout_ms(timeout_ms),
         )
 
-    def close(self, flush: bool = True) -> None:
+    def close(self, *, flush: bool = True) -> None:
         """Flushes and closes; blocks until all items are confirmed, for at most 10 s.
 
         The steps that are in no item are lost. If items are episodes and none has ended, the log

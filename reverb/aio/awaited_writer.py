@@ -31,7 +31,7 @@ class AwaitedWriter(Generic[_Native]):
             return f"aio.{type(self).__name__}(not made)"
         return f"aio.{type(self).__name__}(closed={self._native.closed})"
 
-    async def close(self, flush: bool | None = True) -> None:
+    async def close(self, *, flush: bool | None = True) -> None:
         """Flushes and closes, as the blocking twin does; waits for at most 10 s.
 
         May be called more than once. A call that is cancelled closes at once.

@@ -58,11 +58,11 @@ class SequenceWriter(AwaitedWriter[native.SequenceWriter]):
         """Number of episodes that were dropped because they exceeded `max_sequence_length`."""
         return self._writer.num_dropped_episodes
 
-    async def close(self, flush: bool | None = True) -> None:
+    async def close(self, *, flush: bool | None = True) -> None:
         """Flushes and closes, as `reverb.SequenceWriter.close`; see `AwaitedWriter.close`."""
         if flush and not self._native.closed:
             self._native.report_unwritten()
-        await super().close(flush)
+        await super().close(flush=flush)
 
     async def __aexit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
         """Flushes and closes, as `reverb.SequenceWriter` does at the end of a `with` block."""

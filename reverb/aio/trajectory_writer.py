@@ -161,7 +161,7 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
             clamped_timeout_ms(timeout_ms, allows_bool=True),
         )
 
-    async def close(self, flush: bool | None = None) -> None:
+    async def close(self, *, flush: bool | None = None) -> None:
         """Closes at once, without a flush, as `reverb.TrajectoryWriter.close`.
 
         Args:
@@ -172,7 +172,7 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
           DeadlineExceededError: With `flush`, if items are not confirmed after 10 s.
           ReverbError: With `flush`, if the connection failed for good.
         """
-        await super().close(flush)
+        await super().close(flush=flush)
 
     async def __aexit__(self, exc_type: type[BaseException] | None, *exc: object) -> None:
         """Flushes, as `reverb.TrajectoryWriter` does at the end of a `with` block.

@@ -190,7 +190,7 @@ class TransitionWriter:
             if flush:
                 self._queue(self._take_postponed(), keep=True)
         finally:
-            self._writer.close(flush)
+            self._writer.close(flush=flush)
 
     def open_steps(self) -> tuple[Any, ...]:
         """Returns the steps without a transition yet, for `restore`."""
