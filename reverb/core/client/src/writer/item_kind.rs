@@ -162,8 +162,8 @@ impl ItemKind {
         })
     }
 
-    /// Two columns with their numbers of rows, several in each, of which one has a row more: `T + 1`
-    /// and `T`. `None` for other lengths.
+    /// Two columns with their numbers of rows, several in each, of which one has a row more:
+    /// `T + 1` and `T`. `None` for other lengths.
     pub(super) fn one_row_more(&self) -> Option<[(usize, usize); 2]> {
         let lengths = || {
             let columns = self.columns.iter().enumerate().filter(|(_, column)| !column.squeeze);
