@@ -83,7 +83,7 @@ def test_take_starts_to_sample_with_its_iterator(start, connect, ints, fill, unt
     del iterator
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, np.int64(3), -1, 99, tf.constant(3)])
+@pytest.mark.parametrize("count", [0, 1, 3, np.int64(3), -1, 99, tf.constant(3, tf.int64)])
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_take_is_that_of_tensorflow(client, ints, fill, values, count, batch_size):
     fill(client, 8)
