@@ -261,7 +261,7 @@ class SamplerDataset(SpecifiedDataset):
                 flat = self._readers[ahead](sampler, tf.constant(count, tf.int64))
                 iterator = iter(tf.data.experimental.from_variant(flat, self.element_spec))
             except BaseException:
-                native.close_sampler(int(sampler))
+                ops.reverb_replay_sampler_close(sampler)
                 raise
         weakref.finalize(iterator, native.close_sampler, int(sampler)).atexit = False
         return iterator
