@@ -824,7 +824,8 @@ pub struct SideStatus {
     /// Number of items that wait to be inserted, or of waiting requests for samples.
     #[prost(int64, tag = "1")]
     pub waiting: i64,
-    /// Waiting time of the first of them; absent if none waits.
+    /// Longest waiting time of them; absent if none waits. A request that repeats one that timed out
+    /// goes on with its wait.
     #[prost(double, optional, tag = "2")]
     pub oldest_wait_s: ::core::option::Option<f64>,
     /// Total time in which at least one waited.
