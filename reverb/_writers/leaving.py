@@ -3,6 +3,9 @@
 
 import atexit
 import contextlib
+import functools
+import os
+import sys
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Protocol
@@ -78,6 +81,16 @@ def report_at_exit(writer: Any) -> None:
     `writer` has its native writer as `_writer`.
     """
     _open.add(writer)
+    _report_at_exit_of_worker(os.getpid())
+
+
+@functools.cache
+def _report_at_exit_of_worker(_: int) -> None:
+    """Registers the report in a worker of `multiprocessing`, which may run no `atexit`."""
+    processes = sys.modules.get("multiprocessing.process")
+    if processes is not None and processes.parent_process() is not None:
+        # A worker forgets the finalizers of its parent.
+        sys.modules["multiprocessing.util"].Finalize(None, _report_open_writers, exitpriority=0)
 
 
 @atexit.register
