@@ -7,6 +7,8 @@ import threading
 import types
 from typing import NoReturn
 
+from reverb.core import native
+
 __all__ = ["SIGNALS", "end_at_signals"]
 
 # A terminal that is closed sends SIGHUP; not every system has it.
@@ -29,4 +31,5 @@ def end_at_signals() -> None:
 
 def _end(number: int, frame: types.FrameType | None) -> NoReturn:
     del frame
+    native.wait_for_log()
     os._exit(128 + number)

@@ -28,11 +28,12 @@ def is_eager_program() -> bool:
 
 
 def traced(
-    function: Callable[..., Any], specs: Sequence[Any], *, on_one_device: bool = True
+    function: Callable[..., Any], specs: Sequence[Any], *, on_one_device: bool = False
 ) -> Any:
     """Traces a function for an argument of an op in `tf.raw_ops`; it captures no tensors.
 
-    Functions of datasets run on one device, the CPU.
+    With `on_one_device` it runs on the CPU, as cheap as `tf.data` can. That is for pipelines of
+    Python iterators: TensorFlow's optimizer of a graph with `interleave` refuses such a function.
     """
     graph_only = tf.autograph.experimental.do_not_convert(function)
     if is_eager_program():
@@ -43,17 +44,16 @@ def traced(
         attributes = _ATTRIBUTES if on_one_device else None
         annotated = tf.function(graph_only, experimental_attributes=attributes)
         return annotated.get_concrete_function(*named)
-    return _defined(graph_only, specs, on_one_device)
+    return _defined(graph_only, specs)
 
 
-def _defined(function: Callable[..., Any], specs: Sequence[Any], on_one_device: bool) -> str:
+def _defined(function: Callable[..., Any], specs: Sequence[Any]) -> str:
     """Adds the definition of a function to the current graph; returns its name."""
     with tf.Graph().as_default() as body:
         arguments = [tf.compat.v1.placeholder(spec.dtype, spec.shape) for spec in specs]
         results = tf.nest.flatten(function(*arguments))
     library = body.as_graph_def().library  # The functions that this one calls.
     definition = _definition(body, arguments, results)
-    definition.attr[_ON_ONE_DEVICE].b = on_one_device
     # In one graph, functions with the same name must be equal.
     digest = hashlib.sha256(definition.SerializeToString(deterministic=True)).hexdigest()
     definition.signature.name = f"reverb_{digest[:16]}"

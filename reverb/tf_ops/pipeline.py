@@ -119,7 +119,7 @@ class SamplerPipeline:
 
         def read(sampler: Any, count: Any) -> Any:
             with on_cpu():
-                elements = self._elements(self._batches(sampler)).take(count)
+                elements = self._elements(self._batches(sampler, True), True).take(count)
                 if ahead:
                     elements = elements.prefetch(1)
                 return tf.data.experimental.to_variant(elements.with_options(_as_built()))
@@ -128,7 +128,7 @@ class SamplerPipeline:
         number = tf.TensorSpec([], tf.int64)
         return tf.function(graph_only).get_concrete_function(number, number)
 
-    def _batches(self, sampler: Any) -> Any:
+    def _batches(self, sampler: Any, on_one_device: bool = False) -> Any:
         """The dataset of the batches of rows that a sampler returns; some have no rows."""
         specs, num_infos = self.specs([None]), len(info_specs(self._window))
         batch_size = self._batch_size
@@ -147,13 +147,13 @@ class SamplerPipeline:
                 tensor.set_shape(spec.shape)
             return tensors
 
-        return polling_dataset(sampler, take, specs)
+        return polling_dataset(sampler, take, specs, on_one_device=on_one_device)
 
-    def _elements(self, batches: Any) -> Any:
+    def _elements(self, batches: Any, on_one_device: bool = False) -> Any:
         if self._batch_size is None:
-            return rows_of(batches, self._specs)
+            return rows_of(batches, self._specs, on_one_device)
         # The op returns batches without rows when its wait ends without an item.
-        return filtered(batches, _has_rows)
+        return filtered(batches, _has_rows, on_one_device=on_one_device)
 
     def specs(self, leading: list[int | None]) -> list[Any]:
         """Specs of info and columns with leading dimensions."""
@@ -177,12 +177,12 @@ class SamplerPipeline:
         return max(1, min(_MAX_ROWS, _MAX_BYTES // bytes_))
 
 
-def rows_of(batches: Any, specs: list[Any]) -> Any:
+def rows_of(batches: Any, specs: list[Any], on_one_device: bool = False) -> Any:
     """Makes a dataset of the rows of batches, flat tensors whose first dimension is the row."""
     # TensorFlow's `unbatch` is faster, but crashes the process if a tensor is empty, and does not
     # support all dtypes.
     if any(_may_be_empty(spec) or spec.dtype.name in _NOT_UNBATCHED for spec in specs):
-        return flat_mapped(batches, _slices, specs)
+        return flat_mapped(batches, _slices, specs, on_one_device=on_one_device)
     return unbatched(batches, specs)
 
 

@@ -11,7 +11,13 @@ from reverb.tf_ops.graph_function import traced
 __all__ = ["polling_dataset"]
 
 
-def polling_dataset(owner: Any, take: Callable[[Any], Sequence[Any]], specs: Sequence[Any]) -> Any:
+def polling_dataset(
+    owner: Any,
+    take: Callable[[Any], Sequence[Any]],
+    specs: Sequence[Any],
+    *,
+    on_one_device: bool = False,
+) -> Any:
     """Makes a dataset of the results of an op.
 
     A call runs on the consumer's thread, not in the thread pool that the functions of a pipeline
@@ -25,7 +31,7 @@ def polling_dataset(owner: Any, take: Callable[[Any], Sequence[Any]], specs: Seq
     variant = tf.raw_ops.MapDataset(
         input_dataset=tf.data.experimental.to_variant(tf.data.Dataset.from_tensors(owner).repeat()),
         other_arguments=[],
-        f=traced(take, [tf.TensorSpec([], tf.int64)]),
+        f=traced(take, [tf.TensorSpec([], tf.int64)], on_one_device=on_one_device),
         output_types=[spec.dtype for spec in specs],
         output_shapes=[spec.shape for spec in specs],
         use_inter_op_parallelism=False,

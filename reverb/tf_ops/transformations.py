@@ -14,7 +14,13 @@ from reverb.tf_ops.graph_function import traced
 __all__ = ["filtered", "flat_mapped", "unbatched"]
 
 
-def flat_mapped(dataset: Any, make: Callable[..., Any], specs: Sequence[Any]) -> Any:
+def flat_mapped(
+    dataset: Any,
+    make: Callable[..., Any],
+    specs: Sequence[Any],
+    *,
+    on_one_device: bool = False,
+) -> Any:
     """Applies `flat_map`: concatenates the datasets that a function makes of elements.
 
     The function gets the tensors of an element, and must capture none; `specs` are those of the
@@ -27,14 +33,14 @@ def flat_mapped(dataset: Any, make: Callable[..., Any], specs: Sequence[Any]) ->
     mapped = tf.raw_ops.FlatMapDataset(
         input_dataset=tf.data.experimental.to_variant(dataset),
         other_arguments=[],
-        f=traced(variant, tf.nest.flatten(dataset.element_spec)),
+        f=traced(variant, tf.nest.flatten(dataset.element_spec), on_one_device=on_one_device),
         output_types=[spec.dtype for spec in specs],
         output_shapes=[spec.shape for spec in specs],
     )
     return tf.data.experimental.from_variant(mapped, tuple(specs))
 
 
-def filtered(dataset: Any, is_kept: Callable[..., Any]) -> Any:
+def filtered(dataset: Any, is_kept: Callable[..., Any], *, on_one_device: bool = False) -> Any:
     """Applies `filter` to tuples of tensors: keeps those for which a function returns true.
 
     The function returns a scalar bool, and must not capture tensors.
@@ -43,7 +49,7 @@ def filtered(dataset: Any, is_kept: Callable[..., Any]) -> Any:
     kept = tf.raw_ops.FilterDataset(
         input_dataset=tf.data.experimental.to_variant(dataset),
         other_arguments=[],
-        predicate=traced(is_kept, specs),
+        predicate=traced(is_kept, specs, on_one_device=on_one_device),
         output_types=[spec.dtype for spec in specs],
         output_shapes=[spec.shape for spec in specs],
     )

@@ -57,8 +57,8 @@ def finish_in_graph(outputs: _Outputs, wait: Callable[[Any], _Outputs]) -> _Outp
         cond=is_done,
         input=outputs,
         Tout=[output.dtype for output in outputs],
-        then_branch=traced(lambda *outputs: outputs, specs, on_one_device=False),
-        else_branch=traced(lambda handle, *_: wait(handle), specs, on_one_device=False),
+        then_branch=traced(lambda *outputs: outputs, specs),
+        else_branch=traced(lambda handle, *_: wait(handle), specs),
     )
     _set_shapes(finished, specs)
     return finished

@@ -84,11 +84,16 @@ print("end", flush=True)
 
 
 def exits_silently(*programs):
-    """Checks that programs end in time, without an error and without a word, after saying `end`."""
+    """Checks that programs end in time after saying `end`, without an error and without a word.
+
+    What writers had not delivered is a warning.
+    """
     for program in programs:
         assert program.line() == "end"
     for program in programs:
-        assert (program.ended(EXIT_S), program.errors) == (0, "")
+        code = program.ended(EXIT_S)
+        told = [it for it in program.errors.splitlines() if "a writer was left with" not in it]
+        assert (code, told) == (0, [])
 
 
 @pytest.mark.parametrize("kind", ["daemon", "joined"])

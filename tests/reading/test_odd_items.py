@@ -52,7 +52,7 @@ def test_parts_of_a_batch_are_not_converted_to_one_dtype(serve, ragged):
     with pytest.raises(InvalidArgumentError, match="must have the same shapes") as caught:
         joined(parts)
     for part in parts:
-        assert f"key {part.info.key[0]} " in str(caught.value)
+        assert f"key {part.info.key[0]}" in str(caught.value)
     assert "float32 [" in str(caught.value)
     assert "float64 [" in str(caught.value)
     assert len(caught.value.samples) == 4

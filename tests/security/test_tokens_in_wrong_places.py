@@ -197,7 +197,11 @@ def test_an_object_whose_constructor_failed_has_a_text():
                 # All fields of a dataclass are there before anything can fail.
                 if dataclasses.is_dataclass(kind):
                     continue
-                assert isinstance(repr(object.__new__(kind)), str)
+                try:
+                    made = object.__new__(kind)
+                except TypeError:  # A class of the core, whose objects are whole or not there.
+                    continue
+                assert isinstance(repr(made), str)
                 print(kind.__qualname__)
     """
     assert {"Client", "Server", "Table", "ClientCredentials"} <= set(run(source))

@@ -290,12 +290,16 @@ def test_variables_of_a_kubernetes_service_are_ignored():
     ]
 
 
+class Made(str):
+    """What stands for an object that the start makes; it takes attributes."""
+
+
 class Started:
     """The settings that a command line would start with."""
 
     def __init__(self, monkeypatch):
         def note(name):
-            return lambda *values, **named: self.calls.append((name, values, named)) or name
+            return lambda *values, **named: self.calls.append((name, values, named)) or Made(name)
 
         self.calls = []
         self._monkeypatch = monkeypatch
