@@ -82,14 +82,14 @@ def hindsight(
         same offsets. A column that is a single step, `[B, ...]`, belongs to all steps of an
         episode.
       num_transitions: Number of transitions, `N`. They may repeat.
-      reward: The function `reward(achieved, goal, info)` that computes the rewards `[K]` of `K`
-        transitions at once, from the achieved goals `[K, ...]` and the new goals `[K, ...]`, as
-        `compute_reward` of Gymnasium-Robotics does. It is called once, with the relabelled
-        transitions; the others keep the rewards that the batch has. If the batch has no column
-        `reward`, it is called with all transitions, and float32 `[N]` is added to the data. Goals
-        of several columns are dicts by name, or tuples, of arrays `[K, ...]`; a list of columns is
-        a tuple. `info` is the field `info` of the data, with rows `[K, ...]`; `{}` if there is
-        none.
+      reward: The function `reward(achieved, goal, info)` that computes the rewards `[K]`, or `[K,
+        1]`, of `K` transitions at once, from the achieved goals `[K, ...]` and the new goals `[K,
+        ...]`, as `compute_reward` of Gymnasium-Robotics does. It is called once, with the
+        relabelled transitions; the others keep the rewards that the batch has. If the batch has no
+        column `reward`, it is called with all transitions, and float32 `[N]` is added to the data.
+        Goals of several columns are dicts by name, or tuples, of arrays `[K, ...]`; a list of
+        columns is a tuple. `info` is the field `info` of the data, with rows `[K, ...]`; `{}` if
+        there is none.
       goal: Name of the column with the goals, or of the nest of columns, the last one of its path;
         or its path, a tuple, if several have that name. The path of one part of a nest replaces
         this part alone. A list has a name or path for each part.

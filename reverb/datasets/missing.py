@@ -194,12 +194,17 @@ class MissingEpisodes(Iterator[Episode]):
                 "of that episode and writes those of this one"
             )
         self._counts.num_changed += 1
-        for other in others:
-            if self._rules.changed == "replace" and not self._rules.dry_run:
-                present.remove(other)
-            else:
+        if self._rules.changed == "keep":
+            # Another file may have the values that stay under this key: it was renamed.
+            for other in others - {episode.id}:
                 present.forget(other)
-        return self._rules.changed == "keep"
+            return True
+        for other in others:
+            if self._rules.dry_run:
+                present.forget(other)
+            else:
+                present.remove(other)
+        return False
 
     @staticmethod
     def _name(episode: Episode) -> str:

@@ -253,6 +253,28 @@ def test_a_file_that_was_renamed_is_told(tmp_path, format_):
         assert values_of(client) == collections.Counter([0, 1, 2, 2])
 
 
+@pytest.mark.parametrize("format_", FORMATS)
+def test_files_that_rotate_are_not_doubled(tmp_path, format_):
+    dataset = Dataset(tmp_path, format_)
+    for number in (1, 2):
+        dataset.write(f"log_{number}", [number])
+    with testing.server([table()]) as client:
+
+        def write(**options):
+            return datasets.write(client, "t", datasets.episodes(dataset.source), ITEMS, **options)
+
+        write()
+        dataset.rename("log_2", "log_3")
+        dataset.rename("log_1", "log_2")
+        dataset.write("log_1", [5])
+        # Under the name of the new file the table has the values of another one, and keeps them.
+        assert write(changed="keep").num_changed == 3
+        assert values_of(client) == collections.Counter([1, 2])
+        write(changed="replace")
+        assert values_of(client) == collections.Counter([5, 1, 2])
+        assert write().num_present == 3
+
+
 # Number of files. With more than ten, the order of texts is another one than the natural one.
 @pytest.mark.parametrize("count", [3, 12])
 @pytest.mark.parametrize("format_", FORMATS)

@@ -291,7 +291,7 @@ def test_variables_of_a_kubernetes_service_are_ignored():
 
 
 class Made(str):
-    """What stands for an object that the start makes; it takes attributes."""
+    """Stands for an object that the start makes; it takes attributes."""
 
 
 class Started:
