@@ -160,10 +160,7 @@ pub fn different_shapes(column: usize, one: &ColumnSpec, another: &ColumnSpec) -
     Error::invalid_column(
         "The items of a batch must have the same shapes, but column ",
         column,
-        &format!(
-            " is {this} in one and {that} in another. Sample such tables with ragged=\"pad\" or \
-             \"packed\", item by item, or store sequences of equal length.",
-        ),
+        &format!(" is {this} in one and {that} in another. {}", one.remedy(another)),
     )
 }
 
@@ -172,6 +169,20 @@ impl ColumnSpec {
     pub fn told(&self) -> String {
         let shape = &self.shape[usize::from(self.squeeze)..];
         format!("{} {}", self.dtype.name(), shape_text(shape))
+    }
+
+    /// What to do about a column that is another one in an item of the same batch.
+    fn remedy(&self, another: &Self) -> &'static str {
+        let differ_in_length = self.dtype == another.dtype
+            && self.squeeze == another.squeeze
+            && self.shape.get(1..) == another.shape.get(1..);
+        if differ_in_length {
+            "Sample such tables with ragged=\"pad\" or \"packed\", item by item, or store sequences \
+             of equal length."
+        } else {
+            "Sample such tables item by item, or give them a signature, so that other items are \
+             refused when they are written."
+        }
     }
 
     fn kind(&self) -> &'static str {
@@ -259,6 +270,21 @@ mod tests {
         let text =
             "column 2 is int32 [3,2] (a sequence of steps) in one and int32 [3,2] (one step)";
         assert!(error.message().contains(text), "{error}");
+    }
+
+    #[test]
+    fn ragged_is_advised_only_where_lengths_differ() {
+        let spec = |dtype, dims: &[usize]| ColumnSpec {
+            dtype,
+            shape: Shape::from_slice(dims),
+            squeeze: false,
+        };
+        let one = spec(DType::Int32, &[3, 2]);
+        let others = [(DType::Int32, [5, 2]), (DType::Int64, [3, 2]), (DType::Int32, [3, 4])];
+        let advised = others.map(|(dtype, dims)| {
+            different_shapes(0, &one, &spec(dtype, &dims)).message().contains("ragged=")
+        });
+        assert_eq!(advised, [true, false, false]);
     }
 
     #[test]
