@@ -4,7 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use reverb_data::{Error, NewItem, Result, ServerAccount, TableConfig, TableInfo, Trajectory};
@@ -380,11 +380,11 @@ impl Table {
         })
     }
 
-    /// Wait of the oldest request; `None` if none waits.
-    pub fn longest_wait(&self) -> Option<Duration> {
+    /// Time since which the request waits that has waited longest; `None` if none waits.
+    pub fn longest_wait_since(&self) -> Option<Instant> {
         let now = Instant::now();
         let queues = &self.shared.lock().queues;
-        queues.oldest_insert(now).max(queues.oldest_sample(now))
+        now.checked_sub(queues.oldest_insert(now).max(queues.oldest_sample(now))?)
     }
 
     /// All counters of the table.

@@ -46,8 +46,8 @@ fn untold(service: &Service, long: Duration) -> Vec<(String, String)> {
     let mut told = service.long_waits.0.lock();
     let mut untold = Vec::new();
     for (at, table) in service.tables.all().iter().enumerate() {
-        let Some(wait) = table.longest_wait().filter(|wait| *wait >= long) else { continue };
-        let Some(since) = Instant::now().checked_sub(wait) else { continue };
+        let since = table.longest_wait_since().filter(|since| since.elapsed() >= long);
+        let Some(since) = since else { continue };
         // A wait may be out of the queue at a look, between two requests of its reader, and these
         // tell about when it began.
         if told.get(&at).is_none_or(|known| since > *known + long / 100) {
@@ -95,7 +95,7 @@ mod tests {
                 let empty = Arc::clone(&empty);
                 async move { empty.sample(1, None).await }
             });
-            while empty.longest_wait().is_none() {
+            while empty.longest_wait_since().is_none() {
                 tokio::task::yield_now().await;
             }
             assert_eq!(untold(&service, LONG), [], "it is not long yet");
@@ -105,7 +105,7 @@ mod tests {
             assert!(told[0].1.starts_with("Samples are paused by ann since "), "{}", told[0].1);
             assert_eq!(untold(&service, Duration::ZERO), [], "it was told");
             waiting.abort();
-            while empty.longest_wait().is_some() {
+            while empty.longest_wait_since().is_some() {
                 tokio::task::yield_now().await;
             }
             assert_eq!(untold(&service, Duration::ZERO), [], "nobody waits any more");
