@@ -171,7 +171,7 @@ impl ColumnSpec {
         format!("{} {}", self.dtype.name(), shape_text(shape))
     }
 
-    /// What to do about a column that is another one in an item of the same batch.
+    /// Remedy for a column that differs in another item of the batch.
     fn remedy(&self, another: &Self) -> &'static str {
         let differ_in_length = self.dtype == another.dtype
             && self.squeeze == another.squeeze
