@@ -359,7 +359,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
             elif not issubclass(exc_type, errors.ReverbError):
                 leaving.leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))
             else:
-                leaving.report_exception(self._writer)
+                self._writer.report_unconfirmed(leaving.EXCEPTION)
         finally:
             self._writer.close()
 

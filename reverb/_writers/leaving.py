@@ -14,6 +14,7 @@ from reverb import errors
 
 __all__ = [
     "CLOSE_TIMEOUT_MS",
+    "EXCEPTION",
     "STOPPED",
     "close",
     "delivering",
@@ -21,7 +22,6 @@ __all__ = [
     "leave_awaited",
     "reason_of",
     "report_at_exit",
-    "report_exception",
     "skips_flush_as_dm_reverb",
 ]
 
@@ -52,7 +52,7 @@ _NEW_ERRORS = (
 # How a program has left a writer, in the log's line about unconfirmed items. The core has one more,
 # for a writer that is deleted.
 STOPPED = "the run of its recorder was stopped."
-_EXCEPTION = "an exception left its block."
+EXCEPTION = "an exception left its block."
 _CLOSED = (
     "it was closed without a flush, which abandons them. Flush it first, or call close(flush=True)."
 )
@@ -146,7 +146,7 @@ def leave(exc_type: type[BaseException], writer: _Writer, flush: Callable[[int],
             with contextlib.suppress(errors.ReverbError):
                 flush(FLUSH_TIMEOUT_MS)
     finally:
-        writer.report_unconfirmed(_EXCEPTION)
+        writer.report_unconfirmed(EXCEPTION)
 
 
 async def leave_awaited(
@@ -158,12 +158,7 @@ async def leave_awaited(
             with contextlib.suppress(errors.ReverbError):
                 await flush(FLUSH_TIMEOUT_MS)
     finally:
-        writer.report_unconfirmed(_EXCEPTION)
-
-
-def report_exception(writer: _Writer) -> None:
-    """Logs what is not confirmed at the end of a block that a `ReverbError` left."""
-    writer.report_unconfirmed(_EXCEPTION)
+        writer.report_unconfirmed(EXCEPTION)
 
 
 def skips_flush_as_dm_reverb(exc_type: type[BaseException]) -> bool:

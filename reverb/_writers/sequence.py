@@ -201,7 +201,7 @@ class SequenceWriter:
             elif not issubclass(exc_type, ReverbError):
                 leaving.leave(exc_type, self._writer, lambda limit: self._writer.flush(0, limit))
             else:
-                leaving.report_exception(self._writer)
+                self._writer.report_unconfirmed(leaving.EXCEPTION)
         finally:
             self._writer.close()
 

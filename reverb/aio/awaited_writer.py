@@ -81,7 +81,7 @@ class AwaitedWriter(Generic[_Native]):
                     exc_type, self._native, lambda limit: self._flush(0, limit)
                 )
             else:
-                leaving.report_exception(self._native)
+                self._native.report_unconfirmed(leaving.EXCEPTION)
         finally:
             self._native.close()
 
