@@ -56,6 +56,7 @@ EXCEPTION = "an exception left its block."
 _CLOSED = (
     "it was closed without a flush, which abandons them. Flush it first, or call close(flush=True)."
 )
+_INTERRUPTED = "its close() ended early, which abandons them."
 _EXIT = "the program ended without a flush. Flush it, or use it in a with block."
 
 
@@ -123,7 +124,7 @@ def delivering(writer: _Flushing) -> Iterator[None]:
     except BaseException as error:
         # Another thread that closed it has said what was lost.
         if not (writer.closed and isinstance(error, errors.FailedPreconditionError)):
-            writer.report_unconfirmed(_CLOSED)
+            writer.report_unconfirmed(_INTERRUPTED)
             raise
     finally:
         writer.close()

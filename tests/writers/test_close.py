@@ -348,3 +348,21 @@ def test_writers_of_asyncio_count_what_they_abandon(full, short_close, left_writ
     asyncio.run(program())
     until(left_writers)
     assert len(left_writers()) == 1
+
+
+def test_a_cancelled_close_counts_what_it_abandons(full, left_writers, until):
+    async def program():
+        async with reverb.aio.Client(full.server_address) as client:
+            writer = await client.sequence_writer("full", 1)
+            for _ in range(3):
+                await writer.append([1])
+            closing = asyncio.create_task(writer.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await closing
+
+    asyncio.run(program())
+    until(left_writers)
+    (line,) = left_writers()
+    assert "its close() ended early" in line
