@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use reverb_data::error::cut;
-use reverb_data::{Error, ErrorKind, Result, Right};
+use reverb_base::error::cut;
+use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::Right;
 
 use crate::entry::Key;
 use crate::rights::Rights;

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use hashbrown::HashMap;
 use hashbrown::hash_map;
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 use crate::access::Access;
 use crate::entry::{Entry, Key};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use parking_lot::{Mutex, RwLock};
-use reverb_data::{Error, Result, Unreadable, read_file};
+use reverb_base::{Error, Result, Unreadable, read_file};
 
 use crate::access::Access;
 use crate::access_list::AccessList;
@@ -157,7 +157,7 @@ fn warn_of_others(_: &Path) {}
 
 #[cfg(test)]
 mod tests {
-    use reverb_data::ErrorKind;
+    use reverb_base::ErrorKind;
 
     use super::*;
     use crate::{Right, TableSet, hash_line, new_token};

@@ -9,7 +9,8 @@
 //! field, unless it cannot be a secret.
 
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
-use reverb_data::{Result, Right};
+use reverb_base::Result;
+use reverb_data::Right;
 
 use crate::access::{Access, TableSet};
 use crate::access_list::AccessList;

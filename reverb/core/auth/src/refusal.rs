@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Refusals of callers.
 
-use reverb_data::{Error, ErrorKind};
+use reverb_base::{Error, ErrorKind};
 
 /// Reason of a refusal, as it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -10,11 +10,12 @@ use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyList, PyString, PyTuple};
+use reverb_base::Error;
+use reverb_base::memory::Memory;
 use reverb_client::CellValue;
 use reverb_data::column_names::ColumnNames;
 use reverb_data::tensor::shape_text;
-use reverb_data::{DType, Error, Shape, Tensor, TensorData, Trajectory};
-use reverb_memory::Memory;
+use reverb_data::{DType, Shape, Tensor, TensorData, Trajectory};
 
 use crate::batch::BatchMemory;
 use crate::dlpack;
@@ -257,7 +258,7 @@ fn new_array<'py>(
     num: NPY_TYPES,
     shape: &[usize],
     num_bytes: usize,
-    fill: impl FnOnce(&mut [u8]) -> reverb_data::Result<()> + Send,
+    fill: impl FnOnce(&mut [u8]) -> reverb_base::Result<()> + Send,
 ) -> PyResult<Bound<'py, PyAny>> {
     let mut dims: smallvec::SmallVec<[npy_intp; 8]> =
         shape.iter().map(|&dim| dim as npy_intp).collect();

@@ -11,9 +11,10 @@ use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
+use reverb_base::Error;
+use reverb_base::memory::Memory;
 use reverb_client::{BatchColumn, ColumnData, GivenColumn, SampledNumbers};
-use reverb_data::{DType, Error, Sampled, SampledWindow, Shape, Tensor, TensorData};
-use reverb_memory::Memory;
+use reverb_data::{DType, Sampled, SampledWindow, Shape, Tensor, TensorData};
 
 use crate::array::{batch_memory_to_array, number_array, tensor_to_array};
 use crate::dtype;
@@ -453,7 +454,7 @@ impl Outputs {
     /// # Errors
     ///
     /// `FailedPrecondition` if another call samples into them.
-    pub(crate) fn lend(&self) -> reverb_data::Result<Lent<'_>> {
+    pub(crate) fn lend(&self) -> reverb_base::Result<Lent<'_>> {
         if self.is_lent.swap(true, Ordering::Acquire) {
             let text = "another call is sampling a batch into the same arrays";
             return Err(Error::failed_precondition(text));

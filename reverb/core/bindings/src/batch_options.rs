@@ -7,9 +7,10 @@ use std::time::Duration;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use reverb_base::{Error, Result};
 use reverb_client::{BatchColumn, BatchRequest, RaggedForm};
 use reverb_data::column_names::ColumnNames;
-use reverb_data::{ColumnSpan, Error, Result, StepWindow, WithinEpoch};
+use reverb_data::{ColumnSpan, StepWindow, WithinEpoch};
 
 use crate::batch::{BatchAnswer, Lent, Numbers, Outputs};
 use crate::error::OrRaise;

@@ -7,8 +7,8 @@ use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PySlice, PyTuple};
+use reverb_base::Error;
 use reverb_client::{BatchedColumn, BatchedWriter as Core, StepIndex};
-use reverb_data::Error;
 
 use crate::array::tensor_to_array;
 use crate::column::{empty_column, stack};

@@ -9,11 +9,12 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use reverb_base::Error;
 use reverb_client::{
     BatchedColumn, BatchedConstant, BatchedValue, BatchedWriter as Core, NewItems, StepIndex,
 };
+use reverb_data::DType;
 use reverb_data::tensor::shape_text;
-use reverb_data::{DType, Error};
 use smallvec::SmallVec;
 
 use crate::array::Leaf;
@@ -302,7 +303,9 @@ impl BatchedTrajectoryWriter {
             }
         });
         let created = created.map_err(|error| match names {
-            Some(names) => error.with_column_of(&names.get().0.in_order(order.as_deref())),
+            Some(names) => {
+                error.with_column(|index| names.get().0.in_order(order.as_deref()).label(index))
+            }
             None => error,
         });
         let created = created.or_raise()?;

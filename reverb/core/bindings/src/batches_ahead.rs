@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use reverb_base::Result;
 use reverb_client::{AheadOptions, BatchesAhead as Core, NextBatch, RaggedForm, ReadyBatch};
-use reverb_data::Result;
 
 use crate::batch::BatchAnswer;
 use crate::batch_options::BatchOptions;

@@ -9,8 +9,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use prost::Message;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use reverb_base::{Error, Result};
 use reverb_checkpoint::{ItemCursor, Progress, Stored, TableStatistics, masked_crc};
-use reverb_data::{Error, Result, Sampled};
+use reverb_data::Sampled;
 use reverb_wire::convert::table_info::from_checkpoint;
 
 use crate::error::OrRaise;

@@ -11,13 +11,14 @@ use prost::bytes::Bytes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use reverb_base::{Error, Result};
 use reverb_client::{
     BatchedWriter, Client as Core, Configs, LegacyOptions, LegacyWriter, Matching, SampleCursor,
     ScanCursor,
 };
 use reverb_connect::{AddressConnector, Options, target_of};
 use reverb_data::codec::Compression;
-use reverb_data::{Error, Result, keep_samples};
+use reverb_data::keep_samples;
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment, Security};
 use reverb_shards::group::Group;

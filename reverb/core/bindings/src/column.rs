@@ -6,9 +6,10 @@ use std::sync::Arc;
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList, PySlice, PyTuple};
+use reverb_base::Error;
 use reverb_client::{CellRef as Cell, Lane, TrajectoryWriter};
 use reverb_data::tensor::shape_text;
-use reverb_data::{DType, Error, Shape, Tensor, TensorData};
+use reverb_data::{DType, Shape, Tensor, TensorData};
 use smallvec::SmallVec;
 
 use crate::array::tensor_to_array;
@@ -53,7 +54,7 @@ impl CellRef {
     }
 }
 
-fn check_alive(cells: &[Cell]) -> reverb_data::Result<()> {
+fn check_alive(cells: &[Cell]) -> reverb_base::Result<()> {
     if cells.iter().any(Cell::is_expired) {
         return Err(Error::failed_precondition(
             "The reference has expired: only the last num_keep_alive_refs steps of the episode can be used.",
@@ -224,7 +225,7 @@ pub(crate) fn empty_column() -> Error {
 }
 
 /// Concatenates cells of one dtype and shape, `[T, ...]`.
-pub(crate) fn stack(cells: &[Cell]) -> reverb_data::Result<Tensor> {
+pub(crate) fn stack(cells: &[Cell]) -> reverb_base::Result<Tensor> {
     let mut shape = Shape::new();
     shape.push(cells.len());
     shape.extend_from_slice(&cells[0].spec().shape);

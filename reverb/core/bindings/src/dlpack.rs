@@ -10,7 +10,8 @@ use numpy::npyffi::{self, NPY_TYPES, NpyTypes, PY_ARRAY_API, npy_intp};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::{ffi, intern};
-use reverb_data::{DType, Error};
+use reverb_base::Error;
+use reverb_data::DType;
 use smallvec::SmallVec;
 
 use crate::dtype;

@@ -3,7 +3,7 @@
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use reverb_data::{Error, ErrorKind};
+use reverb_base::{Error, ErrorKind};
 
 mod classes {
     use pyo3::import_exception;
@@ -70,7 +70,7 @@ pub(crate) trait OrRaise<T> {
     fn or_raise(self) -> PyResult<T>;
 }
 
-impl<T> OrRaise<T> for reverb_data::Result<T> {
+impl<T> OrRaise<T> for reverb_base::Result<T> {
     fn or_raise(self) -> PyResult<T> {
         self.map_err(|error| to_python(&error))
     }

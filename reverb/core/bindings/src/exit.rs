@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use reverb_data::Error;
+use reverb_base::Error;
 
 use crate::error::OrRaise;
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use reverb_data::Unreadable;
+use reverb_base::Unreadable;
 
 /// Numbers of errors, the same on all systems: an invalid argument, and a file that is too large.
 const EINVAL: i32 = 22;
@@ -22,7 +22,7 @@ pub(crate) fn open_file(py: Python<'_>, path: PathBuf, append: bool) -> PyResult
     options.read(!append).append(append).create(append);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let opened = py.detach(|| reverb_data::open_file(&path, &mut options));
+    let opened = py.detach(|| reverb_base::open_file(&path, &mut options));
     opened.map_err(|why| to_os_error(&path, &why)).and_then(into_descriptor)
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn read_file<'py>(
     path: PathBuf,
     max_bytes: u64,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let content = py.detach(|| reverb_data::read_file(&path, max_bytes));
+    let content = py.detach(|| reverb_base::read_file(&path, max_bytes));
     content.map(|it| PyBytes::new(py, &it)).map_err(|why| to_os_error(&path, &why))
 }
 

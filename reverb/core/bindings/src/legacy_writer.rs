@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use reverb_base::Error;
 use reverb_client::LegacyWriter;
-use reverb_data::{Error, ItemPriority};
+use reverb_data::ItemPriority;
 
 use crate::array::{all_values, parse_leaves};
 use crate::error::OrRaise;

@@ -17,7 +17,7 @@
 )]
 
 use pyo3::prelude::*;
-use reverb_data::diagnosis::State;
+use reverb_base::diagnosis::State;
 
 mod aio;
 mod array;

@@ -7,8 +7,8 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use reverb_base::{Error, Result};
 use reverb_client::ReportWaits;
-use reverb_data::{Error, Result};
 use reverb_log::{Format, Line, Queue, Value};
 use tracing::Level;
 

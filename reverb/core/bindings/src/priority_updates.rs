@@ -5,7 +5,7 @@ use numpy::PyReadonlyArray1;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use reverb_data::Error;
+use reverb_base::Error;
 
 use crate::error::OrRaise;
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use reverb_base::{Error, Result};
 use reverb_checkpoint::leave_locks_to_parent;
-use reverb_data::{Error, Result};
 use tokio::runtime::Runtime;
 
 #[cfg(unix)]
@@ -45,7 +45,7 @@ const HOUSEKEEPING_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Periodic tasks that no call triggers, in this order.
 const HOUSEKEEPING: [fn(); 3] =
-    [tensorflow::evict_idle_clients, reverb_memory::purge, reverb_allocator::purge];
+    [tensorflow::evict_idle_clients, reverb_base::memory::purge, reverb_allocator::purge];
 
 /// Number of rounds between two searches for long waits: once a minute. A timer of its own would
 /// wake an idle process.

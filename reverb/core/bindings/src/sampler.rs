@@ -9,9 +9,10 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyList, PyTuple, PyType};
+use reverb_base::Error;
 use reverb_client::{SampleCursor, ScanCursor};
 use reverb_data::item_condition::seconds_of;
-use reverb_data::{DType, Error, Sampled, SampledWindow, Shape, StepWindow, Trajectory};
+use reverb_data::{DType, Sampled, SampledWindow, Shape, StepWindow, Trajectory};
 use smallvec::SmallVec;
 
 use crate::array::{column_to_array, single_step_to_array};
@@ -50,7 +51,7 @@ impl Cursor {
         }
     }
 
-    async fn next(&mut self) -> reverb_data::Result<Option<Sampled>> {
+    async fn next(&mut self) -> reverb_base::Result<Option<Sampled>> {
         match self {
             Self::Sample(cursor) => cursor.next().await,
             Self::Scan(cursor) => cursor.next().await,
@@ -73,7 +74,7 @@ impl Lease {
         self.cursor.as_mut()?.take_ready()
     }
 
-    pub(crate) async fn next(&mut self) -> reverb_data::Result<Option<Sampled>> {
+    pub(crate) async fn next(&mut self) -> reverb_base::Result<Option<Sampled>> {
         let Some(cursor) = &mut self.cursor else { return Ok(None) };
         self.is_waiting = true;
         let next = cursor.next().await;
@@ -315,7 +316,7 @@ fn columns<'py>(
 const MAX_EMPTY_STEPS: usize = 1 << 20;
 
 /// The number of timesteps of an item, if all its columns have the same number.
-fn timesteps(trajectory: &Trajectory) -> reverb_data::Result<usize> {
+fn timesteps(trajectory: &Trajectory) -> reverb_base::Result<usize> {
     let mut specs: SmallVec<[(DType, Shape); 8]> = SmallVec::new();
     for (i, column) in trajectory.columns().enumerate() {
         let (dtype, mut shape) = trajectory.column_spec(&column)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use reverb_auth::Authenticator;
-use reverb_data::Result;
+use reverb_base::Result;
 use reverb_rpc::client::Credentials;
 use reverb_rpc::server::PortTls;
 use reverb_tls::{ClientFiles, ServerFiles, ServerTls};

@@ -8,7 +8,8 @@ use prost::Message;
 use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use reverb_data::{Draw, Error, SelectorConfig};
+use reverb_base::Error;
+use reverb_data::{Draw, SelectorConfig};
 use reverb_wire::convert::table_config::from_selector;
 
 use crate::error::OrRaise;

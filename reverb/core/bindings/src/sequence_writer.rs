@@ -220,7 +220,7 @@ impl SequenceWriter {
     ) -> PyResult<usize> {
         self.check()?;
         if labels.len() != leaves.len() {
-            return Err(reverb_data::Error::internal(
+            return Err(reverb_base::Error::internal(
                 "labels and leaves must be of the same length",
             ))
             .or_raise();

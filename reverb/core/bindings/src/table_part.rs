@@ -5,8 +5,9 @@
 use prost::Message as _;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use reverb_base::Error;
 use reverb_checkpoint::{from_config, to_config};
-use reverb_data::{Error, TableConfig};
+use reverb_data::TableConfig;
 use reverb_shards::table_part::{narrowness, part, whole};
 use reverb_wire::generated::PriorityTableCheckpoint;
 

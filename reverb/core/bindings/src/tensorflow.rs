@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
+use reverb_base::Result;
 use reverb_client::Client;
 use reverb_connect::{AddressConnector, Options, target_of};
-use reverb_data::Result;
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment};
 

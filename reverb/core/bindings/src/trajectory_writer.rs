@@ -7,9 +7,10 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use reverb_base::Error;
 use reverb_client::{CellValue, ColumnOptions, ColumnRefs, TrajectoryWriter as Core};
+use reverb_data::ItemPriority;
 use reverb_data::column_names::ColumnNames;
-use reverb_data::{Error, ItemPriority};
 use smallvec::SmallVec;
 
 use crate::array::Leaf;
@@ -150,7 +151,8 @@ impl TrajectoryWriter {
             });
         }
         let created = self.core.queue().create_item(table, priority, &columns);
-        let named = |error: Error| error.with_column_of(&names.in_order(order.as_deref()));
+        let named =
+            |error: Error| error.with_column(|index| names.in_order(order.as_deref()).label(index));
         created.map_err(named).or_raise()?;
         throttle(py, self.core.queue())
     }

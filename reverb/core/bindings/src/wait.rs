@@ -10,8 +10,8 @@ use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
+use reverb_base::{Error, Result};
 use reverb_client::ItemQueue;
-use reverb_data::{Error, Result};
 
 use crate::error::OrRaise;
 use crate::exit::{self, GracePeriod};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use flate2::{Decompress, FlushDecompress, Status};
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 use crate::failure::{damaged, from_io};
 use crate::progress::Progress;

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use reverb_data::{Error, Result, Sampled, StoredItem};
+use reverb_base::{Error, Result};
+use reverb_data::{Sampled, StoredItem};
 
 use crate::blocks::Blocks;
 use crate::progress::Progress;

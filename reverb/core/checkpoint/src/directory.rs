@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use chrono::{DateTime, FixedOffset, Local, TimeDelta};
-use reverb_data::{Result, open_directory};
+use reverb_base::{Result, open_directory};
 
 use crate::failure::from_io;
 use crate::held::{Held, HeldCheckpoint};

@@ -4,7 +4,7 @@
 use std::io;
 use std::path::Path;
 
-use reverb_data::{Error, ErrorKind, Unreadable};
+use reverb_base::{Error, ErrorKind, Unreadable};
 
 /// Converts an error of the system about a path.
 pub(crate) fn from_io(what: &str, path: &Path, error: &io::Error) -> Error {

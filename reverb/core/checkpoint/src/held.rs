@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use reverb_data::{Error, Result, Unreadable, open_file, read_file};
+use reverb_base::{Error, Result, Unreadable, open_file, read_file};
 
 use crate::directory::{DONE, TABLES, complete, is_complete, latest};
 use crate::lock::{FileLock, lock_directory, open_to_lock};

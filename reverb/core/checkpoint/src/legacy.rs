@@ -2,8 +2,9 @@
 //! Conversion of the older layouts that early releases of dm-reverb wrote.
 
 use prost::Message;
+use reverb_base::{Error, Result};
 use reverb_data::proto_bytes::{Field, Reader, put_bytes_field};
-use reverb_data::{Chunk, Error, Result, Trajectory, TrajectoryBuilder};
+use reverb_data::{Chunk, Trajectory, TrajectoryBuilder};
 use reverb_wire::generated::PrioritizedItem;
 
 /// Payload of a chunk whose tensors are in field 3 instead of field 5.

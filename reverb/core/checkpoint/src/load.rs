@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hashbrown::HashMap;
-use reverb_data::{Error, MemoryConfig, Result, TableConfig, WhenFull};
+use reverb_base::{Error, Result};
+use reverb_data::{MemoryConfig, TableConfig, WhenFull};
 use reverb_engine::{Restored, Table};
 use reverb_wire::convert::table_config::to_signature;
 use reverb_wire::generated::PriorityTableCheckpoint;

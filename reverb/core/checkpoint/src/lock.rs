@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use reverb_data::{Unreadable, open_directory, open_file};
+use reverb_base::{Unreadable, open_directory, open_file};
 
 /// Number of registries. A mutex that is locked during a fork stays locked in the child, so parent
 /// and child use different registries.

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use reverb_data::{Error, Result, read_file};
+use reverb_base::{Error, Result, read_file};
 
 use crate::directory::DONE;
 use crate::failure::{damaged, unreadable};

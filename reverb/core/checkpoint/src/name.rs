@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 const MAX_LENGTH: usize = 64;
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use parking_lot::{Condvar, Mutex};
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 /// Number of results per thread that may wait for an earlier result.
 const AHEAD: usize = 4;

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use prost::Message;
-use reverb_data::{Chunk, Error, Result, StoredItem};
+use reverb_base::{Error, Result};
+use reverb_data::{Chunk, StoredItem};
 use reverb_engine::{SnapshotCut, Table, TableSnapshot};
 use reverb_wire::codec::chunk::put_chunk_data;
 use reverb_wire::codec::item::{ItemHead, put_item_with_keys};

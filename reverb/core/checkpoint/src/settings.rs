@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The settings and counters of a table in a checkpoint.
 
+use reverb_base::{Error, Result};
 use reverb_data::{
-    Counters, Error, MaxPriority, MemoryConfig, RateLimiterConfig, Result, SelectorConfig,
-    TableConfig, TableInfo, TableSignature, Totals, WhenFull,
+    Counters, MaxPriority, MemoryConfig, RateLimiterConfig, SelectorConfig, TableConfig, TableInfo,
+    TableSignature, Totals, WhenFull,
 };
 use reverb_wire::convert::table_config::{
     from_limiter, from_max_bytes, from_max_priority, from_rate_limiter, from_selector,

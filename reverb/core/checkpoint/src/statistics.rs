@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
 use prost::Message;
-use reverb_data::Result;
+use reverb_base::Result;
 use reverb_wire::codec::item::RawItem;
 use reverb_wire::generated::PrioritizedItem;
 

@@ -12,10 +12,8 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use hashbrown::hash_map::Entry;
 use hashbrown::{HashMap, HashSet};
-use reverb_data::{
-    Chunk, ChunkMaker, Counters, Error, HeaderCache, Result, StoredItem, TableConfig, Unreadable,
-    open_file,
-};
+use reverb_base::{Error, Result, Unreadable, open_file};
+use reverb_data::{Chunk, ChunkMaker, Counters, HeaderCache, StoredItem, TableConfig};
 use reverb_wire::codec::chunk::RawChunk;
 use reverb_wire::codec::item::RawItem;
 use reverb_wire::generated::PriorityTableCheckpoint;

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use reverb_base::{Error, ErrorKind, Result};
 use reverb_checkpoint::{Held, LoadOptions, Loaded, Progress, SaveOptions, Stored, load, save};
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, Error, ErrorKind, NewItem, Result, Sampled, SequenceRange, Shape,
-    TableConfig, Tensor, TensorData, TrajectoryBuilder,
+    Chunk, ChunkBuilder, DType, NewItem, Sampled, SequenceRange, Shape, TableConfig, Tensor,
+    TensorData, TrajectoryBuilder,
 };
 use reverb_engine::{Confirm, Table};
 

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use reverb_base::{Error, ErrorKind, Result};
 use reverb_data::codec::Compression;
 use reverb_data::column_names::ColumnNames;
 use reverb_data::{
-    ColumnSpan, Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, StepWindow,
-    TrajectoryBuilder, WithinEpoch, keep_samples, spare_samples,
+    ColumnSpan, SampleOptions, Sampled, Stacking, StepWindow, TrajectoryBuilder, WithinEpoch,
+    keep_samples, spare_samples,
 };
 use reverb_wire::Capability;
 use reverb_wire::calls::SmallCall;
@@ -232,7 +233,7 @@ impl Client {
     /// column keeps its position if the server has to be asked for it and does not answer at once.
     pub(crate) async fn with_column_name(&self, request: &BatchRequest<'_>, error: Error) -> Error {
         if let Some(names) = request.names {
-            return error.with_column_of(names);
+            return error.with_column(|index| names.label(index));
         }
         if !error.has_column() || !request.columns.is_empty() {
             return error;
@@ -240,7 +241,7 @@ impl Client {
         let signatures = tokio::time::timeout(TABLE_LOOKUP, self.session().signatures()).await;
         let Ok(Ok(signatures)) = signatures else { return error };
         match signatures.get(request.table).and_then(Option::as_ref) {
-            Some(signature) => error.with_column_of(&signature.names()),
+            Some(signature) => error.with_column(|index| signature.names().label(index)),
             None => error,
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reverb_data::Error;
+use reverb_base::Error;
 
 use crate::absence::Absence;
 use crate::session::Session;

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use reverb_data::{Error, ErrorKind, NewItem, Result, Signature, is_max_priority};
+use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::{NewItem, Signature, is_max_priority};
 use reverb_wire::calls::{Call, InGroup, Repeat, SmallCall};
 use reverb_wire::convert::signature::flatten_signature;
 use reverb_wire::generated::ServerInfoRequest;

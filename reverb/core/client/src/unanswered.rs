@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use reverb_data::{Error, ErrorKind};
+use reverb_base::{Error, ErrorKind};
 
 use crate::waits::GAP;
 

@@ -14,9 +14,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use reverb_data::diagnosis::State;
-use reverb_data::figures::plural;
-use reverb_data::{Error, ErrorKind, PerProcess, Result};
+use reverb_base::diagnosis::State;
+use reverb_base::figures::plural;
+use reverb_base::{Error, ErrorKind, PerProcess, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::convert::table_config::to_rate_limiter;
 use reverb_wire::generated::reverb::{TableStatus, WaitReasonRequest};

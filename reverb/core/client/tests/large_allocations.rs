@@ -9,10 +9,11 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use reverb_base::{Error, Result};
 use reverb_client::{BatchRequest, Client, Connector, GivenColumn, RaggedForm};
 use reverb_data::{
-    ChunkBuilder, DType, Error, NewItem, RateLimiterConfig, Result, SelectorConfig, SequenceRange,
-    Shape, TableConfig, Tensor, TensorData, TrajectoryBuilder, keep_samples,
+    ChunkBuilder, DType, NewItem, RateLimiterConfig, SelectorConfig, SequenceRange, Shape,
+    TableConfig, Tensor, TensorData, TrajectoryBuilder, keep_samples,
 };
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::target::Loopback;

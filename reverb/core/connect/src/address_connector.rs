@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use reverb_base::{Error, Result};
 use reverb_client::Connector;
-use reverb_data::{Error, Result};
 use reverb_rpc::target::Target;
 use reverb_shards::address::GroupAddress;
 use reverb_shards::group::Group;

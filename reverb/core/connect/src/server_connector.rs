@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::Security;
 use reverb_rpc::socket_path::SocketPath;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::Result;
+use reverb_base::Result;
 use reverb_rpc::target::Target;
 use reverb_server::local_shard_of_id;
 use reverb_shards::member::{Connect, ShardConnection};

@@ -6,9 +6,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use reverb_base::ErrorKind;
 use reverb_client::Connector;
 use reverb_connect::{AddressConnector, Options, group_of, target_of};
-use reverb_data::{ErrorKind, TableConfig};
+use reverb_data::TableConfig;
 use reverb_engine::Table;
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment};

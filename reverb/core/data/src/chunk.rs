@@ -6,15 +6,15 @@ use std::fmt;
 use std::sync::atomic::{Ordering, fence};
 
 use bytes::Bytes;
-use reverb_memory::prefetch_from;
+use reverb_base::memory::prefetch_from;
 use triomphe::ThinArc;
 
 use crate::account::{Booking, allocated_bytes};
 use crate::codec::{Compression, Encoding, TensorView, put_string_tensor, put_tensor, tensors_of};
-use crate::error::{Error, Result};
 use crate::proto_bytes::{Field, Reader};
 use crate::templates::known_layout::{INDEX_MASK, KnownLayout};
 use crate::tensor::{Tensor, TensorData};
+use reverb_base::error::{Error, Result};
 
 /// The range of an episode's steps that a chunk covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

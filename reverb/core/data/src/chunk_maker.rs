@@ -84,7 +84,7 @@ mod tests {
             let (num_rows, row_bytes) = (tensor.num_rows()?, tensor.row_bytes());
             let rows = (0..=num_rows + 1).map(|row| tensor.rows(row, 1)).collect::<Vec<_>>();
             let whole = tensor.rows(0, num_rows);
-            crate::Result::Ok((tensor.dtype, tensor.shape.clone(), row_bytes, rows, whole))
+            reverb_base::Result::Ok((tensor.dtype, tensor.shape.clone(), row_bytes, rows, whole))
         };
         let tensors: Vec<_> = (0..=chunk.num_tensors()).map(rows).collect();
         let sizes: Vec<_> =

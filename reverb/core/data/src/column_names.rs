@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-use crate::error::{Error, Result};
 use crate::signature::Signature;
+use reverb_base::error::{Error, Result};
 
 /// One key of a column's path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -94,7 +94,7 @@ impl ColumnNames {
     }
 
     /// Name of the column at a position; the position if it has none.
-    pub fn told(&self, index: usize) -> String {
+    pub fn label(&self, index: usize) -> String {
         let name = self.0.get(index).map(ToString::to_string);
         name.filter(|name| !name.is_empty()).unwrap_or_else(|| index.to_string())
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Element types, numbered and named as TensorFlow does.
 
-use crate::error::{Error, Result};
+use reverb_base::error::{Error, Result};
 
 macro_rules! dtypes {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal, $size:literal;)*) => {

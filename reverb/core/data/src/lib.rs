@@ -1,32 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Values that all crates share: errors, tensors, chunks, trajectories, and settings of tables.
+//! Values of replay: tensors, chunks, items, settings of tables, and their codecs.
 //!
 //! Design: `docs/design/chunks.md`.
 //!
-//! This crate does no I/O, waits for nothing and takes no locks. Its only global state are three
-//! lists of the process: accounts of bytes (`account`), known columns (`columns`), and known
-//! layouts of chunks (`known_layout`), and memory that threads reuse (`spare_lists`).
+//! This crate does no I/O and waits for nothing. Its values of the process: accounts of bytes
+//! (`account`), known columns and layouts (`templates`), and memory of threads (`spare_lists`,
+//! `codec`).
 
 #![forbid(unsafe_code)]
 
 mod account;
-pub mod byte_size;
 pub mod chunk;
 mod chunk_maker;
 pub mod codec;
 pub mod column_names;
 mod delta;
-pub mod diagnosis;
 pub mod dtype;
-pub mod error;
-pub mod figures;
-mod file;
 pub mod item;
 pub mod item_condition;
 pub mod key;
 mod literal;
 mod max_priority;
-mod per_process;
 mod prospects;
 pub mod proto_bytes;
 mod right;
@@ -41,20 +35,16 @@ mod table_config;
 mod table_info;
 mod templates;
 pub mod tensor;
-mod token_text;
 pub mod trajectory;
 
 pub use account::{ServerAccount, TableAccount, free_all};
 pub use chunk::{Chunk, ChunkBuilder, SequenceRange};
 pub use chunk_maker::ChunkMaker;
 pub use dtype::DType;
-pub use error::{Error, ErrorKind, Result};
-pub use file::{Unreadable, open_directory, open_file, read_file};
 pub use item::{NewItem, Sampled, StoredItem};
 pub use item_condition::ItemCondition;
 pub use key::{KeyGenerator, KeySlots, NUM_SLOTS, slot_of};
 pub use max_priority::{ItemPriority, MAX_PRIORITY, MaxPriority, is_max_priority, is_priority};
-pub use per_process::PerProcess;
 pub use right::Right;
 pub use sample_options::{SampleOptions, WithinEpoch};
 pub use selector_config::{Draw, GroupSampling, SelectorConfig};

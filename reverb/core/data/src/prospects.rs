@@ -3,8 +3,8 @@
 
 use std::collections::HashSet;
 
-use crate::error::grouped;
 use crate::{RateLimiterConfig, TableConfig};
+use reverb_base::error::grouped;
 
 /// Maximum number of cursor values to search. Ratios with many digits have more.
 const MAX_CURSORS: usize = 10_000;

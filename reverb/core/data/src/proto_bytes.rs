@@ -2,7 +2,7 @@
 //! A hand-written protobuf wire format, for the two places where a general library costs too much:
 //! tensors inside chunks, and the messages of the two streams.
 
-use crate::error::{Error, Result};
+use reverb_base::error::{Error, Result};
 
 /// Length of the longest varint.
 pub const MAX_VARINT_BYTES: usize = 10;

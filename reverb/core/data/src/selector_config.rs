@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Selectors and their parameters, with their limits.
 
-use crate::{Error, Result};
+use reverb_base::{Error, Result};
 
 /// A selector and its parameters.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -3,8 +3,8 @@
 
 use crate::column_names::{ColumnNames, ColumnPath};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
 use crate::tensor::shape_text;
+use reverb_base::error::{Error, Result};
 
 /// One column's declaration.
 #[derive(Debug, Clone, PartialEq, Eq)]

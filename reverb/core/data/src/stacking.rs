@@ -4,9 +4,9 @@
 use smallvec::SmallVec;
 
 use crate::dtype::DType;
-use crate::error::{Error, Result};
 use crate::tensor::{Shape, shape_text};
 use crate::trajectory::Trajectory;
+use reverb_base::error::{Error, Result};
 
 /// Batches into which a reader groups the items that it samples.
 ///

@@ -2,8 +2,8 @@
 //! Step windows: consecutive steps of an item, which a sampler chooses at random.
 
 use crate::column_names::ColumnNames;
-use crate::error::{Error, Result};
 use crate::trajectory::Trajectory;
+use reverb_base::error::{Error, Result};
 
 /// A window of an item's steps, relative to a step of the item, its *anchor*: the steps from
 /// `anchor - before` to `anchor + length`, without the last.
@@ -181,8 +181,8 @@ pub fn different_lengths(key: u64, trajectory: &Trajectory, names: &ColumnNames)
     Some(Error::invalid_argument(format!(
         "Columns {} ({steps} steps) and {} ({others} steps) of item {key} differ, so no window can \
          be cut.",
-        names.told(first),
-        names.told(other),
+        names.label(first),
+        names.label(other),
     )))
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Changes of a table's settings while it runs.
 
-use crate::{Error, RateLimiterConfig, Result, SelectorConfig, TableConfig};
+use crate::{RateLimiterConfig, SelectorConfig, TableConfig};
+use reverb_base::{Error, Result};
 
 /// New values for some settings of a table; missing ones stay as they are.
 ///

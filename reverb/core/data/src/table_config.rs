@@ -3,9 +3,10 @@
 
 use bytes::Bytes;
 
+use crate::Signature;
 use crate::max_priority::MaxPriority;
 use crate::selector_config::SelectorConfig;
-use crate::{Error, Result, Signature};
+use reverb_base::{Error, Result};
 
 /// Largest `max_size`: sizes are 32 bits wide in the protocol.
 pub const MAX_MAX_SIZE: i64 = i32::MAX as i64;

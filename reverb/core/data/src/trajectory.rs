@@ -15,17 +15,17 @@ use slice_index::SliceIndex;
 
 use std::fmt;
 
-use reverb_memory::prefetch_from;
+use reverb_base::memory::prefetch_from;
 use triomphe::ThinArc;
 
 use crate::account::allocated_bytes;
 use crate::chunk::{ARC_BYTES, Chunk};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
 use crate::proto_bytes::Reader;
 use crate::templates::columns::Columns;
 use crate::templates::header_cache::HeaderCache;
 use crate::tensor::Shape;
+use reverb_base::error::{Error, Result};
 
 /// The columns of an item. Cloning shares it; the chunks live as long as any trajectory refers to
 /// them.

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use reverb_base::Error;
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, Error, ItemCondition, MemoryConfig, NewItem, RateLimiterConfig,
+    Chunk, ChunkBuilder, DType, ItemCondition, MemoryConfig, NewItem, RateLimiterConfig,
     SampleOptions, SelectorConfig, SequenceRange, Shape, StepWindow, StoredItem, TableChange,
     TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use reverb_base::Error;
 use reverb_data::{
-    Chunk, Draw, Error, NewItem, SelectorConfig, SequenceRange, TableConfig, TrajectoryBuilder,
+    Chunk, Draw, NewItem, SelectorConfig, SequenceRange, TableConfig, TrajectoryBuilder,
 };
 use reverb_engine::{Confirm, Table};
 

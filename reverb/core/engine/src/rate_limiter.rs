@@ -3,8 +3,8 @@
 
 use std::fmt;
 
+use reverb_base::figures::Bound;
 use reverb_data::RateLimiterConfig;
-use reverb_data::figures::Bound;
 
 /// Counters of one table, and the inequalities over them. Decides, and never waits.
 ///

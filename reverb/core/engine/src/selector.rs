@@ -5,7 +5,8 @@
 //! `CONTRIBUTING.md` has the recipe for adding one.
 
 use rand::rngs::SmallRng;
-use reverb_data::{Error, Result, SelectorConfig};
+use reverb_base::{Error, Result};
+use reverb_data::SelectorConfig;
 
 mod at_end;
 mod heap;

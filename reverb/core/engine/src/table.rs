@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, NewItem, Result, ServerAccount, TableConfig, TableInfo, Trajectory};
+use reverb_base::{Error, Result};
+use reverb_data::{NewItem, ServerAccount, TableConfig, TableInfo, Trajectory};
 use tokio::sync::Notify;
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ pub(crate) use frames::{Frames, UnreadBytes};
 pub use read::{Gate, MessageCheck, MessageLimit, MessageReader};
 pub use write::MessageSender;
 
-use reverb_data::{Error, ErrorKind};
+use reverb_base::{Error, ErrorKind};
 
 /// Bytes of one stream that a peer may send before they are consumed.
 pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;

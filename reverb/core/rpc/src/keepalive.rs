@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use h2::{Ping, PingPong};
 use http::HeaderValue;
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior};

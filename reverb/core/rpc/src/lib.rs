@@ -3,8 +3,9 @@
 //!
 //! Design: `docs/design/rpc.md`.
 //!
-//! The crate is independent of replay: it uses only the errors of `reverb-data`. `client` opens
-//! calls, `server` answers them, `framing` reads and writes their messages.
+//! The crate knows no chunk, item or table, and uses only `reverb-base` and `reverb-tls`. Two
+//! errors of replay have marks of their own on the wire; `status` has them. `client` opens calls,
+//! `server` answers them, `framing` reads and writes their messages.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "tests may"))]

@@ -5,7 +5,7 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 /// Longest path that the system accepts in bytes, without the zero at its end.
 pub const MAX_PATH_BYTES: usize = if cfg!(target_os = "linux") { 107 } else { 103 };

@@ -4,8 +4,8 @@
 use std::fmt::Write;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use reverb_data::error::{RATE_LIMITER_TIMEOUT, SENT_RATE_LIMITER_TIMEOUT};
-use reverb_data::{Error, ErrorKind};
+use reverb_base::error::{RATE_LIMITER_TIMEOUT, SENT_RATE_LIMITER_TIMEOUT};
+use reverb_base::{Error, ErrorKind};
 
 /// Header or trailer that holds the code.
 pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 use crate::socket_path::SocketPath;
 

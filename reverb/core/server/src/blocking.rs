@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Slow work of calls, done on separate threads.
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use tokio::sync::Semaphore;
 
 /// Number of threads for such work. Each thread has memory of its own, so their number must not

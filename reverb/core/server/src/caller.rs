@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use reverb_auth::{Access, Authenticator, Reason, Refusal, Right, bearer_token};
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_engine::Table;
 use reverb_rpc::server::{Peer, Responder};
 use reverb_wire::calls::{self, Needs};

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reverb_data::{Error, ErrorKind, Result};
+use reverb_base::{Error, ErrorKind, Result};
 use reverb_engine::ChangedBy;
 use reverb_rpc::Message;
 use reverb_rpc::client::own_name;

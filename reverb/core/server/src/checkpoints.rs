@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
+use reverb_base::{Error, Result};
 use reverb_checkpoint::{Held, Progress, SaveOptions, Saved, ServerName, ShardIdentity, save};
-use reverb_data::{Error, Result};
 use reverb_engine::Table;
 use reverb_wire::generated::reverb::CheckpointStatusResponse;
 use tokio::runtime::Handle;

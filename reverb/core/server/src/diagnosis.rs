@@ -8,10 +8,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::byte_size;
-use reverb_data::diagnosis as told;
-pub(crate) use reverb_data::diagnosis::State;
-use reverb_data::figures::{plural, seconds};
+use reverb_base::byte_size;
+use reverb_base::diagnosis as told;
+pub(crate) use reverb_base::diagnosis::State;
+use reverb_base::figures::{plural, seconds};
 use reverb_engine::{ChangedBy, Held, Limit, TableStatus, WaitReason};
 
 use crate::streams::{Stream, WaitsFor};

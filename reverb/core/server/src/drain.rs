@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_engine::ChangedBy;
 use reverb_rpc::server::stopped_for_good;
 use tokio::sync::watch;

@@ -8,8 +8,9 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use reverb_auth::Right;
+use reverb_base::{Error, Result};
 use reverb_checkpoint::ShardIdentity;
-use reverb_data::{Error, NUM_SLOTS, Result};
+use reverb_data::NUM_SLOTS;
 use reverb_engine::{ChangedBy, SlotSet, Table, TableChanges};
 use reverb_wire::generated::reverb::{
     DirectoryRequest, DirectoryResponse, SetDirectoryRequest, ShardMap, TableFill,

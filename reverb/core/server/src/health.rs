@@ -4,8 +4,8 @@
 //! A server opens its port when its tables are ready, so it is either serving, or draining and
 //! shutting down.
 
-use reverb_data::error::cut;
-use reverb_data::{Error, Result};
+use reverb_base::error::cut;
+use reverb_base::{Error, Result};
 use reverb_rpc::Message;
 use reverb_rpc::framing::MessageReader;
 use reverb_rpc::server::{Responder, read_single_message};

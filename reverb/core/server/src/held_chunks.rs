@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use parking_lot::Mutex;
-use reverb_data::{Chunk, Result, ServerAccount};
+use reverb_base::Result;
+use reverb_data::{Chunk, ServerAccount};
 use tokio::sync::Notify;
 
 /// Estimated size of a held chunk beside its payload: header, map entry, and unused capacity.

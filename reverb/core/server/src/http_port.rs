@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::RwLock;
 use percent_encoding::percent_decode_str;
 use reverb_auth::{Right, bearer_token, password};
-use reverb_data::{Error, ErrorKind, Result};
+use reverb_base::{Error, ErrorKind, Result};
 use reverb_http::{AllowedHosts, Answer, Request, Site, StatusCode};
 use reverb_rpc::server::{bind, max_files, reserved_files};
 use reverb_tls::ServerTls;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use reverb_auth::Right;
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_engine::{ChangedBy, LimiterHold};
 use reverb_rpc::Message;
 use reverb_rpc::framing::MessageReader;

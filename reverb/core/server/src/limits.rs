@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use reverb_data::error::grouped;
-use reverb_data::{Error, Result};
+use reverb_base::error::grouped;
+use reverb_base::{Error, Result};
 use reverb_rpc::server::{ConnectionLimits, max_files, reserved_files};
 
 const MIB: usize = 1 << 20;

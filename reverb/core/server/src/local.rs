@@ -11,7 +11,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use reverb_data::{ColumnSpan, Error, NewItem, PerProcess, Result, SampleOptions, Sampled};
+use reverb_base::{Error, PerProcess, Result};
+use reverb_data::{ColumnSpan, NewItem, SampleOptions, Sampled};
 use reverb_engine::{ChangedBy, Confirm, Table};
 use reverb_rpc::client::own_name;
 use reverb_rpc::socket_path::SocketPath;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use reverb_data::PerProcess;
+use reverb_base::PerProcess;
 
 use crate::service::Service;
 use crate::status::diagnosis;

@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
-use reverb_data::error::grouped;
-use reverb_data::{Chunk, Error, MemoryConfig, Result, ServerAccount, WhenFull, byte_size};
+use reverb_base::error::grouped;
+use reverb_base::{Error, Result, byte_size};
+use reverb_data::{Chunk, MemoryConfig, ServerAccount, WhenFull};
 use reverb_engine::{Evicted, Table};
 use reverb_rpc::framing::{Gate, STREAM_WINDOW_BYTES};
 use reverb_rpc::server::Outgoing;

@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use reverb_base::Result;
 use reverb_checkpoint::{Held, LoadOptions, Progress};
-use reverb_data::Result;
 use reverb_engine::Table;
 use reverb_rpc::socket_path::SocketPath;
 use tokio::runtime::Handle;

@@ -53,7 +53,7 @@ fn escaped(text: &str) -> String {
 mod tests {
     use base64::Engine;
     use base64::engine::general_purpose::STANDARD;
-    use reverb_data::diagnosis::State;
+    use reverb_base::diagnosis::State;
     use reverb_wire::generated::reverb::{Diagnosis, TableStatus};
     use sha2::{Digest, Sha256};
 

@@ -4,7 +4,7 @@
 use std::pin::pin;
 
 use futures_util::FutureExt;
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_rpc::server::{Content, PASS_BYTES, Responder, Room};
 
 use crate::service::Service;

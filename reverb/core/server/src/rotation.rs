@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use reverb_auth::Authenticator;
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_rpc::server::Stop;
 use reverb_tls::{ServerTls, Standing, Validity};
 use tokio::time::MissedTickBehavior;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use reverb_auth::Right;
-use reverb_data::Result;
+use reverb_base::Result;
 use reverb_rpc::Message;
 use reverb_rpc::framing::{MessageLimit, MessageReader};
 use reverb_rpc::server::{Handler, Peer, Responder, Room, read_single_encoded};

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use reverb_auth::Right;
-use reverb_data::{Error, Result, Sampled, keep_samples};
+use reverb_base::{Error, Result};
+use reverb_data::{Sampled, keep_samples};
 use reverb_engine::MAX_SAMPLE_ITEMS;
 use reverb_rpc::framing::MessageReader;
 use reverb_rpc::message::Message;

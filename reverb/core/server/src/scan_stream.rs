@@ -5,7 +5,8 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use reverb_auth::Right;
-use reverb_data::{Result, Sampled};
+use reverb_base::Result;
+use reverb_data::Sampled;
 use reverb_engine::{Scan, Table};
 use reverb_rpc::framing::MessageReader;
 use reverb_rpc::server::{Content, Responder, read_single_message};

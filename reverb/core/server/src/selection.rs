@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Columns and windows that a reader requests.
 
-use reverb_data::error::grouped;
-use reverb_data::{
-    ColumnSpan, Error, Result, Sampled, SampledWindow, StepWindow, Trajectory, TrajectoryBuilder,
-};
+use reverb_base::error::grouped;
+use reverb_base::{Error, Result};
+use reverb_data::{ColumnSpan, Sampled, SampledWindow, StepWindow, Trajectory, TrajectoryBuilder};
 use reverb_engine::Table;
 use reverb_wire::codec::item::{COLUMN_BYTES, Repeats, SLICE_BYTES, max_trajectory_bytes};
 use reverb_wire::codec::sample::{CHUNK_BYTES, SAMPLE_BYTES};

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
 use reverb_auth::Authenticator;
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_engine::{ChangedBy, Table};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::own_name;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use reverb_data::error::grouped;
-use reverb_data::{Result, byte_size};
+use reverb_base::error::grouped;
+use reverb_base::{Result, byte_size};
 use reverb_engine::{Forecast, Table, TableChanges};
 use reverb_rpc::framing::Gate;
 use reverb_rpc::server::{Stop, Traffic};

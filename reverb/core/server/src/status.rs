@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use reverb_auth::Right;
-use reverb_data::{Error, ErrorKind, Result};
+use reverb_base::{Error, ErrorKind, Result};
 use reverb_engine::{ChangedBy, Table, TableStatus};
 use reverb_rpc::status::Code;
 use reverb_wire::convert::table_config::from_max_bytes;

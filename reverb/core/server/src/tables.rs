@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_engine::Table;
 
 /// Tables of a server. The set never changes while the server runs.

@@ -6,8 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use reverb_auth::Right;
-use reverb_data::error::grouped;
-use reverb_data::{ChunkMaker, Error, ItemValidator, Result, StoredItem};
+use reverb_base::error::grouped;
+use reverb_base::{Error, Result};
+use reverb_data::{ChunkMaker, ItemValidator, StoredItem};
 use reverb_engine::Table;
 use reverb_rpc::Message;
 use reverb_rpc::framing::MessageReader;

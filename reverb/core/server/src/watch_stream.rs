@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_engine::{Table, TableChanges, TableWatch, Watched};
 use reverb_rpc::Message;
 use reverb_rpc::framing::MessageReader;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 /// Largest number of shards that serve one request. Larger groups use random shards.
 const MAX_SHARDS_PER_BATCH: usize = 32;

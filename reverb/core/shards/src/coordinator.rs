@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use futures_util::future::join_all;
-use reverb_data::{Error, ErrorKind, Result};
+use reverb_base::{Error, ErrorKind, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::generated::deepmind::reverb::TableInfo;
 use reverb_wire::generated::reverb::{SetRateLimiterRequest, SetRateLimiterResponse};

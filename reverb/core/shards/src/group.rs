@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use rand::Rng;
-use reverb_data::{Error, GroupSampling, KeyGenerator, Result};
+use reverb_base::{Error, Result};
+use reverb_data::{GroupSampling, KeyGenerator};
 use reverb_wire::generated::deepmind::reverb::TableInfo;
 use reverb_wire::generated::reverb::{DirectoryRequest, ShardMap};
 use tokio::runtime::Handle;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use reverb_data::Result;
+use reverb_base::Result;
 use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::{
     DirectoryRequest, DirectoryResponse, Shard as Entry, ShardMap, WatchResponse,

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
-use reverb_data::{Error, KeySlots, Result};
+use reverb_base::{Error, Result};
+use reverb_data::KeySlots;
 use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::DirectoryRequest;
 use reverb_wire::shard::Shard;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use futures_util::future::try_join_all;
 use prost::Message as _;
 use prost::bytes::Bytes;
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::calls::{Call, SmallCall};
 use reverb_wire::generated::reverb::{

@@ -21,9 +21,8 @@ use std::time::{Duration, Instant};
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use reverb_data::{
-    Error, ErrorKind, GroupSampling, Result, SampleOptions, Sampled, Stacking, StepWindow,
-};
+use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::{GroupSampling, SampleOptions, Sampled, Stacking, StepWindow};
 use reverb_wire::transport::{BoxFuture, SampleRequest, SampleStream};
 
 use crate::group::{Group, View, random, within};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Slot map: the shard that owns each slot of keys.
 
-use reverb_data::{Error, KeySlots, NUM_SLOTS, Result};
+use reverb_base::{Error, Result};
+use reverb_data::{KeySlots, NUM_SLOTS};
 use reverb_wire::generated::reverb::{ShardMap, SlotRange};
 
 /// Owners of all slots.

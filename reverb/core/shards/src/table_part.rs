@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Settings of a shard's part of a table, such that all parts together keep the table's limits.
 
-use reverb_data::{Error, MAX_MAX_SIZE, MemoryConfig, RateLimiterConfig, Result, TableConfig};
+use reverb_base::{Error, Result};
+use reverb_data::{MAX_MAX_SIZE, MemoryConfig, RateLimiterConfig, TableConfig};
 
 /// Settings of the part of shard `index` of `num_shards`.
 ///

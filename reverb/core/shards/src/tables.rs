@@ -3,7 +3,8 @@
 
 use std::collections::HashMap;
 
-use reverb_data::{Draw, Error, GroupSampling, Result, SelectorConfig};
+use reverb_base::{Error, Result};
+use reverb_data::{Draw, GroupSampling, SelectorConfig};
 use reverb_wire::convert::table_config::to_selector;
 use reverb_wire::generated::deepmind::reverb::{
     KeyDistributionOptions, RateLimiterCallStats, RateLimiterInfo, TableInfo, TableWorkerTime,

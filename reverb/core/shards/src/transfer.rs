@@ -4,7 +4,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use reverb_data::{Result, Sampled, StoredItem, slot_of};
+use reverb_base::Result;
+use reverb_data::{Sampled, StoredItem, slot_of};
 use reverb_wire::Calls as _;
 use reverb_wire::capability::Capability;
 use reverb_wire::generated::reverb::TransferResponse;

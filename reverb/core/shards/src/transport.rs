@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use prost::Message as _;
 use prost::bytes::Bytes;
-use reverb_data::{Error, ErrorKind, NewItem, Result};
+use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::NewItem;
 use reverb_wire::calls::{InGroup, Repeat, SmallCall};
 use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::shard::Shard;

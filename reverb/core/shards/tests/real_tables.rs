@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use reverb_base::Error;
 use reverb_data::{
-    Chunk, Error, GroupSampling, NewItem, RateLimiterConfig, Sampled, SelectorConfig,
-    SequenceRange, TableConfig, TrajectoryBuilder,
+    Chunk, GroupSampling, NewItem, RateLimiterConfig, Sampled, SelectorConfig, SequenceRange,
+    TableConfig, TrajectoryBuilder,
 };
 use reverb_engine::{Confirm, Table};
 use reverb_shards::shares::Shares;

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use reverb_data::{Error, Result, read_file};
+use reverb_base::{Error, Result, read_file};
 use tokio_rustls::rustls::RootCertStore;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};

@@ -9,7 +9,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose,
 };
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use time::{Duration, OffsetDateTime};
 
 /// Longest validity: browsers and other clients refuse more than some 800 days.

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, RwLock};
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{self, ServerConfig};

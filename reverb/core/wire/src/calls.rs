@@ -13,7 +13,8 @@ use std::fmt;
 
 use bytes::{Bytes, BytesMut};
 use prost::{DecodeError, Message};
-use reverb_data::{Error, Result, Right};
+use reverb_base::{Error, Result};
+use reverb_data::Right;
 
 use crate::capability::Capability;
 use crate::generated::ServerInfoRequest;

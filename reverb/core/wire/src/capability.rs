@@ -2,7 +2,7 @@
 //! Capabilities: features of servers beyond dm-reverb, by name. Servers announce them in
 //! `ServerInfoResponse`, and clients use only announced ones.
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 /// A feature of a server beyond dm-reverb.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use std::sync::LazyLock;
 use prost::Message as _;
 use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet, MessageOptions};
-use reverb_data::error::grouped;
+use reverb_base::error::grouped;
+use reverb_base::{Error, Result};
 use reverb_data::proto_bytes::{Field, Reader};
-use reverb_data::{Error, Result};
 use reverb_rpc::framing::MessageCheck;
 
 use crate::calls;

@@ -10,7 +10,7 @@ mod shard;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reverb_data::{Error, ErrorKind, Result};
+use reverb_base::{Error, ErrorKind, Result};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{AnswerRules, Channel, Security};
 use reverb_rpc::framing::MessageLimit;

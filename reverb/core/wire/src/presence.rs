@@ -8,7 +8,7 @@
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 /// Time in which a server may begin with a change after it reported its clock. Longer work is
 /// waited for while the server answers other questions.

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use reverb_data::{Result, StoredItem};
+use reverb_base::Result;
+use reverb_data::StoredItem;
 
 use crate::generated::reverb::{TransferResponse, UpdatePrioritiesResponse, WatchResponse};
 use crate::transport::{BoxFuture, Transport};

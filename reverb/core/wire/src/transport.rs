@@ -11,9 +11,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use reverb_data::{
-    Chunk, ColumnSpan, Error, ItemCondition, KeySlots, NewItem, Result, SampleOptions, Sampled,
-};
+use reverb_base::{Error, Result};
+use reverb_data::{Chunk, ColumnSpan, ItemCondition, KeySlots, NewItem, SampleOptions, Sampled};
 use tokio::sync::mpsc;
 
 use crate::calls::SmallCall;

@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 
+use reverb_base::Result;
+use reverb_data::DType;
 use reverb_data::proto_bytes::{Field, Reader};
-use reverb_data::{DType, Result};
 
 use crate::api::{Opaque, Status, api};
 use crate::failure::{Failure, Outcome};

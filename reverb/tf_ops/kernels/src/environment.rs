@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, OnceLock};
 
+use reverb_base::Result;
 use reverb_client::Client;
-use reverb_data::Result;
 
 use crate::failure::{Failure, Outcome};
 

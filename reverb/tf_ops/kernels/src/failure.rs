@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use reverb_data::{Error, ErrorKind};
+use reverb_base::{Error, ErrorKind};
 
 /// A result of an op.
 pub(crate) type Outcome<T> = Result<T, Failure>;

@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use reverb_base::{Error, Result};
 use reverb_client::Configs;
 use reverb_client::PatternItem;
 use reverb_client::{CellValue, PatternEngine};
-use reverb_data::{DType, Error, Result, Tensor, TensorData};
+use reverb_data::{DType, Tensor, TensorData};
 
 use crate::failure::{Failure, Outcome};
 use crate::handles::Handles;

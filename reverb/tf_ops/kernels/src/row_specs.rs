@@ -3,8 +3,9 @@
 
 use std::sync::{Arc, OnceLock};
 
+use reverb_base::{Error, Result};
 use reverb_data::tensor::shape_text;
-use reverb_data::{DType, Error, Result, Signature, StepWindow, Trajectory};
+use reverb_data::{DType, Signature, StepWindow, Trajectory};
 
 use crate::attrs::PartialShape;
 use crate::failure::{Failure, Outcome};

@@ -2,10 +2,11 @@
 //! Conversion of sampled items to an op's outputs: stacked, and decoded directly into memory that
 //! TensorFlow takes over.
 
+use reverb_base::{Error, Result};
 use reverb_client::{ColumnPlan, CopyPlans, fetched_ahead};
 use reverb_data::stacking::different_columns;
 use reverb_data::trajectory::Column;
-use reverb_data::{DType, Error, Result, Sampled, Shape, Tensor, Trajectory};
+use reverb_data::{DType, Sampled, Shape, Tensor, Trajectory};
 use smallvec::SmallVec;
 
 use crate::failure::Outcome;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use reverb_base::Result;
 use reverb_client::{Client, Sampler, SamplerOptions, TakeOutcome};
-use reverb_data::{DType, Result, Sampled};
+use reverb_data::{DType, Sampled};
 use reverb_wire::Capability;
 
 use crate::failure::{Failure, Outcome};

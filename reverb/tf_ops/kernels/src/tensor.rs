@@ -5,10 +5,11 @@
 
 use std::ffi::{c_int, c_void};
 
+use reverb_base::Error;
+use reverb_base::memory::Memory;
 use reverb_client::CellValue;
 use reverb_data::tensor::shape_text;
-use reverb_data::{DType, Error, Shape, Tensor, TensorData};
-use reverb_memory::Memory;
+use reverb_data::{DType, Shape, Tensor, TensorData};
 
 use crate::api::{Opaque, api};
 use crate::failure::{Failure, Outcome};

@@ -3,9 +3,10 @@
 
 use std::collections::VecDeque;
 
+use reverb_base::{Error, Result};
 use reverb_data::tensor::shape_text;
 use reverb_data::trajectory::{Column, Slice};
-use reverb_data::{DType, Error, Result, Sampled, Shape, Tensor, TensorData, Trajectory};
+use reverb_data::{DType, Sampled, Shape, Tensor, TensorData, Trajectory};
 use smallvec::SmallVec;
 
 use crate::failure::{Failure, Outcome};

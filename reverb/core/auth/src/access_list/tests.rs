@@ -4,7 +4,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use proptest::prelude::*;
-use reverb_data::ErrorKind;
+use reverb_base::ErrorKind;
 
 use super::*;
 use crate::{Reason, Right, TableSet, hash_line, new_token};

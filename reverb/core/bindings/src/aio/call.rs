@@ -9,7 +9,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
-use reverb_data::{Error, Result, Sampled};
+use reverb_base::{Error, Result};
+use reverb_data::Sampled;
 use tokio::task::AbortHandle;
 
 use super::completions::Completions;

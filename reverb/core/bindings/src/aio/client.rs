@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use reverb_base::{Error, Result};
 use reverb_client::BatchedWriter;
-use reverb_data::{Error, Result};
 use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 
 use super::call::{Answer, Call, Kept, Taken, answer, poll_now};

@@ -3,8 +3,8 @@
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
+use reverb_base::{Error, Result};
 use reverb_client::Insertion as Core;
-use reverb_data::{Error, Result};
 
 use crate::process::Local;
 

@@ -10,10 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use reverb_base::{Error, Result};
 use reverb_data::column_names::ColumnNames;
-use reverb_data::{
-    ColumnSpan, Error, Result, Sampled, SampledWindow, StepWindow, keep_samples, spare_samples,
-};
+use reverb_data::{ColumnSpan, Sampled, SampledWindow, StepWindow, keep_samples, spare_samples};
 use tokio::sync::Notify;
 
 use crate::client::{BatchRequest, Client};

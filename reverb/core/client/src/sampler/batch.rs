@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Stacks items into arrays: every column becomes `[B, T, ...]`, decoded in place.
 
+use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::Sampled;
 use reverb_data::stacking::different_columns;
-use reverb_data::{Error, ErrorKind, Result, Sampled};
 
 use crate::sampler::batch_column::{BatchColumn, ColumnRows, GivenColumn, check_num_given};
 use crate::sampler::batch_size::{self, BatchBounds, TakenBytes, no_room};

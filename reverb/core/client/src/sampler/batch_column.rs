@@ -4,9 +4,10 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use reverb_base::memory::Memory;
+use reverb_base::{Error, Result};
 use reverb_data::trajectory::Column;
-use reverb_data::{DType, Error, Result, Shape, SpareLists, Tensor, Trajectory};
-use reverb_memory::Memory;
+use reverb_data::{DType, Shape, SpareLists, Tensor, Trajectory};
 
 use crate::sampler::batch_size::{STRING_BYTES, no_room};
 use crate::sampler::column_plan::ColumnPlan;

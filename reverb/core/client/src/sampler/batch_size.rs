@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Size limits of a batch, and the error for a batch that is too large.
 
-use reverb_data::{Error, ErrorKind, Result};
+use reverb_base::{Error, ErrorKind, Result};
 
 use crate::sampler::ragged::RaggedForm;
 

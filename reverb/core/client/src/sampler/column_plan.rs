@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Plan of a batch's column: the common properties of its rows.
 
+use reverb_base::{Error, Result};
 use reverb_data::stacking::{ColumnSpec, different_columns, different_shapes};
 use reverb_data::trajectory::{CheckedColumn, Column};
-use reverb_data::{DType, Error, Result, Shape, Trajectory};
+use reverb_data::{DType, Shape, Trajectory};
 
 /// Common properties of one column's rows, used to write each row to its position.
 #[derive(Debug, Clone)]

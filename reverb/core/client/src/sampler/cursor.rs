@@ -11,7 +11,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::{ColumnSpan, Error, Result, SampleOptions, Sampled, StepWindow};
+use reverb_base::{Error, Result};
+use reverb_data::{ColumnSpan, SampleOptions, Sampled, StepWindow};
 use reverb_wire::Capability;
 use reverb_wire::transport::{SampleRequest, SampleStream};
 

@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::pin::pin;
 
-use reverb_data::{Result, Sampled};
+use reverb_base::Result;
+use reverb_data::Sampled;
 use reverb_wire::Capability;
 use reverb_wire::transport::ScanOptions;
 

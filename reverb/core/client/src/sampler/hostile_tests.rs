@@ -2,11 +2,10 @@
 //! Tests of batches of items with a valid structure and false numbers.
 
 use proptest::prelude::*;
+use reverb_base::ErrorKind;
 use reverb_data::proto_bytes::{put_bytes_field, put_varint, put_varint_field};
 use reverb_data::trajectory::{Run, Slice};
-use reverb_data::{
-    Chunk, DType, ErrorKind, Sampled, SequenceRange, Tensor, TensorData, TrajectoryBuilder,
-};
+use reverb_data::{Chunk, DType, Sampled, SequenceRange, Tensor, TensorData, TrajectoryBuilder};
 
 use crate::sampler::batch::BatchBuilder;
 use crate::sampler::batch_column::{BatchColumn, ColumnData};
@@ -142,7 +141,7 @@ fn batch(
     samples: &[Sampled],
     form: RaggedForm,
     max_bytes: usize,
-) -> reverb_data::Result<Vec<BatchColumn>> {
+) -> reverb_base::Result<Vec<BatchColumn>> {
     let bounds = BatchBounds { batch_size: samples.len(), max_bytes };
     let mut builder = BatchBuilder::new(bounds, form, None);
     builder.add(&samples[..samples.len() / 2]);

@@ -4,7 +4,7 @@
 //! The processor reads ahead within a page of memory, and neither from one chunk to the next nor
 //! from page to page. Otherwise each copy would begin with a wait for memory.
 
-use reverb_memory::prefetch;
+use reverb_base::memory::prefetch;
 
 /// Size of large values.
 const MIN_BYTES: usize = 2048;

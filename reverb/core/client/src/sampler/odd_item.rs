@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The item that keeps a batch from being stacked.
 
+use reverb_base::{Error, ErrorKind};
 use reverb_data::stacking::ColumnSpec;
-use reverb_data::{Error, ErrorKind, Sampled, Trajectory};
+use reverb_data::{Sampled, Trajectory};
 
 /// Adds the key of the item that differs from most to the error of a batch, if there is one.
 ///

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, ErrorKind, Result, SampleOptions, Sampled, Stacking, StepWindow};
+use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::{SampleOptions, Sampled, Stacking, StepWindow};
 use reverb_wire::Capability;
 use reverb_wire::transport::{SampleRequest, SampleStream};
 use tokio::sync::Notify;

@@ -3,12 +3,11 @@
 
 use std::sync::Arc;
 
+use reverb_base::{Error, Result};
 use reverb_data::stacking::different_columns;
 use reverb_data::tensor::shape_text;
 use reverb_data::trajectory::{CheckedColumn, Column, Run};
-use reverb_data::{
-    DType, Error, Result, Sampled, Shape, SpareLists, StepHeader, Tensor, Trajectory,
-};
+use reverb_data::{DType, Sampled, Shape, SpareLists, StepHeader, Tensor, Trajectory};
 use smallvec::SmallVec;
 
 use crate::sampler::batch_column::{BatchColumn, GivenColumn, Lengths, Target, check_num_given};

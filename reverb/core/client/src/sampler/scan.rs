@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use std::pin::pin;
 use std::sync::Arc;
 
-use reverb_data::{ItemCondition, Result, Sampled};
+use reverb_base::Result;
+use reverb_data::{ItemCondition, Sampled};
 use reverb_wire::Capability;
 use reverb_wire::transport::{ScanOptions, ScanStream};
 

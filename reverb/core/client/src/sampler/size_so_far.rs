@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Size of a batch whose items are still arriving.
 
-use reverb_data::{Result, Sampled};
+use reverb_base::Result;
+use reverb_data::Sampled;
 
 use crate::sampler::batch_size::{self, BatchBounds, TakenBytes, no_room};
 use crate::sampler::ragged::RaggedForm;

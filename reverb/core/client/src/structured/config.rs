@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use prost::Message;
+use reverb_base::{Error, Result};
 use reverb_data::column_names::ColumnNames;
-use reverb_data::{Error, Result};
 use reverb_wire::convert::signature::flatten_names;
 use reverb_wire::generated::StructuredWriterConfig;
 use reverb_wire::generated::condition::Left;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Pattern engine: applies patterns to a history, step by step, without a server.
 
+use reverb_base::{Error, Result};
+use reverb_data::ItemPriority;
 use reverb_data::codec::Compression;
-use reverb_data::{Error, ItemPriority, Result};
 use smallvec::SmallVec;
 
 use super::condition::{Condition, Inputs};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Computation of priorities of new items.
 
+use reverb_base::{Error, Result};
 use reverb_data::tensor::shape_text;
-use reverb_data::{DType, Error, Result, Tensor};
+use reverb_data::{DType, Tensor};
 use reverb_wire::generated::Priority as Proto;
 use reverb_wire::generated::priority::{ConstantPriorityFn, PriorityFn, TdError};
 

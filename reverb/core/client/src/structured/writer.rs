@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::Result;
+use reverb_base::Result;
 use reverb_data::column_names::ColumnNames;
 use tokio::runtime::Handle;
 

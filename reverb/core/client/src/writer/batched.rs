@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{DType, Error, ItemPriority, Result, Shape};
+use reverb_base::{Error, Result};
+use reverb_data::{DType, ItemPriority, Shape};
 use smallvec::SmallVec;
 
 use super::block::{BlockRef, StepBlock};

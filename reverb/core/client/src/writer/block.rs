@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use reverb_base::Result;
 use reverb_data::codec::{put_compressed_tensor, put_string_tensor, put_tensor};
-use reverb_data::{Chunk, Result, SequenceRange, TensorData};
+use reverb_data::{Chunk, SequenceRange, TensorData};
 use smallvec::{SmallVec, smallvec};
 
 pub(super) use self::block_ref::{BlockRef, WeakBlockRef};

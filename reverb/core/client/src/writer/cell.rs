@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use reverb_base::{Error, Result};
 use reverb_data::tensor::shape_text;
-use reverb_data::{DType, Error, Result, Shape, Tensor};
+use reverb_data::{DType, Shape, Tensor};
 
 use super::block::BlockRef;
 

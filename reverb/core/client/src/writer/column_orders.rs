@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use reverb_base::Result;
+use reverb_data::Signature;
 use reverb_data::column_names::ColumnNames;
-use reverb_data::{Result, Signature};
 
 /// Number of pairs of structure and table that are remembered; further pairs are compared anew.
 const MAX_PAIRS: usize = 64;
@@ -95,8 +96,9 @@ impl ColumnOrders {
 
 #[cfg(test)]
 mod tests {
+    use reverb_base::ErrorKind;
     use reverb_data::column_names::ColumnPath;
-    use reverb_data::{DType, ErrorKind, TensorSpec};
+    use reverb_data::{DType, TensorSpec};
 
     use super::*;
 

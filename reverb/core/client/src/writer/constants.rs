@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use reverb_data::{DType, Result, Tensor, TensorData};
+use reverb_base::Result;
+use reverb_data::{DType, Tensor, TensorData};
 use smallvec::SmallVec;
 
 use super::block::{Block, BlockColumns, BlockRef};

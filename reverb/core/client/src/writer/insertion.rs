@@ -12,12 +12,13 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use reverb_base::{Error, Result};
 use reverb_data::codec::Compression;
 use reverb_data::column_names::ColumnNames;
 use reverb_data::tensor::shape_text;
 use reverb_data::{
-    ChunkMaker, DType, Error, ItemPriority, KeyGenerator, NewItem, Result, SequenceRange,
-    Signature, Trajectory, TrajectoryBuilder,
+    ChunkMaker, DType, ItemPriority, KeyGenerator, NewItem, SequenceRange, Signature, Trajectory,
+    TrajectoryBuilder,
 };
 use reverb_wire::transport::{InsertStream, NextStream};
 
@@ -442,7 +443,7 @@ fn check_priority(table: &str, priority: ItemPriority) -> Result<()> {
 mod tests {
     use std::time::Duration;
 
-    use reverb_data::ErrorKind;
+    use reverb_base::ErrorKind;
     use reverb_wire::transport::{BoxFuture, InsertBatch, InsertSink, SampleStream, Transport};
     use tokio::runtime::Handle;
     use tokio::sync::mpsc;

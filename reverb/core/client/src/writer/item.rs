@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use reverb_data::{Error, ItemPriority, NewItem, Result};
+use reverb_base::{Error, Result};
+use reverb_data::{ItemPriority, NewItem};
 
 use super::block::BlockRef;
 use super::cell::{Cell, CellRef};

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
+use reverb_base::{Error, Result};
 use reverb_data::tensor::shape_text;
-use reverb_data::{DType, Error, Result, Shape, Signature};
+use reverb_data::{DType, Shape, Signature};
 use smallvec::SmallVec;
 
 use super::block::BlockRef;

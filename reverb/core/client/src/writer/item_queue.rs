@@ -7,9 +7,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use reverb_base::figures::Bound;
+use reverb_base::{Error, Result};
 use reverb_data::column_names::ColumnNames;
-use reverb_data::figures::Bound;
-use reverb_data::{DType, Error, ItemPriority, Result};
+use reverb_data::{DType, ItemPriority};
 use reverb_wire::Calls as _;
 use reverb_wire::generated::deepmind::reverb::{RateLimiterCallStats, TableInfo};
 use reverb_wire::generated::reverb::{Diagnosis, StatusRequest, StatusResponse, TableStatus};

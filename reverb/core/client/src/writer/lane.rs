@@ -9,8 +9,9 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use reverb_base::{Error, Result};
 use reverb_data::codec::{Compression, Encoding};
-use reverb_data::{DType, Error, KeyGenerator, Result};
+use reverb_data::{DType, KeyGenerator};
 
 pub use self::column::ColumnOptions;
 use self::column::{Column, NextBlock};

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use reverb_base::{Error, Result};
 use reverb_data::codec::Encoding;
 use reverb_data::column_names::ColumnNames;
-use reverb_data::{DType, Error, ItemPriority, KeyGenerator, Result};
+use reverb_data::{DType, ItemPriority, KeyGenerator};
 
 use super::block::{Appended, Block, BlockColumn, BlockColumns, BlockRef};
 use super::cell::{CellRef, CellSpec, CellValue};

@@ -3,9 +3,8 @@
 
 use std::sync::Arc;
 
-use reverb_data::{
-    Chunk, ManyChunkColumns, OneChunkColumns, Result, Trajectory, TrajectoryBuilder,
-};
+use reverb_base::Result;
+use reverb_data::{Chunk, ManyChunkColumns, OneChunkColumns, Trajectory, TrajectoryBuilder};
 use smallvec::SmallVec;
 
 use super::block::{BlockRef, TensorPositions};

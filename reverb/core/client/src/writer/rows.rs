@@ -3,8 +3,9 @@
 
 use std::ops::Range;
 
+use reverb_base::Result;
 use reverb_data::codec::{Compression, Encoding, put_string_tensor, put_tensor};
-use reverb_data::{Chunk, ChunkMaker, Result, SequenceRange, Shape, Trajectory, TrajectoryBuilder};
+use reverb_data::{Chunk, ChunkMaker, SequenceRange, Shape, Trajectory, TrajectoryBuilder};
 
 use super::cell::CellValue;
 use super::chunk_template::ChunkTemplate;
@@ -347,6 +348,6 @@ mod tests {
         let tensors: Vec<usize> = sequence.chunks().iter().map(Chunk::num_tensors).collect();
         assert_eq!(tensors, [2, 1, 1]);
         let none = encode_sequence(&[], || 1, range, (maker, auto)).unwrap_err();
-        assert_eq!(none.kind(), reverb_data::ErrorKind::InvalidArgument);
+        assert_eq!(none.kind(), reverb_base::ErrorKind::InvalidArgument);
     }
 }

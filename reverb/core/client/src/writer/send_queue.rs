@@ -18,8 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use reverb_data::{Error, KeyGenerator, KeySlots, Result};
-use reverb_tasks::{SharedTask, Turn};
+use reverb_base::tasks::{SharedTask, Turn};
+use reverb_base::{Error, Result};
+use reverb_data::{KeyGenerator, KeySlots};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 

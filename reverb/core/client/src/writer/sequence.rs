@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, ItemPriority, Result, is_priority};
+use reverb_base::{Error, Result};
+use reverb_data::{ItemPriority, is_priority};
 use smallvec::SmallVec;
 use tokio::runtime::Handle;
 

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use reverb_data::{DType, Error, ErrorKind, NewItem, Result, Shape, Signature, TensorSpec};
+use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::{DType, NewItem, Shape, Signature, TensorSpec};
 
 use crate::session::{Session, Signatures};
 

@@ -9,9 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prost::Message;
-use reverb_data::{
-    ChunkBuilder, Error, NewItem, Result, SequenceRange, TensorData, TrajectoryBuilder,
-};
+use reverb_base::{Error, Result};
+use reverb_data::{ChunkBuilder, NewItem, SequenceRange, TensorData, TrajectoryBuilder};
 use reverb_wire::calls::{Call, SmallCall};
 use reverb_wire::generated::{ServerInfoRequest, ServerInfoResponse, TableInfo};
 use reverb_wire::transport::{

@@ -3,10 +3,10 @@
 
 use super::{SCRATCH, Scratch, snappy, trim};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
 use crate::proto_bytes::{Field, Reader};
 use crate::tensor::{Shape, Tensor, TensorData};
 use crate::{delta, literal};
+use reverb_base::error::{Error, Result};
 
 /// A snappy element of 2 bytes yields at most 64, so larger claimed lengths are false.
 const MAX_EXPANSION: usize = 32;

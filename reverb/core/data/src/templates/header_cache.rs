@@ -5,9 +5,9 @@ use smallvec::SmallVec;
 
 use crate::chunk::Chunk;
 use crate::dtype::DType;
-use crate::error::Result;
 use crate::tensor::Shape;
 use crate::trajectory::Slice;
+use reverb_base::error::Result;
 
 /// Number of cached headers: enough for a few writers whose items are interleaved. Every lookup
 /// searches all of them, so the number is small.

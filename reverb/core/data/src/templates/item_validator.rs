@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checks items that nearly always look like an earlier one.
 
-use crate::error::Result;
 use crate::templates::chunk_layout::ChunkLayout;
 use crate::templates::recent_cache::RecentCache;
 use crate::trajectory::{OneChunkColumns, Trajectory};
+use reverb_base::error::Result;
 
 /// Validates items one after another. The result for one item holds for each item with the same
 /// columns of a chunk of the same layout, because it depends on nothing else.

@@ -9,9 +9,9 @@ use super::cut::NeededChunks;
 use super::runs::REPEATED;
 use super::{Chunks, Column, OneChunkColumns, Run, Slice, Trajectory};
 use crate::chunk::Chunk;
-use crate::error::{Error, Result};
 use crate::proto_bytes::{put_varint, put_varint_before};
 use crate::templates::columns::Columns;
+use reverb_base::error::{Error, Result};
 
 /// Collects columns and slices. A slice that continues the previous one is merged with it, unless
 /// one of them has no steps: `validate` has to find those. No other slices are merged.

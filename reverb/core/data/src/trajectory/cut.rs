@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use super::builder::{no_column, no_slice, put_run};
 use super::{Chunks, Run, Slice, Trajectory, TrajectoryBuilder};
-use crate::error::{Error, Result};
 use crate::proto_bytes::put_varint_before;
 use crate::step_window::{ColumnSpan, StepWindow};
+use reverb_base::error::{Error, Result};
 
 /// Chunks of an item that a part of it needs.
 #[derive(Debug, Default)]

@@ -4,8 +4,8 @@
 use super::{Column, Run, Trajectory};
 use crate::codec::{TensorView, no_memory, zeros};
 use crate::dtype::DType;
-use crate::error::{Error, Result};
 use crate::tensor::{Shape, Tensor, TensorData};
+use reverb_base::error::{Error, Result};
 
 /// A column whose slices fit together and into their chunks; see [`Trajectory::checked_column`].
 #[derive(Debug, Clone)]

@@ -4,7 +4,8 @@
 use rand::Rng;
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
-use reverb_data::{Draw, Error, Result};
+use reverb_base::{Error, Result};
+use reverb_data::Draw;
 
 use super::uniform::Uniform;
 use super::{Handle, Largest, Pick, RestorePoint, Select, ensure};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Checks of items and arguments.
 
-use reverb_data::error::grouped;
-use reverb_data::{Error, NewItem, Result, TableConfig, Trajectory, is_max_priority};
+use reverb_base::error::grouped;
+use reverb_base::{Error, Result};
+use reverb_data::{NewItem, TableConfig, Trajectory, is_max_priority};
 
 use super::state::{REMOVAL_BYTES, TableState};
 use crate::selector;

@@ -3,8 +3,9 @@
 
 use std::sync::Arc;
 
-use reverb_data::error::grouped;
-use reverb_data::{Error, Result, SelectorConfig, TableChange, TableConfig, TableInfo};
+use reverb_base::error::grouped;
+use reverb_base::{Error, Result};
+use reverb_data::{SelectorConfig, TableChange, TableConfig, TableInfo};
 
 use super::checks::{check_bytes, check_new};
 use super::clock::Activity;

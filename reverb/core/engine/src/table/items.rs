@@ -5,10 +5,10 @@ use std::hint::black_box;
 use std::ops::Range;
 
 use rand::Rng;
+use reverb_base::memory::prefetch_from;
 use reverb_data::{
     Chunk, OneChunkColumns, StepCount, StoredItem, StoredTrajectory, Trajectory, TrajectoryContent,
 };
-use reverb_memory::prefetch_from;
 use smallvec::SmallVec;
 
 use super::key_index::KeyIndex;

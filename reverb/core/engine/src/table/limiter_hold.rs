@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 use super::clock::Activity;
 use super::{ChangedBy, Table};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Changes of items by their keys.
 
-use reverb_data::{ItemCondition, Result};
+use reverb_base::Result;
+use reverb_data::ItemCondition;
 
 use super::Table;
 use super::checks::check_priority;

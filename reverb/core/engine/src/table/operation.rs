@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use reverb_data::Result;
+use reverb_base::Result;
 
 use super::wait_queues::{self, Completions, Now};
 use super::{Activity, Shared, Table};

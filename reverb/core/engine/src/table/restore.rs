@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Restoring a table from stored items.
 
-use reverb_data::{Counters, Error, Result, StoredItem, TableConfig};
+use reverb_base::{Error, Result};
+use reverb_data::{Counters, StoredItem, TableConfig};
 
 use super::Table;
 use super::checks::{check_priority, check_removal_priority};

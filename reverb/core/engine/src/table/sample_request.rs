@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use reverb_data::{Error, Result, SampleOptions, Sampled};
+use reverb_base::{Error, Result};
+use reverb_data::{SampleOptions, Sampled};
 use tokio::sync::oneshot;
 
 use super::clock::Activity;

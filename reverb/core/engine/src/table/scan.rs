@@ -11,7 +11,8 @@
 //! when it is visited, because it may have changed. A scan of some keys lists the entries of these
 //! keys; the rest is the same.
 
-use reverb_data::{ItemCondition, Result, Sampled};
+use reverb_base::Result;
+use reverb_data::{ItemCondition, Sampled};
 
 use super::items::Item;
 use super::state::TableState;

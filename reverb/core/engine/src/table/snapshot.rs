@@ -10,7 +10,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use reverb_data::{Error, Result, StoredItem, TableInfo};
+use reverb_base::{Error, Result};
+use reverb_data::{StoredItem, TableInfo};
 
 use super::Table;
 use super::items::Item;

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use reverb_base::Error;
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, Draw, Error, NewItem, SelectorConfig, SequenceRange, Shape,
-    TableConfig, Tensor, TensorData, TrajectoryBuilder,
+    Chunk, ChunkBuilder, DType, Draw, NewItem, SelectorConfig, SequenceRange, Shape, TableConfig,
+    Tensor, TensorData, TrajectoryBuilder,
 };
 
 use super::{Confirm, Table};

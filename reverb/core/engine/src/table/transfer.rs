@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Transfer: items that come unchanged from another server.
 
-use reverb_data::{Error, Result, StoredItem, WhenFull, byte_size};
+use reverb_base::{Error, Result, byte_size};
+use reverb_data::{StoredItem, WhenFull};
 
 use super::checks::{check_priority, check_removal_priority, check_stored_bytes};
 use super::clock::Activity;

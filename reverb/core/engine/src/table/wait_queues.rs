@@ -5,9 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reverb_data::{
-    Error, NewItem, Result, SampleOptions, Sampled, ServerAccount, Trajectory, free_all,
-};
+use reverb_base::{Error, Result};
+use reverb_data::{NewItem, SampleOptions, Sampled, ServerAccount, Trajectory, free_all};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 

@@ -6,8 +6,9 @@
 
 use std::fmt;
 
-use reverb_data::figures::{Bound, count, plural};
-use reverb_data::{Error, RateLimiterConfig, byte_size};
+use reverb_base::figures::{Bound, count, plural};
+use reverb_base::{Error, byte_size};
+use reverb_data::RateLimiterConfig;
 
 use super::state::Batch;
 use super::wait_queues::RequestId;

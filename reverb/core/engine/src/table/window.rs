@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Window: the part of a group's bounds that one server keeps.
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 use super::clock::Activity;
 use super::{Table, Watched};

@@ -9,9 +9,8 @@ use crate::common::{
 };
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use reverb_data::{
-    ErrorKind, MemoryConfig, Result, SelectorConfig, TableChange, TableConfig, WhenFull,
-};
+use reverb_base::{ErrorKind, Result};
+use reverb_data::{MemoryConfig, SelectorConfig, TableChange, TableConfig, WhenFull};
 use reverb_engine::{ChangedBy, Configured, Confirm, LimiterHold, Table, configure};
 
 fn change(table: &Arc<Table>, change: TableChange) -> Result<Configured> {

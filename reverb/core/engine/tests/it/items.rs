@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::common::{Log, chunk, config, insert, insert_all, item, item_of, queue, sample_one};
-use reverb_data::{ErrorKind, NewItem, RateLimiterConfig, SelectorConfig, TableConfig};
+use reverb_base::ErrorKind;
+use reverb_data::{NewItem, RateLimiterConfig, SelectorConfig, TableConfig};
 use reverb_engine::{Confirm, MAX_SAMPLE_BYTES, Table};
 
 const PRIORITIZED: SelectorConfig = SelectorConfig::prioritized(2.0);

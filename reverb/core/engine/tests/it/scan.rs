@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::common::{chunk, config, insert, insert_all, item, item_of, queue};
-use reverb_data::{ErrorKind, ItemCondition, TableConfig};
+use reverb_base::ErrorKind;
+use reverb_data::{ItemCondition, TableConfig};
 use reverb_engine::{MAX_SAMPLE_BYTES, Scan, Table};
 
 fn rest(table: &Table, scan: &mut Scan) -> Vec<u64> {

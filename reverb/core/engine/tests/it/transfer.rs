@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use crate::common::{self, chunk, config, insert, insert_all, limiter, trajectory};
 use proptest::prelude::*;
-use reverb_data::{ErrorKind, MemoryConfig, SelectorConfig, StoredItem, TableConfig, WhenFull};
+use reverb_base::ErrorKind;
+use reverb_data::{MemoryConfig, SelectorConfig, StoredItem, TableConfig, WhenFull};
 use reverb_engine::{ChangedBy, LimiterHold, SnapshotCut, Table, Transferred};
 
 fn stored(key: u64, inserted_at_ns: i64) -> StoredItem {

@@ -9,8 +9,9 @@ use crate::common::{
     UNLIMITED, WHOLE, chunk, config, insert, item, item_of, limiter, min_size, queue,
 };
 use proptest::prelude::*;
+use reverb_base::Result;
 use reverb_data::{
-    MemoryConfig, RateLimiterConfig, Result, SampleOptions, Sampled, SelectorConfig, StepWindow,
+    MemoryConfig, RateLimiterConfig, SampleOptions, Sampled, SelectorConfig, StepWindow,
     TableChange, TableConfig, WhenFull,
 };
 use reverb_engine::{

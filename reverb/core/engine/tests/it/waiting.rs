@@ -7,7 +7,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::{WHOLE, config, insert, insert_all, item, limiter, min_size, queue};
-use reverb_data::{ErrorKind, RateLimiterConfig, Sampled, TableConfig};
+use reverb_base::ErrorKind;
+use reverb_data::{RateLimiterConfig, Sampled, TableConfig};
 use reverb_engine::{Confirm, Table};
 use tokio::time::Instant;
 
@@ -22,7 +23,7 @@ async fn start_sampling(
     table: &Arc<Table>,
     num: usize,
     timeout: Option<Duration>,
-) -> tokio::task::JoinHandle<reverb_data::Result<Vec<Sampled>>> {
+) -> tokio::task::JoinHandle<reverb_base::Result<Vec<Sampled>>> {
     let queued = table.info().waiting_samples;
     let waiting = Arc::clone(table);
     let task = tokio::spawn(async move { waiting.sample(num, timeout).await });
@@ -202,7 +203,7 @@ async fn closing_wakes_all_waiters_and_confirms_nothing() {
         assert_eq!(error.message(), "RateLimiter has been cancelled: table t is closed.");
     }
     assert_eq!(*log.confirmed.lock(), [0]);
-    let failed: Vec<ErrorKind> = log.failed.lock().iter().map(reverb_data::Error::kind).collect();
+    let failed: Vec<ErrorKind> = log.failed.lock().iter().map(reverb_base::Error::kind).collect();
     assert_eq!(failed, [ErrorKind::Cancelled]);
 
     let confirm: Arc<dyn reverb_engine::Confirm> = log.clone();

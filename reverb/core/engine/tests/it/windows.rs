@@ -48,7 +48,7 @@ fn an_earlier_coordinator_is_refused() {
     let (_, before) = table.set_window(0.0, 4.0, 1, 5).unwrap();
     assert_eq!((before.min_diff, before.max_diff), (0.0, 10.0));
     let error = table.set_window(0.0, 9.0, 1, 4).unwrap_err();
-    assert_eq!(error.kind(), reverb_data::ErrorKind::FailedPrecondition);
+    assert_eq!(error.kind(), reverb_base::ErrorKind::FailedPrecondition);
     assert!(error.message().contains("a later coordinator (term 5) than this one (term 4)"));
     assert_eq!(table.watched().max_diff, 4.0);
     let (now, before) = table.set_window(0.0, 9.0, 1, 5).unwrap();

@@ -8,8 +8,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Uri, Version, header};
 use parking_lot::Mutex;
-use reverb_data::{Error, ErrorKind, Result};
-use reverb_tasks::SharedTask;
+use reverb_base::tasks::SharedTask;
+use reverb_base::{Error, ErrorKind, Result};
 
 use super::connection::{Connection, ConnectionOptions};
 use super::credentials::Security;

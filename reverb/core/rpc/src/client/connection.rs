@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use h2::client::SendRequest;
 use parking_lot::Mutex;
-use reverb_tasks::SharedTask;
+use reverb_base::tasks::SharedTask;
 use reverb_tls::{Snapshot, Socket};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;

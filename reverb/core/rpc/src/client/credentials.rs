@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use http::HeaderValue;
-use reverb_data::{Error, Result, read_file};
+use reverb_base::{Error, Result, read_file};
 use reverb_tls::{ClientFiles, ClientTls};
 
 use super::token::Token;

@@ -5,8 +5,9 @@
 //! all its streams at the same server. The first server is random: otherwise all processes would
 //! begin with the same one.
 
+use std::hash::{BuildHasher, RandomState};
+
 use parking_lot::Mutex;
-use reverb_data::KeyGenerator;
 
 /// Round robin over the servers of a target.
 pub(super) struct RoundRobin {
@@ -18,7 +19,7 @@ pub(super) struct RoundRobin {
 
 impl RoundRobin {
     pub(super) fn new() -> Self {
-        Self { start: KeyGenerator::new().next_key() as usize, next: Mutex::default() }
+        Self { start: RandomState::new().hash_one(0) as usize, next: Mutex::default() }
     }
 
     /// The index of the server that gets the next call with this path; `num_servers` is at least 1.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use tokio::time::Instant;
 
 use super::connection::{Connection, ConnectionOptions, Failure, Server};

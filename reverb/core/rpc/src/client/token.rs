@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use parking_lot::Mutex;
-use reverb_data::Result;
+use reverb_base::Result;
 use tokio::time::Instant;
 
 use super::credentials::{bearer, read_token};

@@ -6,7 +6,7 @@ use std::io::Read;
 use bytes::Bytes;
 use flate2::read::{GzDecoder, ZlibDecoder};
 use http::HeaderMap;
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 /// A message is inflated in pieces of this size.
 const PIECE_BYTES: u64 = 256 << 10;

@@ -16,8 +16,8 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use h2::RecvStream;
 use parking_lot::Mutex;
-use reverb_data::error::grouped;
-use reverb_data::{Error, Result};
+use reverb_base::error::grouped;
+use reverb_base::{Error, Result};
 
 use super::read::Gate;
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use h2::RecvStream;
 use http::HeaderMap;
-use reverb_data::error::grouped;
-use reverb_data::{Error, Result};
+use reverb_base::error::grouped;
+use reverb_base::{Error, Result};
 use tokio::time::Sleep;
 
 use crate::framing::compression::Inflated;
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(assembler.take().unwrap().unwrap().len(), 1000);
         assembler.put(Bytes::from_static(&[0, 0, 0x12, 0xd6, 0x87]));
         let error = assembler.take().unwrap_err();
-        assert_eq!(error.kind(), reverb_data::ErrorKind::ResourceExhausted);
+        assert_eq!(error.kind(), reverb_base::ErrorKind::ResourceExhausted);
         assert_eq!(
             error.message(),
             "A message of 1,234,567 bytes is larger than the limit of 1,000 bytes (Limits.call_bytes). \
@@ -518,7 +518,7 @@ mod tests {
         assembler.compression = None;
         assembler.put(Bytes::from(framed(1, &[1, 2, 3])));
         let error = assembler.take().unwrap_err();
-        assert_eq!(error.kind(), reverb_data::ErrorKind::Unimplemented);
+        assert_eq!(error.kind(), reverb_base::ErrorKind::Unimplemented);
         assert_eq!(
             error.message(),
             "The message is compressed, which this server takes only from callers with a token or a \

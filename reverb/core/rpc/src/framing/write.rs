@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 use bytes::Buf;
 use h2::{Reason, SendStream};
 use http::HeaderMap;
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 use crate::framing::{MAX_MESSAGE_BYTES, stream_error};
 use crate::message::Message;

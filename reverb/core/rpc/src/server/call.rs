@@ -8,7 +8,7 @@ use std::task::Poll;
 
 use h2::RecvStream;
 use http::{HeaderMap, Method, Request, StatusCode, header};
-use reverb_data::Result;
+use reverb_base::Result;
 
 use super::peer::Peer;
 use super::responder::Responder;

@@ -10,7 +10,7 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use http::{Request, header};
 use parking_lot::Mutex;
-use reverb_data::error::grouped;
+use reverb_base::error::grouped;
 use reverb_tls::{Protocol, Socket};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;

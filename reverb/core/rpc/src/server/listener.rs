@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::keepalive::Keepalive;
 use parking_lot::Mutex;
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_tls::ServerTls;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;

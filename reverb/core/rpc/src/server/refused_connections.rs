@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::error::grouped;
+use reverb_base::error::grouped;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinSet;
 

@@ -12,7 +12,7 @@ use crate::message::Message;
 use crate::status::{Code, Status};
 use h2::server::SendResponse;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
-use reverb_data::{Error, ErrorKind, Result};
+use reverb_base::{Error, ErrorKind, Result};
 
 use super::outgoing::Outbox;
 use super::peer::Peer;

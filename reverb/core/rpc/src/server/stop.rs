@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The shutdown signal of a server.
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use tokio::sync::watch;
 
 /// Sends the signal. It stays set.

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use reverb_data::error::grouped;
-use reverb_data::{Error, Result};
+use reverb_base::error::grouped;
+use reverb_base::{Error, Result};
 
 /// One in this many streams is reserved for connections with few streams, so that a few connections
 /// with very many do not shut out all others.
@@ -79,7 +79,7 @@ impl Drop for OpenStream {
 
 #[cfg(test)]
 mod tests {
-    use reverb_data::ErrorKind;
+    use reverb_base::ErrorKind;
 
     use super::*;
 

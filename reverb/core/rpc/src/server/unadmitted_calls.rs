@@ -7,7 +7,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 use super::by_age::{ByAge, Entry};
 use super::stream_limit::OpenStream;
@@ -83,7 +83,7 @@ impl CountedCall {
 mod tests {
     use std::pin::pin;
 
-    use reverb_data::ErrorKind;
+    use reverb_base::ErrorKind;
 
     use super::*;
 

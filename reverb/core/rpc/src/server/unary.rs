@@ -2,7 +2,7 @@
 //! Calls that have exactly one message.
 
 use bytes::Bytes;
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 
 use super::stop::Stop;
 use crate::framing::MessageReader;

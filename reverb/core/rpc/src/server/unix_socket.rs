@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use reverb_data::{Error, Result, open_directory};
+use reverb_base::{Error, Result, open_directory};
 use rustix::process::geteuid;
 use socket2::{Domain, SockAddr, Socket, Type};
 use tokio::net::{UnixListener, UnixStream};

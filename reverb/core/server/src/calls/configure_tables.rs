@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use reverb_data::{Error, Result, SelectorConfig, TableChange};
+use reverb_base::{Error, Result};
+use reverb_data::{SelectorConfig, TableChange};
 use reverb_engine::{ChangedBy, Table, configure};
 use reverb_wire::convert::table_config::{to_rate_limiter, to_selector};
 use reverb_wire::convert::table_info::from_table_info;

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use reverb_data::{Error, ItemCondition, Result};
+use reverb_base::{Error, Result};
+use reverb_data::ItemCondition;
 use reverb_wire::convert::item_condition::from_item_condition;
 use reverb_wire::generated::reverb::{DeleteItemsRequest, DeleteItemsResponse};
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_wire::generated::reverb::{DrainRequest, DrainResponse};
 
 use super::{Answer, From};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use reverb_data::Result;
+use reverb_base::Result;
 use reverb_wire::Capabilities;
 use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::{ServerInfoRequest, ServerInfoResponse, Uint128};

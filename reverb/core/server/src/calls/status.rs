@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use reverb_data::Result;
+use reverb_base::Result;
 use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
 
 use super::{Answer, From, table_bytes};

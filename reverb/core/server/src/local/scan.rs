@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A scan of a table in the same process: it hands over references and encodes nothing.
 
-use reverb_data::{Error, Result, Sampled};
+use reverb_base::{Error, Result};
+use reverb_data::Sampled;
 use reverb_engine::Scan;
 use reverb_wire::transport::{BoxFuture, ScanOptions, ScanStream};
 

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use reverb_data::{Error, Result, StoredItem};
+use reverb_base::{Error, Result};
+use reverb_data::StoredItem;
 use reverb_wire::generated::reverb::{TransferResponse, UpdatePrioritiesResponse, WatchResponse};
 use reverb_wire::shard::{Shard, TransferSink, WatchStream};
 use reverb_wire::transport::BoxFuture;

@@ -10,7 +10,7 @@ use crate::support::*;
 use http::HeaderMap;
 use prost::Message;
 use reverb_auth::{Right, new_token};
-use reverb_data::ErrorKind;
+use reverb_base::ErrorKind;
 use reverb_engine::Table;
 use reverb_rpc::status::{Code, Status};
 use reverb_rpc::target::Loopback;
@@ -183,7 +183,7 @@ fn quiet() -> Arc<dyn reverb_engine::Confirm> {
     struct Quiet;
     impl reverb_engine::Confirm for Quiet {
         fn confirmed(&self, _: &[u64]) {}
-        fn failed(&self, _: reverb_data::Error) {}
+        fn failed(&self, _: reverb_base::Error) {}
     }
     Arc::new(Quiet)
 }

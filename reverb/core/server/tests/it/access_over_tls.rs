@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::support::callers::Callers;
 use crate::support::*;
 use reverb_auth::{Right, new_token};
-use reverb_data::{ErrorKind, Result};
+use reverb_base::{ErrorKind, Result};
 use reverb_rpc::client::{Credentials, Environment};
 use reverb_rpc::server::PortTls;
 use reverb_rpc::status::Code;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::*;
 use http::{HeaderMap, header};
-use reverb_data::{Error, ErrorKind};
+use reverb_base::{Error, ErrorKind};
 use reverb_engine::{Confirm, Table};
 use reverb_rpc::Keepalive;
 use reverb_rpc::keepalive::PRODUCT;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::*;
-use reverb_data::ErrorKind;
+use reverb_base::ErrorKind;
 use reverb_rpc::status::Code;
 use reverb_rpc::target::Loopback;
 use reverb_server::{Server, ServerOptions, local_transport};
@@ -14,7 +14,7 @@ use reverb_wire::GrpcTransport;
 use reverb_wire::transport::{InsertBatch, SampleRequest, Transport};
 use tokio::runtime::Handle;
 
-fn start_error(tables: Vec<Arc<reverb_engine::Table>>, port: u16) -> reverb_data::Error {
+fn start_error(tables: Vec<Arc<reverb_engine::Table>>, port: u16) -> reverb_base::Error {
     let options = ServerOptions { port, ..ServerOptions::default() };
     Server::start(tables, &options, &Handle::current()).unwrap_err()
 }

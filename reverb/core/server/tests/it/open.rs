@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use crate::http_port::get;
 use crate::support::*;
+use reverb_base::{ErrorKind, Result};
 use reverb_checkpoint::Progress;
-use reverb_data::{ErrorKind, Result, TableConfig};
+use reverb_data::TableConfig;
 use reverb_engine::Table;
 use reverb_rpc::target::Loopback;
 use reverb_server::{

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::*;
-use reverb_data::{ErrorKind, RateLimiterConfig, SelectorConfig, TableConfig, TensorData};
+use reverb_base::ErrorKind;
+use reverb_data::{RateLimiterConfig, SelectorConfig, TableConfig, TensorData};
 use reverb_rpc::target::Loopback;
 use reverb_server::{Server, local_transport};
 use reverb_wire::generated::CheckpointRequest;
@@ -126,7 +127,7 @@ async fn an_unknown_table_fails_with_the_names_of_the_tables() {
     let server = start(vec![table(config("b")), table(config("a"))]);
     for transport in transports(&server) {
         let expected = "Priority table x was not found. The tables of this server are: a, b.";
-        let check = |error: reverb_data::Error| {
+        let check = |error: reverb_base::Error| {
             assert_eq!(error.kind(), ErrorKind::TableNotFound);
             assert_eq!(error.message(), expected);
         };

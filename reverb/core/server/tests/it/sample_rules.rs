@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::*;
 use prost::Message as _;
-use reverb_data::error::SENT_RATE_LIMITER_TIMEOUT;
+use reverb_base::error::SENT_RATE_LIMITER_TIMEOUT;
 use reverb_data::{SelectorConfig, TableConfig};
 use reverb_rpc::status::Code;
 use reverb_wire::generated as proto;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::support::*;
 use prost::Message as _;
-use reverb_data::{Chunk, ErrorKind, ItemCondition, Result, Sampled};
+use reverb_base::{ErrorKind, Result};
+use reverb_data::{Chunk, ItemCondition, Sampled};
 use reverb_engine::Table;
 use reverb_rpc::status::Code;
 use reverb_rpc::target::Loopback;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::support::*;
-use reverb_data::{ErrorKind, MemoryConfig, NewItem, SelectorConfig, StoredItem, TableConfig};
+use reverb_base::ErrorKind;
+use reverb_data::{MemoryConfig, NewItem, SelectorConfig, StoredItem, TableConfig};
 use reverb_engine::Table;
 use reverb_rpc::target::Loopback;
 use reverb_server::{Server, local_shard};
@@ -25,7 +26,7 @@ fn add(table: &Table, items: Vec<NewItem>) {
     struct Quiet;
     impl reverb_engine::Confirm for Quiet {
         fn confirmed(&self, _: &[u64]) {}
-        fn failed(&self, _: reverb_data::Error) {}
+        fn failed(&self, _: reverb_base::Error) {}
     }
     let quiet: Arc<dyn reverb_engine::Confirm> = Arc::new(Quiet);
     table.insert(items, &quiet).unwrap();
@@ -591,8 +592,8 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
             (): (),
             _: reverb_rpc::framing::MessageReader,
             _: &mut reverb_rpc::server::Responder,
-        ) -> reverb_data::Result<reverb_rpc::status::Status> {
-            Err(reverb_data::Error::unimplemented(""))
+        ) -> reverb_base::Result<reverb_rpc::status::Status> {
+            Err(reverb_base::Error::unimplemented(""))
         }
     }
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -618,7 +619,7 @@ async fn servers_of_dm_reverb_are_told_from_shards() {
     let listeners = reverb_rpc::server::Listeners::new(listener);
     tokio::spawn(reverb_rpc::server::serve(listeners, Arc::new(Old), signal, options));
     let old = reverb_wire::GrpcTransport::new(&address.to_string()).unwrap();
-    let told = |error: reverb_data::Error, what: &str| {
+    let told = |error: reverb_base::Error, what: &str| {
         assert_eq!(error.kind(), ErrorKind::Unimplemented);
         let text = format!("The server at {address} does not {what}: it is a server of dm-reverb,");
         assert!(error.message().starts_with(&text), "{error}");

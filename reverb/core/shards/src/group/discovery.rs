@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use reverb_data::{Error, ErrorKind, Result};
+use reverb_base::{Error, ErrorKind, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::{DirectoryRequest, DirectoryResponse, ShardMap};
 use reverb_wire::transport::ServerInfo;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
-use reverb_data::{Error, ErrorKind, Result};
+use reverb_base::{Error, ErrorKind, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::convert::table_info::to_settings;
 use reverb_wire::generated::deepmind::reverb::key_distribution_options::{

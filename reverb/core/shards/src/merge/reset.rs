@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use reverb_data::{ErrorKind, Result};
+use reverb_base::{ErrorKind, Result};
 use reverb_wire::generated::{ResetRequest, ResetResponse};
 
 use super::Merge;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join_all, try_join_all};
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::calls::Call;
 use reverb_wire::generated::reverb::{DirectoryRequest, StatusRequest};

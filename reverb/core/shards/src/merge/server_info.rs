@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use futures_util::future::join_all;
-use reverb_data::Result;
+use reverb_base::Result;
 use reverb_wire::generated::{ServerInfoRequest, ServerInfoResponse, TableInfo, Uint128};
 use reverb_wire::{Calls as _, Capabilities};
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Answers of the shards: items with the probabilities of the group, and failures.
 
-use reverb_data::{Error, ErrorKind, GroupSampling, Result, Sampled, slot_of};
+use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::{GroupSampling, Sampled, slot_of};
 use reverb_wire::transport::SampleStream;
 
 use super::GroupSampleStream;

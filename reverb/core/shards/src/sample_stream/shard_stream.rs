@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use reverb_data::{ColumnSpan, Error, SampleOptions, StepWindow};
+use reverb_base::Error;
+use reverb_data::{ColumnSpan, SampleOptions, StepWindow};
 use reverb_wire::transport::SampleStream;
 
 use crate::member::Member;

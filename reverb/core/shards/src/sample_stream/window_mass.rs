@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Window mass: how many windows of one kind the items of a shard have, as far as it has told.
 
-use reverb_data::{Error, ErrorKind, GroupSampling, Sampled, StepWindow};
+use reverb_base::{Error, ErrorKind};
+use reverb_data::{GroupSampling, Sampled, StepWindow};
 
 use crate::table_stats::Stats;
 

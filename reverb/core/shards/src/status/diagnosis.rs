@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use reverb_data::byte_size;
-use reverb_data::diagnosis::{self as told, State};
-use reverb_data::figures::{Bound, count};
+use reverb_base::byte_size;
+use reverb_base::diagnosis::{self as told, State};
+use reverb_base::figures::{Bound, count};
 use reverb_wire::convert::table_config::to_rate_limiter;
 use reverb_wire::generated::reverb::{Diagnosis, MemoryStatus, SideStatus, TableStatus};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_wire::Calls as _;
 use reverb_wire::generated::reverb::{DirectoryRequest, WriterPlace};
 

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
-use reverb_data::{Error, ItemCondition, Result, Sampled};
+use reverb_base::{Error, Result};
+use reverb_data::{ItemCondition, Sampled};
 use reverb_wire::transport::{BoxFuture, ScanOptions, ScanStream};
 
 use super::scan;

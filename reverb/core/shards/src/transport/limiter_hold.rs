@@ -2,7 +2,7 @@
 //! Turns off the rate limiters of all shards. After a failure, the others are turned on again.
 
 use futures_util::future::{join_all, try_join_all};
-use reverb_data::Result;
+use reverb_base::Result;
 use reverb_wire::generated::reverb::HoldRateLimiterRequest;
 use reverb_wire::transport::{BoxFuture, RateLimiterHold};
 

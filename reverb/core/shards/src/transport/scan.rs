@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
-use reverb_data::{Error, Result, Sampled};
+use reverb_base::{Error, Result};
+use reverb_data::Sampled;
 use reverb_wire::transport::{BoxFuture, ScanOptions, ScanStream};
 
 use crate::group::View;

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
-use reverb_data::{Error, ErrorKind, Result, slot_of};
+use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::slot_of;
 use reverb_wire::generated::reverb::UpdatePrioritiesResponse;
 
 use super::of_shard;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use reverb_data::{Error, NewItem, Result, is_max_priority};
+use reverb_base::{Error, Result};
+use reverb_data::{NewItem, is_max_priority};
 use reverb_wire::transport::{
     BoxFuture, InsertBatch, InsertSink, InsertStream, NextStream, ShardRoute,
 };

@@ -2,11 +2,12 @@
 //! `ChunkData`: a short header and a payload that only its writer and its reader decode.
 
 use bytes::Bytes;
+use reverb_base::{Error, Result};
 use reverb_data::proto_bytes::{
     Field, Reader, put_int_field, put_nested, put_nested_of_width, put_tag, put_varint,
     put_varint_field, varint_len,
 };
-use reverb_data::{Chunk, ChunkMaker, Error, Result, SequenceRange};
+use reverb_data::{Chunk, ChunkMaker, SequenceRange};
 
 use reverb_rpc::message::MessageBuilder;
 

@@ -2,8 +2,8 @@
 //! `InsertStreamRequest` and `InsertStreamResponse`.
 
 use bytes::Bytes;
+use reverb_base::{Error, Result};
 use reverb_data::proto_bytes::{Field, Reader, put_nested, put_packed_field};
-use reverb_data::{Error, Result};
 
 use crate::codec::chunk::{ChunkMeasure, RawChunk, put_chunk};
 use crate::codec::item::{ItemHead, RawItem, put_item};

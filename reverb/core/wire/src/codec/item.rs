@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `PrioritizedItem`: an item whose columns refer to chunks by key.
 
+use reverb_base::{Error, Result};
 use reverb_data::proto_bytes::{
     Field, Reader, put_bytes_field, put_double_field, put_int_field, put_nested, put_tag,
     put_varint_field,
 };
 use reverb_data::trajectory::{Run, Slice};
 use reverb_data::{
-    Chunk, Error, MAX_PRIORITY, Result, StepWindow, Trajectory, TrajectoryBuilder, is_max_priority,
+    Chunk, MAX_PRIORITY, StepWindow, Trajectory, TrajectoryBuilder, is_max_priority,
 };
 
 use crate::codec::trajectory_template::TrajectoryTemplates;

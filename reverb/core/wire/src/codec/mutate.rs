@@ -2,11 +2,11 @@
 //! `MutatePrioritiesRequest`.
 
 use bytes::Bytes;
+use reverb_base::{Error, Result};
 use reverb_data::proto_bytes::{
     Field, Reader, put_bytes_field, put_double_field, put_nested, put_packed_field,
     put_varint_field,
 };
-use reverb_data::{Error, Result};
 use reverb_rpc::message::{Message, MessageBuilder};
 
 use crate::codec::insert::{packed_len, read_packed};

@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use reverb_base::{Error, Result};
 use reverb_data::proto_bytes::{
     Field, Reader, put_bytes_field, put_double_field, put_int_field, put_nested,
     put_nested_of_width, put_tag, put_varint, put_varint_field, varint_len,
 };
 use reverb_data::{
-    Chunk, Error, Result, SampleOptions, Sampled, SampledWindow, Stacking, Trajectory, WithinEpoch,
+    Chunk, SampleOptions, Sampled, SampledWindow, Stacking, Trajectory, WithinEpoch,
 };
 use smallvec::SmallVec;
 

@@ -3,8 +3,9 @@
 //! the chunk, so the message of one is the template of the next: a writer puts another key into it,
 //! and a reader compares everything else and extracts the key.
 
+use reverb_base::Result;
 use reverb_data::proto_bytes::{Field, Reader, put_bytes_field, varint};
-use reverb_data::{ByteMask, Chunk, OneChunkColumns, RecentCache, Result, Trajectory};
+use reverb_data::{ByteMask, Chunk, OneChunkColumns, RecentCache, Trajectory};
 use smallvec::SmallVec;
 
 use crate::codec::item::{RawItem, Repeats, put_trajectory};
@@ -152,8 +153,9 @@ mod tests {
     use std::collections::HashMap;
 
     use proptest::prelude::*;
+    use reverb_base::Error;
     use reverb_data::proto_bytes::{put_nested, put_tag, put_varint, put_varint_field};
-    use reverb_data::{Error, SequenceRange, TrajectoryBuilder};
+    use reverb_data::{SequenceRange, TrajectoryBuilder};
 
     use super::*;
 

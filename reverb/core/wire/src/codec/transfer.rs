@@ -3,8 +3,9 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use reverb_base::{Error, ErrorKind, Result};
 use reverb_data::proto_bytes::{put_nested, put_packed_field};
-use reverb_data::{Chunk, Error, ErrorKind, Result, StoredItem};
+use reverb_data::{Chunk, StoredItem};
 use reverb_rpc::message::{Message, MessageBuilder};
 
 use crate::codec::chunk::{ChunkMeasure, put_chunk};

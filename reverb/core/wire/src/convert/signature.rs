@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Signatures: converts a nest of specs to a flat list of columns.
 
+use reverb_base::{Error, Result};
 use reverb_data::column_names::{ColumnNames, ColumnPath};
-use reverb_data::{DType, Error, Result, Signature, TensorSpec};
+use reverb_data::{DType, Signature, TensorSpec};
 
 use crate::generated::tensorflow::structured_value::Kind;
 use crate::generated::tensorflow::{StructuredValue, TensorShapeProto};

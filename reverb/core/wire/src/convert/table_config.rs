@@ -2,9 +2,10 @@
 //! Converts the settings of a table to messages and back.
 
 use prost::Message;
+use reverb_base::Result;
 use reverb_data::{
-    Draw, MaxPriority, MemoryConfig, RateLimiterConfig, Result, SelectorConfig, TableInfo,
-    TableSignature, WhenFull,
+    Draw, MaxPriority, MemoryConfig, RateLimiterConfig, SelectorConfig, TableInfo, TableSignature,
+    WhenFull,
 };
 
 use super::signature::flatten_signature;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Converts windows to messages and back.
 
-use reverb_data::{ColumnSpan, Result, StepWindow};
+use reverb_base::Result;
+use reverb_data::{ColumnSpan, StepWindow};
 
 use crate::generated::sample_stream_request::Window;
 use crate::generated::sample_stream_request::window::Span;

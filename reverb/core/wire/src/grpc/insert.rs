@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An insert stream over the network.
 
-use reverb_data::{Error, ErrorKind, Result};
+use reverb_base::{Error, ErrorKind, Result};
 use tokio::sync::{mpsc, watch};
 
 use crate::codec::insert::{decode_confirmation, encode_request};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A rate limiter that is turned off, over the network.
 
-use reverb_data::{Error, Result};
+use reverb_base::{Error, Result};
 use reverb_rpc::client::{Call, Reply};
 use reverb_rpc::framing::MessageSender;
 use reverb_rpc::message::Message;

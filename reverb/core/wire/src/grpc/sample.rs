@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use reverb_data::{Error, ErrorKind, Result, Sampled, spare_samples};
+use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::{Sampled, spare_samples};
 
 use crate::codec::sample::{SampleDecoder, request as encode_request};
 use crate::transport::{BoxFuture, SampleRequest, SampleStream, stream_ended};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A scan over the network.
 
-use reverb_data::{Error, ErrorKind, Result, Sampled};
+use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::Sampled;
 
 use crate::codec::sample::SampleDecoder;
 use crate::convert::item_condition::to_item_condition;

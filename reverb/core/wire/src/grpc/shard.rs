@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use prost::Message as _;
-use reverb_data::{Error, ErrorKind, Result, StoredItem};
+use reverb_base::{Error, ErrorKind, Result};
+use reverb_data::StoredItem;
 use reverb_rpc::client::{Call, Reply};
 use reverb_rpc::framing::MessageSender;
 use reverb_rpc::message::Message;

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use prost::Message as _;
+use reverb_base::ErrorKind;
 use reverb_data::{
-    Chunk, ChunkBuilder, ChunkMaker, ColumnSpan, DType, Draw, ErrorKind, ItemPriority,
-    MAX_PRIORITY, NewItem, SampleOptions, Sampled, SampledWindow, SelectorConfig, SequenceRange,
-    Shape, Stacking, StepWindow, Tensor, TensorData, TrajectoryBuilder, WithinEpoch,
+    Chunk, ChunkBuilder, ChunkMaker, ColumnSpan, DType, Draw, ItemPriority, MAX_PRIORITY, NewItem,
+    SampleOptions, Sampled, SampledWindow, SelectorConfig, SequenceRange, Shape, Stacking,
+    StepWindow, Tensor, TensorData, TrajectoryBuilder, WithinEpoch,
 };
 use reverb_rpc::message::{Message, body_bytes};
 use reverb_wire::codec::chunk::{RawChunk, put_chunk_data};
@@ -482,7 +483,7 @@ fn entry(info: Option<&Sampled>, data: &[&Chunk], end: bool) -> proto::SampleStr
     proto::SampleStreamResponse { entries: vec![entry], epoch_is_over: false }
 }
 
-fn decode(messages: &[proto::SampleStreamResponse]) -> reverb_data::Result<Vec<Sampled>> {
+fn decode(messages: &[proto::SampleStreamResponse]) -> reverb_base::Result<Vec<Sampled>> {
     let mut decoder = SampleDecoder::new();
     let mut samples = Vec::new();
     for message in messages {

@@ -6,9 +6,10 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message as _;
+use reverb_base::{Error, ErrorKind};
 use reverb_data::{
-    Chunk, ChunkMaker, Error, ErrorKind, ItemValidator, NewItem, Sampled, SampledWindow,
-    SequenceRange, Tensor, TrajectoryBuilder,
+    Chunk, ChunkMaker, ItemValidator, NewItem, Sampled, SampledWindow, SequenceRange, Tensor,
+    TrajectoryBuilder,
 };
 use reverb_rpc::message::body_bytes;
 use reverb_wire::codec::insert::{InsertRequest, decode_confirmation, encode_request};

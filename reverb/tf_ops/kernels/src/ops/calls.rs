@@ -4,8 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use reverb_base::Error;
 use reverb_client::Client;
-use reverb_data::{DType, Error};
+use reverb_data::DType;
 
 use crate::attrs::Attrs;
 use crate::environment::client;

@@ -4,9 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use reverb_base::Error;
 use reverb_client::Signatures;
 use reverb_client::{Client, SampleCursor};
-use reverb_data::{DType, Error, Sampled, Shape, Signature};
+use reverb_data::{DType, Sampled, Shape, Signature};
 
 use crate::attrs::Attrs;
 use crate::environment::client;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-use reverb_data::{DType, ErrorKind, TensorData};
+use reverb_base::ErrorKind;
+use reverb_data::{DType, TensorData};
 use reverb_wire::generated::StructuredWriterConfig;
 
 use super::*;

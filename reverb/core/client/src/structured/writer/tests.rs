@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use reverb_data::{Error, ErrorKind};
+use reverb_base::{Error, ErrorKind};
 use reverb_wire::generated::StructuredWriterConfig;
 
 use super::*;

@@ -3,7 +3,8 @@
 
 use std::sync::{Arc, Weak};
 
-use reverb_data::{Chunk, Result, TensorData};
+use reverb_base::Result;
+use reverb_data::{Chunk, TensorData};
 
 use super::{Block, BlockColumn, ClosedRef, StepBlock};
 

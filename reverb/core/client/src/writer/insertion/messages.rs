@@ -3,7 +3,8 @@
 
 use std::collections::HashSet;
 
-use reverb_data::{NewItem, Result};
+use reverb_base::Result;
+use reverb_data::NewItem;
 use reverb_wire::transport::{InsertBatch, InsertStream, stream_ended};
 
 use crate::retry::Backoff;

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
-use reverb_data::{KeyGenerator, NewItem, Result};
+use reverb_base::Result;
+use reverb_data::{KeyGenerator, NewItem};
 use reverb_wire::transport::{InsertStream, LostStream, NextStream, ShardRoute};
 
 use super::MAX_IDLE;

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use reverb_data::{KeyGenerator, NewItem, Result};
+use reverb_base::Result;
+use reverb_data::{KeyGenerator, NewItem};
 use reverb_wire::transport::{Confirmations, InsertSink, LostStream, NextStream, ShardRoute};
 use smallvec::SmallVec;
 

@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use reverb_data::{Error, NewItem, Result};
+use reverb_base::{Error, Result};
+use reverb_data::NewItem;
 
 use super::gathering::Pace;
 use super::in_flight::InFlight;

@@ -4,9 +4,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use reverb_base::{Error, Result};
 use reverb_data::column_names::ColumnNames;
 use reverb_data::tensor::shape_text;
-use reverb_data::{DType, Error, Result, Shape, Signature};
+use reverb_data::{DType, Shape, Signature};
 
 use crate::writer::cell::{CellSpec, CellValue};
 

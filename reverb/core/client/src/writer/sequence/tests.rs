@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
+use reverb_base::ErrorKind;
 use reverb_data::column_names::ColumnPath;
-use reverb_data::{DType, ErrorKind, Signature, TensorSpec};
+use reverb_data::{DType, Signature, TensorSpec};
 
 use super::*;
 use crate::writer::testing::FakeServer;

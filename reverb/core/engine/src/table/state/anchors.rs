@@ -12,8 +12,9 @@
 //! not there yet takes nothing: it waits while they are made, in pieces and beside others.
 
 use rand::Rng;
+use reverb_base::Error;
 use reverb_data::step_window::different_lengths;
-use reverb_data::{Error, SampledWindow, StepWindow};
+use reverb_data::{SampledWindow, StepWindow};
 
 use super::{Batch, Contents, TableState};
 use crate::selector::{Handle, Pick};

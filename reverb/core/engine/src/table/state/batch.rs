@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Batch: the items of one sample request, and its end.
 
-use reverb_data::{Error, Result, SampleOptions, Sampled, StepWindow, keep_samples, spare_samples};
+use reverb_base::{Error, Result};
+use reverb_data::{SampleOptions, Sampled, StepWindow, keep_samples, spare_samples};
 
 /// A sample request is full when the chunks of its items reach this many bytes.
 pub const MAX_SAMPLE_BYTES: usize = 1024 * 1024;

@@ -8,7 +8,8 @@
 use std::collections::HashSet;
 
 use rand::Rng;
-use reverb_data::{Error, ItemSpec, Result, SampleOptions, StepWindow};
+use reverb_base::{Error, Result};
+use reverb_data::{ItemSpec, SampleOptions, StepWindow};
 
 use super::stacked::check;
 use super::{Batch, Contents, TableState};
@@ -206,7 +207,7 @@ impl TableState {
             }
             let item = self.contents.items.get(pick.handle);
             check(&mut spec, item.key(), &item.trajectory(), options.window.is_some())
-                .map_err(|error| error.with_column_of(&self.column_names))?;
+                .map_err(|error| error.with_column(|index| self.column_names.label(index)))?;
         }
         Ok(())
     }

@@ -4,7 +4,8 @@
 //! The epoch ends for a request that finds no item left in it. Until then, new items join it. If
 //! the items that were left are deleted, it is over as well.
 
-use reverb_data::{Error, WithinEpoch};
+use reverb_base::Error;
+use reverb_data::WithinEpoch;
 
 use super::{Batch, TableState};
 
@@ -55,9 +56,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     use proptest::prelude::*;
+    use reverb_base::ErrorKind;
     use reverb_data::{
-        ErrorKind, RateLimiterConfig, SampleOptions, SelectorConfig, Stacking, TableConfig,
-        WithinEpoch,
+        RateLimiterConfig, SampleOptions, SelectorConfig, Stacking, TableConfig, WithinEpoch,
     };
 
     use super::super::{Batch, TableState};

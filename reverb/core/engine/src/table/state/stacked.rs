@@ -6,7 +6,8 @@
 //! counters are restored. A request for all items or none is also undone as a whole if the limiter
 //! stops it.
 
-use reverb_data::{ItemSpec, Result, SampleOptions, StoredItem, Trajectory};
+use reverb_base::Result;
+use reverb_data::{ItemSpec, SampleOptions, StoredItem, Trajectory};
 
 use super::{Batch, TableState};
 use crate::rate_limiter::RateLimiter;
@@ -68,7 +69,7 @@ impl TableState {
             {
                 self.contents.sampler.unpick(pick);
                 self.undo(undo, batch);
-                batch.refusal = Some(error.with_column_of(&self.column_names));
+                batch.refusal = Some(error.with_column(|index| self.column_names.label(index)));
                 return;
             }
             undo.taken.push(Taken {
@@ -177,9 +178,8 @@ fn spec_of(trajectory: &Trajectory, of_windows: bool) -> Result<ItemSpec> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use reverb_data::{
-        ErrorKind, RateLimiterConfig, SampleOptions, SelectorConfig, Stacking, TableConfig,
-    };
+    use reverb_base::ErrorKind;
+    use reverb_data::{RateLimiterConfig, SampleOptions, SelectorConfig, Stacking, TableConfig};
 
     use super::super::{Batch, TableState};
     use crate::selector::Selector;

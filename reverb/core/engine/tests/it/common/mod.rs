@@ -4,9 +4,10 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use reverb_base::Error;
 use reverb_data::{
-    Chunk, Error, NewItem, RateLimiterConfig, SampleOptions, SequenceRange, TableConfig,
-    Trajectory, TrajectoryBuilder,
+    Chunk, NewItem, RateLimiterConfig, SampleOptions, SequenceRange, TableConfig, Trajectory,
+    TrajectoryBuilder,
 };
 use reverb_engine::{Confirm, Table};
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use h2::client::{ResponseFuture, SendRequest};
 use http::{HeaderMap, Method, Request, Version};
+use reverb_base::Result;
 use reverb_data::{
-    Chunk, ChunkBuilder, DType, NewItem, RateLimiterConfig, Result, Sampled, SequenceRange, Shape,
+    Chunk, ChunkBuilder, DType, NewItem, RateLimiterConfig, Sampled, SequenceRange, Shape,
     TableConfig, Tensor, TensorData, TrajectoryBuilder,
 };
 use reverb_engine::Table;

@@ -6,7 +6,6 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::column_names::ColumnNames;
 use crate::token_text::without_tokens;
 
 /// The result type of the whole core.
@@ -116,7 +115,7 @@ impl Error {
     }
 
     /// A value of the column at a position that is invalid in every state. The position stands
-    /// between both parts of the message; `with_column_of` puts a name there.
+    /// between both parts of the message; `with_column` puts a name there.
     pub fn invalid_column(before: &str, index: usize, after: &str) -> Self {
         let number = index.to_string();
         let mut error = Self::invalid_argument(format!("{before}{number}{after}"));
@@ -143,13 +142,14 @@ impl Error {
         self.0.column.is_some()
     }
 
-    /// Names the column of the message, if it has one, by its path. A second call changes nothing.
+    /// Writes the column of the message, if it has one, as `name` does. A second call changes
+    /// nothing.
     #[must_use]
-    pub fn with_column_of(mut self, names: &ColumnNames) -> Self {
+    pub fn with_column(mut self, name: impl FnOnce(usize) -> String) -> Self {
         if let Some(ColumnMark { index, place }) = self.0.column.take()
             && self.0.message.is_char_boundary(place.end)
         {
-            self.0.message.replace_range(place, &names.told(index));
+            self.0.message.replace_range(place, &name(index));
         }
         self
     }
@@ -365,13 +365,13 @@ mod tests {
 
     #[test]
     fn a_column_gets_its_name() {
-        let names = ColumnNames::from_labels(&["obs/pixels", "reward"]);
+        let name = |index| format!("reward ({index})");
         let error =
             |index| Error::invalid_column("but column ", index, " is long").followed_by("So.");
         assert_eq!(error(1).message(), "but column 1 is long So.");
-        assert_eq!(error(0).with_column_of(&names).message(), "but column obs/pixels is long So.");
-        assert_eq!(error(2).with_column_of(&names).message(), "but column 2 is long So.");
-        let moved = error(1).context("batch").with_column_of(&names);
+        let named = error(0).with_column(name).with_column(|_| unreachable!());
+        assert_eq!(named.message(), "but column reward (0) is long So.");
+        let moved = error(1).context("batch").with_column(name);
         assert_eq!(moved.message(), "batch: but column 1 is long So.");
     }
 

@@ -6,8 +6,6 @@
 //! They take over memory without a copy only if it is aligned to 64 bytes. A batch may take many
 //! megabytes. Fresh memory from the system costs more in page faults than writing the batch.
 
-#![allow(unsafe_code)]
-
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
