@@ -144,12 +144,13 @@ pub(crate) enum Selector {
     Recent(Recent),
 }
 
-/// Weights by which a selector chooses, if it has any.
+/// Weights by which a selector chooses; those by age change with every insert.
 enum Weights<'a> {
     OfPriorities(&'a Prioritized),
     OfSteps(&'a Steps),
     Equal,
-    None,
+    ByAge,
+    InOrder,
 }
 
 macro_rules! dispatch {
@@ -251,9 +252,8 @@ impl Selector {
             Self::Prioritized(selector) => Weights::OfPriorities(selector),
             Self::Steps(selector) => Weights::OfSteps(selector),
             Self::Uniform(_) => Weights::Equal,
-            Self::Fifo(_) | Self::Lifo(_) | Self::Heap(_) | Self::Shuffle(_) | Self::Recent(_) => {
-                Weights::None
-            }
+            Self::Recent(_) => Weights::ByAge,
+            Self::Fifo(_) | Self::Lifo(_) | Self::Heap(_) | Self::Shuffle(_) => Weights::InOrder,
         }
     }
 
@@ -262,7 +262,7 @@ impl Selector {
         match self.weights() {
             Weights::OfPriorities(selector) => Some(selector.mass()),
             Weights::OfSteps(selector) => Some(selector.mass()),
-            Weights::Equal | Weights::None => None,
+            Weights::Equal | Weights::ByAge | Weights::InOrder => None,
         }
     }
 
@@ -270,7 +270,9 @@ impl Selector {
     pub(crate) fn largest(&self) -> Largest {
         match self.weights() {
             Weights::OfPriorities(selector) => selector.largest(),
-            Weights::OfSteps(_) | Weights::Equal | Weights::None => Largest::Unknown,
+            Weights::OfSteps(_) | Weights::Equal | Weights::ByAge | Weights::InOrder => {
+                Largest::Unknown
+            }
         }
     }
 
@@ -305,14 +307,14 @@ impl Selector {
 
     /// True if an item's weight changes only with the item, or with [`Self::weights_version`].
     pub(crate) fn has_own_weights(&self) -> bool {
-        !matches!(self.weights(), Weights::None)
+        !matches!(self.weights(), Weights::ByAge | Weights::InOrder)
     }
 
     /// Changes whenever the weights of all items change at once.
     pub(crate) fn weights_version(&self) -> u64 {
         match self.weights() {
             Weights::OfPriorities(selector) => selector.weights_version(),
-            Weights::OfSteps(_) | Weights::Equal | Weights::None => 0,
+            Weights::OfSteps(_) | Weights::Equal | Weights::ByAge | Weights::InOrder => 0,
         }
     }
 
@@ -322,16 +324,13 @@ impl Selector {
         match self.weights() {
             Weights::OfPriorities(selector) => selector.weight_of(handle),
             Weights::OfSteps(_) => f64::from(num_windows),
-            Weights::Equal | Weights::None => 1.0,
+            Weights::Equal | Weights::ByAge | Weights::InOrder => 1.0,
         }
     }
 
     /// True if the next choice is certain, or one of an order: nothing else can be chosen instead.
     pub(crate) fn is_ordered(&self) -> bool {
-        match self {
-            Self::Fifo(_) | Self::Lifo(_) | Self::Heap(_) | Self::Shuffle(_) => true,
-            Self::Uniform(_) | Self::Steps(_) | Self::Prioritized(_) | Self::Recent(_) => false,
-        }
+        matches!(self.weights(), Weights::InOrder)
     }
 
     /// True if the items of a request depend on their number, so they are chosen in one call.
