@@ -1254,6 +1254,8 @@ class Client:
           The settings that have another value now.
         """
         request = to_request(changes, dry_run=dry_run)
+        if not changes:
+            return []
         return ChangedSetting.all_of(self._client.call("ConfigureTables", request))
 
     def pause_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:

@@ -1223,6 +1223,8 @@ class Client:
           The settings that have another value now.
         """
         request = to_request(changes, dry_run=dry_run)
+        if not changes:
+            return []
         return ChangedSetting.all_of(await self._call(_Core.call, "ConfigureTables", request))
 
     async def pause_table(self, table: str, *, inserts: bool = True, samples: bool = True) -> None:

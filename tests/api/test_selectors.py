@@ -12,6 +12,7 @@ from reverb import checkpointers, item_selectors, reverb_types, testing
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError, UnimplementedError
 from reverb.server_executable import config_spellings
+from support.sources import ROOT
 
 
 @pytest.mark.parametrize(
@@ -139,3 +140,9 @@ class TestEverySelector:
             client.checkpoint()
         with serve(reverb.selectors.MaxHeap()) as server:
             assert server.localhost_client().server_info()["table"].sampler_options == saved
+
+
+def test_concepts_describe_every_selector():
+    page = (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"`(\w+)", page[page.index("| selector |") :].split("\n\n")[0]))
+    assert described >= {*item_selectors.__all__} - {"from_options"}

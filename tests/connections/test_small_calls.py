@@ -37,6 +37,7 @@ REQUESTS = {
         {"changes": [_CHANGE, _CHANGE]},
         {"changes": [protos.TableChange(table="a", max_size=-1)]},
         {"changes": [protos.TableChange(table="nothing")]},
+        {},
     ],
     "SetPaused": [
         {"table": "a", "inserts": True, "paused": True},

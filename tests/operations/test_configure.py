@@ -125,6 +125,10 @@ class TestSettings:
             assert unlimited.max_times_sampled == 0
             assert served.status().max_bytes is None
 
+    def test_no_table_changes_nothing(self, host):
+        with Served(host) as served:
+            assert served.client.configure_tables({}) == []
+
     def test_no_setting_changes_nothing(self, host):
         with Served(host, max_bytes="1MiB", max_times_sampled=7) as served:
             before = served.client.server_info()["replay"]

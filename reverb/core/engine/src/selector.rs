@@ -145,6 +145,15 @@ pub(crate) enum Selector {
     Recent(Recent),
 }
 
+/// Weights by which a selector chooses; those by age change with every insert.
+enum Weights<'a> {
+    OfPriorities(&'a Prioritized),
+    OfSteps(&'a Steps),
+    Equal,
+    ByAge,
+    InOrder,
+}
+
 macro_rules! dispatch {
     ($self:expr, $selector:ident => $call:expr) => {
         match $self {
@@ -194,8 +203,17 @@ impl Selector {
 
     /// The next choices in order, if each is removed. Empty where they are not known cheaply.
     pub(crate) fn upcoming(&self) -> impl Iterator<Item = Handle> {
-        let fifo = if let Self::Fifo(fifo) = self { Some(fifo.in_order()) } else { None };
-        fifo.into_iter().flatten()
+        let known = match self {
+            Self::Fifo(selector) => Some(selector.in_order()),
+            Self::Lifo(_)
+            | Self::Uniform(_)
+            | Self::Steps(_)
+            | Self::Prioritized(_)
+            | Self::Heap(_)
+            | Self::Shuffle(_)
+            | Self::Recent(_) => None,
+        };
+        known.into_iter().flatten()
     }
 
     pub(crate) fn restore_point(&self, handle: Handle) -> RestorePoint {
@@ -218,24 +236,44 @@ impl Selector {
     pub(crate) fn as_shuffle(&mut self) -> Option<&mut Shuffle> {
         match self {
             Self::Shuffle(selector) => Some(selector),
-            _ => None,
+            Self::Fifo(_)
+            | Self::Lifo(_)
+            | Self::Uniform(_)
+            | Self::Steps(_)
+            | Self::Prioritized(_)
+            | Self::Heap(_)
+            | Self::Recent(_) => None,
+        }
+    }
+
+    /// The weights by which it chooses.
+    #[inline]
+    fn weights(&self) -> Weights<'_> {
+        match self {
+            Self::Prioritized(selector) => Weights::OfPriorities(selector),
+            Self::Steps(selector) => Weights::OfSteps(selector),
+            Self::Uniform(_) => Weights::Equal,
+            Self::Recent(_) => Weights::ByAge,
+            Self::Fifo(_) | Self::Lifo(_) | Self::Heap(_) | Self::Shuffle(_) => Weights::InOrder,
         }
     }
 
     /// Sum of the weights of all items, if the selector has weights.
     pub(crate) fn mass(&self) -> Option<f64> {
-        match self {
-            Self::Prioritized(selector) => Some(selector.mass()),
-            Self::Steps(selector) => Some(selector.mass()),
-            _ => None,
+        match self.weights() {
+            Weights::OfPriorities(selector) => Some(selector.mass()),
+            Weights::OfSteps(selector) => Some(selector.mass()),
+            Weights::Equal | Weights::ByAge | Weights::InOrder => None,
         }
     }
 
     /// The item of the largest priority, if the selector knows it without a search.
     pub(crate) fn largest(&self) -> Largest {
-        match self {
-            Self::Prioritized(selector) => selector.largest(),
-            _ => Largest::Unknown,
+        match self.weights() {
+            Weights::OfPriorities(selector) => selector.largest(),
+            Weights::OfSteps(_) | Weights::Equal | Weights::ByAge | Weights::InOrder => {
+                Largest::Unknown
+            }
         }
     }
 
@@ -265,43 +303,40 @@ impl Selector {
 
     /// True if it weighs items by their numbers of steps, which it gets instead of priorities.
     pub(crate) fn is_over_steps(&self) -> bool {
-        matches!(self, Self::Steps(_))
+        matches!(self.weights(), Weights::OfSteps(_))
     }
 
     /// True if an item's weight changes only with the item, or with [`Self::weights_version`].
     pub(crate) fn has_own_weights(&self) -> bool {
-        matches!(self, Self::Uniform(_) | Self::Steps(_) | Self::Prioritized(_))
+        !matches!(self.weights(), Weights::ByAge | Weights::InOrder)
     }
 
     /// Changes whenever the weights of all items change at once.
     pub(crate) fn weights_version(&self) -> u64 {
-        match self {
-            Self::Prioritized(selector) => selector.weights_version(),
-            _ => 0,
+        match self.weights() {
+            Weights::OfPriorities(selector) => selector.weights_version(),
+            Weights::OfSteps(_) | Weights::Equal | Weights::ByAge | Weights::InOrder => 0,
         }
     }
 
     /// Weight of a present item that has this many windows, if the selector has own weights.
     #[inline]
     pub(crate) fn weight_for_windows(&self, handle: Handle, num_windows: u32) -> f64 {
-        match self {
-            Self::Steps(_) => f64::from(num_windows),
-            Self::Prioritized(selector) => selector.weight_of(handle),
-            _ => 1.0,
+        match self.weights() {
+            Weights::OfPriorities(selector) => selector.weight_of(handle),
+            Weights::OfSteps(_) => f64::from(num_windows),
+            Weights::Equal | Weights::ByAge | Weights::InOrder => 1.0,
         }
     }
 
     /// True if the next choice is certain, or one of an order: nothing else can be chosen instead.
     pub(crate) fn is_ordered(&self) -> bool {
-        match self {
-            Self::Fifo(_) | Self::Lifo(_) | Self::Heap(_) | Self::Shuffle(_) => true,
-            Self::Uniform(_) | Self::Steps(_) | Self::Prioritized(_) | Self::Recent(_) => false,
-        }
+        matches!(self.weights(), Weights::InOrder)
     }
 
     /// True if the items of a request depend on their number, so they are chosen in one call.
     pub(crate) fn chooses_together(&self) -> bool {
-        matches!(self, Self::Prioritized(selector) if selector.chooses_together())
+        matches!(self.weights(), Weights::OfPriorities(selector) if selector.chooses_together())
     }
 
     pub(crate) fn unpick(&mut self, pick: Pick) {
@@ -326,10 +361,8 @@ impl Selector {
 
     /// Exchanges the weights of a prioritized selector; returns the old ones for freeing.
     pub(crate) fn swap_weights(&mut self, new: NewWeights) -> NewWeights {
-        match self {
-            Self::Prioritized(selector) => selector.swap_weights(new),
-            _ => new,
-        }
+        let Self::Prioritized(selector) = self else { return new };
+        selector.swap_weights(new)
     }
 
     pub(crate) fn pick_many(&mut self, rng: &mut SmallRng, count: usize, picks: &mut Vec<Pick>) {

@@ -182,7 +182,7 @@ impl Authentication {
             })?;
         let (authenticator, call) = (Arc::clone(authenticator), path.to_owned());
         let caller = Caller::new(Known { access, authenticator, peer, call });
-        caller.check_needs(Needs::OnTable(Right::Sample))?;
+        caller.check_needs(Needs::OnSomeTable(Right::Sample))?;
         Ok(caller)
     }
 
@@ -246,7 +246,9 @@ impl Caller {
     fn check_needs(&self, needs: Needs) -> Result<()> {
         self.known(|Known { access, call, .. }| match needs {
             Needs::Nothing | Needs::AnyRight => Ok(()),
-            Needs::OnTable(right) => access.check_somewhere(right, call),
+            Needs::OnSomeTable(right) | Needs::OnTable(right) => {
+                access.check_somewhere(right, call)
+            }
             Needs::OnAllTables(right) => access.check_everywhere(right, call),
         })
     }

@@ -26,7 +26,7 @@ use reverb_rpc::client::own_name;
 use reverb_rpc::framing::MessageReader;
 use reverb_rpc::message::body_bytes;
 use reverb_rpc::server::{Responder, decode, read_single_encoded};
-use reverb_wire::calls::{Call, Needs, SmallCall};
+use reverb_wire::calls::{Call, SmallCall, SmallCallNeeds};
 use reverb_wire::generated::reverb::{
     CheckpointStatusRequest, ConfigureTablesRequest, DeleteItemsRequest, DirectoryRequest,
     DrainRequest, SetDirectoryRequest, SetPausedRequest, SetRateLimiterRequest, StatusRequest,
@@ -142,8 +142,15 @@ fn handle<'a, C: Answer>(
 ) -> BoxFuture<'a, Result<Message>> {
     Box::pin(async move {
         let request: C = decode(request)?;
-        if let Needs::OnTable(right) = C::CALL.row.needs {
-            for table in request.tables() {
+        if let SmallCallNeeds::OnTable(right, named) = C::NEEDS {
+            let tables = named(&request);
+            if tables.is_empty() {
+                return Err(Error::invalid_argument(format!(
+                    "A call of {} must name a table, got none.",
+                    C::CALL.method_name()
+                )));
+            }
+            for table in tables {
                 service.table_for(from.caller, right, table)?;
             }
         }

@@ -100,17 +100,4 @@ async fn ask_all<C: Call>(view: &View, request: C) -> Result<Vec<C::Answer>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use reverb_wire::calls::{InGroup, SMALL_CALLS};
-
-    use super::*;
-
-    #[test]
-    fn every_small_call_that_is_merged_has_a_merge() {
-        let has: BTreeSet<&str> = MERGES.into_iter().map(|(path, _)| path).collect();
-        let merged = SMALL_CALLS.into_iter().filter(|call| call.group == InGroup::Merge);
-        assert_eq!(has, merged.map(|call| call.row.path).collect());
-    }
-}
+mod tests;

@@ -40,7 +40,9 @@ pub enum Needs {
     Nothing,
     /// A right on some table.
     AnyRight,
-    /// This right on some table, and on every table that the request names.
+    /// This right on some table; the answer leaves out the others.
+    OnSomeTable(Right),
+    /// This right on every table that the request names, which must name one.
     OnTable(Right),
     /// This right on all tables.
     OnAllTables(Right),
@@ -52,10 +54,25 @@ impl fmt::Display for Needs {
         match self {
             Self::Nothing => f.write_str("none"),
             Self::AnyRight => f.write_str("any"),
+            Self::OnSomeTable(right) => write!(f, "`{}` on a table", right.name()),
             Self::OnTable(right) => write!(f, "`{}` on the table", right.name()),
             Self::OnAllTables(right) => write!(f, "`{}` on all tables", right.name()),
         }
     }
+}
+
+/// Right that a small call needs. A call with a right on tables says here how its request names
+/// them, so that none can be forgotten. The variants are those of [`Needs`].
+#[derive(Debug)]
+pub enum SmallCallNeeds<C> {
+    /// A right on some table. The handler checks the tables that its answer shows.
+    AnyRight,
+    /// This right on some table; the answer leaves out the others.
+    OnSomeTable(Right),
+    /// This right on every table that this function finds in the request.
+    OnTable(Right, fn(&C) -> Vec<&str>),
+    /// This right on all tables.
+    OnAllTables(Right),
 }
 
 /// Size limit of a caller's message.
@@ -137,16 +154,13 @@ pub trait Call: Message + Default + Clone + 'static {
     type Answer: Message + Default + 'static;
     /// Path in HTTP/2.
     const PATH: &'static str;
+    /// Right that the call needs.
+    const NEEDS: SmallCallNeeds<Self>;
     /// Row of the call.
     const CALL: &'static SmallCall;
 
     /// Decodes an answer. Implemented for each call, so that the code is in this crate alone.
     fn decode_answer(answer: Bytes) -> Decoded<Self::Answer>;
-
-    /// Tables that the request names: the caller needs the right of the row on each.
-    fn tables(&self) -> Vec<&str> {
-        Vec::new()
-    }
 
     /// Deadline for beginning, in nanoseconds since 1970; 0 for none.
     fn not_after_ns(&self) -> i64 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rights of callers with tokens at a server, and the errors of others.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,7 +22,7 @@ use reverb_wire::generated::reverb as own;
 use reverb_wire::generated::reverb::StatusRequest;
 use tokio::runtime::Handle;
 
-fn headers(callers: &Callers, name: &str) -> HeaderMap {
+pub(crate) fn headers(callers: &Callers, name: &str) -> HeaderMap {
     bearer(callers.token(name))
 }
 
@@ -32,12 +33,12 @@ fn bearer(token: &str) -> HeaderMap {
     )])
 }
 
-fn serve(tables: Vec<Arc<Table>>, options: &ServerOptions) -> Server {
+pub(crate) fn serve(tables: Vec<Arc<Table>>, options: &ServerOptions) -> Server {
     Server::start(tables, options, &Handle::current()).unwrap()
 }
 
 /// The answer to one request, or the status.
-async fn call(
+pub(crate) async fn call(
     raw: &RawClient,
     path: &str,
     headers: HeaderMap,
@@ -70,7 +71,7 @@ fn insert_request(key: u64, table: &str) -> proto::InsertStreamRequest {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_wants_its_right() {
     let callers = Callers::new(&[
-        ("sampler", &[Right::Sample], &["*"]),
+        ("sampler", &[Right::Sample], &["a"]),
         ("writer", &[Right::Insert], &["a"]),
         ("updater", &[Right::Update], &["a", "b"]),
         ("admin", &[Right::Admin], &["a"]),
@@ -96,7 +97,7 @@ async fn every_call_wants_its_right() {
     let wait_reason = own::WaitReasonRequest { table: a() };
     // A map without shards.
     let map = own::SetDirectoryRequest { map: Some(own::ShardMap::default()), index: 0 };
-    for (path, allowed, request) in [
+    let tried = [
         (calls::SAMPLE_STREAM, &["sampler"][..], sample_request("a").encode_to_vec()),
         (calls::SCAN, &["sampler"], scan.encode_to_vec()),
         (own::StatusRequest::PATH, &["sampler"], Vec::new()),
@@ -124,7 +125,13 @@ async fn every_call_wants_its_right() {
         (own::WaitReasonRequest::PATH, &everybody, wait_reason.encode_to_vec()),
         (calls::INITIALIZE_CONNECTION, &everybody, Vec::new()),
         (calls::REFLECTION, &everybody, Vec::new()),
-    ] {
+        (calls::OLD_REFLECTION, &everybody, Vec::new()),
+        (calls::HEALTH_CHECK, &everybody, Vec::new()),
+        (calls::HEALTH_WATCH, &everybody, Vec::new()),
+    ];
+    let paths: BTreeSet<&str> = tried.iter().map(|(path, ..)| *path).collect();
+    assert_eq!(paths, calls::all().map(|row| row.path).collect());
+    for (path, allowed, request) in tried {
         for name in everybody {
             let answer = call(&raw, path, headers(&callers, name), &Encoded(request.clone())).await;
             let expected = match (allowed.contains(&name), path) {
@@ -151,7 +158,7 @@ async fn every_call_wants_its_right() {
 
 /// A message that is encoded already.
 #[derive(Debug, Clone, Default)]
-struct Encoded(Vec<u8>);
+pub(crate) struct Encoded(pub(crate) Vec<u8>);
 
 impl Message for Encoded {
     fn encode_raw(&self, buffer: &mut impl bytes::BufMut) {

@@ -18,3 +18,4 @@ mod sample_rules;
 mod scan;
 mod shard;
 mod support;
+mod tables_of_requests;

@@ -5,7 +5,10 @@ use bytes::Bytes;
 use prost::Message as _;
 use reverb_data::Right;
 
-use super::{Call, Decoded, InGroup, NAMES, Needs, Repeat, RequestLimit, Row, SMALL, SmallCall};
+use super::{
+    Call, Decoded, InGroup, NAMES, Needs, Repeat, RequestLimit, Row, SMALL, SmallCall,
+    SmallCallNeeds,
+};
 use crate::capability::Capability;
 use crate::generated::reverb::{
     CheckpointStatusRequest, CheckpointStatusResponse, ConfigureTablesRequest,
@@ -19,10 +22,20 @@ use crate::generated::{
     ServerInfoResponse,
 };
 
-/// Row of a call that clients repeat, that needs any right, and whose answers a group merges.
-const fn call<C: Call>(needs: Needs) -> SmallCall {
+const fn row<C: Call>(limit: RequestLimit) -> Row {
+    let needs = match C::NEEDS {
+        SmallCallNeeds::AnyRight => Needs::AnyRight,
+        SmallCallNeeds::OnSomeTable(right) => Needs::OnSomeTable(right),
+        SmallCallNeeds::OnTable(right, _) => Needs::OnTable(right),
+        SmallCallNeeds::OnAllTables(right) => Needs::OnAllTables(right),
+    };
+    Row { path: C::PATH, needs, limit }
+}
+
+/// A call that clients repeat, and whose answers a group merges.
+const fn call<C: Call>() -> SmallCall {
     SmallCall {
-        row: Row { path: C::PATH, needs, limit: SMALL },
+        row: row::<C>(SMALL),
         repeat: Repeat::Question,
         group: InGroup::Merge,
         reaches_one: true,
@@ -37,14 +50,12 @@ const fn call<C: Call>(needs: Needs) -> SmallCall {
 impl Call for ResetRequest {
     type Answer = ResetResponse;
     const PATH: &'static str = "/deepmind.reverb.ReverbService/Reset";
+    const NEEDS: SmallCallNeeds<Self> =
+        SmallCallNeeds::OnTable(Right::Admin, |request| vec![&request.table]);
     const CALL: &'static SmallCall = &RESET;
 
     fn decode_answer(answer: Bytes) -> Decoded<ResetResponse> {
         ResetResponse::decode(answer)
-    }
-
-    fn tables(&self) -> Vec<&str> {
-        vec![&self.table]
     }
 
     fn not_after_ns(&self) -> i64 {
@@ -52,15 +63,14 @@ impl Call for ResetRequest {
     }
 }
 
-static RESET: SmallCall = SmallCall {
-    repeat: Repeat::Change { not_after: 1001 },
-    ..call::<ResetRequest>(Needs::OnTable(Right::Admin))
-};
+static RESET: SmallCall =
+    SmallCall { repeat: Repeat::Change { not_after: 1001 }, ..call::<ResetRequest>() };
 
 /// Describes all tables.
 impl Call for ServerInfoRequest {
     type Answer = ServerInfoResponse;
     const PATH: &'static str = "/deepmind.reverb.ReverbService/ServerInfo";
+    const NEEDS: SmallCallNeeds<Self> = SmallCallNeeds::AnyRight;
     const CALL: &'static SmallCall = &SERVER_INFO;
 
     fn decode_answer(answer: Bytes) -> Decoded<ServerInfoResponse> {
@@ -68,13 +78,13 @@ impl Call for ServerInfoRequest {
     }
 }
 
-static SERVER_INFO: SmallCall =
-    SmallCall { reaches_one: false, ..call::<ServerInfoRequest>(Needs::AnyRight) };
+static SERVER_INFO: SmallCall = SmallCall { reaches_one: false, ..call::<ServerInfoRequest>() };
 
 /// Saves all tables.
 impl Call for CheckpointRequest {
     type Answer = CheckpointResponse;
     const PATH: &'static str = "/deepmind.reverb.ReverbService/Checkpoint";
+    const NEEDS: SmallCallNeeds<Self> = SmallCallNeeds::OnAllTables(Right::Admin);
     const CALL: &'static SmallCall = &CHECKPOINT;
 
     fn decode_answer(answer: Bytes) -> Decoded<CheckpointResponse> {
@@ -82,16 +92,14 @@ impl Call for CheckpointRequest {
     }
 }
 
-static CHECKPOINT: SmallCall = SmallCall {
-    repeat: Repeat::Never,
-    announced: true,
-    ..call::<CheckpointRequest>(Needs::OnAllTables(Right::Admin))
-};
+static CHECKPOINT: SmallCall =
+    SmallCall { repeat: Repeat::Never, announced: true, ..call::<CheckpointRequest>() };
 
 /// Reports the result of checkpoints. Not in dm-reverb.
 impl Call for CheckpointStatusRequest {
     type Answer = CheckpointStatusResponse;
     const PATH: &'static str = "/reverb.ReplayService/CheckpointStatus";
+    const NEEDS: SmallCallNeeds<Self> = SmallCallNeeds::OnSomeTable(Right::Sample);
     const CALL: &'static SmallCall = &CHECKPOINT_STATUS;
 
     fn decode_answer(answer: Bytes) -> Decoded<CheckpointStatusResponse> {
@@ -101,13 +109,14 @@ impl Call for CheckpointStatusRequest {
 
 static CHECKPOINT_STATUS: SmallCall = SmallCall {
     missing: Some("report the state of its checkpoints"),
-    ..call::<CheckpointStatusRequest>(Needs::OnTable(Right::Sample))
+    ..call::<CheckpointStatusRequest>()
 };
 
 /// Reports everything that a server counts. Not in dm-reverb.
 impl Call for StatusRequest {
     type Answer = StatusResponse;
     const PATH: &'static str = "/reverb.ReplayService/Status";
+    const NEEDS: SmallCallNeeds<Self> = SmallCallNeeds::OnSomeTable(Right::Sample);
     const CALL: &'static SmallCall = &STATUS;
 
     fn decode_answer(answer: Bytes) -> Decoded<StatusResponse> {
@@ -115,15 +124,14 @@ impl Call for StatusRequest {
     }
 }
 
-static STATUS: SmallCall = SmallCall {
-    missing: Some("tell its status"),
-    ..call::<StatusRequest>(Needs::OnTable(Right::Sample))
-};
+static STATUS: SmallCall =
+    SmallCall { missing: Some("tell its status"), ..call::<StatusRequest>() };
 
 /// Reasons why calls for a table wait. Not in dm-reverb.
 impl Call for WaitReasonRequest {
     type Answer = WaitReasonResponse;
     const PATH: &'static str = "/reverb.ReplayService/WaitReason";
+    const NEEDS: SmallCallNeeds<Self> = SmallCallNeeds::AnyRight;
     const CALL: &'static SmallCall = &WAIT_REASON;
 
     fn decode_answer(answer: Bytes) -> Decoded<WaitReasonResponse> {
@@ -135,21 +143,20 @@ static WAIT_REASON: SmallCall = SmallCall {
     repeat: Repeat::Never,
     reaches_one: false,
     missing: Some("tell why a table waits"),
-    ..call::<WaitReasonRequest>(Needs::AnyRight)
+    ..call::<WaitReasonRequest>()
 };
 
 /// Changes settings of tables: all, or none. Not in dm-reverb.
 impl Call for ConfigureTablesRequest {
     type Answer = ConfigureTablesResponse;
     const PATH: &'static str = "/reverb.ReplayService/ConfigureTables";
+    const NEEDS: SmallCallNeeds<Self> = SmallCallNeeds::OnTable(Right::Admin, |request| {
+        request.changes.iter().map(|change| &*change.table).collect()
+    });
     const CALL: &'static SmallCall = &CONFIGURE_TABLES;
 
     fn decode_answer(answer: Bytes) -> Decoded<ConfigureTablesResponse> {
         ConfigureTablesResponse::decode(answer)
-    }
-
-    fn tables(&self) -> Vec<&str> {
-        self.changes.iter().map(|change| &*change.table).collect()
     }
 
     fn not_after_ns(&self) -> i64 {
@@ -158,11 +165,7 @@ impl Call for ConfigureTablesRequest {
 }
 
 static CONFIGURE_TABLES: SmallCall = SmallCall {
-    row: Row {
-        path: ConfigureTablesRequest::PATH,
-        needs: Needs::OnTable(Right::Admin),
-        limit: NAMES,
-    },
+    row: row::<ConfigureTablesRequest>(NAMES),
     repeat: Repeat::Change { not_after: 3 },
     announced: true,
     missing: Some("change its tables while it runs"),
@@ -172,21 +175,19 @@ static CONFIGURE_TABLES: SmallCall = SmallCall {
         }
         _ => &[],
     },
-    ..call::<ConfigureTablesRequest>(Needs::OnTable(Right::Admin))
+    ..call::<ConfigureTablesRequest>()
 };
 
 /// Pauses or resumes inserts or samples of a table. Not in dm-reverb.
 impl Call for SetPausedRequest {
     type Answer = SetPausedResponse;
     const PATH: &'static str = "/reverb.ReplayService/SetPaused";
+    const NEEDS: SmallCallNeeds<Self> =
+        SmallCallNeeds::OnTable(Right::Admin, |request| vec![&request.table]);
     const CALL: &'static SmallCall = &SET_PAUSED;
 
     fn decode_answer(answer: Bytes) -> Decoded<SetPausedResponse> {
         SetPausedResponse::decode(answer)
-    }
-
-    fn tables(&self) -> Vec<&str> {
-        vec![&self.table]
     }
 
     fn not_after_ns(&self) -> i64 {
@@ -197,21 +198,19 @@ impl Call for SetPausedRequest {
 static SET_PAUSED: SmallCall = SmallCall {
     repeat: Repeat::Change { not_after: 5 },
     missing: Some("pause its tables"),
-    ..call::<SetPausedRequest>(Needs::OnTable(Right::Admin))
+    ..call::<SetPausedRequest>()
 };
 
 /// Deletes items by their keys, by a condition, or by both. Not in dm-reverb.
 impl Call for DeleteItemsRequest {
     type Answer = DeleteItemsResponse;
     const PATH: &'static str = "/reverb.ReplayService/DeleteItems";
+    const NEEDS: SmallCallNeeds<Self> =
+        SmallCallNeeds::OnTable(Right::Update, |request| vec![&request.table]);
     const CALL: &'static SmallCall = &DELETE_ITEMS;
 
     fn decode_answer(answer: Bytes) -> Decoded<DeleteItemsResponse> {
         DeleteItemsResponse::decode(answer)
-    }
-
-    fn tables(&self) -> Vec<&str> {
-        vec![&self.table]
     }
 
     fn not_after_ns(&self) -> i64 {
@@ -220,15 +219,11 @@ impl Call for DeleteItemsRequest {
 }
 
 static DELETE_ITEMS: SmallCall = SmallCall {
-    row: Row {
-        path: DeleteItemsRequest::PATH,
-        needs: Needs::OnTable(Right::Update),
-        limit: RequestLimit::CallBytes,
-    },
+    row: row::<DeleteItemsRequest>(RequestLimit::CallBytes),
     repeat: Repeat::Change { not_after: 4 },
     announced: true,
     missing: Some("delete items by a condition, or tell how many it deleted"),
-    ..call::<DeleteItemsRequest>(Needs::OnTable(Right::Update))
+    ..call::<DeleteItemsRequest>()
 };
 
 /// Ends all streams. Not in dm-reverb. A lost call is not repeated: it could reach the server after
@@ -236,6 +231,7 @@ static DELETE_ITEMS: SmallCall = SmallCall {
 impl Call for DrainRequest {
     type Answer = DrainResponse;
     const PATH: &'static str = "/reverb.ReplayService/Drain";
+    const NEEDS: SmallCallNeeds<Self> = SmallCallNeeds::OnAllTables(Right::Admin);
     const CALL: &'static SmallCall = &DRAIN;
 
     fn decode_answer(answer: Bytes) -> Decoded<DrainResponse> {
@@ -247,13 +243,14 @@ static DRAIN: SmallCall = SmallCall {
     repeat: Repeat::Never,
     announced: true,
     missing: Some("drain"),
-    ..call::<DrainRequest>(Needs::OnAllTables(Right::Admin))
+    ..call::<DrainRequest>()
 };
 
 /// Returns the map of a group of shards. Not in dm-reverb.
 impl Call for DirectoryRequest {
     type Answer = DirectoryResponse;
     const PATH: &'static str = "/reverb.ReplayService/Directory";
+    const NEEDS: SmallCallNeeds<Self> = SmallCallNeeds::AnyRight;
     const CALL: &'static SmallCall = &DIRECTORY;
 
     fn decode_answer(answer: Bytes) -> Decoded<DirectoryResponse> {
@@ -266,13 +263,14 @@ static DIRECTORY: SmallCall = SmallCall {
     group: InGroup::Own,
     reaches_one: false,
     missing: Some("return the map of a group of shards"),
-    ..call::<DirectoryRequest>(Needs::AnyRight)
+    ..call::<DirectoryRequest>()
 };
 
 /// Gives a shard a new map. Not in dm-reverb.
 impl Call for SetDirectoryRequest {
     type Answer = SetDirectoryResponse;
     const PATH: &'static str = "/reverb.ReplayService/SetDirectory";
+    const NEEDS: SmallCallNeeds<Self> = SmallCallNeeds::OnAllTables(Right::Admin);
     const CALL: &'static SmallCall = &SET_DIRECTORY;
 
     fn decode_answer(answer: Bytes) -> Decoded<SetDirectoryResponse> {
@@ -281,30 +279,24 @@ impl Call for SetDirectoryRequest {
 }
 
 static SET_DIRECTORY: SmallCall = SmallCall {
-    row: Row {
-        path: SetDirectoryRequest::PATH,
-        needs: Needs::OnAllTables(Right::Admin),
-        limit: RequestLimit::CallBytes,
-    },
+    row: row::<SetDirectoryRequest>(RequestLimit::CallBytes),
     repeat: Repeat::Never,
     group: InGroup::Refused,
     announced: true,
     missing: Some("accept the map of a group of shards"),
-    ..call::<SetDirectoryRequest>(Needs::OnAllTables(Right::Admin))
+    ..call::<SetDirectoryRequest>()
 };
 
 /// Moves the bounds of a rate limiter. Not in dm-reverb.
 impl Call for SetRateLimiterRequest {
     type Answer = SetRateLimiterResponse;
     const PATH: &'static str = "/reverb.ReplayService/SetRateLimiter";
+    const NEEDS: SmallCallNeeds<Self> =
+        SmallCallNeeds::OnTable(Right::Admin, |request| vec![&request.table]);
     const CALL: &'static SmallCall = &SET_RATE_LIMITER;
 
     fn decode_answer(answer: Bytes) -> Decoded<SetRateLimiterResponse> {
         SetRateLimiterResponse::decode(answer)
-    }
-
-    fn tables(&self) -> Vec<&str> {
-        vec![&self.table]
     }
 }
 
@@ -312,7 +304,7 @@ static SET_RATE_LIMITER: SmallCall = SmallCall {
     repeat: Repeat::Never,
     group: InGroup::Refused,
     missing: Some("move the bounds of rate limiters"),
-    ..call::<SetRateLimiterRequest>(Needs::OnTable(Right::Admin))
+    ..call::<SetRateLimiterRequest>()
 };
 
 /// All small calls. A test of the server compares the list with its handlers.

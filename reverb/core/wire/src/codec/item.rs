@@ -386,13 +386,89 @@ pub fn max_trajectory_bytes(trajectory: &Trajectory) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use proptest::prelude::*;
+    use prost::Message as _;
     use reverb_data::SequenceRange;
     use reverb_data::trajectory::Column;
 
     use super::*;
+    use crate::generated as proto;
+    use crate::generated::flat_trajectory as parts;
+    use crate::generated::google::protobuf::Timestamp;
+
+    fn slices() -> impl Strategy<Value = Vec<parts::ChunkSlice>> {
+        let slice = (any::<u64>(), 0..=i32::MAX, 1..9i32, 0..5i32);
+        let slice = slice.prop_map(|(chunk_key, offset, length, index)| parts::ChunkSlice {
+            chunk_key,
+            offset,
+            length,
+            index,
+            times: 0,
+        });
+        prop::collection::vec(slice, 1..4)
+    }
+
+    prop_compose! {
+        /// An item. All fields are named, so that the compiler points here when one is added.
+        fn messages()(
+            key: u64,
+            table in "[a-z]{0,5}",
+            priority in prop::num::f64::NORMAL | prop::num::f64::ZERO,
+            has_max_priority: bool,
+            removal_priority in prop::option::of(prop::num::f64::NORMAL | prop::num::f64::ZERO),
+            times_sampled: i32,
+            inserted_at in prop::option::of((-1_000_000_000..1_000_000_000i64, 0..1_000_000_000i32)),
+            columns in prop::collection::vec((slices(), any::<bool>()), 1..4),
+        ) -> proto::PrioritizedItem {
+            let columns = columns.into_iter();
+            let columns = columns
+                .map(|(chunk_slices, squeeze)| parts::Column { chunk_slices, squeeze })
+                .collect();
+            #[expect(deprecated, reason = "they are fields, too")]
+            proto::PrioritizedItem {
+                key,
+                table,
+                deprecated_chunk_keys: Vec::new(),
+                deprecated_sequence_range: None,
+                priority: if has_max_priority { PRIORITY_INSTEAD } else { priority },
+                times_sampled,
+                inserted_at: inserted_at.map(|(seconds, nanos)| Timestamp { seconds, nanos }),
+                flat_trajectory: Some(proto::FlatTrajectory { columns }),
+                has_max_priority,
+                removal_priority,
+            }
+        }
+    }
 
     proptest! {
+        #[test]
+        fn an_item_is_read_and_written_as_by_protobuf(message in messages()) {
+            let encoded = message.encode_to_vec();
+            let item = RawItem::parse(&encoded).unwrap();
+            let mut chunks = HashMap::new();
+            item.for_each_slice(|_, key, _| {
+                let chunk = || Chunk::from_slice(key, SequenceRange::default(), false, &[]);
+                chunks.entry(key).or_insert_with(chunk);
+            }).unwrap();
+            let trajectory = item.trajectory(|key| Ok(&chunks[&key])).unwrap();
+            let head = ItemHead {
+                key: item.key,
+                table: item.table,
+                priority: item.priority,
+                removal_priority: item.removal_priority,
+                times_sampled: item.times_sampled,
+                inserted_at_ns: message.inserted_at.map(|_| item.inserted_at_ns),
+            };
+            let (mut sent, mut saved) = (Vec::new(), Vec::new());
+            put_item(&mut sent, &head, &trajectory, &mut TrajectoryTemplates::default());
+            put_item_with_keys(&mut saved, &head, &trajectory, Chunk::key);
+            for written in [sent, saved] {
+                prop_assert_eq!(&proto::PrioritizedItem::decode(&written[..]).unwrap(), &message);
+            }
+        }
+
         /// Numbers of all lengths, in as many columns and slices as there are.
         #[test]
         fn a_trajectory_takes_no_more_than_is_said(

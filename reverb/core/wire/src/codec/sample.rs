@@ -193,11 +193,11 @@ impl SampleEncoder {
                 && chunk.payload_len() <= MAX_SMALL_PAYLOAD
                 && self.kept.is_none()
             {
-                self.put_small_entry(table, (sample, trajectory), chunk);
+                self.put_small_entry(table, sample, trajectory, chunk);
                 return true;
             }
             self.scratch.clear();
-            put_sample_info(&mut self.scratch, table, (sample, trajectory), &mut self.templates);
+            put_sample_info(&mut self.scratch, table, sample, trajectory, &mut self.templates);
             if let Some(kept) = &mut self.kept {
                 self.new_chunks = chunks.iter().filter(|chunk| kept.add(chunk)).cloned().collect();
                 kept.end_sample();
@@ -215,11 +215,17 @@ impl SampleEncoder {
     }
 
     /// Writes a sample of one small chunk, the most common case, at once. The bytes are the same.
-    fn put_small_entry(&mut self, table: &str, sample: (&Sampled, &Trajectory), chunk: &Chunk) {
+    fn put_small_entry(
+        &mut self,
+        table: &str,
+        sample: &Sampled,
+        trajectory: &Trajectory,
+        chunk: &Chunk,
+    ) {
         self.reserve();
         let (out, templates) = (self.builder.out(), &mut self.templates);
         put_nested_of_width::<2>(out, 1, |out| {
-            put_nested(out, 1, |out| put_sample_info(out, table, sample, templates));
+            put_nested(out, 1, |out| put_sample_info(out, table, sample, trajectory, templates));
             put_small_chunk(out, 2, chunk);
             put_varint_field(out, 3, 1);
         });
@@ -279,7 +285,8 @@ impl SampleEncoder {
 fn put_sample_info(
     out: &mut Vec<u8>,
     table: &str,
-    (sample, trajectory): (&Sampled, &Trajectory),
+    sample: &Sampled,
+    trajectory: &Trajectory,
     templates: &mut TrajectoryTemplates,
 ) {
     let head = ItemHead {

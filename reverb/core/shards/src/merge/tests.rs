@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Every merge with a group of two shards, whose answers have a value in every field.
+
+use std::collections::{BTreeSet, HashMap};
+
+use parking_lot::Mutex;
+use prost_reflect::{
+    DescriptorPool, DynamicMessage, Kind, MessageDescriptor, MethodDescriptor, Value,
+};
+use reverb_wire::DESCRIPTORS;
+use reverb_wire::calls::{InGroup, SMALL_CALLS};
+use reverb_wire::generated::reverb::{HoldRateLimiterRequest, UpdatePrioritiesResponse};
+use reverb_wire::shard::{Shard, TransferSink, WatchStream};
+use reverb_wire::transport::{
+    InsertStream, RateLimiterHold, SampleStream, ScanOptions, ScanStream, Transport,
+};
+use tokio::runtime::Handle;
+
+use super::*;
+use crate::address::GroupAddress;
+use crate::member::{Connect, Member, MemberConfig, ShardConnection};
+use crate::slot_map::SlotMap;
+
+/// Value of all numbers: each of two shards can have a part of it.
+const NUMBER: i32 = 4;
+/// Value of all texts: the name of a capability, because unknown ones are dropped.
+const TEXT: &str = "windows";
+
+fn method(path: &str) -> MethodDescriptor {
+    let messages = DescriptorPool::decode(DESCRIPTORS).unwrap();
+    let (service, name) = path[1..].split_once('/').unwrap();
+    let service = messages.get_service_by_name(service).unwrap();
+    service.methods().find(|method| method.name() == name).unwrap()
+}
+
+/// A message with a value in every field, down to messages that are in themselves.
+fn full(message: &MessageDescriptor, around: &[MessageDescriptor]) -> DynamicMessage {
+    let around = [around, std::slice::from_ref(message)].concat();
+    let mut filled = DynamicMessage::new(message.clone());
+    for field in message.fields().filter(|field| !field.is_map()) {
+        let value = match field.kind() {
+            Kind::Message(inner) if around.contains(&inner) => continue,
+            Kind::Message(inner) => Value::Message(full(&inner, &around)),
+            Kind::Double => Value::F64(NUMBER.into()),
+            Kind::Float => Value::F32(NUMBER as f32),
+            Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => Value::I32(NUMBER),
+            Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => Value::I64(NUMBER.into()),
+            Kind::Uint32 | Kind::Fixed32 => Value::U32(NUMBER as u32),
+            Kind::Uint64 | Kind::Fixed64 => Value::U64(NUMBER as u64),
+            Kind::Bool => Value::Bool(true),
+            Kind::String => Value::String(TEXT.to_owned()),
+            Kind::Bytes => Value::Bytes(Bytes::from_static(TEXT.as_bytes())),
+            Kind::Enum(_) => Value::EnumNumber(1),
+        };
+        let value = if field.is_list() { Value::List(vec![value]) } else { value };
+        filled.set_field(&field, value);
+    }
+    filled
+}
+
+/// A shard that gives each small call a full answer.
+#[derive(Default)]
+struct FullShard {
+    /// Paths of the calls that it got.
+    asked: Mutex<BTreeSet<&'static str>>,
+}
+
+impl Transport for FullShard {
+    fn small_call(&self, call: &'static SmallCall, _: Bytes) -> BoxFuture<'_, Result<Bytes>> {
+        self.asked.lock().insert(call.row.path);
+        let answer = full(&method(call.row.path).output(), &[]).encode_to_vec();
+        Box::pin(async { Ok(answer.into()) })
+    }
+
+    fn address(&self) -> &'static str {
+        "a:1"
+    }
+
+    fn is_local(&self) -> bool {
+        false
+    }
+
+    fn open_insert(&self) -> BoxFuture<'_, Result<InsertStream>> {
+        unreachable!("it is no small call")
+    }
+
+    fn open_sample(&self) -> BoxFuture<'_, Result<Box<dyn SampleStream>>> {
+        unreachable!("it is no small call")
+    }
+
+    fn open_scan<'a>(
+        &'a self,
+        _: &'a str,
+        _: ScanOptions<'a>,
+    ) -> BoxFuture<'a, Result<Box<dyn ScanStream>>> {
+        unreachable!("it is no small call")
+    }
+
+    fn mutate_priorities<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a [(u64, f64)],
+        _: &'a [u64],
+    ) -> BoxFuture<'a, Result<()>> {
+        unreachable!("it is no small call")
+    }
+
+    fn hold_rate_limiter(
+        &self,
+        _: HoldRateLimiterRequest,
+    ) -> BoxFuture<'_, Result<Box<dyn RateLimiterHold>>> {
+        unreachable!("it is no small call")
+    }
+}
+
+impl Shard for FullShard {
+    fn watch<'a>(&'a self, _: &'a [String]) -> BoxFuture<'a, Result<Box<dyn WatchStream>>> {
+        unreachable!("it is no small call")
+    }
+
+    fn update_priorities<'a>(
+        &'a self,
+        _: &'a str,
+        _: &'a [(u64, f64)],
+        _: &'a [u64],
+    ) -> BoxFuture<'a, Result<UpdatePrioritiesResponse>> {
+        unreachable!("it is no small call")
+    }
+
+    fn open_transfer(&self) -> BoxFuture<'_, Result<Box<dyn TransferSink>>> {
+        unreachable!("it is no small call")
+    }
+}
+
+struct Connection(Arc<FullShard>);
+
+impl ShardConnection for Connection {
+    fn shard(&self) -> Result<Arc<dyn Shard>> {
+        Ok(Arc::clone(&self.0) as Arc<dyn Shard>)
+    }
+}
+
+struct NoConnect;
+
+impl Connect for NoConnect {
+    fn connect(&self, _: &str, _: Option<u64>) -> Result<Box<dyn ShardConnection>> {
+        unreachable!("the view is given")
+    }
+
+    fn connect_socket(&self, _: &str) -> Option<Box<dyn ShardConnection>> {
+        None
+    }
+}
+
+fn view_of(shards: &[Arc<FullShard>]) -> View {
+    let member = |(index, shard): (usize, &Arc<FullShard>)| {
+        let config = MemberConfig {
+            index: index as i32,
+            address: format!("a:{index}"),
+            weight: 1.0,
+            is_draining: false,
+            is_coordinator: false,
+            server_id: None,
+        };
+        Arc::new(Member::new(config, Box::new(Connection(Arc::clone(shard))), None))
+    };
+    View {
+        map: None,
+        slots: SlotMap::by_position(shards.len()),
+        members: shards.iter().enumerate().map(member).collect(),
+        samplings: HashMap::new(),
+        tables: Vec::new(),
+    }
+}
+
+#[tokio::test]
+async fn every_merge_asks_all_shards_and_answers_in_full() {
+    let text = "shards:///a:0,a:1";
+    let address = GroupAddress::parse(text).unwrap();
+    let group = Group::new(text, address, Box::new(NoConnect), Handle::current());
+    for (path, merge) in MERGES {
+        let shards = [(); 2].map(|()| Arc::new(FullShard::default()));
+        let method = method(path);
+        let request = full(&method.input(), &[]).encode_to_vec();
+        let merged = merge(&group, &view_of(&shards), request.into()).await;
+        let merged = merged.unwrap_or_else(|error| panic!("{path}: {error}"));
+        for shard in &shards {
+            assert!(shard.asked.lock().contains(path), "{path} does not ask every shard");
+        }
+        let answer = method.output();
+        let merged = DynamicMessage::decode(answer.clone(), merged).unwrap();
+        for field in answer.fields() {
+            assert!(merged.has_field(&field), "{path} leaves out {}", field.name());
+        }
+    }
+}
+
+#[test]
+fn every_small_call_that_is_merged_has_a_merge() {
+    let has: BTreeSet<&str> = MERGES.into_iter().map(|(path, _)| path).collect();
+    let merged = SMALL_CALLS.into_iter().filter(|call| call.group == InGroup::Merge);
+    assert_eq!(has, merged.map(|call| call.row.path).collect());
+}
