@@ -29,6 +29,7 @@ mod max_priority;
 mod per_process;
 mod prospects;
 pub mod proto_bytes;
+pub mod ranked;
 mod right;
 pub mod sample_options;
 mod selector_config;

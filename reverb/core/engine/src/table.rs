@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use reverb_data::ranked::{Rank, Ranked};
 use reverb_data::{Error, NewItem, Result, ServerAccount, TableConfig, TableInfo, Trajectory};
 use tokio::sync::Notify;
 
@@ -89,7 +89,7 @@ pub struct Table {
     name: Box<str>,
     room: Notify,
     /// Locked while settings change, so that changes are applied one after another.
-    configuring: Mutex<()>,
+    configuring: Ranked<()>,
     /// Notified while a request waits for work that is done in pieces.
     pieces: Notify,
     /// Set while there is a new forecast.
@@ -169,7 +169,7 @@ impl Table {
             name,
             room: Notify::new(),
             pieces: Notify::new(),
-            configuring: Mutex::new(()),
+            configuring: Ranked::new(Rank::Settings, ()),
             has_forecast: AtomicBool::new(false),
             versions: Versions::default(),
             shared: Lock::new(shared),

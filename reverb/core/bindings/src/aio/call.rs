@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
+use reverb_data::ranked::{Rank, Ranked};
 use reverb_data::{Error, Result, Sampled};
 use tokio::task::AbortHandle;
 
@@ -27,7 +28,7 @@ type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 struct State {
     number: u64,
-    stage: Mutex<Stage>,
+    stage: Ranked<Stage>,
     completions: Arc<Completions>,
 }
 
@@ -180,7 +181,7 @@ impl Call {
         completions: &Arc<Completions>,
         kept: Kept,
     ) -> Self {
-        let stage = Mutex::new(Stage::Running(running));
+        let stage = Ranked::new(Rank::Call, Stage::Running(running));
         let state = Arc::new(State { number, stage, completions: Arc::clone(completions) });
         let task = Task(Arc::clone(&state));
         let task = runtime().spawn(async move {
