@@ -300,12 +300,21 @@ impl ColumnHistory {
     }
 
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<TrajectoryColumn> {
-        let (steps, squeeze) = self.steps(index)?;
-        let cells = self.writer.lane().visit(|lane| {
-            let cells = steps.iter().map(|&step| lane.cell(self.column, step));
-            cells.map(|cell| cell.map(reverb_client::Cell::to_ref)).collect::<Option<_>>()
-        });
-        Ok(TrajectoryColumn { cells: cells.ok_or_else(|| holds_none(&self.label))?, squeeze })
+        // An `__index__` of the program is called before the lane is locked.
+        let len = self.history_len() as i64;
+        if let Ok(slice) = index.cast::<PySlice>() {
+            let cells = self.cells(self.slice(slice, len)?.map(Ok))?;
+            return Ok(TrajectoryColumn { cells, squeeze: false });
+        }
+        if let Some(at) = plain_int(index)? {
+            let cells = self.cells(std::iter::once(self.at(at, len)))?;
+            return Ok(TrajectoryColumn { cells, squeeze: true });
+        }
+        let list = index.cast::<PyList>().map_err(|_| bad_index(index))?;
+        let index = |at: Bound<'_, PyAny>| plain_int(&at)?.ok_or_else(|| bad_index(&at));
+        let indices: Vec<i64> = list.iter().map(index).collect::<PyResult<_>>()?;
+        let cells = self.cells(indices.into_iter().map(|at| self.at(at, len)))?;
+        Ok(TrajectoryColumn { cells, squeeze: false })
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -373,25 +382,25 @@ impl ColumnHistory {
         PyList::new(py, refs?)
     }
 
-    /// The steps that an index selects, which may call its `__index__`; true if it is an int.
-    fn steps(&self, index: &Bound<'_, PyAny>) -> PyResult<(SmallVec<[u64; 2]>, bool)> {
-        let len = self.history_len() as i64;
-        if let Ok(slice) = index.cast::<PySlice>() {
-            return Ok((self.slice(slice, len)?, false));
-        }
-        if let Some(at) = plain_int(index)? {
-            return Ok((SmallVec::from_iter([self.at(at, len)?]), true));
-        }
-        let list = index.cast::<PyList>().map_err(|_| bad_index(index))?;
-        let at =
-            |at: Bound<'_, PyAny>| self.at(plain_int(&at)?.ok_or_else(|| bad_index(&at))?, len);
-        Ok((list.iter().map(at).collect::<PyResult<_>>()?, false))
+    fn cells(
+        &self,
+        steps: impl Iterator<Item = PyResult<i64>> + Send,
+    ) -> PyResult<SmallVec<[Cell; 2]>> {
+        self.writer.lane().visit(|lane| {
+            let mut cells = SmallVec::new();
+            for step in steps {
+                let cell = lane.cell(self.column, step? as u64);
+                let cell = cell.ok_or_else(|| holds_none(&self.label))?;
+                cells.push(cell.to_ref());
+            }
+            Ok(cells)
+        })
     }
 
-    fn at(&self, index: i64, len: i64) -> PyResult<u64> {
+    fn at(&self, index: i64, len: i64) -> PyResult<i64> {
         let at = if index < 0 { index + len } else { index };
         if (0..len).contains(&at) {
-            return Ok(at as u64);
+            return Ok(at);
         }
         Err(if index < 0 {
             holds_none(&self.label)
@@ -403,7 +412,12 @@ impl ColumnHistory {
         })
     }
 
-    fn slice(&self, slice: &Bound<'_, PySlice>, len: i64) -> PyResult<SmallVec<[u64; 2]>> {
+    /// The steps of a slice.
+    fn slice(
+        &self,
+        slice: &Bound<'_, PySlice>,
+        len: i64,
+    ) -> PyResult<impl Iterator<Item = i64> + Send + use<>> {
         let py = slice.py();
         let indices = slice.indices(len as isize)?;
         let start = slice.getattr(pyo3::intern!(py, "start"))?;
@@ -420,8 +434,7 @@ impl ColumnHistory {
             return Err(holds_none(&self.label));
         }
         let (stop, step) = (indices.stop as i64, indices.step as i64);
-        let steps = std::iter::successors(Some(first), |at| Some(at + step));
-        let is_before = |at: &i64| if step > 0 { *at < stop } else { *at > stop };
-        Ok(steps.take_while(is_before).map(|at| at as u64).collect())
+        let steps = std::iter::successors(Some(first), move |at| Some(at + step));
+        Ok(steps.take_while(move |at| if step > 0 { *at < stop } else { *at > stop }))
     }
 }
