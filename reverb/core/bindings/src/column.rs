@@ -434,7 +434,7 @@ impl ColumnHistory {
             return Err(holds_none(&self.label));
         }
         let (stop, step) = (indices.stop as i64, indices.step as i64);
-        let steps = std::iter::successors(Some(first), move |at| Some(at + step));
+        let steps = std::iter::successors(Some(first), move |at| Some(at.saturating_add(step)));
         Ok(steps.take_while(move |at| if step > 0 { *at < stop } else { *at > stop }))
     }
 }
