@@ -215,7 +215,9 @@ impl BatchedTrajectoryWriter {
 
     #[pyo3(signature = (paths))]
     fn register_columns(&self, paths: Vec<Bound<'_, PyTuple>>) -> PyResult<Vec<usize>> {
-        paths.iter().map(|path| Ok(self.number(label(path)?))).collect()
+        // All labels first: a `__repr__` that raises adds no column.
+        let labels: Vec<String> = paths.iter().map(|path| label(path)).collect::<PyResult<_>>()?;
+        Ok(labels.into_iter().map(|label| self.number(label)).collect())
     }
 
     #[pyo3(signature = (column))]

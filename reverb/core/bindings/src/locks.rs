@@ -2,7 +2,6 @@
 //! The locks of this crate, and those of other crates that it takes.
 
 use parking_lot::Mutex;
-use reverb_data::ranked::Ranked;
 
 /// Takes a lock. Clippy refuses any other way in this crate.
 pub(crate) trait Visit<T> {
@@ -14,14 +13,6 @@ pub(crate) trait Visit<T> {
 }
 
 impl<T> Visit<T> for Mutex<T> {
-    #[inline]
-    #[expect(clippy::disallowed_methods, reason = "`visit` cannot use Python")]
-    fn visit<R>(&self, visit: impl FnOnce(&mut T) -> R + Send) -> R {
-        visit(&mut self.lock())
-    }
-}
-
-impl<T> Visit<T> for Ranked<T> {
     #[inline]
     #[expect(clippy::disallowed_methods, reason = "`visit` cannot use Python")]
     fn visit<R>(&self, visit: impl FnOnce(&mut T) -> R + Send) -> R {

@@ -8,26 +8,19 @@ use std::ops::{Deref, DerefMut};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// Locks that a thread holds together, outermost first. A thread that holds one takes later ones
-/// only.
+/// Locks that a thread holds together, outermost first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
-    /// The work of an awaited call, while a thread continues it.
-    Call,
     /// A server's change to a new map of its group.
     ShardMap,
-    /// A server's list of long waits.
-    LongWaits,
-    /// A server's eviction from full memory.
-    Eviction,
-    /// A change of a table's settings; of several tables, in the order of their server.
+    /// A change of a table's settings.
     Settings,
-    /// The state of a table; of several tables, in the order of their server.
+    /// The state of a table.
     Table,
 }
 
-/// A lock with a rank. A debug build panics when it is taken in the wrong order, also when nobody
-/// else wants the locks, so that no test has to meet the deadlock.
+/// A lock with a rank. A debug build panics when it is taken in the wrong order, also where no other
+/// thread wants it.
 #[derive(Debug)]
 pub struct Ranked<T> {
     value: Mutex<T>,
@@ -44,12 +37,6 @@ impl<T> Ranked<T> {
     pub fn lock(&self) -> RankedGuard<'_, T> {
         let held = Held::new(self.rank);
         RankedGuard { value: self.value.lock(), _held: held }
-    }
-
-    /// Takes the lock if no thread has it.
-    pub fn try_lock(&self) -> Option<RankedGuard<'_, T>> {
-        let held = Held::new(self.rank);
-        Some(RankedGuard { value: self.value.try_lock()?, _held: held })
     }
 }
 
@@ -123,7 +110,7 @@ mod tests {
             Ranked::new(Rank::Table, 2),
             Ranked::new(Rank::Table, 3),
         );
-        let guards = (settings.lock(), first.lock(), second.try_lock().unwrap());
+        let guards = (settings.lock(), first.lock(), second.lock());
         assert_eq!(*guards.0 + *guards.1 + *guards.2, 6);
         drop(guards);
         drop(second.lock());
@@ -142,9 +129,9 @@ mod tests {
 
     #[test]
     #[cfg(debug_assertions)]
-    #[should_panic(expected = "Call is locked under Some(Call)")]
-    fn a_second_lock_of_most_ranks_panics() {
-        let (one, another) = (Ranked::new(Rank::Call, ()), Ranked::new(Rank::Call, ()));
+    #[should_panic(expected = "ShardMap is locked under Some(ShardMap)")]
+    fn a_second_lock_that_belongs_to_no_table_panics() {
+        let (one, another) = (Ranked::new(Rank::ShardMap, ()), Ranked::new(Rank::ShardMap, ()));
         let _guards = (one.lock(), another.lock());
     }
 

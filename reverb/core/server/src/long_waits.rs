@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use reverb_data::PerProcess;
-use reverb_data::ranked::{Rank, Ranked};
 
 use crate::service::Service;
 use crate::status::diagnosis;
@@ -18,14 +18,8 @@ const LONG: Duration = Duration::from_secs(300);
 static SERVERS: PerProcess<Vec<Weak<Service>>> = PerProcess::new();
 
 /// The begin of the last long wait that was logged, by the position of the table.
-#[derive(Debug)]
-pub(crate) struct LongWaits(Ranked<BTreeMap<usize, Instant>>);
-
-impl Default for LongWaits {
-    fn default() -> Self {
-        Self(Ranked::new(Rank::LongWaits, BTreeMap::new()))
-    }
-}
+#[derive(Debug, Default)]
+pub(crate) struct LongWaits(Mutex<BTreeMap<usize, Instant>>);
 
 /// Adds a server to those checked by [`warn_of_long_waits`].
 pub(crate) fn register(service: &Arc<Service>) {

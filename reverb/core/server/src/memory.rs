@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
 use reverb_data::error::grouped;
-use reverb_data::ranked::{Rank, Ranked};
 use reverb_data::{Chunk, Error, MemoryConfig, Result, ServerAccount, WhenFull, byte_size};
 use reverb_engine::{Evicted, Table};
 use reverb_rpc::framing::{Gate, STREAM_WINDOW_BYTES};
@@ -73,7 +73,7 @@ pub(crate) struct Memory {
     /// Messages prepared for readers. Tables do not evict items for them.
     pub(crate) outgoing: Arc<Outgoing>,
     /// Locked by the only thread that evicts items.
-    removal: Ranked<Removal>,
+    removal: Mutex<Removal>,
 }
 
 #[derive(Debug, Default)]
@@ -121,7 +121,7 @@ impl Memory {
             streams: HoldingStreams::default(),
             tables: tables.to_vec(),
             outgoing: Outgoing::new(usize::try_from(outgoing).unwrap_or(usize::MAX)),
-            removal: Ranked::new(Rank::Eviction, Removal::default()),
+            removal: Mutex::default(),
         })
     }
 

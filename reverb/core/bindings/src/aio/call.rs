@@ -9,7 +9,6 @@ use std::task::{Context, Poll, Wake, Waker};
 use parking_lot::Mutex;
 use pyo3::intern;
 use pyo3::prelude::*;
-use reverb_data::ranked::{Rank, Ranked};
 use reverb_data::{Error, Result, Sampled};
 use tokio::task::AbortHandle;
 
@@ -28,7 +27,7 @@ type Running = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
 struct State {
     number: u64,
-    stage: Ranked<Stage>,
+    stage: Mutex<Stage>,
     completions: Arc<Completions>,
 }
 
@@ -181,7 +180,7 @@ impl Call {
         completions: &Arc<Completions>,
         kept: Kept,
     ) -> Self {
-        let stage = Ranked::new(Rank::Call, Stage::Running(running));
+        let stage = Mutex::new(Stage::Running(running));
         let state = Arc::new(State { number, stage, completions: Arc::clone(completions) });
         let task = Task(Arc::clone(&state));
         let task = runtime().spawn(async move {
