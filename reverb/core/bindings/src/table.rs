@@ -86,7 +86,7 @@ impl Table {
 
     /// Replaces the table by another one of the same name.
     pub(crate) fn replace_engine(&self, engine: &Arc<Engine>) {
-        self.engine.visit(|current| *current = Arc::clone(engine));
+        drop(self.engine.visit(|current| std::mem::replace(current, Arc::clone(engine))));
     }
 
     /// Claims the table for a server.

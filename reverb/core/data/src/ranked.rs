@@ -13,6 +13,8 @@ use parking_lot::{Mutex, MutexGuard};
 pub enum Rank {
     /// A server's change to a new map of its group.
     ShardMap,
+    /// The chunks that an insert stream holds.
+    HeldChunks,
     /// A change of a table's settings.
     Settings,
     /// The state of a table.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use parking_lot::Mutex;
+use reverb_data::ranked::{Rank, Ranked};
 use reverb_data::{Chunk, Result, ServerAccount};
 use tokio::sync::Notify;
 
@@ -93,7 +94,7 @@ impl HeldChunks {
 
 /// An open insert stream, as listed by the server.
 pub(crate) struct HoldingStream {
-    pub(crate) held: Mutex<HeldChunks>,
+    pub(crate) held: Ranked<HeldChunks>,
     pub(crate) peer: String,
     /// Bytes of incomplete and unread messages.
     partial_bytes: AtomicI64,
@@ -140,7 +141,7 @@ pub(crate) struct HoldingStreams(Mutex<Vec<Arc<HoldingStream>>>);
 impl HoldingStreams {
     pub(crate) fn open(&self, peer: &str) -> Arc<HoldingStream> {
         let stream = Arc::new(HoldingStream {
-            held: Mutex::default(),
+            held: Ranked::new(Rank::HeldChunks, HeldChunks::default()),
             peer: peer.to_owned(),
             partial_bytes: AtomicI64::new(0),
             is_ended: AtomicBool::new(false),
