@@ -21,8 +21,8 @@ pub enum Rank {
     Table,
 }
 
-/// A lock with a rank. A debug build panics when it is taken in the wrong order, also where no other
-/// thread wants it.
+/// A lock with a rank. A debug build panics when it is taken in the wrong order, also where no
+/// other thread wants it.
 #[derive(Debug)]
 pub struct Ranked<T> {
     value: Mutex<T>,
