@@ -17,6 +17,7 @@ pub mod error;
 pub mod figures;
 #[allow(unsafe_code, reason = "memory of its own alignment")]
 pub mod memory;
+pub mod ranked;
 pub mod tasks;
 
 pub use error::{Error, ErrorKind, Result};

@@ -22,7 +22,8 @@ use crate::batched_column::{BatchedColumnHistory, BatchedTrajectoryColumn};
 use crate::constant::{owned, read_constant};
 use crate::error::{OrRaise, in_column};
 use crate::flat_nest::{ColumnNames, structure_of};
-use crate::nest::{Known, Leaves};
+use crate::locks::Visit;
+use crate::nest::Known;
 use crate::process::Local;
 use crate::trajectory_writer::label;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
@@ -39,18 +40,13 @@ type BatchedItems<'py> = (
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct BatchedTrajectoryWriter {
     core: Arc<Local<Core>>,
-    state: Mutex<State>,
-}
-
-struct State {
-    numbers: HashMap<String, usize>,
+    numbers: Mutex<HashMap<String, usize>>,
     steps: Known<Vec<usize>>,
 }
 
 impl BatchedTrajectoryWriter {
     pub(crate) fn new(core: Core) -> Self {
-        let state = State { numbers: HashMap::new(), steps: Known::new() };
-        Self { core: Arc::new(Local::new(core)), state: Mutex::new(state) }
+        Self { core: Arc::new(Local::new(core)), numbers: Mutex::default(), steps: Known::new() }
     }
 
     /// The writer, for a call that outlives this one.
@@ -61,6 +57,12 @@ impl BatchedTrajectoryWriter {
 
     fn check(&self) -> PyResult<()> {
         self.core.origin().check("BatchedTrajectoryWriter").or_raise()
+    }
+
+    /// The number of a column, which is added if it is new.
+    fn number(&self, label: String) -> usize {
+        let add = |label: &String| self.core.add_column(label);
+        self.numbers.visit(|numbers| *numbers.entry(label).or_insert_with_key(add))
     }
 
     fn store(
@@ -195,12 +197,8 @@ impl BatchedTrajectoryWriter {
         r#where: Option<PyReadonlyArray1<'_, bool>>,
     ) -> PyResult<bool> {
         self.check()?;
-        let (leaves, columns): (Leaves<'_>, Vec<usize>) = {
-            let mut state = self.state.lock();
-            let Some((leaves, columns)) = state.steps.flatten(data)? else { return Ok(false) };
-            (leaves, columns.clone())
-        };
-        self.store(&columns, &leaves, partial_step, r#where)?;
+        let Some((leaves, known)) = self.steps.flatten(data)? else { return Ok(false) };
+        self.store(&known.1, &leaves, partial_step, r#where)?;
         Ok(true)
     }
 
@@ -218,18 +216,9 @@ impl BatchedTrajectoryWriter {
 
     #[pyo3(signature = (paths))]
     fn register_columns(&self, paths: Vec<Bound<'_, PyTuple>>) -> PyResult<Vec<usize>> {
-        // A label may need the `__repr__` of a key, and no Python runs under a lock.
+        // All labels first: a `__repr__` that raises adds no column.
         let labels: Vec<String> = paths.iter().map(|path| label(path)).collect::<PyResult<_>>()?;
-        let mut state = self.state.lock();
-        let numbers = labels.into_iter().map(|label| {
-            if let Some(&number) = state.numbers.get(&label) {
-                return number;
-            }
-            let number = self.core.add_column(&label);
-            state.numbers.insert(label, number);
-            number
-        });
-        Ok(numbers.collect())
+        Ok(labels.into_iter().map(|label| self.number(label)).collect())
     }
 
     #[pyo3(signature = (column))]
@@ -245,7 +234,7 @@ impl BatchedTrajectoryWriter {
         leaves: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         if let Some(structure) = structure_of(data, &leaves)? {
-            self.state.lock().steps.remember(structure, columns);
+            self.steps.remember(structure, columns);
         }
         Ok(())
     }
@@ -358,11 +347,7 @@ impl BatchedTrajectoryWriter {
         max_chunk_length: Option<usize>,
     ) -> PyResult<()> {
         let options = reverb_client::ColumnOptions { num_keep_alive_refs, max_chunk_length };
-        let label = label(path)?;
-        let mut state = self.state.lock();
-        let number =
-            *state.numbers.entry(label).or_insert_with_key(|label| self.core.add_column(label));
-        self.core.configure(number, options).or_raise()
+        self.core.configure(self.number(label(path)?), options).or_raise()
     }
 
     fn close(&self) {

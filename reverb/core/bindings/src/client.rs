@@ -35,6 +35,7 @@ use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
 use crate::legacy_writer::Writer;
 use crate::limiter_hold::RateLimiterHold;
+use crate::locks::Visit;
 use crate::new_items::{add_item, add_rows, item_priorities, row_priorities};
 use crate::priority_updates::{parse_mutation, parse_row_updates};
 use crate::process::{Local, runtime};
@@ -86,20 +87,21 @@ impl Client {
     /// # Errors
     ///
     /// `FailedPrecondition` if the client is closed.
-    fn of_parts<T>(&self, part: impl FnOnce(&Parts) -> T) -> Result<T> {
-        let mut parts = self.parts.lock();
-        let Some(parts) = &mut *parts else { return Err(is_closed()) };
-        if !parts.origin().is_here() {
-            let security = self.security.copy();
-            // The address was parsed before.
-            if let Ok(new) =
-                new_parts(&self.address, self.connect_timeout, self.keepalive, security)
-            {
-                let new = new.storing(self.compression);
-                *parts = Local::new(new);
+    fn of_parts<T>(&self, part: impl FnOnce(&Parts) -> T + Send) -> Result<T> {
+        self.parts.visit(|parts| {
+            let Some(parts) = parts else { return Err(is_closed()) };
+            if !parts.origin().is_here() {
+                let security = self.security.copy();
+                // The address was parsed before.
+                if let Ok(new) =
+                    new_parts(&self.address, self.connect_timeout, self.keepalive, security)
+                {
+                    let new = new.storing(self.compression);
+                    *parts = Local::new(new);
+                }
             }
-        }
-        Ok(part(parts))
+            Ok(part(parts))
+        })
     }
 
     /// Waits for a call until it ends or the client is closed.
@@ -188,7 +190,7 @@ impl Client {
 
     /// Ends all calls that wait. Objects that were made of this client keep its connections.
     fn close(&self, py: Python<'_>) {
-        let parts = self.parts.lock().take();
+        let parts = self.parts.visit(Option::take);
         // Connections end, and files are closed.
         py.detach(|| drop(parts));
     }

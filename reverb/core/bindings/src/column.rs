@@ -15,6 +15,7 @@ use smallvec::SmallVec;
 use crate::array::tensor_to_array;
 use crate::dtype;
 use crate::error::{OrRaise, to_python};
+use crate::locks::Visit;
 use crate::process::Local;
 
 /// One value of one column; valid as long as the writer keeps it.
@@ -284,46 +285,37 @@ pub(crate) struct ColumnHistory {
 #[pymethods]
 impl ColumnHistory {
     fn __len__(&self) -> usize {
-        self.writer.lane().lock().history_len() as usize
+        self.history_len() as usize
     }
 
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
-        let shape: Shape = {
-            let lane = self.writer.lane().lock();
-            let spec = lane.spec(self.column).ok_or_else(|| self.no_value()).or_raise()?;
-            let steps = std::iter::once(lane.history_len() as usize);
-            steps.chain(spec.shape.iter().copied()).collect()
-        };
+        let (_, mut shape) = self.spec()?;
+        shape.insert(0, self.history_len() as usize);
         PyTuple::new(py, shape.iter())
     }
 
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let dtype = self.writer.lane().lock().spec(self.column).map(|spec| spec.dtype);
-        dtype::to_numpy(py, dtype.ok_or_else(|| self.no_value()).or_raise()?)
+        dtype::to_numpy(py, self.spec()?.0)
     }
 
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<TrajectoryColumn> {
-        let lane = self.writer.lane().lock();
-        let len = lane.history_len() as i64;
+        // An `__index__` of the program is called before the lane is locked.
+        let len = self.history_len() as i64;
         if let Ok(slice) = index.cast::<PySlice>() {
-            let cells = self.slice(&lane, slice, len)?;
+            let cells = self.cells(self.slice(slice, len)?.map(Ok))?;
             return Ok(TrajectoryColumn { cells, squeeze: false });
         }
         if let Some(at) = plain_int(index)? {
-            let cells = SmallVec::from_iter([self.at(&lane, at, len)?]);
+            let cells = self.cells(std::iter::once(self.at(at, len)))?;
             return Ok(TrajectoryColumn { cells, squeeze: true });
         }
-        if let Ok(list) = index.cast::<PyList>() {
-            let mut cells = SmallVec::new();
-            for at in list.iter() {
-                let at = plain_int(&at)?.ok_or_else(|| bad_index(&at))?;
-                cells.push(self.at(&lane, at, len)?);
-            }
-            return Ok(TrajectoryColumn { cells, squeeze: false });
-        }
-        Err(bad_index(index))
+        let list = index.cast::<PyList>().map_err(|_| bad_index(index))?;
+        let index = |at: Bound<'_, PyAny>| plain_int(&at)?.ok_or_else(|| bad_index(&at));
+        let indices: Vec<i64> = list.iter().map(index).collect::<PyResult<_>>()?;
+        let cells = self.cells(indices.into_iter().map(|at| self.at(at, len)))?;
+        Ok(TrajectoryColumn { cells, squeeze: false })
     }
 
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -337,13 +329,11 @@ impl ColumnHistory {
     }
 
     fn __str__(&self) -> String {
-        let lane = self.writer.lane().lock();
-        let kept = lane.cells(self.column).len();
-        format!(
-            "ColumnHistory(path={}, steps={}, of which {kept} can be referred to)",
-            self.label,
-            lane.history_len()
-        )
+        self.writer.lane().visit(|lane| {
+            let (steps, kept) = (lane.history_len(), lane.cells(self.column).len());
+            let path = &self.label;
+            format!("ColumnHistory(path={path}, steps={steps}, of which {kept} can be referred to)")
+        })
     }
 
     fn __repr__(&self) -> String {
@@ -352,6 +342,18 @@ impl ColumnHistory {
 }
 
 impl ColumnHistory {
+    fn history_len(&self) -> u64 {
+        self.writer.lane().visit(|lane| lane.history_len())
+    }
+
+    fn spec(&self) -> PyResult<(DType, Shape)> {
+        let spec = self.writer.lane().visit(|lane| {
+            let spec = lane.spec(self.column);
+            spec.map(|spec| (spec.dtype, spec.shape.clone()))
+        });
+        spec.ok_or_else(|| self.no_value()).or_raise()
+    }
+
     fn no_value(&self) -> Error {
         Error::failed_precondition(format!("Column {} has no value yet", self.label))
     }
@@ -366,15 +368,14 @@ impl ColumnHistory {
     fn refs_from<'py>(
         &self,
         py: Python<'py>,
-        first: impl FnOnce(&Lane) -> u64,
+        first: impl FnOnce(&Lane) -> u64 + Send,
     ) -> PyResult<Bound<'py, PyList>> {
-        let cells: Vec<Option<Cell>> = {
-            let lane = self.writer.lane().lock();
-            let steps = first(&lane)..lane.history_len();
+        let cells: Vec<Option<Cell>> = self.writer.lane().visit(|lane| {
+            let steps = first(lane)..lane.history_len();
             steps
                 .map(|step| lane.cell(self.column, step).map(reverb_client::Cell::to_ref))
                 .collect()
-        };
+        });
         let refs: PyResult<Vec<Option<Bound<'py, CellRef>>>> = cells
             .into_iter()
             .map(|cell| cell.map(|cell| Bound::new(py, CellRef(cell))).transpose())
@@ -382,29 +383,42 @@ impl ColumnHistory {
         PyList::new(py, refs?)
     }
 
-    fn at(&self, lane: &Lane, index: i64, len: i64) -> PyResult<Cell> {
-        let at = if index < 0 { index + len } else { index };
-        if at < 0 || at >= len {
-            return Err(if index < 0 {
-                holds_none(&self.label)
-            } else {
-                PyIndexError::new_err(format!(
-                    "Index {index} is out of range for column {} of {len} steps",
-                    self.label
-                ))
-            });
-        }
-        lane.cell(self.column, at as u64)
-            .map(reverb_client::Cell::to_ref)
-            .ok_or_else(|| holds_none(&self.label))
+    fn cells(
+        &self,
+        steps: impl Iterator<Item = PyResult<i64>> + Send,
+    ) -> PyResult<SmallVec<[Cell; 2]>> {
+        self.writer.lane().visit(|lane| {
+            let mut cells = SmallVec::new();
+            for step in steps {
+                let cell = lane.cell(self.column, step? as u64);
+                let cell = cell.ok_or_else(|| holds_none(&self.label))?;
+                cells.push(cell.to_ref());
+            }
+            Ok(cells)
+        })
     }
 
+    fn at(&self, index: i64, len: i64) -> PyResult<i64> {
+        let at = if index < 0 { index + len } else { index };
+        if (0..len).contains(&at) {
+            return Ok(at);
+        }
+        Err(if index < 0 {
+            holds_none(&self.label)
+        } else {
+            PyIndexError::new_err(format!(
+                "Index {index} is out of range for column {} of {len} steps",
+                self.label
+            ))
+        })
+    }
+
+    /// The steps of a slice.
     fn slice(
         &self,
-        lane: &Lane,
         slice: &Bound<'_, PySlice>,
         len: i64,
-    ) -> PyResult<SmallVec<[Cell; 2]>> {
+    ) -> PyResult<impl Iterator<Item = i64> + Send + use<>> {
         let py = slice.py();
         let indices = slice.indices(len as isize)?;
         let start = slice.getattr(pyo3::intern!(py, "start"))?;
@@ -413,22 +427,15 @@ impl ColumnHistory {
             // `history[:k]` starts at the oldest step that can still be referred to. `history[:]`
             // selects every step.
             if indices.step > 0 && !slice.getattr(pyo3::intern!(py, "stop"))?.is_none() {
-                first = first.max(self.oldest(lane) as i64);
+                first = first.max(self.writer.lane().visit(|lane| self.oldest(lane)) as i64);
             }
         } else if start.extract::<i64>()? < -len {
             // The slice asks for more steps than exist. Without an error, an item would be too
             // short unnoticed.
             return Err(holds_none(&self.label));
         }
-        let mut cells = SmallVec::new();
-        let (mut at, stop, step) = (first, indices.stop as i64, indices.step as i64);
-        while (step > 0 && at < stop) || (step < 0 && at > stop) {
-            let cell = lane.cell(self.column, at as u64);
-            cells.push(
-                cell.map(reverb_client::Cell::to_ref).ok_or_else(|| holds_none(&self.label))?,
-            );
-            at += step;
-        }
-        Ok(cells)
+        let (stop, step) = (indices.stop as i64, indices.step as i64);
+        let steps = std::iter::successors(Some(first), move |at| Some(at.saturating_add(step)));
+        Ok(steps.take_while(move |at| if step > 0 { *at < stop } else { *at > stop }))
     }
 }

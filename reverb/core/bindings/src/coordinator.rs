@@ -12,6 +12,7 @@ use reverb_shards::address::GroupAddress;
 use reverb_shards::coordinator::Coordinator as Core;
 
 use crate::error::OrRaise;
+use crate::locks::Visit;
 use crate::process::{Local, runtime};
 use crate::security::ClientSecurity;
 
@@ -46,19 +47,22 @@ impl Coordinator {
 
     /// Returns true while it runs; it ends when a later one takes over.
     fn is_running(&self) -> bool {
-        let core = self.0.lock();
-        core.as_ref().is_some_and(|core| core.origin().is_here() && core.is_running())
+        self.0.visit(|core| {
+            core.as_ref().is_some_and(|core| core.origin().is_here() && core.is_running())
+        })
     }
 
     #[pyo3(signature = (is_frozen))]
     fn freeze(&self, is_frozen: bool) {
-        if let Some(core) = self.0.lock().as_ref().filter(|core| core.origin().is_here()) {
-            core.freeze(is_frozen);
-        }
+        self.0.visit(|core| {
+            if let Some(core) = core.as_ref().filter(|core| core.origin().is_here()) {
+                core.freeze(is_frozen);
+            }
+        });
     }
 
     fn stop(&self, py: Python<'_>) {
-        let core = self.0.lock().take();
+        let core = self.0.visit(Option::take);
         py.detach(|| drop(core));
     }
 }

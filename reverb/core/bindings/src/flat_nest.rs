@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use pyo3::prelude::*;
 use reverb_data::column_names::ColumnNames as Core;
 
@@ -26,7 +25,7 @@ impl ColumnNames {
 /// Flattens nests; known structures take no Python code.
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct NestFlattener {
-    known: Mutex<Known<Py<ColumnNames>>>,
+    known: Known<Py<ColumnNames>>,
     /// Returns labels and leaves of any nest.
     flatten_any: Py<PyAny>,
 }
@@ -35,7 +34,7 @@ pub(crate) struct NestFlattener {
 impl NestFlattener {
     #[new]
     fn new(flatten_any: Py<PyAny>) -> Self {
-        Self { known: Mutex::new(Known::new()), flatten_any }
+        Self { known: Known::new(), flatten_any }
     }
 
     fn flatten<'py>(
@@ -43,14 +42,14 @@ impl NestFlattener {
         py: Python<'py>,
         data: &Bound<'py, PyAny>,
     ) -> PyResult<(Vec<Bound<'py, PyAny>>, Py<ColumnNames>)> {
-        if let Some((leaves, names)) = self.known.lock().flatten(data)? {
-            return Ok((leaves.into_vec(), names.clone_ref(py)));
+        if let Some((leaves, known)) = self.known.flatten(data)? {
+            return Ok((leaves.into_vec(), known.1.clone_ref(py)));
         }
         let flat = self.flatten_any.bind(py).call1((data,))?;
         let (labels, leaves): (Vec<String>, Vec<Bound<'py, PyAny>>) = flat.extract()?;
         let names = Py::new(py, ColumnNames::new(labels))?;
         if let Some(structure) = structure_of(data, &leaves)? {
-            self.known.lock().remember(structure, names.clone_ref(py));
+            self.known.remember(structure, names.clone_ref(py));
         }
         Ok((leaves, names))
     }

@@ -7,6 +7,7 @@
 //! A method here parses its arguments, waits without the GIL, and converts the result. `unsafe`
 //! lives in `array`, `batch` and `dlpack`.
 
+#![warn(clippy::disallowed_methods)]
 #![allow(
     clippy::needless_pass_by_value,
     reason = "Python methods own what was extracted from their arguments; nothing else does"
@@ -41,6 +42,7 @@ mod flat_nest;
 mod inherited_ports;
 mod legacy_writer;
 mod limiter_hold;
+mod locks;
 mod logs;
 mod nest;
 mod new_items;

@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use pyo3::prelude::*;
 use reverb_wire::transport::RateLimiterHold as Core;
 
+use crate::locks::Visit;
 use crate::process::Local;
 use crate::wait::wait;
 
@@ -19,7 +20,7 @@ impl RateLimiterHold {
 
     /// Takes the hold, if it belongs to this process and was not released.
     pub(crate) fn take(&self) -> Option<Box<dyn Core>> {
-        let hold = self.0.lock().take()?;
+        let hold = self.0.visit(Option::take)?;
         hold.origin().is_here().then(|| hold.into_inner())
     }
 }

@@ -5,9 +5,14 @@
 //! position. Only exact dicts and lists and tuple types are recognised; everything else is left to
 //! dm-tree on the Python side.
 
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 use smallvec::SmallVec;
+
+use crate::locks::Visit;
 
 /// Leaves of a nest in flat order.
 pub(crate) type Leaves<'py> = SmallVec<[Bound<'py, PyAny>; 8]>;
@@ -174,40 +179,46 @@ impl Structure {
     }
 }
 
-/// Known structures of a writer, each with a value.
-pub(crate) struct Known<T> {
-    structures: Vec<(Structure, T)>,
-    last: usize,
-}
+/// A structure, and its value.
+pub(crate) type KnownStructure<T> = Arc<(Structure, T)>;
+
+/// Known structures of a writer, each with a value; the one that was used last comes first.
+pub(crate) struct Known<T>(Mutex<Vec<KnownStructure<T>>>);
 
 const MAX_STRUCTURES: usize = 32;
 
-impl<T> Known<T> {
+impl<T: Send + Sync> Known<T> {
     pub(crate) fn new() -> Self {
-        Self { structures: Vec::new(), last: 0 }
+        Self(Mutex::new(Vec::new()))
     }
 
-    pub(crate) fn remember(&mut self, structure: Structure, meaning: T) {
-        if self.structures.len() == MAX_STRUCTURES {
-            self.structures.clear();
-        }
-        self.structures.push((structure, meaning));
-        self.last = self.structures.len() - 1;
+    pub(crate) fn remember(&self, structure: Structure, meaning: T) -> KnownStructure<T> {
+        let known = Arc::new((structure, meaning));
+        let new = Arc::clone(&known);
+        let surplus = self.0.visit(|all| {
+            all.insert(0, new);
+            (all.len() > MAX_STRUCTURES).then(|| all.pop())
+        });
+        drop(surplus);
+        known
     }
 
-    /// Leaves of a nest whose structure is known, and the value of the structure.
+    /// Leaves of a nest whose structure is known, and its structure.
     pub(crate) fn flatten<'py>(
-        &mut self,
+        &self,
         value: &Bound<'py, PyAny>,
-    ) -> PyResult<Option<(Leaves<'py>, &T)>> {
-        let count = self.structures.len();
-        for i in 0..count {
-            let at = (self.last + i) % count;
+    ) -> PyResult<Option<(Leaves<'py>, KnownStructure<T>)>> {
+        let mut at = 0;
+        while let Some(known) = self.0.visit(|all| all.get(at).cloned()) {
             let mut leaves = Leaves::new();
-            if self.structures[at].0.flatten(value, &mut leaves)? {
-                self.last = at;
-                return Ok(Some((leaves, &self.structures[at].1)));
+            // Without the lock: this may call the `__eq__` of a key.
+            if known.0.flatten(value, &mut leaves)? {
+                if at > 0 {
+                    self.0.visit(|all| all.get_mut(..=at).map(|all| all.rotate_right(1)));
+                }
+                return Ok(Some((leaves, known)));
             }
+            at += 1;
         }
         Ok(None)
     }

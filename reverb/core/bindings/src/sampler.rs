@@ -19,6 +19,7 @@ use crate::array::{column_to_array, single_step_to_array};
 use crate::batch_options::max_batch_bytes;
 use crate::checkpoint::StoredCursor;
 use crate::error::OrRaise;
+use crate::locks::Visit;
 use crate::process::Local;
 use crate::wait::wait;
 
@@ -89,7 +90,7 @@ impl Drop for Lease {
             if self.is_waiting {
                 cursor.withdraw();
             }
-            *self.owner.lock() = Some(cursor);
+            self.owner.visit(|owner| *owner = Some(cursor));
         }
     }
 }
@@ -132,7 +133,7 @@ impl Sampler {
 
     fn take_cursor(&self) -> PyResult<Cursor> {
         self.cursor.origin().check(self.name).or_raise()?;
-        let taken = self.cursor.lock().take();
+        let taken = self.cursor.visit(Option::take);
         taken.ok_or_else(|| {
             PyRuntimeError::new_err("another thread is waiting for a sample of this generator")
         })
@@ -159,7 +160,7 @@ impl Sampler {
         } else {
             wait(py, cursor.next())
         };
-        *self.cursor.lock() = Some(cursor);
+        self.cursor.visit(|place| *place = Some(cursor));
         result
     }
 

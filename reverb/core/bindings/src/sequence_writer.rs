@@ -5,7 +5,6 @@
 use std::sync::{Arc, OnceLock};
 
 use numpy::{Element, PyArray1, PyReadonlyArray1};
-use parking_lot::Mutex;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat};
@@ -16,7 +15,7 @@ use smallvec::SmallVec;
 use crate::array::Leaf;
 use crate::error::{OrRaise, in_column};
 use crate::flat_nest::structure_of;
-use crate::nest::{Known, Leaves};
+use crate::nest::Known;
 use crate::process::Local;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
 
@@ -49,7 +48,7 @@ impl From<SequenceArguments> for SequenceOptions {
 #[pyclass(frozen, module = "reverb.core._native")]
 pub(crate) struct SequenceWriter {
     core: Local<Arc<Core>>,
-    steps: Mutex<Known<()>>,
+    steps: Known<()>,
     /// Handle in TensorFlow's ops, if they use it.
     handle: OnceLock<i64>,
 }
@@ -85,11 +84,7 @@ fn parse_priorities<'py>(value: &Bound<'py, PyAny>) -> PyResult<Rows<'py, f64>> 
 
 impl SequenceWriter {
     pub(crate) fn new(core: Core) -> Self {
-        Self {
-            core: Local::new(Arc::new(core)),
-            steps: Mutex::new(Known::new()),
-            handle: OnceLock::new(),
-        }
+        Self { core: Local::new(Arc::new(core)), steps: Known::new(), handle: OnceLock::new() }
     }
 
     /// The writer, for a call that outlives this one.
@@ -201,10 +196,7 @@ impl SequenceWriter {
         removal_priorities: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Option<usize>> {
         self.check()?;
-        let leaves: Leaves<'_> = match self.steps.lock().flatten(data)? {
-            Some((leaves, ())) => leaves,
-            None => return Ok(None),
-        };
+        let Some((leaves, _)) = self.steps.flatten(data)? else { return Ok(None) };
         self.store(py, None, &leaves, is_last, priorities, removal_priorities).map(Some)
     }
 
@@ -235,7 +227,7 @@ impl SequenceWriter {
         leaves: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         if let Some(structure) = structure_of(data, &leaves)? {
-            self.steps.lock().remember(structure, ());
+            self.steps.remember(structure, ());
         }
         Ok(())
     }

@@ -322,6 +322,7 @@ impl Drop for Claims<'_> {
 }
 
 impl Drop for Server {
+    #[expect(clippy::disallowed_methods, reason = "no lock is held")]
     fn drop(&mut self) {
         if self.core.origin().is_here() {
             // The garbage collector holds the GIL, and stopping waits for the listener.

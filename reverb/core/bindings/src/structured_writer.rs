@@ -37,6 +37,7 @@ impl StructuredWriter {
 }
 
 impl Drop for StructuredWriter {
+    #[expect(clippy::disallowed_methods, reason = "no lock is held")]
     fn drop(&mut self) {
         if self.may_wait() && self.core.queue().num_pending() > 0 {
             Python::attach(|py| py.detach(|| runtime().block_on(self.core.settle())));

@@ -18,6 +18,7 @@ use reverb_wire::generated::PriorityTableCheckpoint;
 use reverb_wire::generated::tensorflow::StructuredValue;
 
 use crate::error::OrRaise;
+use crate::locks::Visit;
 use crate::process::Origin;
 use crate::selectors::{ItemSelector, selector_text};
 
@@ -81,12 +82,12 @@ impl Table {
     }
 
     fn current(&self) -> Arc<Engine> {
-        Arc::clone(&self.engine.lock())
+        self.engine.visit(|engine| Arc::clone(engine))
     }
 
     /// Replaces the table by another one of the same name.
     pub(crate) fn replace_engine(&self, engine: &Arc<Engine>) {
-        *self.engine.lock() = Arc::clone(engine);
+        drop(self.engine.visit(|current| std::mem::replace(current, Arc::clone(engine))));
     }
 
     /// Claims the table for a server.
@@ -131,8 +132,7 @@ impl Table {
         options: &[u8],
     ) -> PyResult<Self> {
         let limiter = rate_limiter.get();
-        let mut owner = limiter.table.lock();
-        if let Some(table) = owner.upgrade() {
+        if let Some(table) = limiter.table.visit(|table| table.upgrade()) {
             return Err(Error::invalid_argument(format!(
                 "rate_limiter already belongs to table '{}'; every table needs its own",
                 table.name()
@@ -168,7 +168,7 @@ impl Table {
         let config =
             TableConfig { sampler, remover, signature, seed, ..to_config(&message).or_raise()? };
         let engine = Engine::new(config).or_raise()?;
-        *owner = Arc::downgrade(&engine);
+        limiter.table.visit(|table| *table = Arc::downgrade(&engine));
         let engine = Mutex::new(engine);
         Ok(Self { engine, served: AtomicBool::new(false), origin: Origin::here() })
     }

@@ -13,6 +13,7 @@ use reverb_connect::{AddressConnector, Options, target_of};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment};
 
+use crate::locks::Visit;
 use crate::process::{Local, runtime};
 
 /// Time that an op waits while no server answers; the default of `reverb.Client`.
@@ -24,10 +25,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 const COMPARE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One client per address, shared by all ops. Recreated after a fork.
-static CLIENTS: Mutex<Option<Local<Clients>>> = Mutex::new(None);
-
-#[derive(Default)]
-struct Clients(Mutex<HashMap<String, Entry>>);
+static CLIENTS: Mutex<Option<Local<HashMap<String, Entry>>>> = Mutex::new(None);
 
 struct Entry {
     client: Arc<Client>,
@@ -63,11 +61,13 @@ pub(crate) fn close_sampler(py: Python<'_>, handle: i64) {
 }
 
 fn client(address: &str) -> Result<Arc<Client>> {
-    let mut clients = CLIENTS.lock();
-    if clients.as_ref().is_none_or(|clients| !clients.origin().is_here()) {
-        *clients = Some(Local::new(Clients::default()));
-    }
-    let mut clients = clients.get_or_insert_with(|| Local::new(Clients::default())).0.lock();
+    CLIENTS.visit(|clients| match clients {
+        Some(here) if here.origin().is_here() => client_of(here, address),
+        _ => client_of(clients.insert(Local::new(HashMap::new())), address),
+    })
+}
+
+fn client_of(clients: &mut HashMap<String, Entry>, address: &str) -> Result<Arc<Client>> {
     if let Some(entry) = clients.get_mut(address)
         && entry.is_current()
     {
@@ -90,18 +90,17 @@ fn client(address: &str) -> Result<Arc<Client>> {
 }
 
 /// Evicts the clients that no op has used for a while, with their connections.
+#[expect(clippy::disallowed_methods, reason = "no Python runs here")]
 pub(crate) fn evict_idle_clients() {
     // Another thread may have held the lock when this process was forked.
-    let Some(clients) = CLIENTS.try_lock() else { return };
-    let Some(clients) = clients.as_ref().filter(|clients| clients.origin().is_here()) else {
+    let Some(mut clients) = CLIENTS.try_lock() else { return };
+    let Some(here) = clients.as_mut().filter(|clients| clients.origin().is_here()) else {
         return;
     };
-    let forgotten: Vec<_> = {
-        let mut clients = clients.0.lock();
-        let is_idle = |entry: &mut Entry| {
-            entry.used.elapsed() > IDLE_TIMEOUT && Arc::strong_count(&entry.client) == 1
-        };
-        clients.extract_if(|_, entry| is_idle(entry)).collect()
+    let is_idle = |entry: &mut Entry| {
+        entry.used.elapsed() > IDLE_TIMEOUT && Arc::strong_count(&entry.client) == 1
     };
+    let forgotten: Vec<_> = here.extract_if(|_, entry| is_idle(entry)).collect();
+    drop(clients);
     drop(forgotten);
 }

@@ -18,6 +18,7 @@ use crate::column::{ColumnHistory, TrajectoryColumn};
 use crate::constant::read_constant;
 use crate::error::{OrRaise, in_column};
 use crate::flat_nest::{ColumnNames as FlatNames, structure_of};
+use crate::locks::Visit;
 use crate::nest::{Known, Leaves, Structure};
 use crate::process::Local;
 use crate::wait::{throttle, timeout_ms as timeout, wait};
@@ -28,31 +29,28 @@ use crate::wait::{throttle, timeout_ms as timeout, wait};
 pub(crate) struct TrajectoryWriter {
     core: Arc<Local<Core>>,
     state: Mutex<State>,
-}
-
-struct State {
-    /// Labels of the columns: their paths as text.
-    labels: Vec<String>,
-    numbers: HashMap<String, usize>,
-    /// Options of columns that have no value yet.
-    options: HashMap<String, ColumnOptions>,
     /// Known structures of `append`, with the columns of their leaves.
     steps: Known<Vec<usize>>,
     /// Known structures of `create_item`, with the names of their columns.
     trajectories: Known<Arc<ColumnNames>>,
 }
 
+#[derive(Default)]
+struct State {
+    /// Labels of the columns: their paths as text.
+    labels: Vec<String>,
+    numbers: HashMap<String, usize>,
+    /// Options of columns that have no value yet.
+    options: HashMap<String, ColumnOptions>,
+}
+
 impl TrajectoryWriter {
     pub(crate) fn new(core: Core) -> Self {
         Self {
             core: Arc::new(Local::new(core)),
-            state: Mutex::new(State {
-                labels: Vec::new(),
-                numbers: HashMap::new(),
-                options: HashMap::new(),
-                steps: Known::new(),
-                trajectories: Known::new(),
-            }),
+            state: Mutex::default(),
+            steps: Known::new(),
+            trajectories: Known::new(),
         }
     }
 
@@ -66,21 +64,32 @@ impl TrajectoryWriter {
         self.core.origin().check("TrajectoryWriter").or_raise()
     }
 
+    fn label(&self, column: usize) -> String {
+        self.core.lane().visit(|lane| lane.label(column).to_owned())
+    }
+
+    /// The number of a column, which is added if it is new.
+    fn number(&self, label: String) -> usize {
+        let lane = self.core.lane();
+        self.state.visit(|State { labels, numbers, options }| {
+            *numbers.entry(label).or_insert_with_key(|label| {
+                labels.push(label.clone());
+                lane.visit(|lane| lane.add_column(label, options.remove(label)))
+            })
+        })
+    }
+
     /// Rejects values for columns that already have one in the open step.
     fn check_unset(&self, columns: &[usize], leaves: &[Bound<'_, PyAny>]) -> PyResult<()> {
-        let (label, leaf) = {
-            let lane = self.core.lane().lock();
-            if !lane.step_is_open() {
-                return Ok(());
-            }
-            let mut values = columns.iter().zip(leaves).filter(|(_, leaf)| !leaf.is_none());
-            let Some((&column, leaf)) =
-                values.find(|(column, _)| lane.is_set_in_open_step(**column))
-            else {
-                return Ok(());
-            };
-            (lane.label(column).to_owned(), leaf)
+        if !self.core.lane().visit(|lane| lane.step_is_open()) {
+            return Ok(());
+        }
+        let mut values = columns.iter().zip(leaves).filter(|(_, leaf)| !leaf.is_none());
+        let is_set = |column| self.core.lane().visit(|lane| lane.is_set_in_open_step(column));
+        let Some((&column, leaf)) = values.find(|(column, _)| is_set(**column)) else {
+            return Ok(());
         };
+        let label = self.label(column);
         Err(Error::invalid_argument(format!(
             "Field {label} has already been set in the active step by previous (partial) append call and thus must be \
              omitted or set to None but got: {leaf}"
@@ -97,10 +106,7 @@ impl TrajectoryWriter {
         self.core.queue().check().or_raise()?;
         let mut parsed: SmallVec<[Leaf<'_>; 8]> = SmallVec::with_capacity(leaves.len());
         for (leaf, &column) in leaves.iter().zip(columns) {
-            let in_column = |error| {
-                let label = self.core.lane().lock().label(column).to_owned();
-                in_column(leaf.py(), label, error)
-            };
+            let in_column = |error| in_column(leaf.py(), self.label(column), error);
             parsed.push(Leaf::new(leaf).map_err(in_column)?);
         }
         let mut cells: SmallVec<[(usize, CellValue<'_>); 8]> =
@@ -111,8 +117,8 @@ impl TrajectoryWriter {
             }
         }
         self.check_unset(columns, leaves)?;
-        let completed = self.core.lane().lock().append(&mut cells, partial_step).or_raise()?;
-        if completed {
+        let completed = self.core.lane().visit(|lane| lane.append(&mut cells, partial_step));
+        if completed.or_raise()? {
             self.core.queue().blocks_completed();
         }
         Ok(())
@@ -205,18 +211,14 @@ impl TrajectoryWriter {
 
     #[getter]
     fn episode_steps(&self) -> u64 {
-        self.core.lane().lock().episode_steps()
+        self.core.lane().visit(|lane| lane.episode_steps())
     }
 
     #[pyo3(signature = (data, partial_step))]
     fn append(&self, data: &Bound<'_, PyAny>, partial_step: bool) -> PyResult<bool> {
         self.check()?;
-        let (leaves, columns): (Leaves<'_>, SmallVec<[usize; 8]>) = {
-            let mut state = self.state.lock();
-            let Some((leaves, columns)) = state.steps.flatten(data)? else { return Ok(false) };
-            (leaves, SmallVec::from_slice(columns))
-        };
-        self.store(&columns, &leaves, partial_step)?;
+        let Some((leaves, known)) = self.steps.flatten(data)? else { return Ok(false) };
+        self.store(&known.1, &leaves, partial_step)?;
         Ok(true)
     }
 
@@ -228,7 +230,7 @@ impl TrajectoryWriter {
         partial_step: bool,
     ) -> PyResult<()> {
         self.check()?;
-        let known = self.core.lane().lock().num_columns();
+        let known = self.core.lane().visit(|lane| lane.num_columns());
         if columns.len() != leaves.len() || columns.iter().any(|&column| column >= known) {
             return Err(Error::internal("columns and leaves do not match")).or_raise();
         }
@@ -237,27 +239,14 @@ impl TrajectoryWriter {
 
     #[pyo3(signature = (paths))]
     fn register_columns(&self, paths: Vec<Bound<'_, PyTuple>>) -> PyResult<Vec<usize>> {
-        // A label may need the `__repr__` of a key, and no Python runs under a lock.
+        // All labels first: a `__repr__` that raises adds no column.
         let labels: Vec<String> = paths.iter().map(|path| label(path)).collect::<PyResult<_>>()?;
-        let mut state = self.state.lock();
-        let mut lane = self.core.lane().lock();
-        let numbers = labels.into_iter().map(|label| {
-            if let Some(&number) = state.numbers.get(&label) {
-                return number;
-            }
-            let options = state.options.remove(&label);
-            let number = lane.add_column(&label, options);
-            state.labels.push(label.clone());
-            state.numbers.insert(label, number);
-            number
-        });
-        Ok(numbers.collect())
+        Ok(labels.into_iter().map(|label| self.number(label)).collect())
     }
 
     #[pyo3(signature = (column))]
     fn column_history(&self, column: usize) -> PyResult<ColumnHistory> {
-        let state = self.state.lock();
-        let label = state.labels.get(column).cloned();
+        let label = self.state.visit(|state| state.labels.get(column).cloned());
         let label = label
             .ok_or_else(|| Error::invalid_argument(format!("No column {column}")))
             .or_raise()?;
@@ -272,7 +261,7 @@ impl TrajectoryWriter {
         leaves: Vec<Bound<'_, PyAny>>,
     ) -> PyResult<()> {
         if let Some(structure) = structure_of(data, &leaves)? {
-            self.state.lock().steps.remember(structure, columns);
+            self.steps.remember(structure, columns);
         }
         Ok(())
     }
@@ -286,12 +275,7 @@ impl TrajectoryWriter {
         removal_priority: Option<f64>,
     ) -> PyResult<bool> {
         self.check()?;
-        let known = {
-            let mut state = self.state.lock();
-            let known = state.trajectories.flatten(trajectory)?;
-            known.map(|(leaves, names)| (leaves, Arc::clone(names)))
-        };
-        let (leaves, names) = if let Some(known) = known {
+        let (leaves, known) = if let Some(known) = self.trajectories.flatten(trajectory)? {
             known
         } else {
             let is_column =
@@ -303,11 +287,10 @@ impl TrajectoryWriter {
             structure.flatten(trajectory, &mut leaves)?;
             let names = structure.labels(trajectory.py())?;
             let names = Arc::new(ColumnNames::from_labels(&names));
-            self.state.lock().trajectories.remember(structure, Arc::clone(&names));
-            (leaves, names)
+            (leaves, self.trajectories.remember(structure, names))
         };
         let priority = ItemPriority { value: priority, removal: removal_priority };
-        self.create(trajectory.py(), table, priority, &leaves, &names)?;
+        self.create(trajectory.py(), table, priority, &leaves, &known.1)?;
         Ok(true)
     }
 
@@ -357,12 +340,15 @@ impl TrajectoryWriter {
     ) -> PyResult<()> {
         let options = ColumnOptions { num_keep_alive_refs, max_chunk_length };
         let label = label(path)?;
-        let mut state = self.state.lock();
-        if let Some(&column) = state.numbers.get(&label) {
-            return self.core.lane().lock().configure(column, options).or_raise();
-        }
-        state.options.insert(label, options);
-        Ok(())
+        let lane = self.core.lane();
+        let configured = self.state.visit(|state| {
+            if let Some(&column) = state.numbers.get(&label) {
+                return lane.visit(|lane| lane.configure(column, options));
+            }
+            state.options.insert(label, options);
+            Ok(())
+        });
+        configured.or_raise()
     }
 
     fn close(&self) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use parking_lot::Mutex;
+use reverb_base::ranked::{Rank, Ranked};
 use reverb_base::{Error, Result};
 use reverb_data::{NewItem, ServerAccount, TableConfig, TableInfo, Trajectory};
 use tokio::sync::Notify;
@@ -90,7 +90,7 @@ pub struct Table {
     name: Box<str>,
     room: Notify,
     /// Locked while settings change, so that changes are applied one after another.
-    configuring: Mutex<()>,
+    configuring: Ranked<()>,
     /// Notified while a request waits for work that is done in pieces.
     pieces: Notify,
     /// Set while there is a new forecast.
@@ -170,7 +170,7 @@ impl Table {
             name,
             room: Notify::new(),
             pieces: Notify::new(),
-            configuring: Mutex::new(()),
+            configuring: Ranked::new(Rank::Settings, ()),
             has_forecast: AtomicBool::new(false),
             versions: Versions::default(),
             shared: Lock::new(shared),

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use reverb_auth::Right;
+use reverb_base::ranked::{Rank, Ranked};
 use reverb_base::{Error, Result};
 use reverb_checkpoint::ShardIdentity;
 use reverb_data::NUM_SLOTS;
@@ -23,13 +24,13 @@ use crate::service::Service;
 use crate::streams::StreamKind;
 
 /// The server's knowledge of its group.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Group {
     membership: Mutex<Option<Arc<Membership>>>,
     /// Epoch of the map; 0 without a map.
     epoch: AtomicI64,
     /// Locked while tables are updated to a new map, so that maps are applied one after another.
-    changing: Mutex<()>,
+    changing: Ranked<()>,
 }
 
 /// A map, and the index of the server in it.
@@ -39,6 +40,13 @@ pub(crate) struct Membership {
     pub(crate) index: i32,
     /// True if the server made the map from its own options. Any other map replaces it.
     is_own: bool,
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        let changing = Ranked::new(Rank::ShardMap, ());
+        Self { membership: Mutex::default(), epoch: AtomicI64::default(), changing }
+    }
 }
 
 impl Group {

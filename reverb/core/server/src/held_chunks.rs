@@ -9,6 +9,7 @@ use hashbrown::HashMap;
 use hashbrown::hash_map::Entry;
 use parking_lot::Mutex;
 use reverb_base::Result;
+use reverb_base::ranked::{Rank, Ranked};
 use reverb_data::{Chunk, ServerAccount};
 use tokio::sync::Notify;
 
@@ -94,7 +95,7 @@ impl HeldChunks {
 
 /// An open insert stream, as listed by the server.
 pub(crate) struct HoldingStream {
-    pub(crate) held: Mutex<HeldChunks>,
+    pub(crate) held: Ranked<HeldChunks>,
     pub(crate) peer: String,
     /// Bytes of incomplete and unread messages.
     partial_bytes: AtomicI64,
@@ -141,7 +142,7 @@ pub(crate) struct HoldingStreams(Mutex<Vec<Arc<HoldingStream>>>);
 impl HoldingStreams {
     pub(crate) fn open(&self, peer: &str) -> Arc<HoldingStream> {
         let stream = Arc::new(HoldingStream {
-            held: Mutex::default(),
+            held: Ranked::new(Rank::HeldChunks, HeldChunks::default()),
             peer: peer.to_owned(),
             partial_bytes: AtomicI64::new(0),
             is_ended: AtomicBool::new(false),

@@ -17,6 +17,7 @@ use super::completions::Completions;
 use crate::batch_options::max_batch_bytes;
 use crate::error::OrRaise;
 use crate::exit;
+use crate::locks::Visit;
 use crate::process::{Local, runtime};
 use crate::sampler::flat_sample;
 
@@ -39,32 +40,37 @@ enum Stage {
     Over,
 }
 
+impl Stage {
+    /// Polls the call. `Ready` when there is nothing more to do; true if it has an answer now.
+    fn poll(&mut self, waker: &Waker) -> Poll<bool> {
+        let Self::Running(running) = self else { return Poll::Ready(false) };
+        let polled = running.as_mut().poll(&mut Context::from_waker(waker));
+        polled.map(|answer| {
+            *self = Self::Answered(answer);
+            true
+        })
+    }
+}
+
 impl State {
     /// Polls the call. `Ready` when there is nothing more to do.
     fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
-        let mut stage = self.stage.lock();
-        let Stage::Running(running) = &mut *stage else { return Poll::Ready(()) };
-        let Poll::Ready(answer) = running.as_mut().poll(context) else { return Poll::Pending };
-        *stage = Stage::Answered(answer);
-        drop(stage);
-        self.completions.push(self.number);
-        Poll::Ready(())
+        let waker = context.waker();
+        let polled = self.stage.visit(|stage| stage.poll(waker));
+        if let Poll::Ready(true) = polled {
+            self.completions.push(self.number);
+        }
+        polled.map(drop)
     }
 
     /// Polls the call once without a task, for results that have already arrived.
     fn look(&self) {
-        let mut stage = self.stage.lock();
-        if let Stage::Running(running) = &mut *stage {
-            let _entered = runtime().enter();
-            let polled = running.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            if let Poll::Ready(answer) = polled {
-                *stage = Stage::Answered(answer);
-            }
-        }
+        let _entered = runtime().enter();
+        let _ = self.stage.visit(|stage| stage.poll(Waker::noop()));
     }
 
     fn end(&self) -> Stage {
-        std::mem::replace(&mut *self.stage.lock(), Stage::Over)
+        self.stage.visit(|stage| std::mem::replace(stage, Stage::Over))
     }
 }
 
@@ -73,11 +79,13 @@ struct Task(Arc<State>);
 
 impl Drop for Task {
     fn drop(&mut self) {
-        let mut stage = self.0.stage.lock();
-        if matches!(*stage, Stage::Running(_)) {
+        let ended = self.0.stage.visit(|stage| {
+            let Stage::Running(_) = stage else { return None };
             let error = Error::internal("The task of a call ended without an answer.");
-            *stage = Stage::Answered(Box::new(|_| Err(error).or_raise()));
-            drop(stage);
+            let answer = Stage::Answered(Box::new(|_| Err(error).or_raise()));
+            Some(std::mem::replace(stage, answer))
+        });
+        if ended.is_some() {
             self.0.completions.push(self.0.number);
         }
     }
@@ -107,7 +115,7 @@ impl Taken {
 impl Drop for Taken {
     fn drop(&mut self) {
         if !self.samples.is_empty() {
-            self.kept.lock().append(&mut self.samples);
+            self.kept.visit(|kept| kept.append(&mut self.samples));
         }
     }
 }
@@ -193,7 +201,7 @@ impl Call {
             return Ok(Vec::new());
         }
         self.end(py);
-        let samples = std::mem::take(&mut *self.parts.kept.lock());
+        let samples = self.parts.kept.visit(std::mem::take);
         // Samples that cannot be decoded are left out.
         let mut room = max_batch_bytes(None);
         let flat = samples.iter().filter_map(|sampled| flat_sample(py, sampled, &mut room).ok());
@@ -256,7 +264,7 @@ impl Call {
             self.parts.state.look();
             waiting.park_if_finalizing();
         });
-        matches!(*self.parts.state.stage.lock(), Stage::Answered(_))
+        self.parts.state.stage.visit(|stage| matches!(stage, Stage::Answered(_)))
     }
 }
 

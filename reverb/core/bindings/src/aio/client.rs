@@ -29,6 +29,7 @@ use crate::client::{Client, matching};
 use crate::error::OrRaise;
 use crate::flat_nest::ColumnNames;
 use crate::limiter_hold::RateLimiterHold;
+use crate::locks::Visit;
 use crate::new_items::{add_item, add_rows, item_priorities, row_priorities};
 use crate::priority_updates::{parse_mutation, parse_row_updates};
 use crate::process::{Local, Origin};
@@ -70,6 +71,11 @@ impl AsyncClient {
         self.origin.check("reverb.aio.Client with this event loop").or_raise()
     }
 
+    /// Takes a call out of those that wait.
+    fn forget(&self, number: u64) -> Option<Py<Call>> {
+        self.waiting.visit(|waiting| waiting.as_mut()?.remove(&number))
+    }
+
     /// Starts a call whose result is converted by the thread of the event loop.
     fn start<T, F, C>(&self, py: Python<'_>, future: F, convert: C) -> PyResult<Py<PyAny>>
     where
@@ -87,27 +93,27 @@ impl AsyncClient {
         F: Future<Output = Answer> + Send + 'static,
     {
         self.check()?;
-        if self.waiting.lock().is_none() {
+        if self.waiting.visit(|waiting| waiting.is_none()) {
             return Err(Error::failed_precondition("This reverb.aio.Client is closed.")).or_raise();
         }
         let began = Instant::now();
         let mut running = Box::pin(future) as _;
         if let Poll::Ready(answer) = poll_now(py, &mut running) {
             let result = answer(py);
-            let mut ready = self.ready.lock();
-            ready.calls += 1;
-            ready.time += began.elapsed();
+            self.ready.visit(|ready| {
+                ready.calls += 1;
+                ready.time += began.elapsed();
+            });
             return result;
         }
-        *self.ready.lock() = Ready::default();
+        self.ready.visit(|ready| *ready = Ready::default());
         let number = self.next_number.fetch_add(1, Ordering::Relaxed);
         let future = self.event_loop.bind(py).call_method0(intern!(py, "create_future"))?;
         // No thread of the runtime has the GIL, so the call is in the table before it is taken out.
         let call = Call::spawn(running, number, future.unbind(), &self.completions, kept);
         let call = Py::new(py, call)?;
-        if let Some(waiting) = &mut *self.waiting.lock() {
-            waiting.insert(number, call.clone_ref(py));
-        }
+        let kept = call.clone_ref(py);
+        self.waiting.visit(|waiting| waiting.as_mut().map(|waiting| waiting.insert(number, kept)));
         Ok(call.into_any())
     }
 }
@@ -142,10 +148,9 @@ impl AsyncClient {
         if !self.origin.is_here() {
             return Ok(());
         }
-        *self.ready.lock() = Ready::default();
+        self.ready.visit(|ready| *ready = Ready::default());
         for number in self.completions.take() {
-            let call = self.waiting.lock().as_mut().and_then(|waiting| waiting.remove(&number));
-            if let Some(call) = call {
+            if let Some(call) = self.forget(number) {
                 call.get().wake(py)?;
             }
         }
@@ -154,17 +159,18 @@ impl AsyncClient {
 
     /// Returns true if so many calls were ready at once that the event loop should run.
     fn should_yield(&self) -> bool {
-        let mut ready = self.ready.lock();
-        let is_enough = ready.calls >= MAX_READY_CALLS || ready.time >= MAX_READY_TIME;
-        if is_enough {
-            *ready = Ready::default();
-        }
-        is_enough
+        self.ready.visit(|ready| {
+            let is_enough = ready.calls >= MAX_READY_CALLS || ready.time >= MAX_READY_TIME;
+            if is_enough {
+                *ready = Ready::default();
+            }
+            is_enough
+        })
     }
 
     /// Number of waiting calls.
     fn num_waiting(&self) -> usize {
-        self.waiting.lock().as_ref().map_or(0, HashMap::len)
+        self.waiting.visit(|waiting| waiting.as_ref().map_or(0, HashMap::len))
     }
 
     /// Ends a call that is no longer awaited; returns the samples received, flat.
@@ -173,15 +179,13 @@ impl AsyncClient {
         py: Python<'py>,
         call: &Bound<'py, Call>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let number = call.get().number();
-        let forgotten = self.waiting.lock().as_mut().and_then(|waiting| waiting.remove(&number));
-        drop(forgotten);
+        drop(self.forget(call.get().number()));
         call.get().cancel(py)
     }
 
     /// Ends all calls, cancels the coroutines that await them, and closes the file descriptors.
     fn close(&self, py: Python<'_>) {
-        let Some(waiting) = self.waiting.lock().take() else { return };
+        let Some(waiting) = self.waiting.visit(Option::take) else { return };
         if !self.origin.is_here() {
             return;
         }
@@ -361,7 +365,7 @@ impl AsyncClient {
     fn next_sample(&self, py: Python<'_>, sampler: Bound<'_, Sampler>) -> PyResult<Py<PyAny>> {
         let mut lease = sampler.get().lease()?;
         if let Some(sampled) = lease.take_ready() {
-            self.ready.lock().calls += 1;
+            self.ready.visit(|ready| ready.calls += 1);
             drop(lease);
             return Ok(sampler.get().converted(py, &sampled)?.unbind());
         }

@@ -7,6 +7,8 @@ use std::os::unix::net::UnixStream;
 
 use parking_lot::Mutex;
 
+use crate::locks::Visit;
+
 /// Filled by the runtime, emptied by the event loop, which reads from one end of a pair of sockets.
 #[derive(Debug)]
 pub(super) struct Completions {
@@ -25,33 +27,33 @@ impl Completions {
 
     /// The end that becomes readable when a call has ended; -1 if it is closed.
     pub(super) fn fileno(&self) -> RawFd {
-        self.sockets.lock().as_ref().map_or(-1, |(reader, _)| reader.as_raw_fd())
+        self.sockets.visit(|it| it.as_ref().map_or(-1, |(reader, _)| reader.as_raw_fd()))
     }
 
     /// Records that a call has ended, and wakes the event loop unless it has been woken.
     pub(super) fn push(&self, number: u64) {
-        let was_empty = {
-            let mut ended = self.ended.lock();
+        let was_empty = self.ended.visit(|ended| {
             ended.push(number);
             ended.len() == 1
-        };
-        if was_empty && let Some((_, writer)) = &mut *self.sockets.lock() {
+        });
+        if was_empty {
             // If the socket is full, the loop has not read yet and will.
-            let _ = writer.write(&[1]);
+            self.sockets.visit(|it| it.as_mut().map(|(_, writer)| writer.write(&[1])));
         }
     }
 
     /// Takes the calls that have ended since the last time.
     pub(super) fn take(&self) -> Vec<u64> {
         // Read first: a call that ends after the list was taken wakes the loop again.
-        if let Some((reader, _)) = &mut *self.sockets.lock() {
+        self.sockets.visit(|sockets| {
             let mut bytes = [0; 64];
+            let Some((reader, _)) = sockets else { return };
             while matches!(reader.read(&mut bytes), Ok(count) if count == bytes.len()) {}
-        }
-        std::mem::take(&mut self.ended.lock())
+        });
+        self.ended.visit(std::mem::take)
     }
 
     pub(super) fn close(&self) {
-        self.sockets.lock().take();
+        self.sockets.visit(Option::take);
     }
 }

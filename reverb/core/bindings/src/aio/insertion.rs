@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use reverb_base::{Error, Result};
 use reverb_client::Insertion as Core;
 
+use crate::locks::Visit;
 use crate::process::Local;
 
 /// An insert that was begun; used once.
@@ -18,7 +19,7 @@ impl Insertion {
     }
 
     pub(super) fn take(&self) -> Result<Core> {
-        let Some(core) = self.0.lock().take() else {
+        let Some(core) = self.0.visit(Option::take) else {
             return Err(Error::internal("an insert was finished twice"));
         };
         core.origin().check("insert")?;

@@ -2,17 +2,17 @@
 //! Counts the items that are visited under one lock of a table, in tests of this crate; nothing
 //! otherwise. It finds operations whose hold grows with the table.
 
-use parking_lot::{Mutex, MutexGuard};
+use reverb_base::ranked::{Rank, Ranked, RankedGuard};
 
 /// The lock of a table.
-pub(super) struct Lock<T>(Mutex<T>);
+pub(super) struct Lock<T>(Ranked<T>);
 
 impl<T> Lock<T> {
     pub(super) fn new(value: T) -> Self {
-        Self(Mutex::new(value))
+        Self(Ranked::new(Rank::Table, value))
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, T> {
+    pub(super) fn lock(&self) -> RankedGuard<'_, T> {
         let guard = self.0.lock();
         #[cfg(test)]
         counter::begin_hold();
