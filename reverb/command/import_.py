@@ -21,17 +21,8 @@ from reverb.command.server_arguments import (
     client_of,
     option,
 )
+from reverb.datasets.formats import FORMATS
 from reverb.errors import InvalidArgumentError, ReverbError
-
-_FORMATS = """\
-sources:
-  npz:PATH        .npz files: arrays of all steps, with the offsets of `reverb export` or flags
-  parquet:PATH    Parquet files: an episode a row, as `reverb export` writes them, or a step a row
-  minari:ID       a dataset of Minari that is on this machine, or the path of its data
-  hf:ID_OR_PATH   a dataset of Hugging Face: an episode a row, or a step a row
-  rlds:PATH_OR_ID a dataset of RLDS, by TensorFlow Datasets
-  lerobot:ID      a dataset of LeRobot 3.0 that is on this machine, or its path
-"""
 
 # Options of the command by the names that errors of the package have for them.
 _BY_NAME = {
@@ -54,13 +45,15 @@ _LEAVE_OUT = re.compile(r"leave_out=\('(.*?)',\)")
 
 def add_parser(commands: Commands) -> None:
     """Adds the command."""
+    lines = [f"  {f'{name}:{it.dataset}':<18}  {it.help}" for name, it in FORMATS.items()]
+    splits = " and ".join(name for name, it in FORMATS.items() if it.has_splits)
     parser = commands.add_parser(
         "import",
         help="write the episodes of a dataset into a table",
         description="Writes the episodes of a dataset into a table, as transitions, sequences or "
         "whole episodes. The rate limiter is off for inserts meanwhile. A second import of a "
         "dataset writes what is missing, if the table has the column episode_id.",
-        epilog=_FORMATS,
+        epilog="\n".join(["sources:", *lines]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", metavar="SOURCE", help="the dataset: a format and a path or id")
@@ -99,7 +92,7 @@ def add_parser(commands: Commands) -> None:
         metavar="SIZE",
         help="largest size of an episode, and of a row group or record (default: %(default)s)",
     )
-    read.add_argument("--split", metavar="NAME", help="the split, for hf and rlds")
+    read.add_argument("--split", metavar="NAME", help=f"the split, for {splits}")
     read.add_argument(
         "--source-id",
         metavar="ID",

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from reverb import datasets, errors, testing
+from reverb.datasets.formats import FORMATS, SAVED
 from support import made_episodes
 
 NUM_STEPS = sum(made_episodes.LENGTHS)
@@ -30,11 +31,14 @@ def flat(tmp_path, **more):
 class TestSources:
     @pytest.mark.parametrize("source", ["f.npz", "zip:f", "npz:", "", ":x"])
     def test_a_source_begins_with_a_format(self, source):
-        fails(
-            errors.InvalidArgumentError,
-            r"source must begin with a format, one of npz:, parquet:, minari:, .*, got ",
-            read(source),
-        )
+        names = ", ".join(f"{it}:" for it in FORMATS)
+        text = f"^source must begin with a format, one of {names}, got {source!r}$"
+        fails(errors.InvalidArgumentError, text, read(source))
+
+    @pytest.mark.parametrize("name", [it for it, own in FORMATS.items() if not own.has_splits])
+    def test_a_split_of_a_format_that_has_none(self, name):
+        text = f"^split is for hf:, rlds:, and datasets of {name}: have no splits, got 'test'$"
+        fails(errors.InvalidArgumentError, text, read(f"{name}:x", split="test"))
 
     @pytest.mark.parametrize("format_", ["npz", "parquet"])
     def test_a_file_that_is_not_there(self, tmp_path, format_):
@@ -374,11 +378,9 @@ class TestTargets:
             datasets.save([episode], f"lerobot:{tmp_path / 'out'}", fps=1)
 
     def test_a_target_begins_with_a_format(self):
-        fails(
-            errors.InvalidArgumentError,
-            "target must begin with a format, one of minari:, hf:, rlds:, lerobot:, got 'zip:x'",
-            lambda: datasets.save([], "zip:x"),
-        )
+        names = ", ".join(f"{it}:" for it in SAVED)
+        text = f"^target must begin with a format, one of {names}, got 'npz:x'$"
+        fails(errors.InvalidArgumentError, text, lambda: datasets.save([], "npz:x"))
 
     def test_an_option_of_another_format(self):
         fails(

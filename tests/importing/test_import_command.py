@@ -199,6 +199,10 @@ class TestExport:
             (["--format=hf", "--dataset-id=x"], "--dataset-id is not for --format hf, which has"),
             (["--format=minari", "--output=x"], "--output is not for --format minari, which has"),
             (["--format=hf", "--output=o", "--fps=3"], "--fps is not for --format hf"),
+            (["--format=npz", "--output=o", "--discount=1"], "--discount is not for --format npz"),
+            (["--format=lerobot", "--output=o"], "--fps is needed for --format lerobot"),
+            (["--format=lerobot", "--output=o", "--fps=0"], "fps must be at least 1, got 0"),
+            (["--format=rlds", "--output=o", "--discount=2"], "discount must be in [0, 1], got 2"),
             (["--format=hf", "--output=o", "--overwrite"], "--overwrite is not for --format hf"),
         ],
     )
@@ -207,16 +211,6 @@ class TestExport:
         code, out, err = run("export", client.server_address, "--table=e", *options)
         assert (code, out) == (1, "")
         assert text in err
-
-    def test_lerobot_needs_its_rate(self, run, client, tmp_path):
-        code, _, err = run(
-            "export",
-            client.server_address,
-            "--table=e",
-            "--format=lerobot",
-            f"--output={tmp_path / 'o'}",
-        )
-        assert (code, "--fps is needed for --format lerobot" in err) == (1, True)
 
     def test_a_checkpoint_is_exported_as_episodes(self, run, tmp_path):
         pytest.importorskip("pyarrow", reason="pyarrow comes with the extra `test`")

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from reverb import command, datasets, errors, testing
+from reverb.datasets.formats import FORMATS
 from support import made_episodes
 
 gymnasium = pytest.importorskip("gymnasium", reason="it comes with the extra `minari`")
@@ -493,6 +494,10 @@ CASES = {
     "lerobot image path": (lerobot(images(None, "{secret}")), "a path or an address is not"),
     "lerobot image address": (lerobot(images(None, "http://127.0.0.1:1/x.png")), "is not followed"),
 }
+
+
+def test_every_format_has_its_strangers():
+    assert {case.partition(" ")[0] for case in CASES} == set(FORMATS)
 
 
 @pytest.mark.parametrize("case", CASES)
