@@ -4,7 +4,6 @@
 import argparse
 import itertools
 import pathlib
-from collections.abc import Iterable
 from typing import Any
 
 from reverb import datasets
@@ -23,15 +22,11 @@ OPTIONS = {name: it for own in SAVED.values() for name, it in own.options.items(
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of the formats."""
     group = parser.add_argument_group("formats of whole episodes")
-    by_id = _names(it for it in SAVED if SAVED[it].by_id)
-    group.add_argument("--dataset-id", metavar="ID", help=f"id of the dataset, for {by_id}")
+    by_id = " and ".join(it for it in SAVED if SAVED[it].by_id)
+    group.add_argument("--dataset-id", help=f"id of the dataset, for {by_id}")
     for name, it in OPTIONS.items():
-        help_ = f"{it.help}, for {_names(own for own in SAVED if name in SAVED[own].options)}"
-        group.add_argument(option(name), type=it.parse, metavar=it.metavar, help=help_)
-
-
-def _names(formats: Iterable[str]) -> str:
-    return " and ".join(formats)
+        formats = " and ".join(own for own in SAVED if name in SAVED[own].options)
+        group.add_argument(option(name), type=it.parse, help=f"{it.help}, for {formats}")
 
 
 def export_episodes(

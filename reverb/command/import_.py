@@ -280,6 +280,11 @@ def _summary(counts: datasets.Written, arguments: argparse.Namespace) -> str:
     ]
     if counts.num_present:
         parts.append(f"{counts.num_present} episodes were there already")
+        if not counts.num_episodes:
+            parts.append(
+                "their items keep the --n-step and --discount of their import; for others, empty "
+                "the table by `reverb reset` first"
+            )
     if counts.num_repaired:
         parts.append(f"{counts.num_repaired} were there in part, and are whole now")
     if counts.num_changed:

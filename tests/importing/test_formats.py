@@ -85,4 +85,4 @@ def test_the_help_of_the_commands_names_the_formats(capsys):
     assert re.search(r"--format \{(.*?)\}", found)[1].split(",")[3:] == list(SAVED)
     for name, it in SAVED.items():
         for option in options(it.options):
-            assert re.search(rf"{option} [A-Z]+ [^-]* for [\w ]*\b{name}\b", found), option
+            assert re.search(rf"{option} [A-Z_]+ [^-]* for [\w ]*\b{name}\b", found), option

@@ -60,7 +60,7 @@ def test_items_are_written_once(run, source, client, table, options, num_items):
     assert size(client, table) == num_items
     code, out, err = run(*arguments)
     assert out.startswith(f"0 items of 0 episodes (0 steps) written to table {table}; ")
-    assert "were there already" in out
+    assert "were there already; their items keep the --n-step and --discount of their imp" in out
     assert size(client, table) == num_items
 
 

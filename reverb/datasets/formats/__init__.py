@@ -15,17 +15,9 @@ __all__ = ["FORMATS", "SAVED", "Format", "Option", "imported", "split_format"]
 
 
 class Option(NamedTuple):
-    """An option of `reverb.datasets.save` for a format; `reverb export` has it, too.
-
-    Attributes:
-      help: A line for the help of `reverb export`.
-      metavar: The value, in this line.
-      parse: Makes the value of a text.
-      is_needed: Whether the format cannot be written without it.
-    """
+    """An option of `reverb.datasets.save` and `reverb export`, whose help has this line."""
 
     help: str
-    metavar: str
     parse: Callable[[str], Any] = str
     is_needed: bool = False
 
@@ -34,18 +26,18 @@ class Format(NamedTuple):
     """A format of datasets.
 
     Attributes:
-      dataset: Kind of the name of a dataset, which follows the format and a colon in a source.
       help: A line for the help of `reverb import`.
       source: The class that reads it, with its module; see `reverb.datasets.sources.Source`.
+      dataset: Kind of the name of a dataset, which follows the format and a colon in a source.
       has_splits: Whether datasets have splits.
       save: The function that writes it, with its module; empty: it is only read.
       by_id: Whether a dataset is written under an id; otherwise it is written to a path.
       options: The options of `save`, by their names.
     """
 
-    dataset: str
     help: str
     source: str
+    dataset: str = "ID_OR_PATH"
     has_splits: bool = False
     save: str = ""
     by_id: bool = False
@@ -53,51 +45,41 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "npz": Format(
-        "PATH",
-        ".npz files of `reverb export`, or arrays of all steps with flags",
-        "npz.NpzSource",
-    ),
+    "npz": Format(".npz files of `reverb export`, or with flags", "npz.NpzSource", "PATH"),
     "parquet": Format(
-        "PATH",
-        "Parquet files of `reverb export`, or with an episode or a step a row",
-        "parquet.ParquetSource",
+        "Parquet files with an episode or a step a row", "parquet.ParquetSource", "PATH"
     ),
     "minari": Format(
-        "ID_OR_PATH",
         "a dataset of Minari on this machine",
         "minari.MinariSource",
         save="minari_writer.save",
         by_id=True,
         options={
-            "env": Option("environment that has the spaces (else they have no bounds)", "ID"),
-            "data_format": Option("hdf5, arrow or parquet (hdf5)", "NAME"),
+            "env": Option("id of the environment that has the spaces (else they have no bounds)"),
+            "data_format": Option("hdf5, arrow or parquet (hdf5)"),
         },
     ),
     "hf": Format(
-        "ID_OR_PATH",
-        "a dataset of Hugging Face, with an episode or a step a row",
+        "a dataset of Hugging Face",
         "hugging_face.HuggingFaceSource",
         has_splits=True,
         save="hugging_face.save",
     ),
     "rlds": Format(
-        "ID_OR_PATH",
         "a dataset of RLDS on this machine",
         "rlds.RldsSource",
         has_splits=True,
         save="rlds_writer.save",
-        options={"discount": Option("discount of a step (0.99)", "X", float)},
+        options={"discount": Option("discount of a step (0.99)", float)},
     ),
     "lerobot": Format(
-        "ID_OR_PATH",
         "a dataset of LeRobot 3.0 on this machine",
         "lerobot.LeRobotSource",
         save="lerobot_writer.save",
         options={
-            "fps": Option("frames a second", "N", int, is_needed=True),
-            "task": Option("task of all episodes", "TEXT"),
-            "robot_type": Option("kind of the robot", "NAME"),
+            "fps": Option("frames a second", int, is_needed=True),
+            "task": Option("task of all episodes"),
+            "robot_type": Option("kind of the robot"),
         },
     ),
 }

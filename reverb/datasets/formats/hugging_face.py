@@ -23,25 +23,18 @@ from reverb.datasets.library import library
 
 __all__ = ["HuggingFaceSource", "save"]
 
-_REQUIREMENT = "datasets>=3"
-
 # Size of the data in a file of a dataset that is written.
 _FILE_BYTES = 256 << 20
 
 
 def _datasets() -> Any:
-    return library("datasets", _REQUIREMENT, "hf")
+    return library("datasets", "datasets>=3", "hf")
 
 
 class HuggingFaceSource(RowFiles):
     """A dataset of Hugging Face; see `Source`.
 
     It is an id, or the path of a directory of `save_to_disk` or of files.
-
-    Raises:
-      InvalidArgumentError: If there is no such dataset or split, or if a field is missing.
-      DataLossError: If a file is damaged.
-      FailedPreconditionError: If the library is not installed.
     """
 
     def __init__(

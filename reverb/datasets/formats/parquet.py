@@ -12,13 +12,7 @@ __all__ = ["ParquetSource"]
 
 
 class ParquetSource(RowFiles):
-    """A Parquet file, or a directory of them; see `Source`.
-
-    Raises:
-      InvalidArgumentError: If there is no such file, or if a field is missing.
-      DataLossError: If a file is damaged.
-      FailedPreconditionError: If pyarrow is not installed.
-    """
+    """A Parquet file, or a directory of them; see `Source`."""
 
     def __init__(
         self,

@@ -32,8 +32,7 @@ from reverb.datasets.library import library
 
 __all__ = ["REQUIREMENT", "RldsSource", "import_tfds"]
 
-_REQUIREMENT = "tensorflow-datasets>=4.9"
-REQUIREMENT = _REQUIREMENT
+REQUIREMENT = "tensorflow-datasets>=4.9"
 
 _STEP_FIELDS = {
     "observation",
@@ -64,7 +63,7 @@ def import_tfds() -> Any:
       FailedPreconditionError: If one of them is not installed.
     """
     library("tensorflow", "tensorflow>=2.14", "rlds")
-    return library("tensorflow_datasets", _REQUIREMENT, "rlds")
+    return library("tensorflow_datasets", REQUIREMENT, "rlds")
 
 
 class RldsSource:

@@ -18,14 +18,7 @@ __all__ = ["RowFiles"]
 class RowFiles:
     """The files of a dataset, each with a schema of its own; see `Source`.
 
-    Args:
-      name: See `Source`.
-      identity: See `Source`.
-      files: The files, in order.
-      leave_out: Fields that are not read.
-      limits: Bounds episodes and units of files.
-      by_flags: Whether an episode of steps without `episode_index` may end in a later file than it
-        begins in.
+    With `by_flags`, an episode of steps without `episode_index` may end in a later file.
 
     Raises:
       InvalidArgumentError: If a field is missing.
