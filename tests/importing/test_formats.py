@@ -36,6 +36,19 @@ def test_a_format_has_its_source_and_its_save(name):
     assert name not in SAVED or callable(imported(SAVED[name].save))
 
 
+@pytest.mark.parametrize("name", SAVED)
+def test_a_format_has_its_tests(name):
+    module = SAVED[name].source.partition(".")[0]
+    assert (ROOT / "tests" / "with_datasets" / f"test_{module}.py").is_file()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_changelog_names_every_format(name):
+    assert re.search(
+        rf"\b{name}\b", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.IGNORECASE
+    )
+
+
 def test_the_page_begins_with_the_formats():
     first = next(tables(PAGE))[2:]
     assert [re.findall("`(.*)`", row[0]) for row in first] == [[it] for it in SOURCES]
