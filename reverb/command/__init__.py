@@ -43,7 +43,7 @@ from reverb.command.server_arguments import (
     option,
 )
 from reverb.command.several import ask_each
-from reverb.command.source import Source, told_missing
+from reverb.command.source import Source, missing_text
 from reverb.datasets.formats import SAVED
 from reverb.errors import InvalidArgumentError, ReverbError
 from reverb.shown_text import without_tokens
@@ -91,9 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILURE
     except (ReverbError, OSError, UnicodeEncodeError) as error:
-        told = by_options(" ".join(str(error).split()), arguments)
-        told = text.plain(without_tokens(told))
-        print(f"reverb: error: {told}", file=sys.stderr)
+        shown = by_options(" ".join(str(error).split()), arguments)
+        shown = text.plain(without_tokens(shown))
+        print(f"reverb: error: {shown}", file=sys.stderr)
         return _FAILURE
     return code or 0
 
@@ -231,13 +231,13 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
         ]
         print(inspect.as_json({"servers": values}))
     else:
-        told = [
+        shown = [
             text.plain(f"server {name}: no answer: {it}")
             if isinstance(it, ReverbError)
             else inspect.as_text(it)
             for name, it in answers.items()
         ]
-        print("\n\n".join(told))
+        print("\n\n".join(shown))
     has_all = not any(isinstance(it, ReverbError) for it in answers.values())
     return 0 if has_all else why.SERVER_DOWN
 
@@ -261,7 +261,7 @@ def _run_export(arguments: argparse.Namespace) -> int:
     (_export_episodes if is_of_episodes else _export_items)(arguments, source)
     if not source.missing:
         return 0
-    print(told_missing(source.missing))
+    print(missing_text(source.missing))
     return why.SERVER_DOWN
 
 

@@ -51,8 +51,8 @@ def add_parser(commands: Commands) -> None:
         "import",
         help="write the episodes of a dataset into a table",
         description="Writes the episodes of a dataset into a table, as transitions, sequences or "
-        "whole episodes. The rate limiter is off for inserts meanwhile. A second import of a "
-        "dataset writes what is missing, if the table has the column episode_id.",
+        "whole episodes. During the import the rate limiter is off for inserts. A second import "
+        "of a dataset writes what is missing, if the table has the column episode_id.",
         epilog="\n".join(["sources:", *lines]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -110,7 +110,7 @@ def add_parser(commands: Commands) -> None:
         "--episode-ids",
         action="store_true",
         help="write the column episode_id also where the table has no signature, so that a second "
-        "import goes on where the first one was cut off",
+        "import continues where the first one was cut off",
     )
     parser.add_argument(
         "--no-resume", action="store_true", help="write all, also episodes that the table has"
@@ -194,9 +194,9 @@ def _import(arguments: argparse.Namespace) -> None:
     after = client.server_info()[arguments.table]
     surplus = after.current_size + counts.num_items - after.max_size
     if arguments.dry_run and surplus > 0:
-        print(f"the table holds {after.max_size} items, so that {surplus} would leave it")
+        print(f"the table holds at most {after.max_size} items: {surplus} would be removed")
     elif after.current_size >= after.max_size:
-        print(f"the table is full: it holds {after.max_size} items, and more make others leave it")
+        print(f"the table is full with {after.max_size} items: further inserts remove items")
 
 
 def _items(arguments: argparse.Namespace) -> Any:
@@ -242,7 +242,7 @@ def _show_columns(client: Any, arguments: argparse.Namespace, items: Any, first:
     """Prints the columns of the items beside those of the table."""
     info = client.server_info().get(arguments.table)
     if info is None or first is None:
-        return  # The import itself tells it.
+        return  # The import itself reports it.
     table = _columns(info.signature) if info.signature is not None else {}
     made = _columns(datasets.signature(first, items, leave_out=arguments.leave_out))
     rows = [("column", "items", f"table {arguments.table}")]
@@ -286,10 +286,10 @@ def _summary(counts: datasets.Written, arguments: argparse.Namespace) -> str:
                 "the table by `reverb reset` first"
             )
     if counts.num_repaired:
-        parts.append(f"{counts.num_repaired} were there in part, and are whole now")
+        parts.append(f"{counts.num_repaired} were incomplete, and were written again")
     if counts.num_changed:
         what = "were kept" if arguments.changed == "keep" else "were replaced"
-        parts.append(f"{counts.num_changed} had changed or moved, and those of the table {what}")
+        parts.append(f"{counts.num_changed} had changed or moved, and the old ones {what}")
     if counts.num_dropped:
-        parts.append(f"{counts.num_dropped} are in no item, because of their length")
+        parts.append(f"{counts.num_dropped} were left out because of their length")
     return "; ".join(parts)

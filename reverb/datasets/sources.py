@@ -27,7 +27,7 @@ class Source(Protocol):
 
     Attributes:
       name: Name of the source for people.
-      identity: Tells the source from others: its absolute path or its id, and the split.
+      identity: Identifies the source: its absolute path or its id, and the split.
       num_episodes: Number of episodes; `None`: unknown.
     """
 
@@ -104,8 +104,8 @@ def episodes(
         taken for it.
 
     Returns:
-      An iterator of episodes. Its length hint (`operator.length_hint`) is their number, or 0 where
-      only reading them all tells.
+      An iterator of episodes. Its length hint (`operator.length_hint`) is their number, or 0 if
+      only reading them all would show it.
 
     Raises:
       InvalidArgumentError: At once, if an argument is out of its range or there is no such dataset,

@@ -271,17 +271,17 @@ class TableColumns:
             other = known.pop(leaf.column, None)
             if other is None:
                 raise self._mismatch(
-                    episode, leaf.field, "is a field that the episodes before do not have"
+                    episode, leaf.field, "is a field that earlier episodes do not have"
                 )
             if leaf != other:
                 raise self._mismatch(
                     episode,
                     leaf.field,
-                    f"has dtype {leaf.dtype} and rows of shape {list(leaf.shape)}, and the "
-                    f"episodes before have {other.dtype} and {list(other.shape)}",
+                    f"has dtype {leaf.dtype} and rows of shape {list(leaf.shape)}, and "
+                    f"earlier episodes have {other.dtype} and {list(other.shape)}",
                 )
         for leaf in known.values():
-            raise self._mismatch(episode, leaf.field, "is missing, and the episodes before have it")
+            raise self._mismatch(episode, leaf.field, "is missing, and earlier episodes have it")
 
     @staticmethod
     def _mismatch(episode: Episode, field: str, text: str) -> errors.SignatureMismatchError:

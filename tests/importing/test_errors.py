@@ -72,7 +72,7 @@ class TestNpzFiles:
         source = flat(tmp_path)
         path = tmp_path / "f.npz"
         path.write_bytes(path.read_bytes()[:-200])
-        fails(errors.DataLossError, f"^{path}: is no complete .npz file", read(source))
+        fails(errors.DataLossError, f"^{path}: is not a complete .npz file", read(source))
 
     def test_a_damaged_member(self, tmp_path):
         source = flat(tmp_path)
@@ -160,7 +160,7 @@ class TestParquetFiles:
         source = self.write(tmp_path / "f.parquet")
         path = tmp_path / "f.parquet"
         path.write_bytes(path.read_bytes()[:-10])
-        fails(errors.DataLossError, f"^{path}: is no complete Parquet file", read(source))
+        fails(errors.DataLossError, f"^{path}: is not a complete Parquet file", read(source))
 
     @pytest.mark.parametrize(
         ("column", "text"),
@@ -169,7 +169,7 @@ class TestParquetFiles:
             ([1.0] * 5, "must be a list of rows, got double"),
             ([[1.0, None]] * 5, "1?5 values are missing|5 values are missing"),
             ([[[1.0], [1.0, 2.0]]] * 5, "has rows of different shapes, lists of 1 and of 2"),
-            ([[1.0]] * 5, "has 1 rows for 5 steps, and a field has a row for each"),
+            ([[1.0]] * 5, "has 1 rows for 5 steps, but a field needs one for each step"),
         ],
     )
     def test_a_column_of_another_kind(self, tmp_path, column, text):
@@ -190,7 +190,7 @@ class TestEpisodes:
             ({"rewards": np.zeros(0)}, "field rewards: has no steps"),
             (
                 {"actions": np.zeros(4)},
-                "field actions: has 4 rows for 5 steps, and a field has a row for each$",
+                "field actions: has 4 rows for 5 steps, but a field needs one for each step",
             ),
             (
                 {"observations": np.zeros(5)},
@@ -287,7 +287,7 @@ class TestTables:
         ("change", "text"),
         [
             ({"actions": np.zeros(5, np.int32)}, "field actions: has dtype int32 and rows of"),
-            ({"infos": {"x": np.zeros(5)}}, "field infos/x: is a field that the episodes before"),
+            ({"infos": {"x": np.zeros(5)}}, "field infos/x: is a field that earlier episodes"),
         ],
     )
     def test_episodes_that_differ(self, change, text):
@@ -297,7 +297,7 @@ class TestTables:
 
     def test_two_episodes_with_one_number(self):
         episodes = [made_episodes.episode(5, 3), made_episodes.episode(6, 3)]
-        text = "^made: episode 3, field number: 3 is that of an episode before, too, of the same so"
+        text = "^made: episode 3, field number: 3 is also that of an earlier episode of the same so"
         assert self.refused(episodes, text, kind=errors.InvalidArgumentError) == 5
         others = [made_episodes.episode(5, 0, source=name) for name in "abc"]
         table = made_episodes.table("t", others[0], self.ITEMS)

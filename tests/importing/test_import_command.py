@@ -98,15 +98,15 @@ def test_a_dry_run_finds_what_does_not_fit(run, source, client):
     assert "field observations: makes a column of shape ['T', 4]" in err
 
 
-def test_a_dry_run_tells_that_items_would_leave(run, source):
+def test_a_dry_run_says_that_items_would_leave(run, source):
     example = made_episodes.episode(5)
     table = made_episodes.table("t", example, datasets.Transitions(), options={"max_size": 50})
     with testing.server([table]) as client:
         arguments = ["import", source, client.server_address, "--table=t", "--items=transitions"]
         _, out, _ = run(*arguments, "--dry-run")
-        assert "the table holds 50 items, so that 5 would leave it" in out
+        assert "the table holds at most 50 items: 5 would be removed" in out
         _, out, _ = run(*arguments)
-        assert "the table is full: it holds 50 items, and more make others leave it" in out
+        assert "the table is full with 50 items: further inserts remove items" in out
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_table_without_ids_needs_no_resume(run, source):
         assert size(client, "t") == 110
 
 
-def test_a_table_without_a_signature_goes_on_by_ids(run, source):
+def test_a_table_without_a_signature_continues_by_ids(run, source):
     with testing.server([testing.table("t")]) as client:
         arguments = ["import", source, client.server_address, "--table=t", "--items=transitions"]
         assert run(*arguments, "--episode-ids")[0] == 0

@@ -52,7 +52,7 @@ class Rows:
             self._fields[self._number_field] = fields[self._number_field]
         self.fields = list(self._fields)
         self.columns = self._columns_of(schema, self._fields)
-        # Those that tell where episodes end.
+        # The columns that mark where episodes end.
         ends = [self._number_field] if self._number_field is not None else self._flags()
         self.end_columns = self._columns_of(schema, ends)
 
