@@ -2,12 +2,14 @@
 """A dataset whose files come, go, change and get other names is imported again and again."""
 
 import collections
+import dataclasses
 import random
 
 import numpy as np
 import pytest
 
 from reverb import command, datasets, errors, testing
+from reverb.datasets.table_columns import TableColumns
 from support import made_episodes
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow comes with the extra `test`")
@@ -204,6 +206,20 @@ def test_a_single_file_is_known_by_its_numbers(tmp_path, format_):
     assert [it.id for it in found] == [
         made_episodes.episode(1, number, source=source).id for number in range(3)
     ]
+
+
+def test_the_values_of_an_episode_are_summed_once(monkeypatch):
+    summed = []
+    new_digest = TableColumns._new_digest
+    monkeypatch.setattr(
+        TableColumns, "_new_digest", lambda *args: summed.append(args[1]) or new_digest(*args)
+    )
+    episodes = [dataclasses.replace(made(it), number=it) for it in range(3)]
+    with testing.server([table()]) as client:
+        datasets.write(client, "t", episodes[:1], ITEMS)
+        summed.clear()
+        datasets.write(client, "t", episodes, ITEMS)
+    assert [it.number for it in summed] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("format_", FORMATS)

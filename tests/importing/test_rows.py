@@ -165,6 +165,18 @@ def test_files_of_episodes_and_of_steps_are_read(tmp_path, format_):
         assert [it.actions.tolist() for it in found] == actions[skip:]
 
 
+@pytest.mark.parametrize("format_", ["parquet", "hf"])
+def test_a_field_of_a_later_file_is_not_lost(tmp_path, format_):
+    arrays = arrays_of([made()])
+    save_steps(tmp_path / "a.parquet", arrays)
+    save_steps(tmp_path / "b.parquet", arrays | {"infos/more": np.zeros(STEPS)})
+    text = f"{tmp_path / 'b.parquet'}: episode 1, field infos/more: is a field that earlier"
+    with testing.server([testing.table("t")]) as client:
+        episodes = datasets.episodes(f"{format_}:{tmp_path}")
+        with pytest.raises(errors.SignatureMismatchError, match=text):
+            datasets.write(client, "t", episodes, datasets.Episodes(STEPS))
+
+
 def test_a_shard_of_hugging_face_ends_in_an_episode(tmp_path):
     episodes = [made(number) for number in range(2)]
     arrays = arrays_of(episodes)
