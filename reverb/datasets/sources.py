@@ -52,9 +52,8 @@ def open_source(name: str, split: str | None = None, **options: Any) -> Source:
     if FORMATS[prefix].has_splits:
         options["split"] = split
     elif split is not None:
-        known = ", ".join(f"{it}:" for it, own in FORMATS.items() if own.has_splits)
         raise errors.InvalidArgumentError(
-            f"split is for {known}, and datasets of {prefix}: have no splits, got {split!r}"
+            f"split must be None for {prefix}:, whose datasets have no splits, got {split!r}"
         )
     return imported(FORMATS[prefix].source)(name, rest, **options)
 

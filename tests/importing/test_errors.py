@@ -37,7 +37,7 @@ class TestSources:
 
     @pytest.mark.parametrize("name", [it for it, own in FORMATS.items() if not own.has_splits])
     def test_a_split_of_a_format_that_has_none(self, name):
-        text = f"^split is for hf:, rlds:, and datasets of {name}: have no splits, got 'test'$"
+        text = f"^split must be None for {name}:, whose datasets have no splits, got 'test'$"
         fails(errors.InvalidArgumentError, text, read(f"{name}:x", split="test"))
 
     @pytest.mark.parametrize("format_", ["npz", "parquet"])

@@ -6,9 +6,9 @@ other files, of addresses or of programs is not followed. A dataset of the hub i
 way, from the hub or from what the library has in its cache.
 """
 
+import functools
 import pathlib
 from collections.abc import Iterable
-from typing import Any
 
 from reverb import errors
 from reverb.datasets.episode import Episode
@@ -25,10 +25,7 @@ __all__ = ["HuggingFaceSource", "save"]
 
 # Size of the data in a file of a dataset that is written.
 _FILE_BYTES = 256 << 20
-
-
-def _datasets() -> Any:
-    return library("datasets", "datasets>=3", "hf")
+_datasets = functools.partial(library, "datasets", "datasets>=3", "hf")
 
 
 class HuggingFaceSource(RowFiles):
@@ -36,6 +33,8 @@ class HuggingFaceSource(RowFiles):
 
     It is an id, or the path of a directory of `save_to_disk` or of files.
     """
+
+    _by_flags = True
 
     def __init__(
         self,
@@ -49,7 +48,7 @@ class HuggingFaceSource(RowFiles):
         where = str(path.resolve()) if path.exists() else dataset
         files, split = split_of(name, path, dataset, split, _datasets)
         identity = f"hf:{where}#{split}"
-        super().__init__(name, identity, files, leave_out, limits, by_flags=True)
+        super().__init__(name, identity, files, leave_out, limits)
 
 
 def save(episodes: Iterable[Episode], path: str | pathlib.Path) -> int:

@@ -15,11 +15,7 @@ class ParquetSource(RowFiles):
     """A Parquet file, or a directory of them; see `Source`."""
 
     def __init__(
-        self,
-        name: str,
-        path: str,
-        leave_out: LeftOut = NOTHING,
-        limits: Limits = DEFAULT_LIMITS,
+        self, name: str, path: str, leave_out: LeftOut = NOTHING, limits: Limits = DEFAULT_LIMITS
     ) -> None:
         identity = f"parquet:{pathlib.Path(path).expanduser().resolve()}"
         super().__init__(name, identity, files_of(name, path, ".parquet"), leave_out, limits)

@@ -18,13 +18,14 @@ __all__ = ["RowFiles"]
 class RowFiles:
     """The files of a dataset, each with a schema of its own; see `Source`.
 
-    With `by_flags`, an episode of steps without `episode_index` may end in a later file.
-
     Raises:
       InvalidArgumentError: If a field is missing.
       DataLossError: If a file is damaged.
       FailedPreconditionError: If pyarrow is not installed.
     """
+
+    # Whether an episode of steps without `episode_index` may end in a later file.
+    _by_flags = False
 
     def __init__(
         self,
@@ -33,7 +34,6 @@ class RowFiles:
         files: Sequence[DataFile],
         leave_out: LeftOut,
         limits: Limits,
-        by_flags: bool = False,
     ) -> None:
         self.name = name
         self.identity = identity
@@ -50,7 +50,6 @@ class RowFiles:
                 self._rows(file, opened)  # It may have what is left out.
         leave_out.check_parts(name, self._first.fields)
         self._numbers = old_numbers(files, self._count)
-        self._by_flags = by_flags and not self._first.rows_are_episodes
         self.num_episodes: int | None = None
         if self._first.rows_are_episodes:
             self.num_episodes = sum(map(self._count, files))
@@ -67,7 +66,7 @@ class RowFiles:
             start=start,
             position=position,
             numbers=self._numbers,
-            by_flags=self._by_flags,
+            by_flags=self._by_flags and not self._first.rows_are_episodes,
         )
 
     def _parts(self, files: Iterable[DataFile], number: int) -> Iterator[Part]:
