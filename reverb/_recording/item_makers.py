@@ -169,12 +169,12 @@ class SequenceMaker(ItemMaker):
         self._writer.create_items(items)
 
     def _drop(self, lengths: np.ndarray) -> None:
-        """Counts episodes of these lengths, which are in no item, and tells of the first."""
+        """Counts episodes of these lengths, which are in no item, and logs the first."""
         if len(lengths) and not self.num_dropped_episodes:
             _logger.warning(
                 "an episode of %d steps is in no item, because a sequence has burn_in + length = "
                 "%d steps. Such episodes are counted in num_dropped_episodes of the recorder, and "
-                'not told again; short_episodes="keep" makes shorter items of them',
+                'not logged again; short_episodes="keep" makes shorter items of them',
                 lengths[0],
                 self._num_steps,
             )

@@ -61,7 +61,7 @@ class Sequences:
         cookbook.
       discount: As in `Transitions`.
       short_episodes: Treatment of an episode of fewer than `T` steps. "drop": it is in no item, and
-        `num_dropped_episodes` counts it; the log tells of the first. "keep": it becomes a shorter
+        `num_dropped_episodes` counts it; the first one is logged. "keep": it becomes a shorter
         item, so that batches are ragged.
 
     Example:

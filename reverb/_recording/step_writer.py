@@ -130,10 +130,10 @@ class StepWriter:
             )
 
     def settle(self) -> None:
-        """Blocks while too many items are unconfirmed, and the run goes on.
+        """Blocks while too many items are unconfirmed, and the run continues.
 
         Raises:
-          DeadlineExceededError: After the time of `Waiting`; the items go on in the background.
+          DeadlineExceededError: After the time of `Waiting`; the items are sent later.
           ReverbError: If the connection failed for good.
         """
         if self._unconfirmed_items <= self._max_unconfirmed_items:

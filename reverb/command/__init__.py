@@ -43,7 +43,8 @@ from reverb.command.server_arguments import (
     option,
 )
 from reverb.command.several import ask_each
-from reverb.command.source import Source, told_missing
+from reverb.command.source import Source, missing_text
+from reverb.datasets.formats import SAVED
 from reverb.errors import InvalidArgumentError, ReverbError
 from reverb.shown_text import without_tokens
 
@@ -90,9 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _FAILURE
     except (ReverbError, OSError, UnicodeEncodeError) as error:
-        told = by_options(" ".join(str(error).split()), arguments)
-        told = text.plain(without_tokens(told))
-        print(f"reverb: error: {told}", file=sys.stderr)
+        shown = by_options(" ".join(str(error).split()), arguments)
+        shown = text.plain(without_tokens(shown))
+        print(f"reverb: error: {shown}", file=sys.stderr)
         return _FAILURE
     return code or 0
 
@@ -163,23 +164,13 @@ def _add_export(commands: Commands) -> None:
     )
     _add_source(parser, "; not several servers, unless they are a group")
     parser.add_argument("--table", required=True, help="the table to export")
-    parser.add_argument(
-        "--format", required=True, choices=[*export.FORMATS, *export_episodes.FORMATS]
-    )
+    parser.add_argument("--format", required=True, choices=[*export.FORMATS, *SAVED])
     parser.add_argument(
         "--output",
         type=pathlib.Path,
         metavar="FILE_OR_DIR",
         help="a file if the name has a suffix of the format, else a directory of files; it is put "
         "in place when the export is complete",
-    )
-    whole = parser.add_argument_group("formats of whole episodes")
-    whole.add_argument("--dataset-id", metavar="ID", help="id of the dataset, for minari")
-    whole.add_argument(
-        "--env", metavar="ID", help="environment that has the spaces, for minari (else no bounds)"
-    )
-    whole.add_argument(
-        "--data-format", metavar="NAME", help="hdf5, arrow or parquet, for minari (hdf5)"
     )
     parser.add_argument("--max-items", type=_positive, metavar="N", help="the oldest N items only")
     parser.add_argument(
@@ -200,8 +191,7 @@ def _add_export(commands: Commands) -> None:
         action="store_true",
         help="name the columns column_0, column_1, ... instead of using the table's signature",
     )
-    whole.add_argument("--fps", type=_positive, metavar="N", help="frames a second, for lerobot")
-    whole.add_argument("--task", metavar="TEXT", help="task of all episodes, for lerobot")
+    export_episodes.add_options(parser)
     parser.set_defaults(run=_run_export)
 
 
@@ -241,13 +231,13 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
         ]
         print(inspect.as_json({"servers": values}))
     else:
-        told = [
+        shown = [
             text.plain(f"server {name}: no answer: {it}")
             if isinstance(it, ReverbError)
             else inspect.as_text(it)
             for name, it in answers.items()
         ]
-        print("\n\n".join(told))
+        print("\n\n".join(shown))
     has_all = not any(isinstance(it, ReverbError) for it in answers.values())
     return 0 if has_all else why.SERVER_DOWN
 
@@ -255,13 +245,13 @@ def _run_inspect(arguments: argparse.Namespace) -> int:
 def _run_export(arguments: argparse.Namespace) -> int:
     if len(sources_of(arguments.source)) > 1:
         addresses.one_server(arguments.source, "export")
-    is_of_episodes = arguments.format in export_episodes.FORMATS
+    is_of_episodes = arguments.format in SAVED
     if arguments.output is None and not is_of_episodes:
         raise InvalidArgumentError(f"--output is needed for --format {arguments.format}")
     if is_of_episodes:
         _refuse(arguments, "shard_items", "overwrite", "no_signature")
     else:
-        _refuse(arguments, "dataset_id", "env", "data_format", "fps", "task")
+        _refuse(arguments, "dataset_id", *export_episodes.OPTIONS)
     source = open_source(
         arguments.source,
         arguments.timeout,
@@ -271,7 +261,7 @@ def _run_export(arguments: argparse.Namespace) -> int:
     (_export_episodes if is_of_episodes else _export_items)(arguments, source)
     if not source.missing:
         return 0
-    print(told_missing(source.missing))
+    print(missing_text(source.missing))
     return why.SERVER_DOWN
 
 
@@ -299,10 +289,7 @@ def _export_episodes(arguments: argparse.Namespace, source: Source) -> None:
         output=arguments.output,
         max_items=arguments.max_items,
         progress=arguments.progress,
-        env=arguments.env,
-        data_format=arguments.data_format,
-        fps=arguments.fps,
-        task=arguments.task,
+        **{name: getattr(arguments, name) for name in export_episodes.OPTIONS},
     )
     print(text.plain(f"{count} episodes of table {arguments.table} in {target}"))
 

@@ -192,7 +192,7 @@ def _run(arguments: argparse.Namespace) -> int:
     for it in changed:
         print(text.plain(_would_be(it) if arguments.dry_run else str(it)))
     if not changed:
-        print("nothing is different")
+        print("nothing to change")
     return 0
 
 
@@ -208,11 +208,11 @@ def _may_drop(arguments: argparse.Namespace, present: _Present) -> bool:
     if info.max_times_sampled != 1 or count <= 0:
         return True
     items = f"{text.number(count)} unread item{'' if count == 1 else 's'}"
-    told = f"{items} of table {text.plain(arguments.table)} would be lost"
+    shown = f"{items} of table {text.plain(arguments.table)} would be lost"
     if arguments.dry_run:
-        print(told)
+        print(shown)
         return True
-    return arguments.yes or confirmed(f"{told}. Make it smaller?")
+    return arguments.yes or confirmed(f"{shown}. Make it smaller?")
 
 
 def _sampler(arguments: argparse.Namespace, present: _Present) -> Any:
@@ -226,7 +226,7 @@ def _sampler(arguments: argparse.Namespace, present: _Present) -> Any:
         kind, parameters = selector_settings(present().sampler_options)
         if kind != "prioritized":
             raise InvalidArgumentError(
-                f"--draw is of a prioritized sampler, which table {arguments.table} does not have"
+                f"--draw needs a prioritized sampler, which table {arguments.table} does not have"
             )
         exponent = parameters["priority_exponent"]
     return Prioritized(exponent, draw=arguments.draw)

@@ -54,16 +54,16 @@ def _run(arguments: argparse.Namespace) -> int:
     credentials = credentials_of(arguments)
     address = one_server(arguments.address, "drain")
     client = Client(address, connect_timeout_s=DEFAULT_TIMEOUT_S, **credentials)
-    told = address
+    shown = address
     if arguments.shard is not None:
         address = shard_of(client, arguments.shard)
         client = Client(address, connect_timeout_s=DEFAULT_TIMEOUT_S, **credentials)
-        told = f"shard {arguments.shard} ({address})"
+        shown = f"shard {arguments.shard} ({address})"
     still_open = client.drain(round(1_000 * arguments.timeout))
     if not still_open:
-        print(f"{told} is drained: all streams have ended")
+        print(f"{shown} is drained: all streams have ended")
         return 0
     streams = text.plural(still_open, "stream")
     are = "is" if still_open == 1 else "are"
-    print(f"{streams} of {told} {are} still open after {arguments.timeout:g} s")
+    print(f"{streams} of {shown} {are} still open after {arguments.timeout:g} s")
     return STILL_OPEN

@@ -1,24 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """`reverb export` to the formats of datasets: each item is a whole episode."""
 
+import argparse
 import itertools
 import pathlib
+from typing import Any
 
 from reverb import datasets
 from reverb.command.progress import Progress
 from reverb.command.server_arguments import option
 from reverb.command.source import Source, check_table
+from reverb.datasets.formats import SAVED
 from reverb.datasets.stored_episodes import episodes_of_items
 from reverb.errors import InvalidArgumentError
 
-__all__ = ["FORMATS", "export_episodes"]
+__all__ = ["OPTIONS", "add_options", "export_episodes"]
 
-# The options of each format besides its target. Minari finds datasets by their ids.
-FORMATS: dict[str, tuple[str, ...]] = {
-    "minari": ("env", "data_format"),
-    "hf": (),
-    "lerobot": ("fps", "task"),
-}
+OPTIONS = {name: it for own in SAVED.values() for name, it in own.options.items()}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of the formats."""
+    group = parser.add_argument_group("formats of whole episodes")
+    by_id = " and ".join(it for it in SAVED if SAVED[it].by_id)
+    group.add_argument("--dataset-id", help=f"id of the dataset, for {by_id}")
+    for name, it in OPTIONS.items():
+        formats = " and ".join(own for own in SAVED if name in SAVED[own].options)
+        group.add_argument(option(name), type=it.parse, help=f"{it.help}, for {formats}")
 
 
 def export_episodes(
@@ -30,7 +38,7 @@ def export_episodes(
     output: pathlib.Path | None,
     max_items: int | None = None,
     progress: bool | None = None,
-    **options: str | int | None,
+    **options: Any,
 ) -> tuple[int, str]:
     """Writes the items of a table as the episodes of a dataset, oldest first.
 
@@ -48,11 +56,12 @@ def export_episodes(
     check_table(source, table)
     target = _target(format_, dataset_id, output)
     given = {name: value for name, value in options.items() if value is not None}
-    for name in given:
-        if name not in FORMATS[format_]:
+    for name in OPTIONS:
+        own = SAVED[format_].options.get(name)
+        if own is None and name in given:
             raise InvalidArgumentError(f"{option(name)} is not for --format {format_}")
-    if format_ == "lerobot" and "fps" not in given:
-        raise InvalidArgumentError("--fps is needed for --format lerobot")
+        if own is not None and own.is_needed and name not in given:
+            raise InvalidArgumentError(f"{option(name)} is needed for --format {format_}")
     info = source.tables[table]
     total = info.current_size if max_items is None else min(info.current_size, max_items)
     columns = (item.columns for item in itertools.islice(source.scan(table), max_items))
@@ -65,7 +74,7 @@ def export_episodes(
 
 
 def _target(format_: str, dataset_id: str | None, output: pathlib.Path | None) -> str:
-    by_id = format_ == "minari"
+    by_id = SAVED[format_].by_id
     wanted, other = ("--dataset-id", "--output") if by_id else ("--output", "--dataset-id")
     if (output if by_id else dataset_id) is not None:
         raise InvalidArgumentError(f"{other} is not for --format {format_}, which has {wanted}")

@@ -44,7 +44,7 @@ def find_parts(paths: Sequence[pathlib.Path]) -> dict[int, Checkpoint]:
     or a directory of checkpoints, for each shard.
 
     Raises:
-      PartsError: If a shard is missing or is there twice, or if they are of two groups.
+      PartsError: If a shard is missing or is given twice, or if they are of two groups.
       DataLossError: If the tables of a checkpoint are damaged.
     """
     if len(paths) == 1:
@@ -62,7 +62,7 @@ def find_parts(paths: Sequence[pathlib.Path]) -> dict[int, Checkpoint]:
             index = checkpoint.place[1]
         if index in parts:
             raise PartsError(
-                f"shard {index} is there twice: {parts[index].path} and {checkpoint.path}; name "
+                f"shard {index} is given twice: {parts[index].path} and {checkpoint.path}; name "
                 "one directory for each shard"
             )
         parts[index] = checkpoint
@@ -85,7 +85,7 @@ def span_of(parts: Mapping[int, Checkpoint]) -> str | None:
     known = {index: at for index, at in times.items() if at is not None}
     unknown = [str(index) for index in times if index not in known]
     if unknown:
-        return f"nothing tells when shards {', '.join(unknown)} saved: their moments may differ"
+        return f"it is unknown when shards {', '.join(unknown)} saved: their moments may differ"
     first, last = min(known, key=known.__getitem__), max(known, key=known.__getitem__)
     return (
         f"the shards saved at moments that are {_span(known[last] - known[first])} apart: "
@@ -175,11 +175,11 @@ def _check_places(parts: Mapping[int, Checkpoint]) -> None:
     for number, what in ((0, "of the group"), (2, "of a group of")):
         values = {place[number]: index for index, place in places.items()}
         if len(values) > 1:
-            told = [
+            shown = [
                 f"shard {index} ({parts[index].path}) is {what} {value!r}"
                 for value, index in values.items()
             ]
-            raise PartsError(f"the checkpoints are of different groups: {'; '.join(told)}")
+            raise PartsError(f"the checkpoints are of different groups: {'; '.join(shown)}")
     count = max([*parts, -1]) + 1
     count = next((place[2] for place in places.values()), count)
     missing = [str(index) for index in range(count) if index not in parts]

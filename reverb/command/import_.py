@@ -21,17 +21,8 @@ from reverb.command.server_arguments import (
     client_of,
     option,
 )
+from reverb.datasets.formats import FORMATS
 from reverb.errors import InvalidArgumentError, ReverbError
-
-_FORMATS = """\
-sources:
-  npz:PATH        .npz files: arrays of all steps, with the offsets of `reverb export` or flags
-  parquet:PATH    Parquet files: an episode a row, as `reverb export` writes them, or a step a row
-  minari:ID       a dataset of Minari that is on this machine, or the path of its data
-  hf:ID_OR_PATH   a dataset of Hugging Face: an episode a row, or a step a row
-  rlds:PATH_OR_ID a dataset of RLDS, by TensorFlow Datasets
-  lerobot:ID      a dataset of LeRobot 3.0 that is on this machine, or its path
-"""
 
 # Options of the command by the names that errors of the package have for them.
 _BY_NAME = {
@@ -54,13 +45,15 @@ _LEAVE_OUT = re.compile(r"leave_out=\('(.*?)',\)")
 
 def add_parser(commands: Commands) -> None:
     """Adds the command."""
+    lines = [f"  {f'{name}:{it.dataset}':<18}  {it.help}" for name, it in FORMATS.items()]
+    splits = " and ".join(name for name, it in FORMATS.items() if it.has_splits)
     parser = commands.add_parser(
         "import",
         help="write the episodes of a dataset into a table",
         description="Writes the episodes of a dataset into a table, as transitions, sequences or "
-        "whole episodes. The rate limiter is off for inserts meanwhile. A second import of a "
-        "dataset writes what is missing, if the table has the column episode_id.",
-        epilog=_FORMATS,
+        "whole episodes. During the import the rate limiter is off for inserts. A second import "
+        "of a dataset writes what is missing, if the table has the column episode_id.",
+        epilog="\n".join(["sources:", *lines]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("source", metavar="SOURCE", help="the dataset: a format and a path or id")
@@ -99,7 +92,7 @@ def add_parser(commands: Commands) -> None:
         metavar="SIZE",
         help="largest size of an episode, and of a row group or record (default: %(default)s)",
     )
-    read.add_argument("--split", metavar="NAME", help="the split, for hf and rlds")
+    read.add_argument("--split", metavar="NAME", help=f"the split, for {splits}")
     read.add_argument(
         "--source-id",
         metavar="ID",
@@ -117,7 +110,7 @@ def add_parser(commands: Commands) -> None:
         "--episode-ids",
         action="store_true",
         help="write the column episode_id also where the table has no signature, so that a second "
-        "import goes on where the first one was cut off",
+        "import continues where the first one was cut off",
     )
     parser.add_argument(
         "--no-resume", action="store_true", help="write all, also episodes that the table has"
@@ -201,9 +194,9 @@ def _import(arguments: argparse.Namespace) -> None:
     after = client.server_info()[arguments.table]
     surplus = after.current_size + counts.num_items - after.max_size
     if arguments.dry_run and surplus > 0:
-        print(f"the table holds {after.max_size} items, so that {surplus} would leave it")
+        print(f"the table holds at most {after.max_size} items: {surplus} would be removed")
     elif after.current_size >= after.max_size:
-        print(f"the table is full: it holds {after.max_size} items, and more make others leave it")
+        print(f"the table is full with {after.max_size} items: further inserts remove items")
 
 
 def _items(arguments: argparse.Namespace) -> Any:
@@ -249,7 +242,7 @@ def _show_columns(client: Any, arguments: argparse.Namespace, items: Any, first:
     """Prints the columns of the items beside those of the table."""
     info = client.server_info().get(arguments.table)
     if info is None or first is None:
-        return  # The import itself tells it.
+        return  # The import itself reports it.
     table = _columns(info.signature) if info.signature is not None else {}
     made = _columns(datasets.signature(first, items, leave_out=arguments.leave_out))
     rows = [("column", "items", f"table {arguments.table}")]
@@ -287,11 +280,16 @@ def _summary(counts: datasets.Written, arguments: argparse.Namespace) -> str:
     ]
     if counts.num_present:
         parts.append(f"{counts.num_present} episodes were there already")
+        if not counts.num_episodes:
+            parts.append(
+                "their items keep the --n-step and --discount of their import; for others, empty "
+                "the table by `reverb reset` first"
+            )
     if counts.num_repaired:
-        parts.append(f"{counts.num_repaired} were there in part, and are whole now")
+        parts.append(f"{counts.num_repaired} were incomplete, and were written again")
     if counts.num_changed:
         what = "were kept" if arguments.changed == "keep" else "were replaced"
-        parts.append(f"{counts.num_changed} had changed or moved, and those of the table {what}")
+        parts.append(f"{counts.num_changed} had changed or moved, and the old ones {what}")
     if counts.num_dropped:
-        parts.append(f"{counts.num_dropped} are in no item, because of their length")
+        parts.append(f"{counts.num_dropped} were left out because of their length")
     return "; ".join(parts)

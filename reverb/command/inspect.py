@@ -15,7 +15,7 @@ from reverb._checkpoints.stored import TableStatistics
 from reverb.command import text
 from reverb.command.columns import dtype_name, signature_names
 from reverb.command.progress import Progress
-from reverb.command.source import Source, check_table, told_missing
+from reverb.command.source import Source, check_table, missing_text
 from reverb.errors import UnimplementedError
 from reverb.item_selectors import selector_settings
 
@@ -77,7 +77,7 @@ def as_text(report: dict[str, Any]) -> str:
     of_server = f" of server {text.plain(report['server_name'])}" if report["server_name"] else ""
     lines = [f"{report['kind']} {report['source']}{of_server}, {count} {plural}"]
     if report["missing_shards"]:
-        lines.append(told_missing({it["index"]: it["address"] for it in report["missing_shards"]}))
+        lines.append(missing_text({it["index"]: it["address"] for it in report["missing_shards"]}))
     if report["items_unread"]:
         lines.append(f"Items were not read: {report['items_unread']}.")
     for name, table in report["tables"].items():

@@ -43,7 +43,7 @@ def _pause(arguments: argparse.Namespace) -> None:
 def _resume(arguments: argparse.Namespace) -> None:
     inserts, samples = _sides(arguments)
     client_of(arguments, "resume").resume_table(arguments.table, inserts=inserts, samples=samples)
-    print(f"{_named(inserts, samples)} of table {text.plain(arguments.table)} go on")
+    print(f"{_named(inserts, samples)} of table {text.plain(arguments.table)} continue")
 
 
 def _sides(arguments: argparse.Namespace) -> tuple[bool, bool]:

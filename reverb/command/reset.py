@@ -18,7 +18,7 @@ def add_parser(commands: Commands) -> None:
         "reset",
         help="remove all items of a table",
         description="Removes all items of a table and sets the counters of its rate limiter to 0. "
-        "It asks first, and tells how many items will be lost.",
+        "It asks first, and says how many items will be lost.",
         epilog="exit codes: 0 the table is empty; 1 an error, or the answer was no",
     )
     add_address(parser)

@@ -99,7 +99,7 @@ def add_parser(commands: Commands) -> None:
         description="Makes the checkpoints of a group of servers into those for another number of "
         "shards. No server needs to run. All items keep their keys, priorities, contents, times of "
         "insertion and sample counts; of an item in two parts, the newer one is kept. The rate "
-        "limiters allow as many samples as before, and the totals of inserts and samples go on. "
+        "limiters allow as many samples as before, and the totals of inserts and samples continue. "
         "Needs memory for all items of the group. Warns of items for which the new servers have no "
         "room. The exit code is 2 if the checkpoints are not all the parts of one group.",
     )
@@ -212,7 +212,7 @@ def _reshard_parts(
     tables = _whole(group_parts.added_up(parts), config)
     found = sorted(out.glob("shard-*")) if out.exists() else []
     if found:
-        raise FailedPreconditionError(f"{found[0]} is there already: name a directory without")
+        raise FailedPreconditionError(f"{found[0]} exists: name a directory without shards")
     name = group_parts.group_of(parts)
     places = {i: Shard(i, num_shards, name).place(tables) for i in range(num_shards)}
     slots = slots_as_values(protos.ShardMap.FromString(places[0].map))

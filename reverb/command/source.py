@@ -137,8 +137,8 @@ class ServerSource(Source):
         self.tables = self._client.server_info()
         self.missing = self._missing()
         if self.missing and not partial:
-            told = told_missing(self.missing).removesuffix(".")
-            raise UnavailableError(f"{told}: export the items of the others with --partial")
+            shown = missing_text(self.missing).removesuffix(".")
+            raise UnavailableError(f"{shown}: export the items of the others with --partial")
 
     def scan(self, table: str) -> Generator[StoredItem, None, None]:
         """See `Source`."""
@@ -157,7 +157,7 @@ class ServerSource(Source):
         return {shard.index: shard.address for shard in shards if shard.status is None}
 
 
-def told_missing(missing: Mapping[int, str]) -> str:
+def missing_text(missing: Mapping[int, str]) -> str:
     """Returns a sentence about `missing` of a source, at least one shard."""
     names = ", ".join(f"{index} ({text.plain(address)})" for index, address in missing.items())
     if len(missing) == 1:

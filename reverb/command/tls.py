@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`reverb tls`: makes certificates for trials."""
+"""`reverb tls`: makes certificates for tests."""
 
 import argparse
 import pathlib
@@ -19,7 +19,7 @@ def add_parser(commands: Commands) -> None:
     """Adds the command."""
     parser = commands.add_parser(
         "tls",
-        help="make certificates for trials",
+        help="make certificates for tests",
         description="Makes certificates, to try TLS without an authority of one's own.",
     )
     actions = parser.add_subparsers(required=True, metavar="ACTION")
@@ -28,7 +28,7 @@ def add_parser(commands: Commands) -> None:
         help="make an authority and a certificate of it",
         description="Makes an authority (ca.crt, ca.key) and a certificate of it (tls.crt, "
         "tls.key) in a directory, and says how a server and its clients use them. Whoever has "
-        "ca.key can pass for the server: no client needs it. Files that exist are not replaced.",
+        "ca.key can impersonate the server: no client needs it. Files that exist are not replaced.",
     )
     self_signed.add_argument(
         "directory", type=pathlib.Path, metavar="DIR", help="made if there is none"

@@ -76,9 +76,9 @@ def _run(arguments: argparse.Namespace) -> int:
         print(json.dumps({"servers": values}, indent=2))
     else:
         for address, it in answers.items():
-            told = f"no answer: {it}" if isinstance(it, ReverbError) else it.as_text()
+            shown = f"no answer: {it}" if isinstance(it, ReverbError) else it.as_text()
             print(text.plain(address))
-            print("\n".join(f"  {line}" for line in told.splitlines()))
+            print("\n".join(f"  {line}" for line in shown.splitlines()))
     codes = [
         SERVER_DOWN if isinstance(it, ReverbError) else it.exit_code(arguments.longer_than)
         for it in answers.values()
@@ -163,5 +163,5 @@ def ask(address: str, table: str | None, timeout_s: float, **credentials: Any) -
     status = StatusSource(address, table, timeout_s, **credentials).ask_for_rates()
     saved_at = status.checkpoints.latest_saved_at
     last_checkpoint_s = None if saved_at is None else status.now - saved_at
-    told = server_facts.checkpoints(status)
-    return Report(worst_first(status), address, told, last_checkpoint_s)
+    shown = server_facts.checkpoints(status)
+    return Report(worst_first(status), address, shown, last_checkpoint_s)

@@ -142,7 +142,7 @@ def checked(
 ) -> Episode | None:
     """Returns the episode with flags as bools, or `None` if it has no end and is dropped.
 
-    Numbers have the byte order of this machine then. `advises` tells whether errors say how to
+    Numbers have the byte order of this machine then. `advises` decides whether errors say how to
     leave a field out.
 
     Raises:
@@ -190,7 +190,7 @@ def checked(
 
 def row_problem(num_rows: int, num_steps: int) -> str:
     """Returns the text of an error: a field has not a row for each step."""
-    return f"has {num_rows} rows for {num_steps} steps, and a field has a row for each"
+    return f"has {num_rows} rows for {num_steps} steps, but a field needs one for each step"
 
 
 def _check_leaf(

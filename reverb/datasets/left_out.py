@@ -111,7 +111,7 @@ class LeftOut:
         Infos may be in some datasets, and not in others; `check` refuses them at the write.
 
         Raises:
-          InvalidArgumentError: If one is not there; the text tells what is: `fields`.
+          InvalidArgumentError: If one is not there; the text names what is: `fields`.
         """
         infos = [name for name in self.unused if self._paths[name][0] not in PARTS]
         self.check(place, fields, infos)

@@ -31,7 +31,7 @@ class Written:
       num_repaired: Number of the written episodes of which the table had a part, because an earlier
         import was cut off. That part was deleted first.
       num_changed: Number of episodes of which the table had other values, or that it had under
-        another key; `changed` tells what became of them.
+        another key; `changed` decides what becomes of them.
       num_dropped: Number of episodes that are in no item, because of their length.
     """
 
@@ -45,7 +45,7 @@ class Written:
 
 
 class Rules(NamedTuple):
-    """Arguments of `reverb.datasets.write` that tell which episodes the table lacks."""
+    """Arguments of `reverb.datasets.write` that decide which episodes the table lacks."""
 
     known_by: KnownBy | None
     changed: Changed
@@ -124,7 +124,7 @@ class MissingEpisodes(Iterator[Episode]):
         if episode.id in self._seen:
             raise episode.fault(
                 "key" if episode.key else "number",
-                f"{episode.key or episode.number} is that of an episode before, too, of the same "
+                f"{episode.key or episode.number} is also that of an earlier episode of the same "
                 f"source, {episode.source!r}; each must have its own, because episode_id is made "
                 "of it. leave_out=('episode_index',) lets an episode be known by its file, if the "
                 "indices of several files are alike",
@@ -231,8 +231,8 @@ class MissingEpisodes(Iterator[Episode]):
                 episode.text(
                     "key",
                     f"is {episode.key!r}, and the table has episodes of {episode.source!r} by "
-                    'their numbers in it, as older versions wrote them. known_by="number" goes on '
-                    "with these, if no file was added, removed or renamed since; "
+                    'their numbers in it, as older versions wrote them. known_by="number" '
+                    "continues with these, if no file was added, removed or renamed since; "
                     'known_by="key" writes all episodes beside them, so reset the table first',
                 )
             )

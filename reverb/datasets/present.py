@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The episodes that a table has already, so that an import can go on where one was cut off."""
+"""The episodes that a table has already, so that an import can continue where one was cut off."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Sequence
@@ -118,7 +118,7 @@ class PresentEpisodes:
             if episode is None or None in digests:
                 raise errors.FailedPreconditionError(
                     f"item {sample.info.key} of table {self._table} has no column {EPISODE_ID}, so "
-                    "nothing tells which episodes are in the table. Reset it, or pass resume=False "
+                    "it is unknown which episodes are in the table. Reset it, or pass resume=False "
                     "to write all episodes beside the items"
                 )
             yield episode, digests, sample.info.key

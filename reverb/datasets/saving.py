@@ -6,18 +6,9 @@ from typing import Any
 
 from reverb import errors
 from reverb.datasets.episode import Episode, checked
-from reverb.datasets.sources import format_module, split_format
+from reverb.datasets.formats import SAVED, imported, split_format
 
-__all__ = ["FORMATS", "save"]
-
-
-# The module of each format, and its options.
-FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "minari": ("minari_writer", ("env", "data_format")),
-    "hf": ("hugging_face", ()),
-    "rlds": ("rlds_writer", ("discount",)),
-    "lerobot": ("lerobot_writer", ("fps", "task", "robot_type")),
-}
+__all__ = ["save"]
 
 
 def save(
@@ -58,17 +49,18 @@ def save(
       TypeError: If the format has no such option.
       FailedPreconditionError: If the library of the format is not installed.
     """
-    prefix, rest = split_format("target", target, FORMATS)
-    module, known_options = FORMATS[prefix]
-    if prefix == "lerobot" and "fps" not in options:
-        raise errors.InvalidArgumentError("fps must be given for the format lerobot")
+    prefix, rest = split_format("target", target, SAVED)
+    known = SAVED[prefix].options
     for name in options:
-        if name not in known_options:
-            raise TypeError(f"the format {prefix} has no option {name!r}, only {known_options}")
+        if name not in known:
+            raise TypeError(f"the format {prefix} has no option {name!r}, only {list(known)}")
+    for name, it in known.items():
+        if it.is_needed and name not in options:
+            raise errors.InvalidArgumentError(f"{name} must be given for the format {prefix}")
     whole = (it for given in episodes if (it := checked(given, advises=False)) is not None)
     if progress is not None:
         whole = _reported(whole, progress)
-    return format_module(module).save(whole, rest, **options)
+    return imported(SAVED[prefix].save)(whole, rest, **options)
 
 
 def _reported(episodes: Iterable[Episode], progress: Callable[[int], Any]) -> Iterator[Episode]:

@@ -44,7 +44,7 @@ def signature(
     Args:
       episode: One episode of the dataset.
       items: The kind of items.
-      episode_ids: Whether the items have the column `episode_id`, by which imports can go on, and
+      episode_ids: Whether the items have the column `episode_id`, by which imports continue, and
         `values_digest`, by which they see that an episode has changed.
       leave_out: As in `write`; "infos" for all infos; also "values_digest".
       reward_dtype: Dtype of the rewards; recorders write float32.

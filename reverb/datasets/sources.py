@@ -2,7 +2,6 @@
 """Sources of episodes by their names, such as `minari:pen/human-v2`."""
 
 import dataclasses
-import importlib
 import itertools
 from collections.abc import Collection, Iterator
 from typing import Any, Protocol
@@ -11,10 +10,11 @@ from reverb import errors
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._recording.checks import check_at_least, check_choice
 from reverb.datasets.episode import Episode, Unfinished, checked
+from reverb.datasets.formats import FORMATS, imported, split_format
 from reverb.datasets.formats.limits import MAX_BYTES, Limits
 from reverb.datasets.left_out import LeftOut
 
-__all__ = ["FORMATS", "Source", "episodes", "format_module", "open_source", "split_format"]
+__all__ = ["Source", "episodes", "open_source"]
 
 
 class Source(Protocol):
@@ -27,7 +27,7 @@ class Source(Protocol):
 
     Attributes:
       name: Name of the source for people.
-      identity: Tells the source from others: its absolute path or its id, and the split.
+      identity: Identifies the source: its absolute path or its id, and the split.
       num_episodes: Number of episodes; `None`: unknown.
     """
 
@@ -40,47 +40,22 @@ class Source(Protocol):
         ...
 
 
-# The module and the class of each format.
-FORMATS = {
-    "npz": ("npz", "NpzSource"),
-    "parquet": ("parquet", "ParquetSource"),
-    "minari": ("minari", "MinariSource"),
-    "hf": ("hugging_face", "HuggingFaceSource"),
-    "rlds": ("rlds", "RldsSource"),
-    "lerobot": ("lerobot", "LeRobotSource"),
-}
-
-
-def open_source(name: str, **options: Any) -> Source:
-    """Opens a dataset by its name, with the options of its format; see `episodes`.
+def open_source(name: str, split: str | None = None, **options: Any) -> Source:
+    """Opens a dataset by its name; see `episodes`.
 
     Raises:
-      InvalidArgumentError: If no format has this prefix, or if there is no such dataset.
+      InvalidArgumentError: If no format has this prefix, if its datasets have no splits, or if
+        there is no such dataset.
       FailedPreconditionError: If the format needs a library that is not installed.
     """
     prefix, rest = split_format("source", name, FORMATS)
-    module, source = FORMATS[prefix]
-    return getattr(format_module(module), source)(name, rest, **options)
-
-
-def format_module(name: str) -> Any:
-    """Imports a module of `formats/`, which is done when its format is used."""
-    return importlib.import_module(f"reverb.datasets.formats.{name}")
-
-
-def split_format(argument: str, value: str, formats: Collection[str]) -> tuple[str, str]:
-    """Splits a name such as `minari:ID` into its format and the rest.
-
-    Raises:
-      InvalidArgumentError: If it begins with none of the formats, or has nothing after it.
-    """
-    prefix, _, rest = value.partition(":")
-    if prefix not in formats or not rest:
-        known = ", ".join(f"{it}:" for it in formats)
+    if FORMATS[prefix].has_splits:
+        options["split"] = split
+    elif split is not None:
         raise errors.InvalidArgumentError(
-            f"{argument} must begin with a format, one of {known}, got {value!r}"
+            f"split must be None for {prefix}:, whose datasets have no splits, got {split!r}"
         )
-    return prefix, rest
+    return imported(FORMATS[prefix].source)(name, rest, **options)
 
 
 def episodes(
@@ -128,8 +103,8 @@ def episodes(
         taken for it.
 
     Returns:
-      An iterator of episodes. Its length hint (`operator.length_hint`) is their number, or 0 where
-      only reading them all tells.
+      An iterator of episodes. Its length hint (`operator.length_hint`) is their number, or 0 if
+      only reading them all would show it.
 
     Raises:
       InvalidArgumentError: At once, if an argument is out of its range or there is no such dataset,
@@ -147,8 +122,7 @@ def episodes(
     if max_length is not None:
         check_at_least(1, "max_length", max_length)
     limits = Limits(parse_byte_size("max_bytes", max_bytes) or MAX_BYTES, max_length)
-    options = {} if split is None else {"split": split}
-    opened = open_source(source, leave_out=left_out, limits=limits, **options)
+    opened = open_source(source, split, leave_out=left_out, limits=limits)
     return _Episodes(opened, skip, limit, unfinished, source_id, limits, left_out)
 
 

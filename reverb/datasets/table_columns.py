@@ -2,6 +2,7 @@
 """The columns of a table, and what an episode has for them."""
 
 import dataclasses
+import weakref
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -79,6 +80,8 @@ class TableColumns:
         self.has_digests = self.has_ids and DIGEST in (self._specs or ())
         spec = (self._specs or {}).get("reward")
         self.reward_dtype = np.dtype(np.float32) if spec is None else np.dtype(spec.dtype)
+        # An import asks for a digest when it looks for an episode, and again when it writes it.
+        self._digests = weakref.WeakKeyDictionary[Episode, int]()
         # The leaves of the first episode.
         self._leaves: list[Leaf] | None = None
 
@@ -107,7 +110,12 @@ class TableColumns:
         return [episode.id] * self.has_ids + ([self.digest(episode)] if self.has_digests else [])
 
     def digest(self, episode: Episode) -> int:
-        """Tells the values that the table gets of an episode from others of its source."""
+        """Identifies the values that the table gets of an episode, among others of its source."""
+        if episode not in self._digests:
+            self._digests[episode] = self._new_digest(episode)
+        return self._digests[episode]
+
+    def _new_digest(self, episode: Episode) -> int:
         fields = {FIELDS[it] for it in FIELDS if it not in self.left_out}
         values = {path: it for own in fields for path, it in leaves(own, getattr(episode, own))}
         values |= {f"infos/{name}": it for name, it in self.infos(episode).items()}
@@ -263,17 +271,17 @@ class TableColumns:
             other = known.pop(leaf.column, None)
             if other is None:
                 raise self._mismatch(
-                    episode, leaf.field, "is a field that the episodes before do not have"
+                    episode, leaf.field, "is a field that earlier episodes do not have"
                 )
             if leaf != other:
                 raise self._mismatch(
                     episode,
                     leaf.field,
-                    f"has dtype {leaf.dtype} and rows of shape {list(leaf.shape)}, and the "
-                    f"episodes before have {other.dtype} and {list(other.shape)}",
+                    f"has dtype {leaf.dtype} and rows of shape {list(leaf.shape)}, and "
+                    f"earlier episodes have {other.dtype} and {list(other.shape)}",
                 )
         for leaf in known.values():
-            raise self._mismatch(episode, leaf.field, "is missing, and the episodes before have it")
+            raise self._mismatch(episode, leaf.field, "is missing, and earlier episodes have it")
 
     @staticmethod
     def _mismatch(episode: Episode, field: str, text: str) -> errors.SignatureMismatchError:

@@ -52,7 +52,7 @@ def write(
     """Writes episodes into a table, as items of transitions, of sequences or of whole episodes.
 
     The items are those of a recorder for Gymnasium, with the same columns. Infos of the episodes
-    are columns, too. The table's rate limiter is off for inserts meanwhile, see
+    are columns, too. During the import the table's rate limiter is off for inserts, see
     `Client.rate_limiter_off`, and these inserts do not count for its ratio.
 
     If the table has the column `episode_id` (`reverb.datasets.signature` makes it), a second import
@@ -87,7 +87,7 @@ def write(
         observations and actions such as "observation/image", names of infos, or "infos" for all
         infos that the table has no column for.
       episode_ids: Whether items have the column `episode_id`; `None`: if the signature has it. Pass
-        `True` for a table without a signature, to which a second import shall be possible; such
+        `True` for a table without a signature, that is imported into more than once; such
         items have a column more than those of a recorder.
       resume: Whether to leave out episodes that the table has. `False`: all are written beside what
         is there.
@@ -95,9 +95,9 @@ def write(
         that older versions of this package filled. `None`: the key, and an error if the table has
         the numbers.
       changed: Treatment of an episode of which the table has other values, or which it has under
-        another key, because its file was renamed; only a table with `values_digest` tells. "error":
-        an error. "keep": what the table has stays, and the episode is not written. "replace": what
-        the table has is deleted, and the episode is written.
+        another key, because its file was renamed; only a table with `values_digest` shows it.
+        "error": an error. "keep": what the table has stays, and the episode is not written.
+        "replace": what the table has is deleted, and the episode is written.
       keep_limiter: Whether the rate limiter stays on, so that inserts wait for it and count. To
         turn it off needs the right `admin`.
       dry_run: Whether to check everything and count, without writing.
@@ -124,7 +124,7 @@ def write(
     if resume and not columns.has_ids and info[table].current_size:
         raise errors.FailedPreconditionError(
             f"table {table} has {info[table].current_size} items, and no column {EPISODE_ID}, so "
-            "nothing tells which episodes are among them. Reset the table and give it this column "
+            "it is unknown which episodes are among them. Reset the table and give it this column "
             "(reverb.datasets.signature, or episode_ids=True without a signature), or pass "
             "resume=False to write all episodes beside the items"
         )

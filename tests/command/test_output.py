@@ -73,7 +73,7 @@ def test_an_interrupted_export_leaves_the_older_one_alone(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["out", "out.npz"])
-def test_what_exists_is_replaced_only_if_told(tmp_path, name):
+def test_what_exists_is_replaced_only_if_asked(tmp_path, name):
     path = tmp_path / name
     do(path, shard_items=2 if name == "out" else None)
     with pytest.raises(InvalidArgumentError, match="exists; give --overwrite to replace it"):

@@ -113,8 +113,8 @@ def test_a_group_goes_from_three_to_one_to_six_shards(root, tmp_path, capsys):
         out = tmp_path / f"new-{old}-{new}"
         assert reshard("--shards", new, root, out) == 0
         shards = ["shard" if count == 1 else "shards" for count in (old, new)]
-        told = capsys.readouterr()
-        assert told.out == f"65 items of {old} {shards[0]} in {out}, for {new} {shards[1]}\n"
+        shown = capsys.readouterr()
+        assert shown.out == f"65 items of {old} {shards[0]} in {out}, for {new} {shards[1]}\n"
         assert sorted(path.name for path in out.iterdir()) == [f"shard-{i}" for i in range(new)]
         after, place = items(out, new)
         assert after == before
@@ -136,12 +136,12 @@ def test_a_group_goes_from_three_to_one_to_six_shards(root, tmp_path, capsys):
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_directories_may_be_named_one_by_one(root, tmp_path, capsys, order):
-    # Neither names nor order tell which shard they are of: the checkpoints do.
+    # The checkpoints say which shard they are of; names and order do not.
     paths = [shutil.copytree(root / f"shard-{i}", tmp_path / f"copy {i}") for i in order]
     assert reshard("--shards", 2, *paths, tmp_path / "new") == 0
     assert items(tmp_path / "new", 2)[0] == items(root, 3)[0]
-    told = capsys.readouterr().err
-    assert re.search(r"reverb: warning: the shards saved at moments that are [\d.]+ s apart", told)
+    shown = capsys.readouterr().err
+    assert re.search(r"reverb: warning: the shards saved at moments that are [\d.]+ s apart", shown)
 
 
 def test_the_latest_complete_checkpoint_of_each_is_taken(root, tmp_path):
@@ -227,7 +227,7 @@ def test_numbers_are_those_of_the_config_if_there_is_one(root, tmp_path):
     assert [size for size, _ in numbers(out, 2, "table")] == [450, 450]
 
 
-def test_a_bad_config_is_told_with_its_lines(root, tmp_path, capsys):
+def test_a_bad_config_is_shown_with_its_lines(root, tmp_path, capsys):
     config = tmp_path / "tables.textproto"
     config.write_text(CONFIG % 0)
     assert reshard("--shards", 2, "--config-file", config, root, tmp_path / "new") == 2
@@ -248,7 +248,7 @@ def put(server, *keys_and_numbers):
         assert confirmed == [key for key, _ in keys_and_numbers]
 
 
-def test_a_full_group_is_told_what_it_has_no_room_for(tmp_path, capsys):
+def test_a_full_group_is_warned_what_it_has_no_room_for(tmp_path, capsys):
     def tables():
         return make_tables(max_size=30)
 
@@ -259,9 +259,9 @@ def test_a_full_group_is_told_what_it_has_no_room_for(tmp_path, capsys):
             put(server, *[(slot << 52 | number, number) for number in range(10)])
         client.checkpoint()
     assert reshard("--shards", 2, root, out) == 0
-    told = capsys.readouterr().err
-    assert "table table: the new servers drop 5 items when they load" in told
-    assert "With a max_size of 39 in their config (now 30) they keep all" in told
+    shown = capsys.readouterr().err
+    assert "table table: the new servers drop 5 items when they load" in shown
+    assert "With a max_size of 39 in their config (now 30) they keep all" in shown
     assert [part(out / f"shard-{i}").tables["table"].current_size for i in range(2)] == [20, 10]
     with running(out, 2, tables=tables) as (client, _):
         assert client.server_info()["table"].current_size == 25
@@ -279,17 +279,17 @@ def test_a_full_group_whose_items_fit_hears_nothing(tmp_path, capsys):
     assert "drop" not in capsys.readouterr().err
 
 
-def test_bytes_that_the_new_servers_have_no_room_for_are_told(root, tmp_path, capsys):
+def test_bytes_beyond_the_room_of_the_new_servers_are_reported(root, tmp_path, capsys):
     config, out = tmp_path / "tables.textproto", tmp_path / "new"
     config.write_text((CONFIG % 900).replace("max_size: 900", "max_size: 900 max_bytes: 4000"))
     assert reshard("--shards", 2, "--config-file", config, root, out) == 0
-    told = capsys.readouterr().err
+    shown = capsys.readouterr().err
     for index in range(2):
         assert re.search(
             rf"table table of shard {index} takes [\d.]+ KiB, and its part of max_bytes is "
             r"[\d.]+ KiB: the new server drops what is too much when it loads",
-            told,
-        ), told
+            shown,
+        ), shown
     assert len(items(out, 2)[0]) == 65
 
 
@@ -321,9 +321,9 @@ class TestRefusals:
     @pytest.mark.parametrize("missing", [0, 1, 2])
     def test_a_missing_shard(self, root, refused, missing):
         shutil.rmtree(root / f"shard-{missing}")
-        told = refused(root)
-        assert f"has 3 shards, and there is no checkpoint of shard {missing}" in told
-        assert told == refused(*sorted(root.iterdir()))
+        shown = refused(root)
+        assert f"has 3 shards, and there is no checkpoint of shard {missing}" in shown
+        assert shown == refused(*sorted(root.iterdir()))
 
     def test_a_missing_shard_of_an_earlier_release(self, root, refused, without_place):
         without_place(root)
@@ -336,23 +336,23 @@ class TestRefusals:
         assert "shard 1 is missing: There is no complete checkpoint at" in refused(root)
 
     def test_a_shard_twice(self, root, refused):
-        told = refused(root / "shard-0", root / "shard-1", root / "shard-1")
-        assert "shard 1 is there twice" in told
+        shown = refused(root / "shard-0", root / "shard-1", root / "shard-1")
+        assert "shard 1 is given twice" in shown
 
     def test_two_groups(self, root, refused, tmp_path):
         with running(tmp_path / "other", 3, "other") as (client, _):
             fill(client, 10)
             client.checkpoint()
-        told = refused(root / "shard-0", tmp_path / "other" / "shard-1", root / "shard-2")
-        assert "different groups" in told
-        assert "is of the group 'replay'" in told
-        assert "is of the group 'other'" in told
+        shown = refused(root / "shard-0", tmp_path / "other" / "shard-1", root / "shard-2")
+        assert "different groups" in shown
+        assert "is of the group 'replay'" in shown
+        assert "is of the group 'other'" in shown
 
     def test_groups_of_other_sizes(self, root, refused, tmp_path):
         with running(tmp_path / "other", 2) as (client, _):
             client.checkpoint()
-        told = refused(tmp_path / "other" / "shard-0", root / "shard-1", root / "shard-2")
-        assert "is of a group of 2" in told
+        shown = refused(tmp_path / "other" / "shard-0", root / "shard-1", root / "shard-2")
+        assert "is of a group of 2" in shown
 
     @pytest.mark.parametrize(
         ("option", "field"), [({"exponent": 0.7}, "sampler"), ({"when_full": "wait"}, "when_full")]
@@ -365,8 +365,8 @@ class TestRefusals:
             client.checkpoint()
         without_place(root)
         without_place(other)
-        told = refused(root / "shard-0", other / "shard-1", root / "shard-2")
-        assert f"not of one group: table table has another {field} in shard 1" in told
+        shown = refused(root / "shard-0", other / "shard-1", root / "shard-2")
+        assert f"not of one group: table table has another {field} in shard 1" in shown
 
     def test_a_directory_that_has_both_kinds(self, root, refused):
         with running(root, 3) as (_, servers):
@@ -389,7 +389,7 @@ class TestRefusals:
 
 def test_a_directory_with_shards_is_not_written_into(root, capsys):
     assert reshard("--shards", 2, root, root) == 1
-    assert "is there already: name a directory without" in capsys.readouterr().err
+    assert "exists: name a directory without shards" in capsys.readouterr().err
     assert len(items(root, 3)[0]) == 65
 
 

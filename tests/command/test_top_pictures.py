@@ -50,8 +50,8 @@ def test_pictures_follow_the_encoding():
 
 def test_blocks_beside_each_other():
     blocks = [Block("one", [line("1")] * 3), Block("two", [line("2")]), Block("three", [])]
-    told = [row.plain.rstrip() for row in columns(blocks, 17, 2)]
-    assert told == ["one       two", "1         2", "1", "1         three"]
+    shown = [row.plain.rstrip() for row in columns(blocks, 17, 2)]
+    assert shown == ["one       two", "1         2", "1", "1         three"]
 
 
 class TestPastCounters:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from reverb import datasets, errors, testing
+from reverb.datasets.formats import FORMATS, SAVED
 from support import made_episodes
 
 NUM_STEPS = sum(made_episodes.LENGTHS)
@@ -30,11 +31,14 @@ def flat(tmp_path, **more):
 class TestSources:
     @pytest.mark.parametrize("source", ["f.npz", "zip:f", "npz:", "", ":x"])
     def test_a_source_begins_with_a_format(self, source):
-        fails(
-            errors.InvalidArgumentError,
-            r"source must begin with a format, one of npz:, parquet:, minari:, .*, got ",
-            read(source),
-        )
+        names = ", ".join(f"{it}:" for it in FORMATS)
+        text = f"^source must begin with a format, one of {names}, got {source!r}$"
+        fails(errors.InvalidArgumentError, text, read(source))
+
+    @pytest.mark.parametrize("name", [it for it, own in FORMATS.items() if not own.has_splits])
+    def test_a_split_of_a_format_that_has_none(self, name):
+        text = f"^split must be None for {name}:, whose datasets have no splits, got 'test'$"
+        fails(errors.InvalidArgumentError, text, read(f"{name}:x", split="test"))
 
     @pytest.mark.parametrize("format_", ["npz", "parquet"])
     def test_a_file_that_is_not_there(self, tmp_path, format_):
@@ -68,7 +72,7 @@ class TestNpzFiles:
         source = flat(tmp_path)
         path = tmp_path / "f.npz"
         path.write_bytes(path.read_bytes()[:-200])
-        fails(errors.DataLossError, f"^{path}: is no complete .npz file", read(source))
+        fails(errors.DataLossError, f"^{path}: is not a complete .npz file", read(source))
 
     def test_a_damaged_member(self, tmp_path):
         source = flat(tmp_path)
@@ -156,7 +160,7 @@ class TestParquetFiles:
         source = self.write(tmp_path / "f.parquet")
         path = tmp_path / "f.parquet"
         path.write_bytes(path.read_bytes()[:-10])
-        fails(errors.DataLossError, f"^{path}: is no complete Parquet file", read(source))
+        fails(errors.DataLossError, f"^{path}: is not a complete Parquet file", read(source))
 
     @pytest.mark.parametrize(
         ("column", "text"),
@@ -165,7 +169,7 @@ class TestParquetFiles:
             ([1.0] * 5, "must be a list of rows, got double"),
             ([[1.0, None]] * 5, "1?5 values are missing|5 values are missing"),
             ([[[1.0], [1.0, 2.0]]] * 5, "has rows of different shapes, lists of 1 and of 2"),
-            ([[1.0]] * 5, "has 1 rows for 5 steps, and a field has a row for each"),
+            ([[1.0]] * 5, "has 1 rows for 5 steps, but a field needs one for each step"),
         ],
     )
     def test_a_column_of_another_kind(self, tmp_path, column, text):
@@ -186,7 +190,7 @@ class TestEpisodes:
             ({"rewards": np.zeros(0)}, "field rewards: has no steps"),
             (
                 {"actions": np.zeros(4)},
-                "field actions: has 4 rows for 5 steps, and a field has a row for each$",
+                "field actions: has 4 rows for 5 steps, but a field needs one for each step",
             ),
             (
                 {"observations": np.zeros(5)},
@@ -283,7 +287,7 @@ class TestTables:
         ("change", "text"),
         [
             ({"actions": np.zeros(5, np.int32)}, "field actions: has dtype int32 and rows of"),
-            ({"infos": {"x": np.zeros(5)}}, "field infos/x: is a field that the episodes before"),
+            ({"infos": {"x": np.zeros(5)}}, "field infos/x: is a field that earlier episodes"),
         ],
     )
     def test_episodes_that_differ(self, change, text):
@@ -293,7 +297,7 @@ class TestTables:
 
     def test_two_episodes_with_one_number(self):
         episodes = [made_episodes.episode(5, 3), made_episodes.episode(6, 3)]
-        text = "^made: episode 3, field number: 3 is that of an episode before, too, of the same so"
+        text = "^made: episode 3, field number: 3 is also that of an earlier episode of the same so"
         assert self.refused(episodes, text, kind=errors.InvalidArgumentError) == 5
         others = [made_episodes.episode(5, 0, source=name) for name in "abc"]
         table = made_episodes.table("t", others[0], self.ITEMS)
@@ -374,11 +378,9 @@ class TestTargets:
             datasets.save([episode], f"lerobot:{tmp_path / 'out'}", fps=1)
 
     def test_a_target_begins_with_a_format(self):
-        fails(
-            errors.InvalidArgumentError,
-            "target must begin with a format, one of minari:, hf:, rlds:, lerobot:, got 'zip:x'",
-            lambda: datasets.save([], "zip:x"),
-        )
+        names = ", ".join(f"{it}:" for it in SAVED)
+        text = f"^target must begin with a format, one of {names}, got 'npz:x'$"
+        fails(errors.InvalidArgumentError, text, lambda: datasets.save([], "npz:x"))
 
     def test_an_option_of_another_format(self):
         fails(

@@ -2,12 +2,14 @@
 """A dataset whose files come, go, change and get other names is imported again and again."""
 
 import collections
+import dataclasses
 import random
 
 import numpy as np
 import pytest
 
 from reverb import command, datasets, errors, testing
+from reverb.datasets.table_columns import TableColumns
 from support import made_episodes
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow comes with the extra `test`")
@@ -17,7 +19,7 @@ ITEMS = datasets.Episodes(100)
 
 
 def made(value):
-    """An episode that is told from others by its first observation."""
+    """An episode that is known by its first observation."""
     observations = np.full((4, 1), value, np.float32)
     return made_episodes.episode(3, observations=observations)
 
@@ -206,8 +208,22 @@ def test_a_single_file_is_known_by_its_numbers(tmp_path, format_):
     ]
 
 
+def test_the_values_of_an_episode_are_summed_once(monkeypatch):
+    summed = []
+    new_digest = TableColumns._new_digest
+    monkeypatch.setattr(
+        TableColumns, "_new_digest", lambda *args: summed.append(args[1]) or new_digest(*args)
+    )
+    episodes = [dataclasses.replace(made(it), number=it) for it in range(3)]
+    with testing.server([table()]) as client:
+        datasets.write(client, "t", episodes[:1], ITEMS)
+        summed.clear()
+        datasets.write(client, "t", episodes, ITEMS)
+    assert [it.number for it in summed] == [0, 1, 2]
+
+
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_file_that_changed_is_told(tmp_path, format_):
+def test_a_file_that_changed_is_reported(tmp_path, format_):
     dataset = Dataset(tmp_path, format_)
     for number in range(3):
         dataset.write(f"e_{number}", [number])
@@ -229,7 +245,7 @@ def test_a_file_that_changed_is_told(tmp_path, format_):
 
 
 @pytest.mark.parametrize("format_", FORMATS)
-def test_a_file_that_was_renamed_is_told(tmp_path, format_):
+def test_a_file_that_was_renamed_is_reported(tmp_path, format_):
     dataset = Dataset(tmp_path, format_)
     for number in range(3):
         dataset.write(f"e_{number}", [number])
@@ -279,7 +295,7 @@ def test_files_that_rotate_are_not_doubled(tmp_path, format_):
 @pytest.mark.parametrize("count", [3, 12])
 @pytest.mark.parametrize("format_", FORMATS)
 @pytest.mark.parametrize("leave_out", [(), ("values_digest",)])
-def test_a_table_of_an_older_import_goes_on_if_told(tmp_path, format_, count, leave_out):
+def test_a_table_of_an_older_import_continues_if_asked(tmp_path, format_, count, leave_out):
     dataset = Dataset(tmp_path, format_)
     order = sorted(range(count), key=str)
     for number in range(count):
@@ -295,7 +311,7 @@ def test_a_table_of_an_older_import_goes_on_if_told(tmp_path, format_, count, le
         datasets.write(client, "t", old[: count // 2 + 1], ITEMS)
         for skip in (0, 1):
             read = datasets.episodes(dataset.source, skip=skip)
-            with pytest.raises(errors.FailedPreconditionError, match='known_by="number" goes on'):
+            with pytest.raises(errors.FailedPreconditionError, match='known_by="number" continues'):
                 datasets.write(client, "t", read, ITEMS)
         options = {"known_by": "number", "changed": "replace"}
         read = datasets.episodes(dataset.source)
@@ -317,7 +333,7 @@ def test_a_table_of_an_older_import_goes_on_if_told(tmp_path, format_, count, le
         *((it, ("values_digest",)) for it in ((5, 6, 7), (0, 2, 3))),
     ],
 )
-def test_old_numbers_beside_indices_are_told(tmp_path, indices, leave_out):
+def test_old_numbers_beside_indices_are_reported(tmp_path, indices, leave_out):
     path = tmp_path / "f.npz"
     index = np.repeat(indices, 3)
     source = made_episodes.write_npz(path, [made(it) for it in range(3)], episode_index=index)
@@ -348,7 +364,7 @@ def test_the_command_names_its_options(tmp_path, capsys):
         assert run("--known-by=number")[0] == 0
         code, text = run()
         assert code == 1
-        assert "--known-by number goes on" in text
+        assert "--known-by number continues" in text
         assert "--known-by key writes" in text
         dataset.write("e_1", [8])
         code, text = run("--known-by=number")
@@ -356,7 +372,7 @@ def test_the_command_names_its_options(tmp_path, capsys):
         assert "--changed keep leaves" in text
         code, text = run("--known-by=number", "--changed=replace")
         assert code == 0
-        assert "1 had changed or moved, and those of the table were replaced" in text
+        assert "1 had changed or moved, and the old ones were replaced" in text
         assert values_of(client) == collections.Counter([0, 8])
 
 
@@ -371,7 +387,7 @@ def test_an_index_that_is_there_twice(tmp_path):
     for number in range(2):
         more = {"episode_index": np.repeat([0, 1], 3)}
         made_episodes.write_npz(tmp_path / f"e_{number}.npz", [made(1), made(2)], **more)
-    source, text = f"npz:{tmp_path}", "field key: 0 is that of an episode before"
+    source, text = f"npz:{tmp_path}", "field key: 0 is also that of an earlier episode"
     with testing.server([table()]) as client:
         with pytest.raises(errors.InvalidArgumentError, match=text):
             datasets.write(client, "t", datasets.episodes(source), ITEMS)

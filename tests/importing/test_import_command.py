@@ -60,7 +60,7 @@ def test_items_are_written_once(run, source, client, table, options, num_items):
     assert size(client, table) == num_items
     code, out, err = run(*arguments)
     assert out.startswith(f"0 items of 0 episodes (0 steps) written to table {table}; ")
-    assert "were there already" in out
+    assert "were there already; their items keep the --n-step and --discount of their imp" in out
     assert size(client, table) == num_items
 
 
@@ -98,15 +98,15 @@ def test_a_dry_run_finds_what_does_not_fit(run, source, client):
     assert "field observations: makes a column of shape ['T', 4]" in err
 
 
-def test_a_dry_run_tells_that_items_would_leave(run, source):
+def test_a_dry_run_says_that_items_would_leave(run, source):
     example = made_episodes.episode(5)
     table = made_episodes.table("t", example, datasets.Transitions(), options={"max_size": 50})
     with testing.server([table]) as client:
         arguments = ["import", source, client.server_address, "--table=t", "--items=transitions"]
         _, out, _ = run(*arguments, "--dry-run")
-        assert "the table holds 50 items, so that 5 would leave it" in out
+        assert "the table holds at most 50 items: 5 would be removed" in out
         _, out, _ = run(*arguments)
-        assert "the table is full: it holds 50 items, and more make others leave it" in out
+        assert "the table is full with 50 items: further inserts remove items" in out
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_a_table_without_ids_needs_no_resume(run, source):
         assert size(client, "t") == 110
 
 
-def test_a_table_without_a_signature_goes_on_by_ids(run, source):
+def test_a_table_without_a_signature_continues_by_ids(run, source):
     with testing.server([testing.table("t")]) as client:
         arguments = ["import", source, client.server_address, "--table=t", "--items=transitions"]
         assert run(*arguments, "--episode-ids")[0] == 0
@@ -199,6 +199,10 @@ class TestExport:
             (["--format=hf", "--dataset-id=x"], "--dataset-id is not for --format hf, which has"),
             (["--format=minari", "--output=x"], "--output is not for --format minari, which has"),
             (["--format=hf", "--output=o", "--fps=3"], "--fps is not for --format hf"),
+            (["--format=npz", "--output=o", "--discount=1"], "--discount is not for --format npz"),
+            (["--format=lerobot", "--output=o"], "--fps is needed for --format lerobot"),
+            (["--format=lerobot", "--output=o", "--fps=0"], "fps must be at least 1, got 0"),
+            (["--format=rlds", "--output=o", "--discount=2"], "discount must be in [0, 1], got 2"),
             (["--format=hf", "--output=o", "--overwrite"], "--overwrite is not for --format hf"),
         ],
     )
@@ -207,16 +211,6 @@ class TestExport:
         code, out, err = run("export", client.server_address, "--table=e", *options)
         assert (code, out) == (1, "")
         assert text in err
-
-    def test_lerobot_needs_its_rate(self, run, client, tmp_path):
-        code, _, err = run(
-            "export",
-            client.server_address,
-            "--table=e",
-            "--format=lerobot",
-            f"--output={tmp_path / 'o'}",
-        )
-        assert (code, "--fps is needed for --format lerobot" in err) == (1, True)
 
     def test_a_checkpoint_is_exported_as_episodes(self, run, tmp_path):
         pytest.importorskip("pyarrow", reason="pyarrow comes with the extra `test`")

@@ -133,7 +133,7 @@ def test_the_limiter_is_off_meanwhile_and_does_not_count():
         )
 
 
-def test_the_limiter_stays_on_if_told():
+def test_the_limiter_stays_on_if_asked():
     items = datasets.Transitions()
     episodes = made_episodes.episodes()
     limiter = reverb.rate_limiters.SampleToInsertRatio(1.0, 2, 4.0)

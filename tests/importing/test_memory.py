@@ -10,7 +10,7 @@ from reverb import datasets, testing
 from support.programs import FreshProgram
 
 pytestmark = pytest.mark.skipif(
-    not pathlib.Path("/proc/self/status").exists(), reason="/proc/self/status tells the memory"
+    not pathlib.Path("/proc/self/status").exists(), reason="/proc/self/status has the memory"
 )
 
 # Episodes of 8 MiB; the table keeps a few items, so that the server needs no memory for them.
@@ -33,7 +33,7 @@ def anonymous_mib():
 
 largest = 0
 
-def told(counts):
+def shown(counts):
     global largest
     largest = max(largest, anonymous_mib())
 
@@ -41,7 +41,7 @@ client = reverb.Client(sys.argv[1])
 client.server_info()
 next(episodes())
 before = anonymous_mib()
-counts = datasets.write(client, "t", episodes(), datasets.{items!r}, progress=told)
+counts = datasets.write(client, "t", episodes(), datasets.{items!r}, progress=shown)
 print(counts.num_episodes, largest - before, flush=True)
 """
 

@@ -141,7 +141,7 @@ def test_a_table_without_ids_takes_an_import_once():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_table_without_a_signature_has_ids_if_told(kind):
+def test_a_table_without_a_signature_has_ids_if_asked(kind):
     items = KINDS[kind]
     lengths = [9] * 6
     infos = {"a": np.zeros(9), "z/y": np.zeros(9), "f": {"x": np.zeros(9)}}

@@ -2,6 +2,7 @@
 """A row a step: fields with other rows, episodes in several files, and values that are equal."""
 
 import itertools
+import operator
 import re
 
 import numpy as np
@@ -149,6 +150,31 @@ def test_episodes_a_row_are_known_by_their_index(tmp_path):
         pq.write_table(pa.table({**columns, "episode_index": index}), tmp_path / "f.parquet")
         found = list(datasets.episodes(f"parquet:{tmp_path}"))
         assert [it.key for it in found] == ["7", "3"]
+
+
+@pytest.mark.parametrize("format_", ["parquet", "hf"])
+def test_files_of_episodes_and_of_steps_are_read(tmp_path, format_):
+    episodes = [made(number) for number in range(3)]
+    save_list(tmp_path, arrays_of(episodes[:1]))
+    save_steps(tmp_path / "g.parquet", arrays_of(episodes[1:]))
+    source = f"{format_}:{tmp_path}"
+    assert operator.length_hint(datasets.episodes(source)) == 3
+    actions = [it.actions.tolist() for it in episodes]
+    for skip in range(4):
+        found = datasets.episodes(source, skip=skip)
+        assert [it.actions.tolist() for it in found] == actions[skip:]
+
+
+@pytest.mark.parametrize("format_", ["parquet", "hf"])
+def test_a_field_of_a_later_file_is_not_lost(tmp_path, format_):
+    arrays = arrays_of([made()])
+    save_steps(tmp_path / "a.parquet", arrays)
+    save_steps(tmp_path / "b.parquet", arrays | {"infos/more": np.zeros(STEPS)})
+    text = f"{tmp_path / 'b.parquet'}: episode 1, field infos/more: is a field that earlier"
+    with testing.server([testing.table("t")]) as client:
+        episodes = datasets.episodes(f"{format_}:{tmp_path}")
+        with pytest.raises(errors.SignatureMismatchError, match=text):
+            datasets.write(client, "t", episodes, datasets.Episodes(STEPS))
 
 
 def test_a_shard_of_hugging_face_ends_in_an_episode(tmp_path):

@@ -24,7 +24,7 @@ KINDS = (*ONE, *GROUPS)
 CHANGES = {
     "configure": (["--table", "t", "--max-size", "50"], "max_size of table t is 50 now, not "),
     "pause": (["--table", "t"], "inserts and samples of table t are paused"),
-    "resume": (["--table", "t"], "inserts and samples of table t go on"),
+    "resume": (["--table", "t"], "inserts and samples of table t continue"),
     "reset": (["--table", "t", "--yes"], " is empty: it had "),
     "checkpoint": ([], "saved /"),
     "import": (

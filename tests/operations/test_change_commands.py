@@ -96,7 +96,11 @@ class TestConfigure:
             assert served.status().max_bytes == 4096
 
     def test_nothing_is_different(self, served):
-        assert served.run("configure", "--max-size", 100) == (0, "nothing is different\n", "")
+        assert served.run("configure", "--max-size", 100) == (
+            0,
+            "nothing to change\n",
+            "",
+        )
 
     def test_a_dry_run_changes_nothing(self, served):
         code, out, _ = served.run("configure", "--max-size", 50, "--dry-run")
@@ -207,7 +211,7 @@ class TestSampler:
             code, out, err = served.run("configure", "--draw", "stratified")
             assert (code, err) == (0, "")
             assert "stratified" in out
-            assert served.run("configure", "--draw", "stratified")[1] == "nothing is different\n"
+            assert served.run("configure", "--draw", "stratified")[1] == "nothing to change\n"
             code, out, err = served.run("configure", "--draw=systematic", "--priority-exponent=0.7")
             assert (code, err) == (0, "")
             options = served.client.server_info()["replay"].sampler_options
@@ -220,7 +224,7 @@ class TestSampler:
             assert "20" in out
             code, _, err = served.run("configure", "--draw", "stratified")
             assert code == 1
-            assert "--draw is of a prioritized sampler, which table replay does not have" in err
+            assert "--draw needs a prioritized sampler, which table replay does not have" in err
 
 
 class TestPause:
@@ -237,7 +241,7 @@ class TestPause:
         assert served.run("pause", *options) == (0, f"{named} of table replay are paused\n", "")
         status = served.status()
         assert (bool(status.inserting.paused), bool(status.sampling.paused)) == paused
-        assert served.run("resume", *options) == (0, f"{named} of table replay go on\n", "")
+        assert served.run("resume", *options) == (0, f"{named} of table replay continue\n", "")
         status = served.status()
         assert (status.inserting.paused, status.sampling.paused) == (None, None)
 

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from reverb.datasets.formats import FORMATS
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -47,8 +49,16 @@ def test_pages_install_extras_that_there_are():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]:
         lines = re.findall(r"pip install.*", page.read_text(encoding="utf-8"))
-        for extra in re.findall(r"(?:\.|reverb-replay)\[([\w-]+)\]", "\n".join(lines)):
-            assert extra in project["optional-dependencies"] or extra == "extra", page
+        for extras in re.findall(r"(?:\.|reverb-replay)\[([\w,-]+)\]", "\n".join(lines)):
+            assert set(extras.split(",")) <= {*project["optional-dependencies"], "extra"}, page
+
+
+def test_the_environment_of_datasets_has_every_format():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    rule = makefile.partition("\n$(DATASETS_ENV)/.setup-done")[2]
+    names = re.search(r"--extras ([\w,-]+)", rule)[1].split(",")
+    # Parquet's is in that of the tests.
+    assert set(FORMATS) - {"npz", "parquet"} <= set(names)
 
 
 ADAPTERS = sorted(path.parent.name for path in ROOT.glob("reverb/adapters/*/__init__.py"))

@@ -139,12 +139,12 @@ def encoded(size=(8, 6), form="png"):
 @pytest.mark.parametrize(
     ("pictures", "text"),
     [
-        ([png(60_000, 60_000)], "60000 x 60000 pixels|is no PNG or JPEG"),
+        ([png(60_000, 60_000)], "60000 x 60000 pixels|is not a PNG or JPEG"),
         ([png(9_000, 9_000)], "is an image of 9000 x 9000 pixels"),
-        ([encoded()[:-30]], "is no PNG or JPEG image that can be decoded"),
+        ([encoded()[:-30]], "is not a PNG or JPEG image that can be decoded"),
         ([encoded(), encoded((8, 7))], "has images of different sizes, 8 x 6 and 8 x 7"),
-        ([encoded(form="bmp")], "is no PNG or JPEG image"),
-        ([encoded(form="gif")], "is no PNG or JPEG image"),
+        ([encoded(form="bmp")], "is not a PNG or JPEG image"),
+        ([encoded(form="gif")], "is not a PNG or JPEG image"),
         ([None], "must be the bytes of an image"),
         ([encoded((2000, 2000))], "it takes .* more than max_bytes"),
     ],
@@ -180,7 +180,7 @@ def test_one_image_in_many_frames(tmp_path):
     pq.write_table(pa.table(columns), path, dictionary_pagesize_limit=2 * MIB)
     del top, columns, table
     assert path.stat().st_size < 2 * MIB
-    refused(f"lerobot:{tmp_path / 'out'}", "is no PNG or JPEG image", max_mib=64)
+    refused(f"lerobot:{tmp_path / 'out'}", "is not a PNG or JPEG image", max_mib=64)
 
 
 def record(data):

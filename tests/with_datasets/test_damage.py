@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from reverb.datasets.formats import FORMATS
 from support import damaged_datasets
 
 pytest.importorskip("h5py", reason="it comes with the extra `minari`")
@@ -20,6 +21,10 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 NUM_SEEDS = 30
 NUM_SLOW_SEEDS = 1000
+
+
+def test_every_format_is_damaged():
+    assert {it.partition(" ")[0] for it in damaged_datasets.LAYOUTS} == set(FORMATS)
 
 
 @pytest.mark.parametrize("layout", damaged_datasets.LAYOUTS)

@@ -17,26 +17,10 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", str(tmp_path / "cache"))
 
 
-def test_a_round_trip_loses_nothing(tmp_path):
+def test_our_files_are_parquet_files_like_any_others(tmp_path):
     episodes = made_episodes.full()
-    source = f"hf:{tmp_path / 'out'}"
-    assert datasets.save(episodes, source) == len(episodes)
-    made_episodes.assert_equal(datasets.episodes(source), episodes)
-    made_episodes.assert_equal(datasets.episodes(source, skip=2, limit=2), episodes[2:4])
-    # The files are Parquet files like any others.
-    made_episodes.assert_equal(datasets.episodes(f"parquet:{tmp_path / 'out'}"), episodes)
-
-
-def test_a_save_reports_every_episode(tmp_path):
-    told = []
-    datasets.save(made_episodes.full()[:3], f"hf:{tmp_path / 'out'}", progress=told.append)
-    assert told == [1, 2, 3]
-
-
-def test_every_dtype_comes_back(tmp_path):
-    episodes = [made_episodes.every_dtype(5 + number, number) for number in range(2)]
     datasets.save(episodes, f"hf:{tmp_path / 'out'}")
-    made_episodes.assert_equal(datasets.episodes(f"hf:{tmp_path / 'out'}"), episodes)
+    made_episodes.assert_equal(datasets.episodes(f"parquet:{tmp_path / 'out'}"), episodes)
 
 
 def test_the_library_reads_ours(tmp_path):

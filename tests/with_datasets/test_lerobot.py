@@ -53,12 +53,6 @@ def test_a_round_trip_loses_nothing(tmp_path):
     made_episodes.assert_equal(datasets.episodes(source, skip=1, limit=3), episodes[1:4])
 
 
-def test_a_save_reports_every_episode(tmp_path):
-    told = []
-    datasets.save(full()[:3], f"lerobot:{tmp_path / 'out'}", fps=10, progress=told.append)
-    assert told == [1, 2, 3]
-
-
 def test_plain_observations_and_discrete_actions_come_back(tmp_path):
     episodes = made_episodes.episodes()
     datasets.save(episodes, f"lerobot:{tmp_path / 'out'}", fps=10)

@@ -46,12 +46,6 @@ def test_a_round_trip_loses_nothing(data_format):
     assert {it.source for it in found} == {"minari:mine/a-v0"}
 
 
-def test_a_save_reports_every_episode():
-    told = []
-    datasets.save(full()[:3], "minari:mine/a-v0", progress=told.append)
-    assert told == [1, 2, 3]
-
-
 @pytest.mark.parametrize("data_format", DATA_FORMATS)
 def test_every_dtype_comes_back(data_format):
     episodes = [made_episodes.every_dtype(5 + number, number) for number in range(2)]
@@ -176,10 +170,6 @@ class TestErrors:
             datasets.save([*good, bad], "minari:mine/a-v0")
         datasets.save(good, "minari:mine/a-v0")
         made_episodes.assert_equal(datasets.episodes("minari:mine/a-v0"), good)
-
-    def test_no_episodes(self):
-        with pytest.raises(errors.InvalidArgumentError, match="there are no episodes to write"):
-            datasets.save([], "minari:mine/a-v0")
 
 
 @pytest.mark.parametrize("data_format", DATA_FORMATS)

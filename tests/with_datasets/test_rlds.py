@@ -2,7 +2,6 @@
 """Datasets of RLDS, both ways, by TensorFlow Datasets."""
 
 import json
-import operator
 
 import numpy as np
 import pytest
@@ -14,28 +13,6 @@ tfds = pytest.importorskip("tensorflow_datasets", reason="it comes with the extr
 pytest.importorskip("tensorflow", reason="it comes with the extra `rlds`")
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
-
-
-def test_a_round_trip_loses_nothing(tmp_path):
-    episodes = made_episodes.full()
-    source = f"rlds:{tmp_path / 'out'}"
-    assert datasets.save(episodes, source) == len(episodes)
-    found = datasets.episodes(source)
-    assert operator.length_hint(found) == len(episodes)
-    made_episodes.assert_equal(found, episodes)
-    made_episodes.assert_equal(datasets.episodes(source, skip=2, limit=2), episodes[2:4])
-
-
-def test_a_save_reports_every_episode(tmp_path):
-    told = []
-    datasets.save(made_episodes.full()[:3], f"rlds:{tmp_path / 'out'}", progress=told.append)
-    assert told == [1, 2, 3]
-
-
-def test_every_dtype_comes_back(tmp_path):
-    episodes = [made_episodes.every_dtype(5 + number, number) for number in range(2)]
-    datasets.save(episodes, f"rlds:{tmp_path / 'out'}")
-    made_episodes.assert_equal(datasets.episodes(f"rlds:{tmp_path / 'out'}"), episodes)
 
 
 def test_tensorflow_datasets_reads_ours(tmp_path):

@@ -37,7 +37,7 @@ def warnings(caplog):
 
 TEXT = (
     "an episode of 2 steps is in no item, because a sequence has burn_in + length = 4 steps. "
-    "Such episodes are counted in num_dropped_episodes of the recorder, and not told again; "
+    "Such episodes are counted in num_dropped_episodes of the recorder, and not logged again; "
     'short_episodes="keep" makes shorter items of them'
 )
 

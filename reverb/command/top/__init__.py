@@ -98,13 +98,13 @@ def _run_several(arguments: argparse.Namespace, addresses: Sequence[str]) -> int
         ]
         print(json.dumps({"servers": values}, indent=2))
     else:
-        told = [
+        shown = [
             f"{text.plain(address)}  no answer: {text.plain(str(it))}"
             if isinstance(it, ReverbError)
             else it
             for address, it in answers.items()
         ]
-        print("\n\n".join(told))
+        print("\n\n".join(shown))
     return 1 if any(isinstance(it, ReverbError) for it in answers.values()) else 0
 
 

@@ -288,21 +288,21 @@ class TopApp(App[None]):
         if not self.is_running:
             return
         server, age = self._server, self._server.age_s
-        told = ""
+        shown = ""
         if self._is_paused:
-            told = f"Paused. What you see is {text.interval(age)} old; p goes on."
+            shown = f"Paused. What you see is {text.interval(age)} old; press p to continue."
         elif server.error is not None and (
             server.status is None or not isinstance(server.error, UnavailableError)
         ):
-            told = text.plain(" ".join(in_options(str(server.error)).split()))
+            shown = text.plain(" ".join(in_options(str(server.error)).split()))
         elif self._is_late(server):
-            told = (
+            shown = (
                 f"The server does not answer. Its last answer, {text.interval(age)} ago, is shown."
             )
         alert = self.query_one("#alert", Static)
-        alert.display = bool(told)
-        if told:
-            self._put("#alert", [line(told)])
+        alert.display = bool(shown)
+        if shown:
+            self._put("#alert", [line(shown)])
         servers = self.query_one("#servers", Static)
         servers.display = len(self._servers) > 1
         if servers.display:

@@ -88,13 +88,13 @@ class Rows(ScrollView, can_focus=True):
         if index >= len(self._rows):
             return Strip.blank(width, style)
         is_chosen = index == self._index
-        told = line(_CHOSEN if is_chosen else _OTHER) + self._rows[index][1]
+        shown = line(_CHOSEN if is_chosen else _OTHER) + self._rows[index][1]
         # The sentence of a chosen line must also stand out without colours.
         if is_chosen:
             style += Style(bold=True)
             style += Style(bgcolor=self._colour_of_choice())
         theme = self.app.current_theme
-        segments = list(styled(told.fit(width), is_dark=theme.dark).render(self.app.console))
+        segments = list(styled(shown.fit(width), is_dark=theme.dark).render(self.app.console))
         return Strip(Segment.apply_style(segments, style), width)
 
     def _colour_of_choice(self) -> str | None:

@@ -41,15 +41,15 @@ def server_line(address: str, status: ServerStatus | None) -> Line:
     if status is None:
         return name + line(("no answer", "bad"))
     tables = worst_first(status)
-    told = line((f"{text.plural(len(tables), 'table')}", "soft"))
+    shown = line((f"{text.plural(len(tables), 'table')}", "soft"))
     for table, worst in list(tables.items())[:1]:
         state = worst.diagnosis.state
-        told = line((state, ROLE_OF_STATE[state]), f" {text.plain(table)}  ") + told
+        shown = line((state, ROLE_OF_STATE[state]), f" {text.plain(table)}  ") + shown
     rates = [it.rates for it in tables.values() if it.rates is not None]
     inserts = sum(it.inserts_per_s for it in rates)
     samples = sum(it.samples_per_s for it in rates)
     per_s = f", {text.short(inserts)} inserts/s, {text.short(samples)} samples/s"
-    return name + told + line((per_s if rates else "", "soft"))
+    return name + shown + line((per_s if rates else "", "soft"))
 
 
 def memory(status: ServerStatus, pictures: Pictures, width: int) -> list[Line]:
@@ -126,7 +126,7 @@ def tables(status: ServerStatus, width: int) -> tuple[Line, list[tuple[str, Line
     lines = []
     for name, table in ordered.items():
         state, sentence = table.diagnosis.state, text.plain(table.diagnosis.sentence)
-        told = line(
+        shown = line(
             (text.fit(text.plain(name), name_width), "bold"),
             "  ",
             (f"{state:{state_width}}", ROLE_OF_STATE[state]),
@@ -134,8 +134,8 @@ def tables(status: ServerStatus, width: int) -> tuple[Line, list[tuple[str, Line
         )
         if wide:
             cells = zip(_numbers(table), numbers, strict=True)
-            told += line("".join(f"{text.clip(it, size):>{size}}  " for it, (_, size) in cells))
-        lines.append((name, told + line(sentence)))
+            shown += line("".join(f"{text.clip(it, size):>{size}}  " for it, (_, size) in cells))
+        lines.append((name, shown + line(sentence)))
     return line((f"{head}what it does or waits for", "soft")), lines
 
 

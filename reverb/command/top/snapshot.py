@@ -43,8 +43,8 @@ def _streams(status: ServerStatus, width: int) -> list[str]:
     if not rows:
         return ["None is open."]
     more = len(rows) - _MAX_STREAMS
-    told = _plain([head, *[row for _, row in rows[:_MAX_STREAMS]]])
-    return [*told, f"and {more} more"] if more > 0 else told
+    shown = _plain([head, *[row for _, row in rows[:_MAX_STREAMS]]])
+    return [*shown, f"and {more} more"] if more > 0 else shown
 
 
 def _plain(lines: list[Line]) -> list[str]:

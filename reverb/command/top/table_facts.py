@@ -71,18 +71,18 @@ def _limiter(table: TableStatus, pictures: Pictures, width: int) -> Block:
     ends = [line((left, "soft")), line((f"{right:>{width}}", "soft"))]
     ratio, least = table.limiter.samples_per_insert, table.limiter.min_size_to_sample
     samples = "sample" if ratio == 1 else "samples"
-    told = (
+    shown = (
         f"cursor {text.short(cursor)}; {text.short(ratio)} {samples} an insert; sampling starts "
         f"with {text.plural(least, 'item')}"
     )
     if table.rate_limiter_off is not None:
-        told += f"; off for inserts, for {text.plain(table.rate_limiter_off.client)}"
+        shown += f"; off for inserts, for {text.plain(table.rate_limiter_off.client)}"
     return Block(
         "Rate limiter",
         [
             pictures.gauge(position, width),
             *(ends if room < 1 else [line((f"{left}{' ' * room}{right}", "soft"))]),
-            *wrapped(told, width, "soft"),
+            *wrapped(shown, width, "soft"),
         ],
     )
 
@@ -137,9 +137,9 @@ def _full(table: TableStatus) -> str:
     """The forecast, with the number of items if `max_bytes` allows fewer than `max_size`."""
     if table.forecast_bytes is None:
         return text.NOTHING
-    told = text.bytes_(table.forecast_bytes)
+    shown = text.bytes_(table.forecast_bytes)
     items = table.items * table.forecast_bytes / table.bytes if table.bytes else table.max_items
-    return told if items > 0.95 * table.max_items else f"{told}, {text.short(items)} items"
+    return shown if items > 0.95 * table.max_items else f"{shown}, {text.short(items)} items"
 
 
 def _counts(table: TableStatus) -> list[tuple[str, str]]:

@@ -38,7 +38,7 @@ class ArrowFile:
         self._path = path
         self._limits = limits
         self._damages = (pa.ArrowException, OSError, ValueError, struct.error, StopIteration)
-        with self._open("is no complete file of Arrow") as messages:
+        with self._open("is not a complete file of Arrow") as messages:
             message = messages.read_next_message()
             if message.type != "schema":  # The library takes any message for one.
                 raise ValueError(f"it begins with a message of the type {message.type}")

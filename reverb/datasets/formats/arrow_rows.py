@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from reverb import errors
 from reverb.datasets.formats.arrow_columns import Column, fields_of, has_episodes, read
 from reverb.datasets.formats.data_files import DataFile
 from reverb.datasets.formats.fields import INDEX, Names
@@ -53,22 +52,9 @@ class Rows:
             self._fields[self._number_field] = fields[self._number_field]
         self.fields = list(self._fields)
         self.columns = self._columns_of(schema, self._fields)
-        # Those that tell where episodes end.
+        # The columns that mark where episodes end.
         ends = [self._number_field] if self._number_field is not None else self._flags()
         self.end_columns = self._columns_of(schema, ends)
-
-    def check(self, schema: Any, place: str) -> None:
-        """Checks that a file has the fields of the first one.
-
-        Raises:
-          InvalidArgumentError: If it has not.
-        """
-        fields = fields_of(self._pa, schema, place)
-        for name, field in self._fields.items():
-            if name not in fields or fields[name].type != field.type:
-                raise errors.InvalidArgumentError(
-                    f"{place}: field {name}: is missing, or has another type than in the first file"
-                )
 
     def parts(self, file: DataFile, batches: Iterable[Any], number: int) -> Iterator[Part]:
         """Yields the parts of episodes in a file; in errors the first has this number.

@@ -16,7 +16,7 @@ class DataFile:
     Attributes:
       path: Its path; of a file of the hub, its name.
       name: Its path in the directory of the dataset, by which its episodes are known; empty where
-        their number tells them, because the file is the whole dataset, or one of the hub.
+        their number identifies them, because the file is the whole dataset, or one of the hub.
       open: Opens a file of the hub; `None` for one of this machine.
       damages: Errors of a file of the hub.
     """

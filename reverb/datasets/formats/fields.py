@@ -25,7 +25,7 @@ __all__ = [
     "with_tuples",
 ]
 
-# The field that tells the episode of a step, and by which the episode is known.
+# The field with the episode of a step, by which the episode is known.
 INDEX = "episode_index"
 # Columns of items that follow from the others.
 _IGNORED = {"discount", "episode_id", "values_digest"}
@@ -154,7 +154,7 @@ def episode_of(names: Names, arrays: Mapping[str, Any], **facts: Any) -> Episode
 
 
 def with_tuples(nest: Any) -> Any:
-    """Replaces dicts with the keys 0, 1, ... by tuples: names of fields do not tell the two."""
+    """Replaces dicts with the keys 0, 1, ... by tuples, which have the same names of fields."""
     if not isinstance(nest, dict):
         return nest
     children = {key: with_tuples(value) for key, value in nest.items()}
@@ -189,7 +189,7 @@ def _whole(episode: Episode, following: Any) -> Any:
                 for i, value in enumerate(first)
             )
         if len(first) not in (num_steps, num_steps + 1):
-            return first  # `checked` tells the number of rows.
+            return first  # `checked` reports the number of rows.
         if after is None:
             if len(first) == num_steps:
                 raise episode.fault(

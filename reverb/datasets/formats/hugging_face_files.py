@@ -58,13 +58,13 @@ def split_of(
     if path.is_dir():
         found = _saved(path) or _directory(name, path)
     elif path.exists():
-        raise errors.InvalidArgumentError(f"{name}: is no directory; parquet:PATH reads a file")
+        raise errors.InvalidArgumentError(f"{name}: is not a directory; parquet:PATH reads a file")
     elif _ID.fullmatch(dataset):
         found = _of_hub(name, dataset, import_datasets())
     else:
         raise errors.InvalidArgumentError(
-            f"{name}: Hugging Face cannot open the dataset: there is no directory {path}, and "
-            "this is no id of a dataset"
+            f"{name}: Hugging Face cannot open the dataset: there is not a directory {path}, and "
+            "this is not the id of a dataset"
         )
     names = list(found)
     chosen = split or (names[0] if len(names) == 1 else "train")
@@ -104,7 +104,7 @@ def _listed(root: pathlib.Path, path: pathlib.Path, state: Mapping[str, Any]) ->
         for entry in state["_data_files"]:
             if not _is_name(entry["filename"]):
                 raise errors.InvalidArgumentError(
-                    f"{where}: {entry['filename']!r:.200} is no name of a file in the dataset"
+                    f"{where}: {entry['filename']!r:.200} is not the name of a file in the dataset"
                 )
             file = path / entry["filename"]
             files.append(DataFile(inside(root, file), file.relative_to(root).as_posix()))
@@ -141,7 +141,7 @@ def _by_split(
 ) -> Mapping[str, Sequence[DataFile]]:
     """Sorts files by their splits, by the rules of the library, and by their names.
 
-    Files of the hub stay in the order of texts, because numbers tell their episodes.
+    Files of the hub stay in the order of texts, because numbers identify their episodes.
     """
     ordered = sorted(files, key=order)
     rules: list[Callable[[str], str | None]] = [
@@ -161,7 +161,7 @@ def _by_split(
 
 
 def _keyword(parts: Sequence[str], after: str) -> str | None:
-    """The split in the name of a directory, or of a file, which goes on after it."""
+    """The split in the name of a directory, or of a file, which continues after it."""
     end = f"{after}.*" if after else f"(?:{_SEPARATORS}.*)?"
     for part in parts:
         for split, names in _SPLITS.items():

@@ -66,7 +66,7 @@ def decoded(data: Any, where: str, format_: str, like: np.ndarray | None = None)
             "address is not followed"
         )
     damages = (*_DAMAGED, module.DecompressionBombError, module.DecompressionBombWarning)
-    problem = "is no PNG or JPEG image that can be decoded"
+    problem = "is not a PNG or JPEG image that can be decoded"
     with (
         reading(where, damages, problem),
         module.open(io.BytesIO(data), formats=_FORMATS) as image,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How much a file may claim: every maximum of the formats.
 
-A file of a stranger may claim any size, so that each claim is compared with these before memory is
+An untrusted file may claim any size, so that each claim is compared with these before memory is
 taken for it. Reading takes 64 MiB, one episode, and one unit of the file: a row group, a record, a
 chunk or an image. `max_bytes` bounds an episode and a unit, each.
 """

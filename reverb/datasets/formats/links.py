@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files of a dataset: plain ones, none of them outside of it.
 
-A link in a dataset of a stranger may lead to any file of the machine. Links that the user gave are
+A link in an untrusted dataset may lead to any file of the machine. Links that the user gave are
 followed; so are those that stay in the dataset, as in volumes of Kubernetes, and those into a cache
 of the format's library, as in the hub's of Hugging Face.
 """

@@ -21,8 +21,7 @@ from reverb.datasets.library import library
 
 __all__ = ["REQUIREMENT", "MinariSource", "import_minari"]
 
-_REQUIREMENT = "minari[arrow,hdf5]>=0.5"
-REQUIREMENT = _REQUIREMENT
+REQUIREMENT = "minari[arrow,hdf5]>=0.5"
 
 
 def import_minari() -> Any:
@@ -31,7 +30,7 @@ def import_minari() -> Any:
     Raises:
       FailedPreconditionError: If it is not installed.
     """
-    return library("minari", _REQUIREMENT, "minari")
+    return library("minari", REQUIREMENT, "minari")
 
 
 class Storage(Protocol):

@@ -150,7 +150,7 @@ class ArrowStorage:
     def _infos(self, array: Any, place: str, above: str, depth: int) -> dict[str, Any]:
         if not self._pa.types.is_struct(array.type) or depth > MAX_DEPTH:
             raise errors.DataLossError(
-                f"{place}, field {above}: is no nest, or one of more than {MAX_DEPTH}"
+                f"{place}, field {above}: is not a nest, or one of more than {MAX_DEPTH}"
             )
         found: dict[str, Any] = {}
         for index, field in enumerate(array.type):

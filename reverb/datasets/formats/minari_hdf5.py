@@ -120,7 +120,7 @@ class Hdf5Storage:
         if isinstance(found, self._h5py.h5g.GroupID):
             return self._h5py.Group(found)
         if not isinstance(found, self._h5py.h5d.DatasetID):
-            raise errors.DataLossError(f"{where}: is no array")
+            raise errors.DataLossError(f"{where}: is not an array")
         # Before anything asks for the shape, because that opens the files of a virtual dataset.
         plist = found.get_create_plist()
         if plist.get_layout() == self._h5py.h5d.VIRTUAL or plist.get_external_count():
@@ -185,7 +185,7 @@ class Hdf5Storage:
         where = f"{self._where}, field {field}"
         self._num_fields += 1
         if not isinstance(dataset, self._h5py.Dataset) or self._num_fields > MAX_FIELDS:
-            raise errors.DataLossError(f"{where}: is no array, or one of more than {MAX_FIELDS}")
+            raise errors.DataLossError(f"{where}: must be an array, one of at most {MAX_FIELDS}")
         dtype, shape = dataset.dtype, dataset.shape
         # Values of any length are references in the file.
         value_bytes = max(dtype.itemsize, dataset.id.get_type().get_size())

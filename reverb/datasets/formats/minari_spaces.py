@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The spaces of a dataset of Minari, as its metadata describes them.
 
-They tell the nests of a field, and which fields are encoded images. No space of Gymnasium is made:
-the bounds of one may claim any size.
+They describe the nests of a field, and which fields are encoded images. No space of Gymnasium is
+made: the bounds of one may claim any size.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ class Space:
 
 
 def space_of(given: Any, where: str, encoded: bool) -> Space:
-    """Reads a space; `encoded` tells whether images are.
+    """Reads a space; `encoded` says whether images are.
 
     Raises:
       InvalidArgumentError: If it is of a kind that is not known.

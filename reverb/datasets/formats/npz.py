@@ -147,7 +147,7 @@ def _has_resets(archive: Archive, field: str, bounds: np.ndarray) -> bool:
     for has_resets in (False, True):
         if (num_rows == num_steps + has_resets).all():
             return has_resets
-    # Whether the first episode has a row for the reset tells it for all.
+    # The first episode shows for all whether they have a row for the reset.
     wrong = int(np.argmax(num_rows != num_steps + (num_rows[0] == num_steps[0] + 1)))
     problem = row_problem(int(num_rows[wrong]), int(num_steps[wrong])) + remedy(field)
     raise errors.DataLossError(f"{archive.path}: episode {wrong}, field {field}: {problem}")

@@ -63,7 +63,7 @@ class Archive:
     def __init__(self, path: pathlib.Path, leave_out: LeftOut) -> None:
         self.path = path
         with contextlib.ExitStack() as stack:
-            with reading(str(path), _DAMAGED, "is no complete .npz file"):
+            with reading(str(path), _DAMAGED, "is not a complete .npz file"):
                 _check_directory(path)
                 self._file = stack.enter_context(zipfile.ZipFile(path))
             names = [it.removesuffix(".npy") for it in self._file.namelist() if it.endswith(".npy")]

@@ -62,7 +62,7 @@ class ParquetFile:
         limits: Limits,
         file: BinaryIO | None = None,
         damages: tuple[type[BaseException], ...] = (),
-        problem: str = "is no complete Parquet file",
+        problem: str = "is not a complete Parquet file",
     ) -> None:
         self.place = str(path)
         self._limits = limits

@@ -2,7 +2,7 @@
 """The sizes that the footer and the pages of a Parquet file claim.
 
 A page of a few bytes may claim 2 GiB, or billions of values that are all alike, and the footer
-need not tell of it. So the heads of the pages are read before the library reads the pages. They and
+need not mention it. So the heads of the pages are read before the library reads the pages. They and
 the footer are structures of Thrift in its compact encoding. pyarrow ends the process at some
 damaged footers when it is asked for a column, so it is not.
 """
@@ -18,7 +18,7 @@ __all__ = ["Chunk", "RowGroup", "row_groups_of", "sizes_of"]
 _HEAD_BYTES = (1 << 8, 1 << 16, 1 << 24)
 # Bytes of a value by its physical type. INT96 become timestamps.
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 8, "FLOAT": 4, "DOUBLE": 8}
-# Memory of the levels of a value, which tell lists and missing values.
+# Memory of the levels of a value, which describe lists and missing values.
 _LEVEL_BYTES = 4
 _DICTIONARY_PAGE = 2
 # Fields of the description of a column: number of values, bytes in the file, and where they begin.

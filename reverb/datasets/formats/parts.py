@@ -60,7 +60,7 @@ def episodes_of_parts(
       start: Position of the first episode that is wanted.
       position: That of the first part.
       numbers: Numbers of the first episode of each file; `None`: positions are the numbers.
-      by_flags: Whether rows without `episode_index` go on in the next file until a flag is true.
+      by_flags: Whether rows without `episode_index` continue in the next file until a flag is true.
 
     Raises:
       InvalidArgumentError: If the parts of an episode do not fit.
@@ -83,7 +83,7 @@ def _joined(parts: Iterable[Part], limits: Limits, by_flags: bool) -> Iterator[P
     before: Part | None = None
     for part in parts:
         if before is not None:
-            if part.number == 0 and _goes_on(before, part, by_flags):
+            if part.number == 0 and _continues(before, part, by_flags):
                 before = _both(before, part, limits)
                 continue
             yield before
@@ -96,7 +96,7 @@ def _joined(parts: Iterable[Part], limits: Limits, by_flags: bool) -> Iterator[P
         yield before
 
 
-def _goes_on(before: Part, part: Part, by_flags: bool) -> bool:
+def _continues(before: Part, part: Part, by_flags: bool) -> bool:
     if before.index is not None or not by_flags:
         return before.index is not None and before.index == part.index
     flags = [*before.names.fields_of("terminated"), *before.names.fields_of("truncated")]

@@ -32,8 +32,7 @@ from reverb.datasets.library import library
 
 __all__ = ["REQUIREMENT", "RldsSource", "import_tfds"]
 
-_REQUIREMENT = "tensorflow-datasets>=4.9"
-REQUIREMENT = _REQUIREMENT
+REQUIREMENT = "tensorflow-datasets>=4.9"
 
 _STEP_FIELDS = {
     "observation",
@@ -64,7 +63,7 @@ def import_tfds() -> Any:
       FailedPreconditionError: If one of them is not installed.
     """
     library("tensorflow", "tensorflow>=2.14", "rlds")
-    return library("tensorflow_datasets", _REQUIREMENT, "rlds")
+    return library("tensorflow_datasets", REQUIREMENT, "rlds")
 
 
 class RldsSource:
@@ -99,7 +98,7 @@ class RldsSource:
         steps = steps_of(features, object_of(features))
         if steps is None or not {"is_last"} <= steps.keys():
             raise errors.InvalidArgumentError(
-                f"{name}: episode 0, field steps: is missing, so this is no dataset of RLDS"
+                f"{name}: episode 0, field steps: is missing, so this is not a dataset of RLDS"
             )
         self._features = self._wanted(steps)
         self.identity = f"rlds:{where}#{chosen}"
@@ -235,7 +234,7 @@ class RldsSource:
         if not _FILE_NAME.fullmatch(name) or name in (".", ".."):
             raise errors.InvalidArgumentError(
                 f"{self._directory / 'dataset_info.json'}: filepathTemplate makes {name!r:.200}, "
-                "which is no name of a file in the directory"
+                "which is not the name of a file in the directory"
             )
         path = self._directory / name
         self._check(path)
@@ -273,7 +272,7 @@ def _prepared(name: str, path: pathlib.Path, dataset: str) -> pathlib.Path:
         if root.is_dir():
             return root
     raise errors.InvalidArgumentError(
-        f"{name}: there is no directory {path}, nor {dataset} in {_home()} (TFDS_DATA_DIR), so "
+        f"{name}: there is not a directory {path}, nor {dataset} in {_home()} (TFDS_DATA_DIR), so "
         "TensorFlow Datasets cannot open it, either. Nothing is downloaded here"
     )
 

@@ -65,7 +65,7 @@ class Feature:
           DataLossError: If they are damaged.
         """
         if self.dtype is None:
-            raise errors.InternalError(f"{where}: is no feature that is read")
+            raise errors.InternalError(f"{where}: is not a feature that is read")
         if self.encoding == "none":
             values = example.numbers(self.key, self.dtype, where)
             wanted = math.prod(it or 0 for it in self.shape)

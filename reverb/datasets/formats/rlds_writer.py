@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from reverb import errors
+from reverb._recording.checks import check_discount
 from reverb._recording.nests import map_nest
 from reverb.datasets.episode import Episode
 from reverb.datasets.formats.fields import with_reset_rows
@@ -33,10 +34,11 @@ def save(episodes: Iterable[Episode], path: str | pathlib.Path, *, discount: flo
     steps but terminal ones the discount. Returns the number of episodes.
 
     Raises:
-      InvalidArgumentError: If the path exists, if there are no episodes, or if TensorFlow Datasets
-        refuses them. Nothing is left then.
+      InvalidArgumentError: If the path exists, if the discount is not in [0, 1], if there are no
+        episodes, or if TensorFlow Datasets refuses them. Nothing is left then.
       FailedPreconditionError: If TensorFlow Datasets is not installed.
     """
+    check_discount(discount)
     tfds = import_tfds()
     given = iter(episodes)
     first = next(given, None)

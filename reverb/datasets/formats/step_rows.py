@@ -25,7 +25,7 @@ def split_steps(
 
     Args:
       batches: Columns of consecutive rows, `[R, ...]` each.
-      number_field: A column with the number of the episode; `None`: flags tell the ends.
+      number_field: A column with the number of the episode; `None`: flags mark the ends.
       flags: Columns that are true in the last step of an episode.
       limits: Bounds the rows that are kept until their episode ends.
       place: Where the rows are, for errors.
@@ -42,7 +42,7 @@ def split_steps(
         if number_field is not None and columns[number_field].ndim != 1:
             raise errors.InvalidArgumentError(f"{place}, field {number_field}: must be one number")
         if pending.parts and number_field is not None:
-            # The number of the first row tells whether the episode before it has ended.
+            # The number of the first row shows whether the episode before it has ended.
             before = pending.parts[-1][number_field][-1]
             if before != columns[number_field][0]:
                 yield pending.joined()
@@ -88,7 +88,7 @@ class _Pending:
 def _ends(
     columns: Columns, num_rows: int, number_field: str | None, flags: Sequence[str]
 ) -> np.ndarray:
-    """The rows before which an episode ends, as far as these rows tell it."""
+    """The rows before which an episode ends, as far as these rows show it."""
     if number_field is not None:
         numbers = columns[number_field]
         return np.flatnonzero(numbers[1:] != numbers[:-1]) + 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datasets of strangers: no program runs, nothing outside of the dataset is read, nobody is called.
+"""Untrusted datasets: no program runs, nothing outside of the dataset is read, nobody is called.
 
 A case is a dataset of a format with something in it that its library would follow. `Watched` notes
 whatever would run or call; afterwards nothing may have been noted, and the values of the secret
@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from reverb import command, datasets, errors, testing
+from reverb.datasets.formats import FORMATS
 from support import made_episodes
 
 gymnasium = pytest.importorskip("gymnasium", reason="it comes with the extra `minari`")
@@ -464,10 +465,10 @@ CASES = {
     "minari arrow link": (minari_link("arrow", "0/part-0.arrow"), OUTSIDE),
     "minari parquet link": (minari_link("parquet", "0/part-0.parquet"), OUTSIDE),
     "minari episode link": (minari_link("arrow", "0/metadata.json"), OUTSIDE),
-    "hf state above": (state("../secret/data-00000-of-00001.arrow"), "no name of a file"),
-    "hf state absolute": (state("{other}"), "no name of a file"),
-    "hf state address": (state("http://127.0.0.1:1/x.arrow"), "no name of a file"),
-    "hf state chain": (state("zip://x.arrow::{out}/x.zip"), "no name of a file"),
+    "hf state above": (state("../secret/data-00000-of-00001.arrow"), "not the name of a file"),
+    "hf state absolute": (state("{other}"), "not the name of a file"),
+    "hf state address": (state("http://127.0.0.1:1/x.arrow"), "not the name of a file"),
+    "hf state chain": (state("zip://x.arrow::{out}/x.zip"), "not the name of a file"),
     "hf state link": (state_link, OUTSIDE),
     "hf splits above": (dict_of_splits, "names of directories"),
     "hf readme above": (readme("../secret/data/*.parquet"), None),
@@ -482,17 +483,21 @@ CASES = {
     "rlds class": (rlds(feature_class("evil_module.Feature")), "no class is imported"),
     "rlds old class": (rlds(feature_class("evil_module.Feature", True)), "no class is imported"),
     "rlds module": (rlds(builder_script), None),
-    "rlds template above": (rlds(template("../secret")), "no name of a file"),
-    "rlds template absolute": (rlds(template("{other}")), "no name of a file"),
-    "rlds template address": (rlds(template("gs://a/b")), "no name of a file"),
+    "rlds template above": (rlds(template("../secret")), "not the name of a file"),
+    "rlds template absolute": (rlds(template("{other}")), "not the name of a file"),
+    "rlds template address": (rlds(template("gs://a/b")), "not the name of a file"),
     "rlds link": (rlds(record_link), OUTSIDE),
     "lerobot data link": (lerobot(lerobot_link("data/*/*.parquet")), OUTSIDE),
     "lerobot meta link": (lerobot(lerobot_link("meta/info.json")), OUTSIDE),
     "lerobot episodes link": (lerobot(lerobot_link("meta/episodes/*/*.parquet")), OUTSIDE),
-    "lerobot postscript": (lerobot(images(POSTSCRIPT)), "is no PNG or JPEG image"),
+    "lerobot postscript": (lerobot(images(POSTSCRIPT)), "is not a PNG or JPEG image"),
     "lerobot image path": (lerobot(images(None, "{secret}")), "a path or an address is not"),
     "lerobot image address": (lerobot(images(None, "http://127.0.0.1:1/x.png")), "is not followed"),
 }
+
+
+def test_every_format_has_hostile_files():
+    assert {case.partition(" ")[0] for case in CASES} == set(FORMATS)
 
 
 @pytest.mark.parametrize("case", CASES)
