@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
-import reverb  # Modules that are loaded after this one.
+from reverb._batches.iterator import BatchIterator
 from reverb._checks.arguments import (
     check_at_least,
     check_integer,
@@ -37,7 +37,7 @@ from reverb._client.where import Where, condition_of
 from reverb._client.window import Window, check_items_of_windows
 from reverb._nests.flat import flatten_with_labels
 from reverb._server.credentials import ClientCredentials
-from reverb._server.shard_info import from_row
+from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
     UNCHANGED,
     ChangedSetting,
@@ -57,6 +57,7 @@ from reverb.errors import (
 from reverb.rate_limiters import RateLimiter
 from reverb.replay_sample import ReplayBatch, ReplaySample, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
+from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.shown_text import hidden, hidden_token, shown, type_name
 from reverb.structured_writer import Config, StructuredWriter
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
@@ -1135,7 +1136,7 @@ class Client:
         answer = self._client.call(*request_of("Checkpoint"))
         return answer_of("Checkpoint", answer).checkpoint_path
 
-    def checkpoint_status(self) -> "reverb.server_status.CheckpointStatus":
+    def checkpoint_status(self) -> CheckpointStatus:
         """Returns the status of the server's checkpoints, with the progress of a running save.
 
         With several servers behind the address, one of them answers, as in `reset`.
@@ -1145,9 +1146,9 @@ class Client:
           UnavailableError: If no server answers.
         """
         answer = self._client.call(*request_of("CheckpointStatus"))
-        return reverb.server_status.CheckpointStatus.from_serialized_proto(answer)
+        return CheckpointStatus.from_serialized_proto(answer)
 
-    def status(self, *, with_streams: bool = False) -> "reverb.server_status.ServerStatus":
+    def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Returns everything that the server counts: memory, tables, waits, calls, checkpoints.
 
         With several servers behind the address, one of them answers, as in `reset`. The server goes
@@ -1161,11 +1162,9 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        return reverb.server_status.ServerStatus.from_serialized_proto(
-            self._serialized_status(with_streams)
-        )
+        return ServerStatus.from_serialized_proto(self._serialized_status(with_streams))
 
-    def diagnose(self, table: str) -> "reverb.server_status.Diagnosis":
+    def diagnose(self, table: str) -> Diagnosis:
         """Returns a table's state, in a word and a sentence: does it work, or why does it wait?
 
         The first call returns no rates: a server counts them for ten minutes after each query of
@@ -1348,7 +1347,7 @@ class Client:
         answer = answer_of("Directory", self._client.call(*request_of("Directory")))
         return answer.map if answer.HasField("map") else None
 
-    def shard_info(self) -> "list[reverb.cluster.ShardInfo]":
+    def shard_info(self) -> list[ShardInfo]:
         """Returns the state of each shard of the group, in the order of their indices.
 
         Asks all shards. One that does not answer within 5 s is `"down"`.
@@ -1563,7 +1562,7 @@ class Client:
 
     def batches(
         self, table: str | Mapping[str, float], batch_size: int | None, **options: Any
-    ) -> "reverb.BatchIterator":
+    ) -> BatchIterator:
         """Samples batches without end, and fetches some batches ahead; see `reverb.batches`.
 
         Example:
@@ -1583,7 +1582,7 @@ class Client:
           InvalidArgumentError: If an argument is out of its range. Errors of the server are raised
             by `next`.
         """
-        from reverb._batches.iterator import batches
+        from reverb._batches.batches import batches
 
         return batches(self, table, batch_size, **options)
 

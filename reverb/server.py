@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import reverb  # Modules that are loaded after this one.
 from reverb._checks.arguments import as_path, check_integer, check_number
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._checks.compression import Compression
@@ -16,6 +15,7 @@ from reverb._client.connecting import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIM
 from reverb._server.credentials import ServerSecurity
 from reverb._server.first_process import end_at_signals
 from reverb._server.limits import Limits
+from reverb._server.shard import Shard
 from reverb._server.start_config import StartConfig
 from reverb._server.table import Table, TableExtensionBase
 from reverb._server.table_change import ChangedSetting, TableChange, to_request
@@ -25,6 +25,7 @@ from reverb.client import Client
 from reverb.core import native
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 from reverb.reverb_types import TableInfo
+from reverb.server_status import ServerStatus
 from reverb.shown_text import hidden, shown, type_name
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
@@ -55,13 +56,6 @@ def _reachable(host: str | None) -> str:
     if address.is_unspecified:
         return "localhost"
     return f"[{address}]" if address.version == 6 else str(address)
-
-
-def _as_shard(shard: "reverb.cluster.Shard", tables: list[Table]) -> tuple[Any, list[Table]]:
-    """Returns the group settings of the native server, and this shard's parts of the tables."""
-    if not isinstance(shard, reverb.cluster.Shard):
-        raise TypeError(f"shard must be a reverb.cluster.Shard, got {shard!r}")
-    return shard.place(tables), shard.split(tables)
 
 
 class Server:
@@ -95,7 +89,7 @@ class Server:
         insecure_tokens: bool = False,
         http_tls: bool = False,
         unix_path: str | os.PathLike[str] | None = None,
-        shard: "reverb.cluster.Shard | None" = None,
+        shard: Shard | None = None,
     ) -> None:
         """Loads the latest checkpoint if there is one, then starts to serve.
 
@@ -202,7 +196,9 @@ class Server:
         security = ServerSecurity.of_arguments(tls, tokens, insecure_tokens, http_tls, http_port)
         place = None
         if shard is not None:
-            place, tables = _as_shard(shard, tables)
+            if not isinstance(shard, Shard):
+                raise TypeError(f"shard must be a reverb.cluster.Shard, got {shard!r}")
+            place, tables = shard.place(tables), shard.split(tables)
         self._tables = tables
         self._checkpointer = checkpointer
         self._checkpoint_on_stop = bool(checkpoint_on_stop)
@@ -271,11 +267,9 @@ class Server:
         scheme = "grpcs://" if self._has_tls else ""
         return f"{scheme}{_reachable(self._host)}:{self.port}"
 
-    def status(self, *, with_streams: bool = False) -> "reverb.server_status.ServerStatus":
+    def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Everything that the server counts; like `Client.status`, without a connection."""
-        return reverb.server_status.ServerStatus.from_serialized_proto(
-            self._server.status(bool(with_streams))
-        )
+        return ServerStatus.from_serialized_proto(self._server.status(bool(with_streams)))
 
     def server_info(self) -> dict[str, TableInfo]:
         """Settings and counters of all tables; like `Client.server_info`, without a connection."""

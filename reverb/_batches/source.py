@@ -6,7 +6,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tree
@@ -20,9 +20,11 @@ from reverb._client.column_choice import ColumnChoice
 from reverb._client.epochs import Epochs
 from reverb._client.joined_batches import joined, rows_of_parts
 from reverb._client.unlike_columns import check_same_columns
-from reverb.client import Client
 from reverb.core import native
 from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo, keep_samples
+
+if TYPE_CHECKING:
+    from reverb.client import Client  # It imports this room.
 
 __all__ = ["OPTIONS", "TableSource"]
 
@@ -52,7 +54,7 @@ class TableSource:
 
     def __init__(
         self,
-        client: Client,
+        client: "Client",
         table: str,
         batch_size: int | None,
         *,

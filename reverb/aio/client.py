@@ -11,9 +11,8 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
-import reverb  # Modules that are loaded after this one.
 from reverb import client as blocking
-from reverb._batches.iterator import batches
+from reverb._batches.batches import batches
 from reverb._checks.arguments import check_at_least, check_integer, check_table, check_timeout_ms
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._checks.compression import Compression, compresses
@@ -30,7 +29,7 @@ from reverb._client.rows import keys_of, sequence_of, step_of, steps_of, updates
 from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._client.where import Where, condition_of
 from reverb._client.window import Window, check_items_of_windows
-from reverb._server.shard_info import from_row
+from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
     UNCHANGED,
     ChangedSetting,
@@ -53,6 +52,7 @@ from reverb.errors import ReverbError, SignatureMismatchError
 from reverb.rate_limiters import RateLimiter
 from reverb.replay_sample import ReplayBatch, ReplaySample, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
+from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.shown_text import hidden, hidden_token, shown
 
 __all__ = ["Client"]
@@ -1112,7 +1112,7 @@ class Client:
         answer = await self._call(_Core.call, *request_of("Checkpoint"))
         return answer_of("Checkpoint", answer).checkpoint_path
 
-    async def checkpoint_status(self) -> "reverb.server_status.CheckpointStatus":
+    async def checkpoint_status(self) -> CheckpointStatus:
         """Returns the status of the server's checkpoints, with the progress of a running save.
 
         With several servers behind the address, one of them answers, as in `reset`.
@@ -1122,9 +1122,9 @@ class Client:
           UnavailableError: If no server answers.
         """
         answer = await self._call(_Core.call, *request_of("CheckpointStatus"))
-        return reverb.server_status.CheckpointStatus.from_serialized_proto(answer)
+        return CheckpointStatus.from_serialized_proto(answer)
 
-    async def status(self, *, with_streams: bool = False) -> "reverb.server_status.ServerStatus":
+    async def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Returns everything that the server counts: memory, tables, waits, calls, checkpoints.
 
         With several servers behind the address, one of them answers, as in `reset`. The server goes
@@ -1138,11 +1138,9 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        return reverb.server_status.ServerStatus.from_serialized_proto(
-            await self._serialized_status(with_streams)
-        )
+        return ServerStatus.from_serialized_proto(await self._serialized_status(with_streams))
 
-    async def diagnose(self, table: str) -> "reverb.server_status.Diagnosis":
+    async def diagnose(self, table: str) -> Diagnosis:
         """Returns a table's state, in a word and a sentence: does it work, or why does it wait?
 
         The first call returns no rates: a server counts them for ten minutes after each query of
@@ -1313,7 +1311,7 @@ class Client:
         answer = answer_of("Directory", await self._call(_Core.call, *request_of("Directory")))
         return answer.map if answer.HasField("map") else None
 
-    async def shard_info(self) -> "list[reverb.cluster.ShardInfo]":
+    async def shard_info(self) -> list[ShardInfo]:
         """Returns the state of each shard of the group, in the order of their indices.
 
         Asks all shards. One that does not answer within 5 s is `"down"`.

@@ -7,8 +7,8 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from reverb._server import table_part
 from reverb._server.table_change import TableChange
-from reverb.cluster import table_part
 from reverb.core import protos
 from reverb.errors import DataLossError, InvalidArgumentError
 from reverb.item_selectors import from_options, selector_settings

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reverb._checkpoints.stored import Checkpoint, read
+from reverb._server.table_part import DIVIDED, part_of, whole_of
 from reverb.cluster import group_checkpoint
-from reverb.cluster.table_part import DIVIDED, part_of, whole_of
 from reverb.command import text
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError

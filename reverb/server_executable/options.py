@@ -14,9 +14,9 @@ from google.protobuf import text_format
 
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._client.connecting import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
+from reverb._server.shard import check_group, shard_addresses
+from reverb._server.split_table import MAX_SHARDS
 from reverb._server.tls import MAX_CONNECTION_AGE_S, MIN_CONNECTION_AGE_S
-from reverb.cluster.shard import check_group, shard_addresses
-from reverb.cluster.split_table import MAX_SHARDS
 from reverb.core import native, protos
 from reverb.errors import ReverbError
 from reverb.server import MAX_CHECKPOINT_INTERVAL_S, MAX_DRAIN_S, MAX_PORT

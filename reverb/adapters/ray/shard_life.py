@@ -16,8 +16,7 @@ from reverb.adapters.ray.group_settings import ShardSettings
 from reverb.adapters.ray.names import ask_directory
 from reverb.adapters.ray.shard_facts import BEAT_S, Answer, ShardFacts
 from reverb.cluster import group_checkpoint
-from reverb.cluster.directory import parse_map, slots_as_values
-from reverb.cluster.shard import OWN_EPOCH
+from reverb.cluster.directory import OWN_EPOCH, parse_map, slots_as_values
 from reverb.cluster.shard_calls import map_of, move_items, server_id_of, set_map
 from reverb.cluster.shard_tables import TablesOfMap, part_settings, serialize_tables, tables_in_map
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError

@@ -6,8 +6,8 @@ import itertools
 import re
 from collections.abc import Sequence
 
+from reverb._server.split_table import check_place, split_table
 from reverb._server.table import Table
-from reverb.cluster.split_table import check_place, split_table
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import shows_no_token
@@ -163,3 +163,7 @@ def shard_addresses(address: str) -> list[str]:
             f"address must be that of a group, for example shards:///a:8000,b:8000, got {address!r}"
         )
     return parts
+
+
+# The public import path.
+Shard.__module__ = "reverb.cluster"

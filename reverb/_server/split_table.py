@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from reverb._server.table import Table, arguments_of
-from reverb.cluster.table_part import narrowness, part_of
+from reverb._server.table_part import narrowness, part_of
 from reverb.errors import InvalidArgumentError
 from reverb.item_selectors import selector_settings
 
