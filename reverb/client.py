@@ -685,8 +685,8 @@ class Client:
           where: Only the items that fulfil this condition, when the scan begins and when it reads
             them. `None`: all.
           partial: Leaves out the shards of a group that do not answer within 1.2 s when the scan
-            begins, of which a line of the log tells; `status().shards` has their states. A shard
-            that is lost later ends the scan with an error.
+            begins, and logs a warning; `status().shards` has their states. A shard that is lost
+            later ends the scan with an error.
 
         Yields:
           A `ReplaySample` with leaves `[T, ...]`, or `[...]` for a column that is a single step;
@@ -735,12 +735,12 @@ class Client:
 
         Changes nothing: no item counts as sampled or leaves the table by it, and a closed rate
         limiter does not delay it. Keys that are not in the table, for example because their items
-        were evicted, are left out; `info.key` of the batch tells which are there.
+        were evicted, are left out; `info.key` of the batch has those that are there.
 
         Blocks until the server answers. A few thousand keys are read at a time, so items may be of
-        different moments. A group of servers must be complete, because nobody else knows whether
-        the items of a missing shard are gone. With several servers behind the address, one of them
-        is asked.
+        different moments. A group of servers must be complete, because no other shard knows
+        whether the items of a missing shard are gone. With several servers behind the address, one
+        of them is asked.
 
         Example:
           >>> keys = client.sample_batch("table", 1).info.key
@@ -808,7 +808,7 @@ class Client:
         the table when the call begins are checked.
 
         Blocks until the items are deleted. Some thousand are checked and deleted at a time, and
-        other calls go on in between, so it is no single change: an error may leave a part of them
+        other calls run in between, so it is no single change: an error may leave a part of them
         deleted. If a connection breaks, the call is repeated, and items that were deleted before
         are not in its number. A group of servers must be complete; otherwise nothing is deleted.
         With several servers behind the address, the call reaches one of them.
@@ -1071,7 +1071,7 @@ class Client:
         """Returns the names of the features that the server has beyond dm-reverb.
 
         Blocks until the server answers. A feature that is missing raises `UnimplementedError` where
-        it is needed; this call tells it before. The names: `"all_or_nothing"` (batches that are
+        it is needed; this call reports it earlier. The names: `"all_or_nothing"` (batches that are
         not `partial`), `"chosen_items"` (`fetch`, and `scan` with columns or `where`), `"columns"`,
         `"distinct"`, `"epochs"`, `"max_priority"`, `"removal_priority"`, `"selectors"`
         (beyond dm-reverb's), `"windows"`. Newer servers may have more.
@@ -1576,7 +1576,7 @@ class Client:
           **options: Other arguments of `reverb.batches`.
 
         Returns:
-          An iterator; it begins to fetch at once, and goes on after `close` of the client.
+          An iterator; it begins to fetch at once, and continues after `close` of the client.
 
         Raises:
           InvalidArgumentError: If an argument is out of its range. Errors of the server are raised
@@ -1590,7 +1590,7 @@ class Client:
         """Ends all calls that wait, and the connections that nothing else uses.
 
         Threads that wait in a call of this client get a `FailedPreconditionError` within 50 ms, all
-        later calls at once. Writers and iterators that were made of it go on until they are closed.
+        later calls at once. Its writers and iterators continue until they are closed.
         Copies of the client are clients of their own. May be called more than once.
         """
         self._client.close()

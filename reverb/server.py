@@ -319,17 +319,17 @@ class Server:
         """Returns how much memory this process may use, in bytes.
 
         That is the memory of the machine, or the smallest limit of the control groups of the
-        process. A share in `max_bytes` refers to it. `None`: the system does not tell.
+        process. A share in `max_bytes` refers to it. `None`: the system does not say.
         """
         return native.process_memory()
 
     def stop(self, drain_s: float = 0.0, *, final: bool = False) -> None:
         """Stops the server; waiting calls end with an error.
 
-        Clients wait for a stopped server to come back, for `connect_timeout_s`. With `final` they
-        learn that it does not: calls that wait, and those of writers and readers with an open
-        stream, raise one short `UnavailableError` at once. In a group the other shards go on; the
-        error comes once none answers any more. Clients of dm-reverb take it for a restart.
+        Clients wait `connect_timeout_s` for a stopped server to come back. With `final` they do
+        not: waiting calls, and those of writers and readers with an open stream, raise one short
+        `UnavailableError` at once. In a group the other shards continue; the error comes once no
+        shard answers. Clients of dm-reverb treat it as a restart.
 
         With `drain_s` it drains first, like `Client.drain`: no confirmed or sampled item is lost
         in transit, and clients retry, at another server if their address has several.

@@ -73,7 +73,7 @@ def batches(
         weight.
       seed: Makes the choice between tables reproducible.
       timeout_ms: How long `next` waits for a batch until it raises `DeadlineExceededError`, in
-        milliseconds; `None`: no limit; 0: it does not wait. The iterator goes on afterwards.
+        milliseconds; `None`: no limit; 0: it does not wait. The iterator can be used afterwards.
       end_after_ms: The iterator ends if the rate limiter allows no sample for this long, in
         milliseconds; `None`: never. If some rows of a batch were sampled by then, they are the last
         batch with `partial`, and else `samples` of a `DeadlineExceededError`.

@@ -56,7 +56,9 @@ class PriorityUpdates:
           ReverbError: If an earlier update failed.
         """
         if self._is_closed:
-            raise FailedPreconditionError("the iterator is closed; its updates were sent before")
+            raise FailedPreconditionError(
+                "the iterator is closed and takes no updates; earlier ones were sent"
+            )
         # Copies: the caller may use the memory again.
         keys = np.array(as_keys("keys", keys))
         priorities = np.array(as_rows("priorities", priorities, np.float64, len(keys)))

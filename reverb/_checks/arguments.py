@@ -94,7 +94,7 @@ def check_table(value: Any, argument: str = "table") -> None:
 
 
 def check_mapping(argument: str, value: Any, of: str) -> None:
-    """Checks that a value is a mapping; `of` tells of what, such as "tables to priorities".
+    """Checks that a value is a mapping; `of` names its contents, such as "tables to priorities".
 
     Raises:
       TypeError: If it is not one.

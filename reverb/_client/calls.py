@@ -70,7 +70,7 @@ class Calls:
         """Returns the names of the features that the server has beyond dm-reverb.
 
         Blocks until the server answers. A feature that is missing raises `UnimplementedError` where
-        it is needed; this call tells it before. The names: `"all_or_nothing"` (batches that are
+        it is needed; this call reports it earlier. The names: `"all_or_nothing"` (batches that are
         not `partial`), `"chosen_items"` (`fetch`, and `scan` with columns or `where`), `"columns"`,
         `"distinct"`, `"epochs"`, `"max_priority"`, `"removal_priority"`, `"selectors"`
         (beyond dm-reverb's), `"windows"`. Newer servers may have more.

@@ -114,7 +114,7 @@ def _advice(one: _Form, other: _Form) -> str:
         )
     if one[0] == other[0] and len(one[1]) == len(other[1]) and one[1][1:] == other[1][1:]:
         return 'Sample them with ragged="pad" or "packed".'
-    return "Leave it out by columns=, or write it alike."
+    return "Leave it out by columns=, or write it in the same form."
 
 
 def _different_numbers(tables: Sequence[str], counts: Sequence[int]) -> InvalidArgumentError:

@@ -680,8 +680,8 @@ class Client:
           where: Only the items that fulfil this condition, when the scan begins and when it reads
             them. `None`: all.
           partial: Leaves out the shards of a group that do not answer within 1.2 s when the scan
-            begins, of which a line of the log tells; `status().shards` has their states. A shard
-            that is lost later ends the scan with an error.
+            begins, and logs a warning; `status().shards` has their states. A shard that is lost
+            later ends the scan with an error.
 
         Yields:
           A `ReplaySample` with leaves `[T, ...]`, or `[...]` for a column that is a single step;
@@ -730,12 +730,12 @@ class Client:
 
         Changes nothing: no item counts as sampled or leaves the table by it, and a closed rate
         limiter does not delay it. Keys that are not in the table, for example because their items
-        were evicted, are left out; `info.key` of the batch tells which are there.
+        were evicted, are left out; `info.key` of the batch has those that are there.
 
         Waits until the server answers. A few thousand keys are read at a time, so items may be of
-        different moments. A group of servers must be complete, because nobody else knows whether
-        the items of a missing shard are gone. With several servers behind the address, one of them
-        is asked.
+        different moments. A group of servers must be complete, because no other shard knows
+        whether the items of a missing shard are gone. With several servers behind the address, one
+        of them is asked.
 
         Args:
           table: Name of the table.
@@ -800,7 +800,7 @@ class Client:
         the table when the call begins are checked.
 
         Waits until the items are deleted. Some thousand are checked and deleted at a time, and
-        other calls go on in between, so it is no single change: an error may leave a part of them
+        other calls run in between, so it is no single change: an error may leave a part of them
         deleted. If a connection breaks, the call is repeated, and items that were deleted before
         are not in its number. A group of servers must be complete; otherwise nothing is deleted.
         With several servers behind the address, the call reaches one of them.
@@ -1059,7 +1059,7 @@ class Client:
         """Returns the names of the features that the server has beyond dm-reverb.
 
         Waits until the server answers. A feature that is missing raises `UnimplementedError` where
-        it is needed; this call tells it before. The names: `"all_or_nothing"` (batches that are
+        it is needed; this call reports it earlier. The names: `"all_or_nothing"` (batches that are
         not `partial`), `"chosen_items"` (`fetch`, and `scan` with columns or `where`), `"columns"`,
         `"distinct"`, `"epochs"`, `"max_priority"`, `"removal_priority"`, `"selectors"`
         (beyond dm-reverb's), `"windows"`. Newer servers may have more.
@@ -1410,7 +1410,7 @@ class Client:
         in the background. A `convert` may be called in the thread of the event loop.
 
         Returns:
-          An iterator to be closed. It goes on after `close` of the client.
+          An iterator to be closed. It continues after `close` of the client.
 
         Raises:
           InvalidArgumentError: If an argument is out of its range.
@@ -1429,8 +1429,8 @@ class Client:
 
         Tasks that wait for a call of this client are cancelled, in loops of other threads soon
         after. Later calls raise `FailedPreconditionError`. Writers of this client still send their
-        queued items, but cannot be awaited any more; `batches` go on until they are closed. May be
-        called more than once.
+        queued items, but cannot be awaited any more; `batches` continue until they are closed.
+        May be called more than once.
         """
         await self._loops.close()
 

@@ -286,7 +286,7 @@ class Directory:
           Whether the shards need a newer map than they have.
         """
         if proto.group != self.group or proto.epoch <= self._tables_epoch:
-            return False  # Every shard tells of a change, and one may be late.
+            return False  # Every shard reports a change, and one may be late.
         self._tables_epoch = proto.epoch
         tables = list(proto.tables)
         if tables == self._tables and (proto.epoch < self.epoch or proto == self.to_proto()):

@@ -66,8 +66,8 @@ class ServiceManager:
     def _report(self, error: OSError) -> None:
         if not self._has_failed:
             self._has_failed = True
-            text = f"cannot tell the service manager at {NOTIFY_VARIABLE}={self._address}: {error}"
-            print_notice(text, "warn")
+            at = f"{NOTIFY_VARIABLE}={self._address}"
+            print_notice(f"cannot notify the service manager at {at}: {error}", "warn")
 
 
 def _send(address: str, text: str) -> None:

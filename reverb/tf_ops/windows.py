@@ -59,8 +59,8 @@ def check_lengths_are_free(signature: Any, of: str) -> None:
             name = "/".join(map(str, path)) or "the only one"
             raise InvalidArgumentError(
                 f"{of} has a signature whose column {name} has a fixed first dimension, "
-                f"{spec.shape}: with a window it does not tell whether that is a number of steps. "
-                "Give the dtypes and shapes of windows to TrajectoryDataset(...) instead"
+                f"{spec.shape}. With a window this may be a number of steps, or belong to a single "
+                "value. Give the dtypes and shapes of windows to TrajectoryDataset(...) instead"
             )
 
 

@@ -143,8 +143,8 @@ class ShardLife:
                 is_registered = self._beat(is_registered)
                 trouble = ""
             except Exception as error:
-                # Ray restarts the directory; the shard keeps its map meanwhile. The thread goes on
-                # after any other error too, because a shard without beats has no new maps.
+                # Ray restarts the directory; the shard keeps its map meanwhile. The thread
+                # survives any other error too, because a shard without beats has no new maps.
                 if str(error) != trouble and not self._stopped.is_set():
                     trouble = str(error)
                     _logger.warning(

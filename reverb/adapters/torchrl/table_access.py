@@ -161,9 +161,9 @@ class TableAccess:
             text = f"Table {self.table} is out of reach. "
             if str(error).startswith(text):
                 raise
-            told = UnavailableError(text + str(error))
-            told.samples = error.samples
-            raise told from error
+            enriched = UnavailableError(text + str(error))
+            enriched.samples = error.samples
+            raise enriched from error
 
     def for_others(self) -> Any:
         """Content of a pickle: the address, or the user's client."""
