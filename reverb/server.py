@@ -122,14 +122,14 @@ class Server:
             It opens before a checkpoint is loaded; until that is done, `/readyz` answers 503. 0:
             any free port; `None`: no HTTP port.
           http_host: Address of the HTTP port. By default only this machine can reach it, because
-            it shows everything to everybody; "0.0.0.0" is all addresses. With `tokens`, page and
+            it shows everything to all visitors; "0.0.0.0" is all addresses. With `tokens`, page and
             status need a token with the right `sample`; if other machines can reach the address and
             it has no TLS, it then serves only metrics and probes.
           tls: Certificate and key; clients then write `grpcs://` in front of the address. `None`:
             no TLS.
           tokens: Path of a file with the tokens and their rights, see "Securing a server" in the
-            documentation. Clients without a token are refused. `None`: everybody who reaches the
-            port may do everything. Clients in this process never need a token.
+            documentation. Clients without a token are refused. `None`: anyone who can reach
+            the port may do everything. Clients in this process never need a token.
           insecure_tokens: Whether tokens may cross a network without TLS, where others can read and
             use them. `False`: a server with tokens and without TLS can listen only on this
             machine's own addresses.
@@ -253,8 +253,8 @@ class Server:
 
         That of the Unix socket, if there is one. Otherwise host and port: `localhost:8000`, or the
         `host` of the server if it is a single address, with `grpcs://` in front if the server has
-        TLS; its certificate must be valid for that host. A client in the same process uses no
-        socket at any of them but the address of a network.
+        TLS; its certificate must be valid for that host. A client in the same process uses a
+        socket only for an address of a network.
 
         Example:
           >>> server = Server([Table.queue("queue", max_size=10)])

@@ -297,8 +297,8 @@ class TableSource:
         """Returns the error with table and address in its text, and the sampled rows attached."""
         text = str(error)
         # Errors of connections name the address, or its beginning, themselves.
-        is_told = self._client.server_address[:_SHOWN_ADDRESS] in text
-        purpose = f"a sample of table {self._table}" if is_told else self._purpose()
+        is_shown = self._client.server_address[:_SHOWN_ADDRESS] in text
+        purpose = f"a sample of table {self._table}" if is_shown else self._purpose()
         explained = type(error)(f"{purpose}: {text}")
         keep_samples(explained, [*rows_of_parts(parts), *getattr(error, "samples", ())])
         return explained

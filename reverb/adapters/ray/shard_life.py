@@ -130,7 +130,7 @@ class ShardLife:
                 # Ray never restarts an actor whose constructor fails, so this one keeps running.
                 self._state, self._error = "failed", f"{type(error).__name__}: {error}"
                 _logger.warning("shard %d cannot start: %s", self.settings.index, self._error)
-                self._tell_failure()
+                self._report_failure()
                 self._stopped.wait(_RETRY_S)
         self.beat_until_stopped()
 
@@ -392,7 +392,7 @@ class ShardLife:
                 if self._untold is untold:
                     self._untold = None
 
-    def _tell_failure(self) -> None:
+    def _report_failure(self) -> None:
         try:
             self._ask("register", self.facts())
         except ReverbError as error:
