@@ -5,7 +5,10 @@ import ast
 from collections.abc import Iterator
 
 PACKAGE = "reverb"
-LOADERS = {"importlib.import_module", "importlib.__import__", "builtins.__import__", "__import__"}
+LOADERS = {
+    *("importlib.import_module", "importlib.__import__", "builtins.__import__", "__import__"),
+    "reverb.adapters.library.imported",
+}
 
 
 def imported_names(source: str) -> Iterator[str]:
