@@ -24,9 +24,8 @@ def imported_names(source: str) -> Iterator[str]:
             for alias in node.names:
                 yield alias.name
                 # `import a.b` binds `a`, and `import a.b as c` binds `a.b`.
-                bound[alias.asname or alias.name.split(".")[0]] = (
-                    alias.name if alias.asname else alias.name.split(".")[0]
-                )
+                first = alias.name.split(".")[0]
+                bound[alias.asname or first] = alias.name if alias.asname else first
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"line {node.lineno}: the import is relative"
             for alias in node.names:
