@@ -5,6 +5,7 @@ Why Sphinx: it reports dead links, unknown names and faulty docstrings as warnin
 maintained. MkDocs 1 and Material for MkDocs are at their end of life.
 """
 
+import importlib
 import pathlib
 import re
 import sys
@@ -77,14 +78,13 @@ _LIBRARIES = [
     "torchrl",
 ]
 with mock(_LIBRARIES):
+    for _name in _LIBRARIES:
+        importlib.import_module(_name)
     import gin
     import gymnasium
     import gymnasium.spaces
-    import jax  # noqa: F401
-    import ray  # noqa: F401
     import stable_baselines3.common.buffers
     import stable_baselines3.common.type_aliases
-    import tensordict  # noqa: F401
     import tensorflow
     import tf_agents.replay_buffers
     import tf_agents.specs

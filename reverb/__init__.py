@@ -22,8 +22,9 @@ from reverb import schedules as schedules
 from reverb import server_status as server_status
 from reverb import specs as specs
 from reverb import structured_writer as structured
+from reverb._batches.batches import batches
 from reverb._batches.importance import MAX_PRIORITY, importance_weights, sequence_priority
-from reverb._batches.iterator import BatchIterator, batches
+from reverb._batches.iterator import BatchIterator
 from reverb._batches.prefetching import PrefetchStats
 from reverb._client.ragged import Ragged
 from reverb._client.where import Where

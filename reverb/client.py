@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
-import reverb  # Modules that are loaded after this one.
+from reverb._batches.iterator import BatchIterator
 from reverb._checks.arguments import (
     check_at_least,
     check_integer,
@@ -37,7 +37,7 @@ from reverb._client.where import Where, condition_of
 from reverb._client.window import Window, check_items_of_windows
 from reverb._nests.flat import flatten_with_labels
 from reverb._server.credentials import ClientCredentials
-from reverb._server.shard_info import from_row
+from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
     UNCHANGED,
     ChangedSetting,
@@ -57,6 +57,7 @@ from reverb.errors import (
 from reverb.rate_limiters import RateLimiter
 from reverb.replay_sample import ReplayBatch, ReplaySample, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
+from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.shown_text import hidden, hidden_token, shown, type_name
 from reverb.structured_writer import Config, StructuredWriter
 from reverb.trajectory_writer import BatchedTrajectoryWriter, TrajectoryWriter
@@ -139,8 +140,8 @@ class Client:
           token_file: Path of a file that holds a token; read again when it has changed.
           tls: How to check the server, for addresses with `grpcs://`. Settings that are not given
             come from the environment; see `ClientTls`.
-          pickle_token: Whether pickles of this client contain `token`; everybody who can read such
-            a pickle then has the token. `False`: where a pickle is loaded, the environment must
+          pickle_token: Whether pickles of this client contain `token`; anyone who can read such a
+            pickle then has the token. `False`: where a pickle is loaded, the environment must
             have a token.
           compression: Compression of what `insert`, `insert_batch`, `insert_sequence` and writers
             store. `"auto"`: a column of a chunk is compressed if that saves an eighth of it or
@@ -684,8 +685,8 @@ class Client:
           where: Only the items that fulfil this condition, when the scan begins and when it reads
             them. `None`: all.
           partial: Leaves out the shards of a group that do not answer within 1.2 s when the scan
-            begins, of which a line of the log tells; `status().shards` has their states. A shard
-            that is lost later ends the scan with an error.
+            begins, and logs a warning; `status().shards` has their states. A shard that is lost
+            later ends the scan with an error.
 
         Yields:
           A `ReplaySample` with leaves `[T, ...]`, or `[...]` for a column that is a single step;
@@ -734,12 +735,12 @@ class Client:
 
         Changes nothing: no item counts as sampled or leaves the table by it, and a closed rate
         limiter does not delay it. Keys that are not in the table, for example because their items
-        were evicted, are left out; `info.key` of the batch tells which are there.
+        were evicted, are left out; `info.key` of the batch has those that are there.
 
         Blocks until the server answers. A few thousand keys are read at a time, so items may be of
-        different moments. A group of servers must be complete, because nobody else knows whether
-        the items of a missing shard are gone. With several servers behind the address, one of them
-        is asked.
+        different moments. A group of servers must be complete, because no other shard knows
+        whether the items of a missing shard are gone. With several servers behind the address, one
+        of them is asked.
 
         Example:
           >>> keys = client.sample_batch("table", 1).info.key
@@ -807,7 +808,7 @@ class Client:
         the table when the call begins are checked.
 
         Blocks until the items are deleted. Some thousand are checked and deleted at a time, and
-        other calls go on in between, so it is no single change: an error may leave a part of them
+        other calls run in between, so it is no single change: an error may leave a part of them
         deleted. If a connection breaks, the call is repeated, and items that were deleted before
         are not in its number. A group of servers must be complete; otherwise nothing is deleted.
         With several servers behind the address, the call reaches one of them.
@@ -1070,7 +1071,7 @@ class Client:
         """Returns the names of the features that the server has beyond dm-reverb.
 
         Blocks until the server answers. A feature that is missing raises `UnimplementedError` where
-        it is needed; this call tells it before. The names: `"all_or_nothing"` (batches that are
+        it is needed; this call reports it earlier. The names: `"all_or_nothing"` (batches that are
         not `partial`), `"chosen_items"` (`fetch`, and `scan` with columns or `where`), `"columns"`,
         `"distinct"`, `"epochs"`, `"max_priority"`, `"removal_priority"`, `"selectors"`
         (beyond dm-reverb's), `"windows"`. Newer servers may have more.
@@ -1135,7 +1136,7 @@ class Client:
         answer = self._client.call(*request_of("Checkpoint"))
         return answer_of("Checkpoint", answer).checkpoint_path
 
-    def checkpoint_status(self) -> "reverb.server_status.CheckpointStatus":
+    def checkpoint_status(self) -> CheckpointStatus:
         """Returns the status of the server's checkpoints, with the progress of a running save.
 
         With several servers behind the address, one of them answers, as in `reset`.
@@ -1145,9 +1146,9 @@ class Client:
           UnavailableError: If no server answers.
         """
         answer = self._client.call(*request_of("CheckpointStatus"))
-        return reverb.server_status.CheckpointStatus.from_serialized_proto(answer)
+        return CheckpointStatus.from_serialized_proto(answer)
 
-    def status(self, *, with_streams: bool = False) -> "reverb.server_status.ServerStatus":
+    def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Returns everything that the server counts: memory, tables, waits, calls, checkpoints.
 
         With several servers behind the address, one of them answers, as in `reset`. The server goes
@@ -1161,11 +1162,9 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        return reverb.server_status.ServerStatus.from_serialized_proto(
-            self._serialized_status(with_streams)
-        )
+        return ServerStatus.from_serialized_proto(self._serialized_status(with_streams))
 
-    def diagnose(self, table: str) -> "reverb.server_status.Diagnosis":
+    def diagnose(self, table: str) -> Diagnosis:
         """Returns a table's state, in a word and a sentence: does it work, or why does it wait?
 
         The first call returns no rates: a server counts them for ten minutes after each query of
@@ -1350,7 +1349,7 @@ class Client:
         answer = answer_of("Directory", self._client.call(*request_of("Directory")))
         return answer.map if answer.HasField("map") else None
 
-    def shard_info(self) -> "list[reverb.cluster.ShardInfo]":
+    def shard_info(self) -> list[ShardInfo]:
         """Returns the state of each shard of the group, in the order of their indices.
 
         Asks all shards. One that does not answer within 5 s is `"down"`.
@@ -1565,7 +1564,7 @@ class Client:
 
     def batches(
         self, table: str | Mapping[str, float], batch_size: int | None, **options: Any
-    ) -> "reverb.BatchIterator":
+    ) -> BatchIterator:
         """Samples batches without end, and fetches some batches ahead; see `reverb.batches`.
 
         Example:
@@ -1579,13 +1578,13 @@ class Client:
           **options: Other arguments of `reverb.batches`.
 
         Returns:
-          An iterator; it begins to fetch at once, and goes on after `close` of the client.
+          An iterator; it begins to fetch at once, and continues after `close` of the client.
 
         Raises:
           InvalidArgumentError: If an argument is out of its range. Errors of the server are raised
             by `next`.
         """
-        from reverb._batches.iterator import batches
+        from reverb._batches.batches import batches
 
         return batches(self, table, batch_size, **options)
 
@@ -1593,7 +1592,7 @@ class Client:
         """Ends all calls that wait, and the connections that nothing else uses.
 
         Threads that wait in a call of this client get a `FailedPreconditionError` within 50 ms, all
-        later calls at once. Writers and iterators that were made of it go on until they are closed.
+        later calls at once. Its writers and iterators continue until they are closed.
         Copies of the client are clients of their own. May be called more than once.
         """
         self._client.close()

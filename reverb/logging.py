@@ -110,11 +110,11 @@ def report_waits(after_s: float | None = 10.0, repeat_s: float = 300.0) -> None:
     """Sets when the log says that calls of this process wait for a server, and why.
 
     A warning comes after `after_s`, one after six times that, then one every `repeat_s`: 10 s, 60 s
-    and every 5 minutes, if nothing is set. It tells how many calls wait for inserts into a table,
-    for samples of it, or for another answer, for how long, and the reason as `reverb why` does. All
-    clients of the process count together. A side of a table has waited since a call succeeded there
-    last. The environment variable `REVERB_REPORT_WAITS_S` sets `after_s` from outside; `never` is
-    `None` there.
+    and every 5 minutes, if nothing is set. It says how many calls wait for inserts into a table,
+    for samples from it, or for another answer, for how long, and why, as `reverb why` does. All
+    clients of the process are counted together. The wait of inserts, or of samples, begins with
+    the last such call to that table that succeeded. The environment variable
+    `REVERB_REPORT_WAITS_S` sets `after_s` from outside; `never` is `None` there.
 
     Never blocks. Forked children inherit it.
 

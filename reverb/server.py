@@ -7,7 +7,6 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import reverb  # Modules that are loaded after this one.
 from reverb._checks.arguments import as_path, check_integer, check_number
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._checks.compression import Compression
@@ -16,6 +15,7 @@ from reverb._client.connecting import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIM
 from reverb._server.credentials import ServerSecurity
 from reverb._server.first_process import end_at_signals
 from reverb._server.limits import Limits
+from reverb._server.shard import Shard
 from reverb._server.start_config import StartConfig
 from reverb._server.table import Table, TableExtensionBase
 from reverb._server.table_change import ChangedSetting, TableChange, to_request
@@ -25,6 +25,7 @@ from reverb.client import Client
 from reverb.core import native
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 from reverb.reverb_types import TableInfo
+from reverb.server_status import ServerStatus
 from reverb.shown_text import hidden, shown, type_name
 
 __all__ = ["Server", "Table", "TableExtensionBase"]
@@ -55,13 +56,6 @@ def _reachable(host: str | None) -> str:
     if address.is_unspecified:
         return "localhost"
     return f"[{address}]" if address.version == 6 else str(address)
-
-
-def _as_shard(shard: "reverb.cluster.Shard", tables: list[Table]) -> tuple[Any, list[Table]]:
-    """Returns the group settings of the native server, and this shard's parts of the tables."""
-    if not isinstance(shard, reverb.cluster.Shard):
-        raise TypeError(f"shard must be a reverb.cluster.Shard, got {shard!r}")
-    return shard.place(tables), shard.split(tables)
 
 
 class Server:
@@ -95,7 +89,7 @@ class Server:
         insecure_tokens: bool = False,
         http_tls: bool = False,
         unix_path: str | os.PathLike[str] | None = None,
-        shard: "reverb.cluster.Shard | None" = None,
+        shard: Shard | None = None,
     ) -> None:
         """Loads the latest checkpoint if there is one, then starts to serve.
 
@@ -128,14 +122,14 @@ class Server:
             It opens before a checkpoint is loaded; until that is done, `/readyz` answers 503. 0:
             any free port; `None`: no HTTP port.
           http_host: Address of the HTTP port. By default only this machine can reach it, because
-            it shows everything to everybody; "0.0.0.0" is all addresses. With `tokens`, page and
+            it shows everything to all visitors; "0.0.0.0" is all addresses. With `tokens`, page and
             status need a token with the right `sample`; if other machines can reach the address and
             it has no TLS, it then serves only metrics and probes.
           tls: Certificate and key; clients then write `grpcs://` in front of the address. `None`:
             no TLS.
           tokens: Path of a file with the tokens and their rights, see "Securing a server" in the
-            documentation. Clients without a token are refused. `None`: everybody who reaches the
-            port may do everything. Clients in this process never need a token.
+            documentation. Clients without a token are refused. `None`: anyone who can reach
+            the port may do everything. Clients in this process never need a token.
           insecure_tokens: Whether tokens may cross a network without TLS, where others can read and
             use them. `False`: a server with tokens and without TLS can listen only on this
             machine's own addresses.
@@ -202,7 +196,9 @@ class Server:
         security = ServerSecurity.of_arguments(tls, tokens, insecure_tokens, http_tls, http_port)
         place = None
         if shard is not None:
-            place, tables = _as_shard(shard, tables)
+            if not isinstance(shard, Shard):
+                raise TypeError(f"shard must be a reverb.cluster.Shard, got {shard!r}")
+            place, tables = shard.place(tables), shard.split(tables)
         self._tables = tables
         self._checkpointer = checkpointer
         self._checkpoint_on_stop = bool(checkpoint_on_stop)
@@ -257,8 +253,8 @@ class Server:
 
         That of the Unix socket, if there is one. Otherwise host and port: `localhost:8000`, or the
         `host` of the server if it is a single address, with `grpcs://` in front if the server has
-        TLS; its certificate must be valid for that host. A client in the same process uses no
-        socket at any of them but the address of a network.
+        TLS; its certificate must be valid for that host. A client in the same process uses a
+        socket only for an address of a network.
 
         Example:
           >>> server = Server([Table.queue("queue", max_size=10)])
@@ -271,11 +267,9 @@ class Server:
         scheme = "grpcs://" if self._has_tls else ""
         return f"{scheme}{_reachable(self._host)}:{self.port}"
 
-    def status(self, *, with_streams: bool = False) -> "reverb.server_status.ServerStatus":
+    def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Everything that the server counts; like `Client.status`, without a connection."""
-        return reverb.server_status.ServerStatus.from_serialized_proto(
-            self._server.status(bool(with_streams))
-        )
+        return ServerStatus.from_serialized_proto(self._server.status(bool(with_streams)))
 
     def server_info(self) -> dict[str, TableInfo]:
         """Settings and counters of all tables; like `Client.server_info`, without a connection."""
@@ -325,17 +319,17 @@ class Server:
         """Returns how much memory this process may use, in bytes.
 
         That is the memory of the machine, or the smallest limit of the control groups of the
-        process. A share in `max_bytes` refers to it. `None`: the system does not tell.
+        process. A share in `max_bytes` refers to it. `None`: the system does not say.
         """
         return native.process_memory()
 
     def stop(self, drain_s: float = 0.0, *, final: bool = False) -> None:
         """Stops the server; waiting calls end with an error.
 
-        Clients wait for a stopped server to come back, for `connect_timeout_s`. With `final` they
-        learn that it does not: calls that wait, and those of writers and readers with an open
-        stream, raise one short `UnavailableError` at once. In a group the other shards go on; the
-        error comes once none answers any more. Clients of dm-reverb take it for a restart.
+        Clients wait `connect_timeout_s` for a stopped server to come back. With `final` they do
+        not: waiting calls, and those of writers and readers with an open stream, raise one short
+        `UnavailableError` at once. In a group the other shards continue; the error comes once no
+        shard answers. Clients of dm-reverb treat it as a restart.
 
         With `drain_s` it drains first, like `Client.drain`: no confirmed or sampled item is lost
         in transit, and clients retry, at another server if their address has several.

@@ -103,7 +103,7 @@ class StructuredWriter:
           InvalidArgumentError: If the number of leaves differs from the first call's, or if the
             column of a `td_error` cannot be used.
           FailedPreconditionError: If a column already has a value in the open step.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         leaves, _ = self._flattener.flatten(data)
         if self._labels is None:
@@ -115,8 +115,8 @@ class StructuredWriter:
             more = [label for label in labels if label not in self._labels]
             raise InvalidArgumentError(
                 f"Flattened data has an unexpected length, got {len(leaves)} but wanted "
-                f"{len(self._labels)}. Of the columns of the first step it lacks {lacking}, and it "
-                f"has {more} beside them."
+                f"{len(self._labels)}. Compared with the first step, columns {lacking} are "
+                f"missing, and {more} are new."
             )
         self._writer.append(leaves, partial_step)
 
@@ -130,7 +130,7 @@ class StructuredWriter:
         Raises:
           DeadlineExceededError: After `timeout_ms`; the items remain queued.
           InvalidArgumentError: If `block_until_num_items` is negative.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         self._writer.flush(
             check_at_least(0, "block_until_num_items", block_until_num_items, allows_bool=True),
@@ -148,7 +148,7 @@ class StructuredWriter:
 
         Raises:
           DeadlineExceededError: After `timeout_ms`; call again.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         self._writer.end_episode(clear_buffers, clamped_timeout_ms(timeout_ms, allows_bool=True))
 
@@ -159,8 +159,8 @@ class StructuredWriter:
         """Flushes. The writer stays open, and no episode ends.
 
         Does not flush after a `ReverbError`. Flushes for at most 2 s after any other `Exception`,
-        and not at all after a `KeyboardInterrupt`, a `SystemExit` and the like; then a line of the
-        log tells how many items are not confirmed.
+        and not at all after a `KeyboardInterrupt`, a `SystemExit` and the like; then the log says
+        how many items are not confirmed.
         """
         if exc_type is None:
             self.flush()

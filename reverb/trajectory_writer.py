@@ -117,7 +117,7 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
 
         Raises:
           DeadlineExceededError: After `timeout_ms`. The episode is unchanged; call again.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         self._writer.end_episode(clear_buffers, clamped_timeout_ms(timeout_ms, allows_bool=True))
 
@@ -132,7 +132,7 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
 
         Raises:
           DeadlineExceededError: With `flush`, if items are not confirmed after 10 s.
-          ReverbError: With `flush`, if the connection failed for good.
+          ReverbError: With `flush`, if the connection failed permanently.
         """
         leaving.close(self._writer, flush)
 
@@ -144,7 +144,7 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
 
         Does not flush after a `ReverbError` or a `DeadlineExceededError`. Flushes for at most 2 s
         after any other `Exception`, and not at all after a `KeyboardInterrupt`, a `SystemExit` and
-        the like; then a line of the log tells how many items are not confirmed.
+        the like; then the log says how many items are not confirmed.
         """
         if self._writer.closed:
             return
@@ -321,7 +321,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         Raises:
           InvalidArgumentError: If `where` has another shape.
           FailedPreconditionError: If the writer is closed.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         self._writer.end_episode(self._mask(where), clear_buffers)
 
@@ -337,7 +337,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         Raises:
           DeadlineExceededError: If items are not confirmed after 10 s. They are abandoned; the text
             counts them, and says what they wait for.
-          ReverbError: If the connection failed for good before all items were confirmed.
+          ReverbError: If the connection failed permanently before all items were confirmed.
         """
         leaving.close(self._writer, flush)
 
@@ -349,7 +349,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
 
         Only closes after a `ReverbError`, or if the block has closed the writer. Flushes for at
         most 2 s after any other `Exception`, and not at all after a `KeyboardInterrupt`, a
-        `SystemExit` and the like; then a line of the log tells how many items are not confirmed.
+        `SystemExit` and the like; then the log says how many items are not confirmed.
         """
         try:
             if self._writer.closed:

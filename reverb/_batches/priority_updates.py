@@ -5,13 +5,15 @@ import queue
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from reverb._checks.arguments import as_keys, as_rows
-from reverb.client import Client
 from reverb.errors import FailedPreconditionError
+
+if TYPE_CHECKING:
+    from reverb.client import Client  # It imports this room.
 
 __all__ = ["PriorityUpdates"]
 
@@ -28,7 +30,7 @@ class PriorityUpdates:
     The thread starts with the first update, and ends when the queue is closed or dropped.
     """
 
-    def __init__(self, client: Client, tables: Sequence[str]) -> None:
+    def __init__(self, client: "Client", tables: Sequence[str]) -> None:
         """Makes a queue; does not connect yet.
 
         Every update goes to all tables: keys are unique among tables, and a table ignores keys that
@@ -54,7 +56,9 @@ class PriorityUpdates:
           ReverbError: If an earlier update failed.
         """
         if self._is_closed:
-            raise FailedPreconditionError("the iterator is closed; its updates were sent before")
+            raise FailedPreconditionError(
+                "the iterator is closed and takes no updates; earlier ones were sent"
+            )
         # Copies: the caller may use the memory again.
         keys = np.array(as_keys("keys", keys))
         priorities = np.array(as_rows("priorities", priorities, np.float64, len(keys)))
@@ -91,7 +95,7 @@ class PriorityUpdates:
 
 
 def _send(
-    client: Client, tables: list[str], waiting: "queue.Queue[Any]", failure: list[BaseException]
+    client: "Client", tables: list[str], waiting: "queue.Queue[Any]", failure: list[BaseException]
 ) -> None:
     while True:
         update = waiting.get()

@@ -6,7 +6,7 @@ import functools
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tree
@@ -20,9 +20,11 @@ from reverb._client.column_choice import ColumnChoice
 from reverb._client.epochs import Epochs
 from reverb._client.joined_batches import joined, rows_of_parts
 from reverb._client.unlike_columns import check_same_columns
-from reverb.client import Client
 from reverb.core import native
 from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo, keep_samples
+
+if TYPE_CHECKING:
+    from reverb.client import Client  # It imports this room.
 
 __all__ = ["OPTIONS", "TableSource"]
 
@@ -52,7 +54,7 @@ class TableSource:
 
     def __init__(
         self,
-        client: Client,
+        client: "Client",
         table: str,
         batch_size: int | None,
         *,
@@ -295,8 +297,8 @@ class TableSource:
         """Returns the error with table and address in its text, and the sampled rows attached."""
         text = str(error)
         # Errors of connections name the address, or its beginning, themselves.
-        is_told = self._client.server_address[:_SHOWN_ADDRESS] in text
-        purpose = f"a sample of table {self._table}" if is_told else self._purpose()
+        is_shown = self._client.server_address[:_SHOWN_ADDRESS] in text
+        purpose = f"a sample of table {self._table}" if is_shown else self._purpose()
         explained = type(error)(f"{purpose}: {text}")
         keep_samples(explained, [*rows_of_parts(parts), *getattr(error, "samples", ())])
         return explained

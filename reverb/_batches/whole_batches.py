@@ -3,11 +3,14 @@
 
 import logging
 import math
+from typing import TYPE_CHECKING
 
-import reverb
 from reverb._client.connecting import is_group
-from reverb.client import Client
 from reverb.errors import ReverbError, UnimplementedError
+from reverb.server_status import TableStatus
+
+if TYPE_CHECKING:
+    from reverb.client import Client  # It imports this room.
 
 __all__ = ["MAX_ITEMS", "WholeBatches"]
 
@@ -25,7 +28,7 @@ class WholeBatches:
     holds a whole batch, because its writers wait for samples before.
     """
 
-    def __init__(self, client: Client, table: str) -> None:
+    def __init__(self, client: "Client", table: str) -> None:
         """Stores the arguments; does not connect yet."""
         self._client = client
         self._table = table
@@ -78,7 +81,7 @@ class WholeBatches:
                 num_left,
             )
 
-    def _status(self) -> "reverb.server_status.TableStatus | None":
+    def _status(self) -> TableStatus | None:
         if not self._are_possible:
             return None
         try:
@@ -87,7 +90,7 @@ class WholeBatches:
             return None  # The next request for a batch gets the same error.
 
 
-def _num_left(status: "reverb.server_status.TableStatus") -> int:
+def _num_left(status: TableStatus) -> int:
     """Number of items that the rate limiter allows to sample now, at most those of the table."""
     if status.items < max(1, status.limiter.min_size_to_sample):
         return 0

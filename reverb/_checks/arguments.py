@@ -93,14 +93,14 @@ def check_table(value: Any, argument: str = "table") -> None:
         raise TypeError(f"{argument} must be a str, the name of a table, got {type_name(value)}")
 
 
-def check_mapping(argument: str, value: Any, of: str) -> None:
-    """Checks that a value is a mapping; `of` tells of what, such as "tables to priorities".
+def check_mapping(argument: str, value: Any, contents: str) -> None:
+    """Checks that a value is a mapping; `contents` are such as "tables to priorities".
 
     Raises:
       TypeError: If it is not one.
     """
     if type(value) is not dict and not isinstance(value, Mapping):
-        raise TypeError(f"{argument} must be a mapping of {of}, got {type_name(value)}")
+        raise TypeError(f"{argument} must be a mapping of {contents}, got {type_name(value)}")
 
 
 def check_item(table: Any, priority: Any, removal_priority: Any) -> None:

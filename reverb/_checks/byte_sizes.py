@@ -62,7 +62,7 @@ def parse_byte_size_or_share(argument: str, value: Any) -> int | None:
     memory = native.process_memory()
     if memory is None:
         raise FailedPreconditionError(
-            f"{argument}={value!r} cannot be used here: this system does not tell how much memory "
+            f"{argument}={value!r} cannot be used here: this system does not say how much memory "
             "the process may use. Give a number of bytes."
         )
     return _checked(argument, int(memory * percent / 100), value)

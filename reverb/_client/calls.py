@@ -11,10 +11,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import reverb  # Modules that are loaded after this one.
 from reverb._checks.arguments import check_integer, check_table, check_timeout_ms
 from reverb._client.small_calls import answer_of, request_of, table_among
-from reverb._server.shard_info import from_row
+from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
     UNCHANGED,
     ChangedSetting,
@@ -26,6 +25,7 @@ from reverb.core import native
 from reverb.errors import ReverbError
 from reverb.rate_limiters import RateLimiter
 from reverb.reverb_types import TableInfo
+from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 
 
 class Calls:
@@ -70,7 +70,7 @@ class Calls:
         """Returns the names of the features that the server has beyond dm-reverb.
 
         Blocks until the server answers. A feature that is missing raises `UnimplementedError` where
-        it is needed; this call tells it before. The names: `"all_or_nothing"` (batches that are
+        it is needed; this call reports it earlier. The names: `"all_or_nothing"` (batches that are
         not `partial`), `"chosen_items"` (`fetch`, and `scan` with columns or `where`), `"columns"`,
         `"distinct"`, `"epochs"`, `"max_priority"`, `"removal_priority"`, `"selectors"`
         (beyond dm-reverb's), `"windows"`. Newer servers may have more.
@@ -135,7 +135,7 @@ class Calls:
         answer = self._client.call(*request_of("Checkpoint"))
         return answer_of("Checkpoint", answer).checkpoint_path
 
-    def checkpoint_status(self) -> "reverb.server_status.CheckpointStatus":
+    def checkpoint_status(self) -> CheckpointStatus:
         """Returns the status of the server's checkpoints, with the progress of a running save.
 
         With several servers behind the address, one of them answers, as in `reset`.
@@ -145,9 +145,9 @@ class Calls:
           UnavailableError: If no server answers.
         """
         answer = self._client.call(*request_of("CheckpointStatus"))
-        return reverb.server_status.CheckpointStatus.from_serialized_proto(answer)
+        return CheckpointStatus.from_serialized_proto(answer)
 
-    def status(self, *, with_streams: bool = False) -> "reverb.server_status.ServerStatus":
+    def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Returns everything that the server counts: memory, tables, waits, calls, checkpoints.
 
         With several servers behind the address, one of them answers, as in `reset`. The server goes
@@ -161,11 +161,9 @@ class Calls:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        return reverb.server_status.ServerStatus.from_serialized_proto(
-            self._serialized_status(with_streams)
-        )
+        return ServerStatus.from_serialized_proto(self._serialized_status(with_streams))
 
-    def diagnose(self, table: str) -> "reverb.server_status.Diagnosis":
+    def diagnose(self, table: str) -> Diagnosis:
         """Returns a table's state, in a word and a sentence: does it work, or why does it wait?
 
         The first call returns no rates: a server counts them for ten minutes after each query of
@@ -350,7 +348,7 @@ class Calls:
         answer = answer_of("Directory", self._client.call(*request_of("Directory")))
         return answer.map if answer.HasField("map") else None
 
-    def shard_info(self) -> "list[reverb.cluster.ShardInfo]":
+    def shard_info(self) -> list[ShardInfo]:
         """Returns the state of each shard of the group, in the order of their indices.
 
         Asks all shards. One that does not answer within 5 s is `"down"`.

@@ -40,7 +40,7 @@ def deletions_of(table: str, keys: Any, where: Where | None) -> Iterator[bytes]:
             )
         return iter([_deletion(table, condition, None)])
     keys = fetched_keys(keys)
-    # Without keys, the request tells whether there is such a table.
+    # Without keys, the answer says whether there is such a table.
     starts = range(0, max(len(keys), 1), KEYS_A_REQUEST)
     parts = (keys[start : start + KEYS_A_REQUEST] for start in starts)
     return (_deletion(table, condition, part) for part in parts)

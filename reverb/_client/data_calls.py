@@ -58,8 +58,8 @@ class Calls:
           token_file: Path of a file that holds a token; read again when it has changed.
           tls: How to check the server, for addresses with `grpcs://`. Settings that are not given
             come from the environment; see `ClientTls`.
-          pickle_token: Whether pickles of this client contain `token`; everybody who can read such
-            a pickle then has the token. `False`: where a pickle is loaded, the environment must
+          pickle_token: Whether pickles of this client contain `token`; anyone who can read such a
+            pickle then has the token. `False`: where a pickle is loaded, the environment must
             have a token.
           compression: Compression of what `insert`, `insert_batch`, `insert_sequence` and writers
             store. `"auto"`: a column of a chunk is compressed if that saves an eighth of it or

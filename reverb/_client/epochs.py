@@ -23,7 +23,7 @@ def check_epochs(epochs: int | None, drop_last: bool, partial: bool) -> int | No
         raise InvalidArgumentError("drop_last is for readers of epochs, got epochs=None")
     if drop_last and partial:
         raise InvalidArgumentError(
-            "partial must be False with drop_last: a partial batch may be any of an epoch"
+            "partial must be False with drop_last: with partial=True any batch may be short"
         )
     return None if epochs is None else check_at_least(1, "epochs", epochs)
 

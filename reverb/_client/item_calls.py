@@ -85,8 +85,8 @@ class Calls:
           where: Only the items that fulfil this condition, when the scan begins and when it reads
             them. `None`: all.
           partial: Leaves out the shards of a group that do not answer within 1.2 s when the scan
-            begins, of which a line of the log tells; `status().shards` has their states. A shard
-            that is lost later ends the scan with an error.
+            begins, and logs a warning; `status().shards` has their states. A shard that is lost
+            later ends the scan with an error.
 
         Yields:
           A `ReplaySample` with leaves `[T, ...]`, or `[...]` for a column that is a single step;
@@ -135,12 +135,12 @@ class Calls:
 
         Changes nothing: no item counts as sampled or leaves the table by it, and a closed rate
         limiter does not delay it. Keys that are not in the table, for example because their items
-        were evicted, are left out; `info.key` of the batch tells which are there.
+        were evicted, are left out; `info.key` of the batch has those that are there.
 
         Blocks until the server answers. A few thousand keys are read at a time, so items may be of
-        different moments. A group of servers must be complete, because nobody else knows whether
-        the items of a missing shard are gone. With several servers behind the address, one of them
-        is asked.
+        different moments. A group of servers must be complete, because no other shard knows
+        whether the items of a missing shard are gone. With several servers behind the address, one
+        of them is asked.
 
         Example:
           >>> keys = client.sample_batch("table", 1).info.key
@@ -208,7 +208,7 @@ class Calls:
         the table when the call begins are checked.
 
         Blocks until the items are deleted. Some thousand are checked and deleted at a time, and
-        other calls go on in between, so it is no single change: an error may leave a part of them
+        other calls run in between, so it is no single change: an error may leave a part of them
         deleted. If a connection breaks, the call is repeated, and items that were deleted before
         are not in its number. A group of servers must be complete; otherwise nothing is deleted.
         With several servers behind the address, the call reaches one of them.

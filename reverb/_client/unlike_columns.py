@@ -76,7 +76,7 @@ def check_same_forms(
                 continue
             raise InvalidArgumentError(
                 f"The items of a batch must have the same shapes and dtypes, but column "
-                f"{name_of(at)} is {_told(one)} in {pair[0]} and {_told(other)} in {pair[1]}. "
+                f"{name_of(at)} is {_shown(one)} in {pair[0]} and {_shown(other)} in {pair[1]}. "
                 f"{_advice(one, other) if tables else _ODD_ITEM}"
             )
 
@@ -101,7 +101,7 @@ def _is_alike(one: _Form, other: _Form) -> bool:
     return one[0] == other[0] or one[0].kind == other[0].kind in "SU"
 
 
-def _told(form: _Form) -> str:
+def _shown(form: _Form) -> str:
     return f"{form[0]} {form[1]}".replace("None", "T")
 
 
@@ -114,7 +114,7 @@ def _advice(one: _Form, other: _Form) -> str:
         )
     if one[0] == other[0] and len(one[1]) == len(other[1]) and one[1][1:] == other[1][1:]:
         return 'Sample them with ragged="pad" or "packed".'
-    return "Leave it out by columns=, or write it alike."
+    return "Leave it out by columns=, or write it in the same form."
 
 
 def _different_numbers(tables: Sequence[str], counts: Sequence[int]) -> InvalidArgumentError:

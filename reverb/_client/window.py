@@ -17,12 +17,12 @@ MAX_STEPS = 65_536
 
 _PADS = ("none", "left", "right", "both")
 
-# Number of steps whose places are in memory at once.
+# Number of steps whose positions are in memory at once.
 _AT_ONCE = 1 << 18
 
 
 class Window:
-    """Consecutive steps of an item, at a random place of it, for `Client.sample_batch`.
+    """Consecutive steps of an item, at a random position, for `Client.sample_batch`.
 
     Items are whole episodes or long pieces of a stream, as `sequence_writer` and
     `insert_sequence` write them. The server draws an item, and then a step of it, the *anchor*,
@@ -60,7 +60,7 @@ class Window:
             `before + length` is at most 65,536.
           pad: "none": the whole window lies within the item. "left": it may begin before the first
             step, which is repeated. "right": it may end after the last step, which is repeated.
-            "both". The field `window_mask` of a batch's info tells which steps are padding.
+            "both". The field `window_mask` of a batch's info says which steps are padding.
           spans: For some columns the steps `(start, stop)` that are sampled, counted from the
             anchor, within `[-before, length)`: such a column is `[B, stop - start, ...]`. Keys are
             names of columns or positions, as in the argument `columns` of `sample_batch`.
@@ -112,8 +112,8 @@ class Window:
 
     def __repr__(self) -> str:
         others = {"before": (self.before, 0), "pad": (self.pad, "none"), "spans": (self.spans, {})}
-        told = [f"{name}={value!r}" for name, (value, usual) in others.items() if value != usual]
-        return f"Window({', '.join([str(self.length), *told])})"
+        changed = [f"{name}={value!r}" for name, (value, usual) in others.items() if value != usual]
+        return f"Window({', '.join([str(self.length), *changed])})"
 
     def to_native(self, choice: ColumnChoice | None) -> tuple[Any, ...]:
         """Returns the window as the core reads it.

@@ -107,7 +107,7 @@ class NestWriter(Generic[_NativeWriter]):
           DeadlineExceededError: After `timeout_ms`; the text says what it waited for: rate
             limiters, or an unavailable server. The items remain queued.
           InvalidArgumentError: If `block_until_num_items` is negative.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         self._writer.flush(
             check_at_least(0, "block_until_num_items", block_until_num_items, allows_bool=True),

@@ -148,18 +148,18 @@ def _leaf_spec(leaf: Any, path: tuple[Any, ...]) -> specs.TensorSpec:
     try:
         return specs.as_spec(leaf)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{_place(path)}: {error}") from None
+        raise InvalidArgumentError(f"{_location(path)}: {error}") from None
 
 
 def _no_spec(leaf: Any, path: tuple[Any, ...]) -> InvalidArgumentError:
     shown = without_tokens(repr(leaf)) if len(repr(leaf)) <= _MAX_SHOWN else "..."
     return InvalidArgumentError(  # As in dm-reverb a `ValueError`, although its type is wrong.
-        f"{_place(path)} must be a spec, such as reverb.specs.TensorSpec((), np.float32), got "
+        f"{_location(path)} must be a spec, such as reverb.specs.TensorSpec((), np.float32), got "
         f"{type_name(leaf)} {shown}"
     )
 
 
-def _place(path: tuple[Any, ...]) -> str:
+def _location(path: tuple[Any, ...]) -> str:
     return f"leaf {path} of the signature" if path else "the signature"
 
 

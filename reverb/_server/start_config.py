@@ -28,7 +28,7 @@ class StartConfig:
       http_host: Address of the HTTP port.
       security: TLS and tokens; `None`: no protection.
       unix_path: Path of the Unix socket; `None`: no socket.
-      shard: A `reverb.cluster.shard.ShardPlace`; `None`: the server is no shard.
+      shard: A `ShardPlace`; `None`: the server is no shard.
     """
 
     port: int

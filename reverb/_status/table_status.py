@@ -85,8 +85,8 @@ class Histogram:
             or min(proto.counts, default=0) < 0
         ):
             raise ValueError(
-                f"a histogram has {len(proto.counts)} counts, some below 0 perhaps, and "
-                f"{proto.num_bounds} bounds, of which there can be {_MAX_BOUNDS}"
+                f"a histogram must have at most {_MAX_BOUNDS} bounds and no negative count, got "
+                f"{proto.num_bounds} bounds and counts {list(proto.counts)}"
             )
         return cls(
             bounds=tuple(proto.first_bound * 2**power for power in range(proto.num_bounds)),
@@ -243,7 +243,7 @@ class Rates:
 class Diagnosis:
     """The state of a table: does it work, or why does it wait?
 
-    * `shard down`: a shard of the group does not answer; the others are told.
+    * `shard down`: a shard of the group does not answer.
     * `never`: it can never hold the items that sampling needs, because it is too small, or never
       allow as many samples at once as the first request in its queue asks for.
     * `stuck`: inserts and samples wait, and neither can continue.

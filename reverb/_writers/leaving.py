@@ -122,7 +122,7 @@ def delivering(writer: _Flushing) -> Iterator[None]:
             f"confirmed. {reason_of(error)}"
         ) from None
     except BaseException as error:
-        # Another thread that closed it has said what was lost.
+        # Another thread has closed it, and has logged what was lost.
         if not (writer.closed and isinstance(error, errors.FailedPreconditionError)):
             writer.report_unconfirmed(_INTERRUPTED)
             raise
@@ -131,7 +131,7 @@ def delivering(writer: _Flushing) -> Iterator[None]:
 
 
 def reason_of(error: errors.DeadlineExceededError) -> str:
-    """Returns the part of a flush's error that tells what it waited for, without its own limit."""
+    """Returns the part of a flush's error that says what it waited for, without its own limit."""
     text = str(error)
     return text.partition(" ms. ")[2] or text
 
@@ -139,8 +139,8 @@ def reason_of(error: errors.DeadlineExceededError) -> str:
 def leave(exc_type: type[BaseException], writer: _Writer, flush: Callable[[int], None]) -> None:
     """Flushes if the exception is an `Exception`, and logs what is not confirmed then.
 
-    No error of `flush`, which waits for so many milliseconds at most, takes the place of what the
-    block raised. Ctrl-C ends it and is raised.
+    `flush` waits for so many milliseconds at most. Its errors do not replace the exception of the
+    block. Ctrl-C ends it and is raised.
     """
     try:
         if issubclass(exc_type, Exception):

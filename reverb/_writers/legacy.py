@@ -126,7 +126,7 @@ class Writer:
 
         Raises:
           FailedPreconditionError: If the writer is closed.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         self._check_open("flush")
         self._writer.flush()
@@ -155,7 +155,7 @@ class Writer:
         """Flushes and closes, so that every item is confirmed.
 
         Flushes for at most 2 s after an `Exception`, and not at all after a `KeyboardInterrupt`, a
-        `SystemExit` and the like; then a line of the log tells how many items are not confirmed.
+        `SystemExit` and the like; then the log says how many items are not confirmed.
         Does nothing if the block closed the writer.
         """
         if self._closed:

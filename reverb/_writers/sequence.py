@@ -108,7 +108,7 @@ class SequenceWriter:
             episode is longer than `max_sequence_length`: the other rows were appended, and the rest
             of that episode is ignored.
           FailedPreconditionError: If the writer is closed or failed earlier.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         if is_last is not False and is_last is not True:
             is_last = self._mask("is_last", is_last)
@@ -150,7 +150,7 @@ class SequenceWriter:
           DeadlineExceededError: After `timeout_ms`; the text has the state of the rate limiters
             that it waited for. The items remain queued.
           InvalidArgumentError: If `block_until_num_items` is negative.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         self._writer.flush(
             check_at_least(0, "block_until_num_items", block_until_num_items),
@@ -170,7 +170,7 @@ class SequenceWriter:
         Raises:
           DeadlineExceededError: If items are not confirmed after 10 s. They are abandoned; the text
             counts them, and says what they wait for.
-          ReverbError: If the connection failed for good before all items were confirmed.
+          ReverbError: If the connection failed permanently before all items were confirmed.
         """
         if flush and not self._writer.closed:
             self._writer.report_unwritten()
@@ -190,7 +190,7 @@ class SequenceWriter:
 
         Only closes after a `ReverbError`, or if the block has closed the writer. Flushes for at
         most 2 s after any other `Exception`, and not at all after a `KeyboardInterrupt`, a
-        `SystemExit` and the like; then a line of the log tells how many items are not confirmed.
+        `SystemExit` and the like; then the log says how many items are not confirmed.
         """
         try:
             if self._writer.closed:

@@ -42,7 +42,7 @@ class AwaitedWriter(Generic[_Native]):
         Raises:
           DeadlineExceededError: If items are not confirmed after 10 s. They are abandoned; the text
             counts them, and says what they wait for.
-          ReverbError: If the connection failed for good before all items were confirmed.
+          ReverbError: If the connection failed permanently before all items were confirmed.
         """
         if flush and self._native.num_pending:
             with leaving.delivering(self._native):

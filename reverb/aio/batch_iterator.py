@@ -36,7 +36,7 @@ class BatchIterator:
     def __init__(self, iterator: blocking.BatchIterator, client: native.Client) -> None:
         """Takes the iterator whose `next` is awaited."""
         self._iterator = iterator
-        # They outlive the client, so that the iterator goes on when that is closed.
+        # They outlive the client, so that the iterator continues when that is closed.
         self._loops = EventLoops(client)
         self._is_closed = False
         self._is_awaited = False

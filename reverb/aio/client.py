@@ -11,9 +11,8 @@ from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
-import reverb  # Modules that are loaded after this one.
 from reverb import client as blocking
-from reverb._batches.iterator import batches
+from reverb._batches.batches import batches
 from reverb._checks.arguments import check_at_least, check_integer, check_table, check_timeout_ms
 from reverb._checks.byte_sizes import parse_byte_size
 from reverb._checks.compression import Compression, compresses
@@ -30,7 +29,7 @@ from reverb._client.rows import keys_of, sequence_of, step_of, steps_of, updates
 from reverb._client.small_calls import answer_of, request_of, table_among
 from reverb._client.where import Where, condition_of
 from reverb._client.window import Window, check_items_of_windows
-from reverb._server.shard_info import from_row
+from reverb._server.shard_info import ShardInfo, from_row
 from reverb._server.table_change import (
     UNCHANGED,
     ChangedSetting,
@@ -53,6 +52,7 @@ from reverb.errors import ReverbError, SignatureMismatchError
 from reverb.rate_limiters import RateLimiter
 from reverb.replay_sample import ReplayBatch, ReplaySample, keep_samples, rows_of_batch
 from reverb.reverb_types import TableInfo
+from reverb.server_status import CheckpointStatus, Diagnosis, ServerStatus
 from reverb.shown_text import hidden, hidden_token, shown
 
 __all__ = ["Client"]
@@ -141,8 +141,8 @@ class Client:
           token_file: Path of a file that holds a token; read again when it has changed.
           tls: How to check the server, for addresses with `grpcs://`. Settings that are not given
             come from the environment; see `ClientTls`.
-          pickle_token: Whether pickles of this client contain `token`; everybody who can read such
-            a pickle then has the token. `False`: where a pickle is loaded, the environment must
+          pickle_token: Whether pickles of this client contain `token`; anyone who can read such a
+            pickle then has the token. `False`: where a pickle is loaded, the environment must
             have a token.
           compression: Compression of what `insert`, `insert_batch`, `insert_sequence` and writers
             store. `"auto"`: a column of a chunk is compressed if that saves an eighth of it or
@@ -680,8 +680,8 @@ class Client:
           where: Only the items that fulfil this condition, when the scan begins and when it reads
             them. `None`: all.
           partial: Leaves out the shards of a group that do not answer within 1.2 s when the scan
-            begins, of which a line of the log tells; `status().shards` has their states. A shard
-            that is lost later ends the scan with an error.
+            begins, and logs a warning; `status().shards` has their states. A shard that is lost
+            later ends the scan with an error.
 
         Yields:
           A `ReplaySample` with leaves `[T, ...]`, or `[...]` for a column that is a single step;
@@ -730,12 +730,12 @@ class Client:
 
         Changes nothing: no item counts as sampled or leaves the table by it, and a closed rate
         limiter does not delay it. Keys that are not in the table, for example because their items
-        were evicted, are left out; `info.key` of the batch tells which are there.
+        were evicted, are left out; `info.key` of the batch has those that are there.
 
         Waits until the server answers. A few thousand keys are read at a time, so items may be of
-        different moments. A group of servers must be complete, because nobody else knows whether
-        the items of a missing shard are gone. With several servers behind the address, one of them
-        is asked.
+        different moments. A group of servers must be complete, because no other shard knows
+        whether the items of a missing shard are gone. With several servers behind the address, one
+        of them is asked.
 
         Args:
           table: Name of the table.
@@ -800,7 +800,7 @@ class Client:
         the table when the call begins are checked.
 
         Waits until the items are deleted. Some thousand are checked and deleted at a time, and
-        other calls go on in between, so it is no single change: an error may leave a part of them
+        other calls run in between, so it is no single change: an error may leave a part of them
         deleted. If a connection breaks, the call is repeated, and items that were deleted before
         are not in its number. A group of servers must be complete; otherwise nothing is deleted.
         With several servers behind the address, the call reaches one of them.
@@ -1059,7 +1059,7 @@ class Client:
         """Returns the names of the features that the server has beyond dm-reverb.
 
         Waits until the server answers. A feature that is missing raises `UnimplementedError` where
-        it is needed; this call tells it before. The names: `"all_or_nothing"` (batches that are
+        it is needed; this call reports it earlier. The names: `"all_or_nothing"` (batches that are
         not `partial`), `"chosen_items"` (`fetch`, and `scan` with columns or `where`), `"columns"`,
         `"distinct"`, `"epochs"`, `"max_priority"`, `"removal_priority"`, `"selectors"`
         (beyond dm-reverb's), `"windows"`. Newer servers may have more.
@@ -1112,7 +1112,7 @@ class Client:
         answer = await self._call(_Core.call, *request_of("Checkpoint"))
         return answer_of("Checkpoint", answer).checkpoint_path
 
-    async def checkpoint_status(self) -> "reverb.server_status.CheckpointStatus":
+    async def checkpoint_status(self) -> CheckpointStatus:
         """Returns the status of the server's checkpoints, with the progress of a running save.
 
         With several servers behind the address, one of them answers, as in `reset`.
@@ -1122,9 +1122,9 @@ class Client:
           UnavailableError: If no server answers.
         """
         answer = await self._call(_Core.call, *request_of("CheckpointStatus"))
-        return reverb.server_status.CheckpointStatus.from_serialized_proto(answer)
+        return CheckpointStatus.from_serialized_proto(answer)
 
-    async def status(self, *, with_streams: bool = False) -> "reverb.server_status.ServerStatus":
+    async def status(self, *, with_streams: bool = False) -> ServerStatus:
         """Returns everything that the server counts: memory, tables, waits, calls, checkpoints.
 
         With several servers behind the address, one of them answers, as in `reset`. The server goes
@@ -1138,11 +1138,9 @@ class Client:
           UnimplementedError: If the server is a dm-reverb server, which has no such call.
           UnavailableError: If no server answers.
         """
-        return reverb.server_status.ServerStatus.from_serialized_proto(
-            await self._serialized_status(with_streams)
-        )
+        return ServerStatus.from_serialized_proto(await self._serialized_status(with_streams))
 
-    async def diagnose(self, table: str) -> "reverb.server_status.Diagnosis":
+    async def diagnose(self, table: str) -> Diagnosis:
         """Returns a table's state, in a word and a sentence: does it work, or why does it wait?
 
         The first call returns no rates: a server counts them for ten minutes after each query of
@@ -1315,7 +1313,7 @@ class Client:
         answer = answer_of("Directory", await self._call(_Core.call, *request_of("Directory")))
         return answer.map if answer.HasField("map") else None
 
-    async def shard_info(self) -> "list[reverb.cluster.ShardInfo]":
+    async def shard_info(self) -> list[ShardInfo]:
         """Returns the state of each shard of the group, in the order of their indices.
 
         Asks all shards. One that does not answer within 5 s is `"down"`.
@@ -1414,7 +1412,7 @@ class Client:
         in the background. A `convert` may be called in the thread of the event loop.
 
         Returns:
-          An iterator to be closed. It goes on after `close` of the client.
+          An iterator to be closed. It continues after `close` of the client.
 
         Raises:
           InvalidArgumentError: If an argument is out of its range.
@@ -1433,8 +1431,8 @@ class Client:
 
         Tasks that wait for a call of this client are cancelled, in loops of other threads soon
         after. Later calls raise `FailedPreconditionError`. Writers of this client still send their
-        queued items, but cannot be awaited any more; `batches` go on until they are closed. May be
-        called more than once.
+        queued items, but cannot be awaited any more; `batches` continue until they are closed.
+        May be called more than once.
         """
         await self._loops.close()
 

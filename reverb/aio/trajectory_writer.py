@@ -137,7 +137,7 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
           DeadlineExceededError: After `timeout_ms`; the text says what it waited for. The items
             remain queued.
           InvalidArgumentError: If `block_until_num_items` is negative.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         limit = None if timeout_ms is None or timeout_ms <= 0 else timeout_ms
         await self._flush(block_until_num_items, limit)
@@ -152,7 +152,7 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
 
         Raises:
           DeadlineExceededError: After `timeout_ms`. The episode is unchanged; call again.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         await self._event_loops.call(
             native.AsyncClient.end_episode,
@@ -170,7 +170,7 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
 
         Raises:
           DeadlineExceededError: With `flush`, if items are not confirmed after 10 s.
-          ReverbError: With `flush`, if the connection failed for good.
+          ReverbError: With `flush`, if the connection failed permanently.
         """
         await super().close(flush=flush)
 

@@ -5,9 +5,9 @@
 Nothing here needs an engine that runs them; `reverb.adapters.ray` has one.
 """
 
+from reverb._server.shard import Shard
 from reverb._server.shard_info import ShardInfo, ShardTable
+from reverb._server.split_table import split_table
 from reverb.cluster.coordinator import Coordinator
-from reverb.cluster.shard import Shard
-from reverb.cluster.split_table import split_table
 
 __all__ = ["Coordinator", "Shard", "ShardInfo", "ShardTable", "split_table"]

@@ -8,12 +8,12 @@ changed. Nothing here waits, sends, or reads a clock.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from reverb.cluster.shard import NUM_SLOTS
+from reverb._server.shard import NUM_SLOTS, OWN_EPOCH
 from reverb.cluster.shard_tables import check_tables, settings_of
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
 
-__all__ = ["NUM_SLOTS", "Directory", "parse_map", "slots_as_values"]
+__all__ = ["NUM_SLOTS", "OWN_EPOCH", "Directory", "parse_map", "slots_as_values"]
 
 
 class Directory:
@@ -286,7 +286,7 @@ class Directory:
           Whether the shards need a newer map than they have.
         """
         if proto.group != self.group or proto.epoch <= self._tables_epoch:
-            return False  # Every shard tells of a change, and one may be late.
+            return False  # Every shard reports a change, and one may be late.
         self._tables_epoch = proto.epoch
         tables = list(proto.tables)
         if tables == self._tables and (proto.epoch < self.epoch or proto == self.to_proto()):

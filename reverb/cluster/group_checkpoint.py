@@ -210,7 +210,7 @@ def _save_shards(
         reasons = "; ".join(f"shard {index}: {error}" for index, error in failed.items())
         raise FailedPreconditionError(
             f"the group is not saved, because {len(failed)} of {len(shards)} shards could not save "
-            f"({reasons}). Its checkpoints before stay"
+            f"({reasons}). Earlier checkpoints are kept"
         ) from next(iter(failed.values()))
     return {index: str(path) for index, path in paths.items()}
 

@@ -180,26 +180,26 @@ def _is_inside(path: str) -> bool:
 
 def _check_part(directory: pathlib.Path, part: Part) -> None:
     path = directory / part.path
-    who = f"group checkpoint {directory}: shard {part.index}"
+    shard = f"group checkpoint {directory}: shard {part.index}"
     try:
         done = read_file(path / DONE)
     except (FileNotFoundError, NotADirectoryError):
         raise DataLossError(
-            f"{who}: its checkpoint {path} is missing. To start from an older checkpoint, move "
+            f"{shard}: its checkpoint {path} is missing. To start from an older checkpoint, move "
             "this one to another directory"
         ) from None
     except OSError as error:
-        raise DataLossError(f"{who}: {path / DONE} cannot be read: {error}") from None
+        raise DataLossError(f"{shard}: {path / DONE} cannot be read: {error}") from None
     if len(done) != part.done_bytes or zlib.crc32(done) != part.done_crc32:
         raise DataLossError(
-            f"{who}: {path / DONE} is not the file that was saved: {len(done)} bytes with checksum "
-            f"{zlib.crc32(done):08x}, not {part.done_bytes} with {part.done_crc32:08x}"
+            f"{shard}: {path / DONE} is not the file that was saved: {len(done)} bytes with "
+            f"checksum {zlib.crc32(done):08x}, not {part.done_bytes} with {part.done_crc32:08x}"
         )
     for name, size in re.findall(rb"^(\S+) records=\d+ bytes=(\d+)$", done, re.MULTILINE):
         file = path / os.fsdecode(name)
         found = file.stat().st_size if file.exists() else None
         if found != int(size):
             raise DataLossError(
-                f"{who}: {file} must have {int(size)} bytes, "
+                f"{shard}: {file} must have {int(size)} bytes, "
                 + ("and is missing" if found is None else f"got {found}")
             )

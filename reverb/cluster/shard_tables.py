@@ -7,8 +7,8 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from reverb._server import table_part
 from reverb._server.table_change import TableChange
-from reverb.cluster import table_part
 from reverb.core import protos
 from reverb.errors import DataLossError, InvalidArgumentError
 from reverb.item_selectors import from_options, selector_settings
@@ -26,7 +26,7 @@ __all__ = [
     "tables_in_map",
 ]
 
-# Fields that tell what a table holds and did. All others are settings, the same in all shards.
+# Fields for the contents and counters of a table. All others are settings, the same in all shards.
 _COUNTERS = (
     "current_size",
     "num_episodes",
@@ -116,17 +116,17 @@ class TablesOfMap:
 
     Attributes:
       tables: The tables of the whole group, as serialized `TableInfo` messages.
-      place: The place of the shard among those that stay; the first one has 0.
-      num_shards: How many shards stay.
+      index: Index of the shard among those that remain, from 0 on.
+      num_shards: How many shards remain.
     """
 
     tables: tuple[bytes, ...]
-    place: int
+    index: int
     num_shards: int
 
     def parts(self) -> dict[str, PartSettings]:
         """Returns the settings of the shard's part of each table."""
-        return dict(part_settings(it, self.place, self.num_shards) for it in self.tables)
+        return dict(part_settings(it, self.index, self.num_shards) for it in self.tables)
 
 
 def tables_in_map(proto: Any, index: int) -> TablesOfMap | None:

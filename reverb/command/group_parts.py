@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from reverb._checkpoints.stored import Checkpoint, read
+from reverb._server.table_part import DIVIDED, part_of, whole_of
 from reverb.cluster import group_checkpoint
-from reverb.cluster.table_part import DIVIDED, part_of, whole_of
 from reverb.command import text
 from reverb.core import protos
 from reverb.errors import FailedPreconditionError, InvalidArgumentError
@@ -67,7 +67,7 @@ def find_parts(paths: Sequence[pathlib.Path]) -> dict[int, Checkpoint]:
             )
         parts[index] = checkpoint
     parts = dict(sorted(parts.items()))
-    _check_places(parts)
+    _check_indices(parts)
     _check_tables(parts)
     return parts
 
@@ -170,7 +170,7 @@ def _index_by_name(path: pathlib.Path, position: int) -> int:
     return int(match[1]) if match else position
 
 
-def _check_places(parts: Mapping[int, Checkpoint]) -> None:
+def _check_indices(parts: Mapping[int, Checkpoint]) -> None:
     places = {index: part.place for index, part in parts.items() if part.place is not None}
     for number, what in ((0, "of the group"), (2, "of a group of")):
         values = {place[number]: index for index, place in places.items()}

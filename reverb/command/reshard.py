@@ -18,15 +18,15 @@ import numpy as np
 from reverb import rate_limiters
 from reverb._checkpoints.stored import Checkpoint, read
 from reverb._checks.plain_files import read_file
+from reverb._server.shard import Shard
+from reverb._server.split_table import check_parts
 from reverb._server.table import arguments_of
+from reverb._server.table_part import take_numbers
 from reverb.checkpointers import DefaultCheckpointer
 from reverb.cluster import group_checkpoint
 from reverb.cluster.directory import Directory, slots_as_values
-from reverb.cluster.shard import Shard
 from reverb.cluster.shard_calls import move_items, set_map
 from reverb.cluster.shard_tables import serialize_tables, tables_as_values, tables_from_values
-from reverb.cluster.split_table import check_parts
-from reverb.cluster.table_part import take_numbers
 from reverb.command import group_parts, text
 from reverb.command.group_parts import PartsError
 from reverb.command.progress import Progress

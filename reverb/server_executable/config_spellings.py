@@ -115,7 +115,7 @@ def parse_written(text: str) -> tuple[Any, list[_Problem]]:
         column.
     """
     if (deep := too_deep(text)) is not None:
-        raise text_format.ParseError(f"more than {MAX_NESTING} messages are in each other", *deep)
+        raise text_format.ParseError(f"more than {MAX_NESTING} nested messages", *deep)
     written = text_format.Parse(text, written_config_class()())
     problems = []
     for number, table in enumerate(written.tables):
@@ -127,11 +127,11 @@ def parse_written(text: str) -> tuple[Any, list[_Problem]]:
 def _translate_table(table: Any) -> Iterator[_Problem]:
     kind = "queue" if table.queue else "stack" if table.stack else None
     if table.queue and table.stack:
-        yield "stack", "cannot stand beside queue: true"
+        yield "stack", "cannot be combined with queue: true"
     if kind is not None:
         for field, _ in table.ListFields():
             if field.name in _GIVEN:
-                yield field.name, f"cannot stand beside {kind}: true, which gives it"
+                yield field.name, f"cannot be combined with {kind}: true, which sets it"
         for selector in (table.sampler, table.remover):
             selector.Clear()
             setattr(selector, "fifo" if kind == "queue" else "lifo", True)
@@ -148,7 +148,7 @@ def _translate_table(table: Any) -> Iterator[_Problem]:
         for path, text in _translate_limiter(table.rate_limiter):
             yield f"rate_limiter.{path}", text
     if table.columns and table.HasField("signature"):
-        yield "columns", "cannot stand beside signature, which they give"
+        yield "columns", "cannot be combined with signature, which they define"
     elif table.columns:
         try:
             table.signature.ParseFromString(signature_of(table.columns).SerializeToString())
@@ -162,13 +162,13 @@ def _translate_selector(options: Any) -> Iterator[_Problem]:
     kind = options.WhichOneof("distribution")
     if kind == "prioritized" and options.prioritized.draw:
         if options.HasField("extension"):
-            yield "extension", "cannot stand beside the draw of prioritized"
+            yield "extension", "cannot be combined with the draw of prioritized"
         options.extension.draw = options.prioritized.draw
         options.prioritized.ClearField("draw")
     if kind not in _SHORT_SELECTORS:
         return
     if options.HasField("extension"):
-        yield "extension", f"cannot stand beside {kind}"
+        yield "extension", f"cannot be combined with {kind}"
     value = getattr(options, kind)
     if value is False:
         yield kind, "must be true, got false"
@@ -189,7 +189,7 @@ def _translate_limiter(limiter: Any) -> Iterator[_Problem]:
         return
     for field, value in limiter.ListFields():
         if field.name in _LIMITER_NUMBERS:
-            yield field.name, f"cannot stand beside {kind}, which gives it; got {value:g}"
+            yield field.name, f"cannot be combined with {kind}, which sets it; got {value:g}"
     value = getattr(limiter, kind)
     makers: dict[str, Callable[[int], rate_limiters.RateLimiter]] = {
         "min_size": rate_limiters.MinSize,

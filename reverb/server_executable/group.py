@@ -3,8 +3,8 @@
 
 from collections.abc import Iterator
 
-from reverb.cluster.shard import Shard
-from reverb.cluster.split_table import check_parts
+from reverb._server.shard import Shard
+from reverb._server.split_table import check_parts
 from reverb.errors import ReverbError
 from reverb.server_executable import server_from_proto
 from reverb.server_executable.settings import Given, Settings

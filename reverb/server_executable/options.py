@@ -14,9 +14,9 @@ from google.protobuf import text_format
 
 from reverb._checks.byte_sizes import parse_byte_size_or_share
 from reverb._client.connecting import DEFAULT_KEEPALIVE_S, DEFAULT_KEEPALIVE_TIMEOUT_S
+from reverb._server.shard import check_group, shard_addresses
+from reverb._server.split_table import MAX_SHARDS
 from reverb._server.tls import MAX_CONNECTION_AGE_S, MIN_CONNECTION_AGE_S
-from reverb.cluster.shard import check_group, shard_addresses
-from reverb.cluster.split_table import MAX_SHARDS
 from reverb.core import native, protos
 from reverb.errors import ReverbError
 from reverb.server import MAX_CHECKPOINT_INTERVAL_S, MAX_DRAIN_S, MAX_PORT
@@ -403,8 +403,8 @@ OPTIONS = (
         metavar="I",
         check=_from_to(0, MAX_SHARDS - 1),
         needs=("num_shards",),
-        help="place of this server in a group that shares the load of the tables, from 0 on; the "
-        "tables have the sizes and rate limiters of the whole group then",
+        help="index of this server in a group that shares the load of the tables, from 0 on; give "
+        "the tables the sizes and rate limiters of the whole group",
     ),
     Option(
         "num_shards",
@@ -421,7 +421,7 @@ OPTIONS = (
         check=check_group,
         argument="group",
         needs=("shard_index",),
-        help="name of the group; a server takes no map of another group",
+        help="name of the group; a server accepts no map of another group",
     ),
     Option(
         "group_address",
@@ -430,9 +430,9 @@ OPTIONS = (
         check=shard_addresses,
         argument="address",
         needs=("shard_index",),
-        help="where clients reach the group, for example shards:///a:8000,b:8000; the server with "
-        "the index 0 then moves the room of rate limiters between the servers, and until it does "
-        "they let nothing through",
+        help="address of the group, for example shards:///a:8000,b:8000; the server with index 0 "
+        "then moves budget of rate limiters between the servers, which allow no inserts and "
+        "samples before",
     ),
 )
 

@@ -79,11 +79,11 @@ def reload_config(server: Server, given: Given, before: Settings) -> Reload:
             configure_tables(server, _table_changes(changes), dry_run=False)
     except ReverbError as error:
         return _refused(before, name, [f"{name}: {error}"])
-    told = [
+    changed = [
         f"table {table}: {', '.join(change.text for change in of_table)}"
         for table, of_table in changes.items()
     ]
-    line = f"reloaded {name}: {'; '.join(told) or 'nothing is different'}"
+    line = f"reloaded {name}: {'; '.join(changed) or 'nothing is different'}"
     return Reload(after, [*after.notes, line])
 
 

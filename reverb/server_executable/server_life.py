@@ -25,7 +25,7 @@ FAILED = 1
 INTERRUPTED = 128 + signal.SIGINT
 
 # Limit of table names in the line about the start.
-_MAX_TABLES_TOLD = 20
+_MAX_TABLES_SHOWN = 20
 
 # Time for the line on standard output that the server is ready, when it ends.
 _MAX_PRINTING_S = 1.0
@@ -121,8 +121,8 @@ def _stop(
 def print_start(tables: Sequence[Table], max_bytes: object) -> None:
     """Logs a line about the server that is about to start, with the limit of its memory."""
     limits = [f"{table.name} (max_size {table.info.max_size:,})" for table in tables]
-    if len(limits) > _MAX_TABLES_TOLD:
-        limits[_MAX_TABLES_TOLD:] = [f"and {len(limits) - _MAX_TABLES_TOLD} more"]
+    if len(limits) > _MAX_TABLES_SHOWN:
+        limits[_MAX_TABLES_SHOWN:] = [f"and {len(limits) - _MAX_TABLES_SHOWN} more"]
     memory = "no max_bytes" if max_bytes is None else f"max_bytes {max_bytes}"
     version = importlib.metadata.version("reverb-replay")
     print_notice(f"reverb-replay {version} starts with {memory}: tables {', '.join(limits)}")
@@ -145,8 +145,8 @@ def _totals(server: Server) -> dict[str, str | int]:
 def _print_in_thread(text: str) -> threading.Thread:
     """Prints a line for programs, to standard output; if that is closed, to standard error.
 
-    The server goes on if nobody reads the line. The interpreter cannot end while a thread is inside
-    `sys.stdout`, so the thread has a stream of its own.
+    The server continues if no program reads the line. The interpreter cannot end while a thread is
+    inside `sys.stdout`, so the thread has a stream of its own.
     """
 
     def write() -> None:

@@ -39,7 +39,7 @@ def print_notice(text: str, level: str = "info", **fields: str | int) -> None:
     """Logs a line to standard error; `level` is "error", "warn", "info" or "debug".
 
     Never blocks and never raises, whatever the process does that reads the output: the server must
-    go on, and save when it stops.
+    continue, and save when it stops.
     """
     native.print_log_line(level, without_tokens(text), list(fields.items()))
 

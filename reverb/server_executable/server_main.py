@@ -114,7 +114,7 @@ def _signatures(settings: Settings) -> list[str]:
     """Lines about the tables whose items are checked."""
     return [
         f"table {table.table_name}: items must have the columns {columns_text(table.signature)}; "
-        "of all that reads this config, reverb_server alone checks it"
+        "only reverb_server checks this, not other programs that read the config"
         for table in settings.tables
         if table.signature.WhichOneof("kind")
     ]
@@ -166,23 +166,23 @@ def _reloader(given: Given, settings: Settings) -> Callable[[Server], str] | Non
 
     def reload(server: Server) -> str:
         nonlocal settings
-        told = []
+        summaries = []
         # A bad file does not keep the others from being read.
         if is_file:
             done = reload_config(server, given, settings)
             settings = done.settings
-            _tell(done.lines, done.is_refused)
-            told.append(done.lines[-1])
+            _log(done.lines, done.is_refused)
+            summaries.append(done.lines[-1])
         if is_secured:
             of_security = reload_security(server)
-            _tell(of_security.lines, of_security.is_refused)
-            told += of_security.lines[-1:]
-        return "; ".join(told)
+            _log(of_security.lines, of_security.is_refused)
+            summaries += of_security.lines[-1:]
+        return "; ".join(summaries)
 
     return reload if is_file or is_secured else None
 
 
-def _tell(lines: Sequence[str], is_refused: bool) -> None:
+def _log(lines: Sequence[str], is_refused: bool) -> None:
     for line in lines:
         print_notice(line, "error" if is_refused else "info")
 

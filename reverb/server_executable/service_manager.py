@@ -37,23 +37,23 @@ class ServiceManager:
 
     def starting(self, status: str) -> None:
         """Reports the progress of the start."""
-        self._tell(f"STATUS={_line(status)}")
+        self._notify(f"STATUS={_line(status)}")
 
     def ready(self, status: str) -> None:
         """Reports the end of the start or of a reload."""
-        self._tell("READY=1", f"STATUS={_line(status)}")
+        self._notify("READY=1", f"STATUS={_line(status)}")
 
     def reloading(self) -> None:
         """Reports the start of a reload; `ready` ends it."""
         # systemd compares the time with that of its request (Type=notify-reload).
         microseconds = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={microseconds}", "STATUS=reloading the config")
+        self._notify("RELOADING=1", f"MONOTONIC_USEC={microseconds}", "STATUS=reloading the config")
 
     def stopping(self, status: str) -> None:
         """Reports the start of the stop. Later messages of a reload are not sent."""
-        self._tell("STOPPING=1", f"STATUS={_line(status)}", is_last=True)
+        self._notify("STOPPING=1", f"STATUS={_line(status)}", is_last=True)
 
-    def _tell(self, *lines: str, is_last: bool = False) -> None:
+    def _notify(self, *lines: str, is_last: bool = False) -> None:
         with self._lock:
             if not self._address or self._is_stopping:
                 return
@@ -66,8 +66,8 @@ class ServiceManager:
     def _report(self, error: OSError) -> None:
         if not self._has_failed:
             self._has_failed = True
-            text = f"cannot tell the service manager at {NOTIFY_VARIABLE}={self._address}: {error}"
-            print_notice(text, "warn")
+            at = f"{NOTIFY_VARIABLE}={self._address}"
+            print_notice(f"cannot notify the service manager at {at}: {error}", "warn")
 
 
 def _send(address: str, text: str) -> None:

@@ -52,7 +52,7 @@ def _load(shim: pathlib.Path) -> Any:
         missing = shim.name if address is not None else "the ops in reverb.core._native"
         raise ImportError(
             f"This installation of reverb lacks its TensorFlow part: {missing} is missing in "
-            f"{shim.parents[1]}. Install the package anew: "
+            f"{shim.parents[1]}. Reinstall the package: "
             "`make build` or `pip install --force-reinstall .` in a clone, "
             "`pip install --force-reinstall reverb-replay` for a release."
         )

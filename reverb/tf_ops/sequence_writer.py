@@ -143,16 +143,16 @@ class TFSequenceWriter:
         expected = [label for label, _, _ in known]
         if labels != expected:
             raise InvalidArgumentError(
-                f"data must have the columns of the steps before, {list(map(_told, expected))}, "
-                f"got {list(map(_told, labels))}"
+                f"data must have the columns of earlier steps, {list(map(_shown, expected))}, "
+                f"got {list(map(_shown, labels))}"
             )
         for (label, dtype, shape), (_, known_dtype, known_shape) in zip(
             columns, known, strict=True
         ):
             if dtype != known_dtype or not shape.is_compatible_with(known_shape):
                 raise SignatureMismatchError(
-                    f"column {_told(label)} must have dtype {known_dtype.name} and shape "
-                    f"{known_shape} for each row, as in the steps before, got dtype "
+                    f"column {_shown(label)} must have dtype {known_dtype.name} and shape "
+                    f"{known_shape} for each row, as in earlier steps, got dtype "
                     f"{dtype.name} and shape {shape}"
                 )
 
@@ -162,7 +162,7 @@ class TFSequenceWriter:
             return tensor.shape
         if tensor.shape.rank == 0 or tensor.shape[0] not in (None, batch_size):
             raise InvalidArgumentError(
-                f"column {_told(label)} must have shape [batch_size, ...] with batch_size = "
+                f"column {_shown(label)} must have shape [batch_size, ...] with batch_size = "
                 f"{batch_size}, got shape {tensor.shape}"
             )
         return tensor.shape[1:]
@@ -202,7 +202,7 @@ def _eager_order(writer: SequenceWriter, handle: int) -> Any:
         return _eager_orders[writer]
 
 
-def _told(label: str) -> str:
+def _shown(label: str) -> str:
     """Name of a column in an error text."""
     return label or "step"
 

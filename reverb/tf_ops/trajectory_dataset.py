@@ -80,7 +80,7 @@ class TrajectoryDataset(SamplerDataset):
             limiter allows the whole batch at once. Otherwise the items are dropped, as in
             `tf.data`.
           drop_remainder: Drops a last batch that is not full.
-          window: Samples only these steps of each item, at a random place of it: see
+          window: Samples only these steps of each item, at a random position: see
             `reverb.Window`, here without spans. `shapes` are then those of the window: a first
             dimension `None` stands for `before + length`. A column that is a single step of the
             item comes whole; if its own first dimension is unknown, its shape is `None`. If no item
@@ -149,8 +149,8 @@ class TrajectoryDataset(SamplerDataset):
         Raises:
           DeadlineExceededError: After `get_signature_timeout_secs`.
           InvalidArgumentError: If the table has no signature; with a window also if the signature
-            has a column whose first dimension is fixed: it does not tell whether that is a number
-            of steps. Otherwise as the constructor.
+            has a column whose first dimension is fixed, which may be a number of steps, or belong
+            to a single value. Otherwise as the constructor.
           TableNotFoundError: If there is no such table.
           UnavailableError: If no server answers.
         """

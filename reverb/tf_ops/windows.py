@@ -47,7 +47,7 @@ def window_column(column: Any, window: Window | None) -> Any:
     return tf.TensorSpec(steps.concatenate(shape[1:]), column.dtype, column.name)
 
 
-def check_lengths_are_free(signature: Any, of: str) -> None:
+def check_lengths_are_free(signature: Any, owner: str) -> None:
     """Checks that a signature says which columns have steps: those whose first dimension is free.
 
     Raises:
@@ -58,9 +58,9 @@ def check_lengths_are_free(signature: Any, of: str) -> None:
         if spec.shape.rank and spec.shape[0] is not None:
             name = "/".join(map(str, path)) or "the only one"
             raise InvalidArgumentError(
-                f"{of} has a signature whose column {name} has a fixed first dimension, "
-                f"{spec.shape}: with a window it does not tell whether that is a number of steps. "
-                "Give the dtypes and shapes of windows to TrajectoryDataset(...) instead"
+                f"{owner} has a signature whose column {name} has a fixed first dimension, "
+                f"{spec.shape}. With a window this may be a number of steps, or belong to a single "
+                "value. Give the dtypes and shapes of windows to TrajectoryDataset(...) instead"
             )
 
 

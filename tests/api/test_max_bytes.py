@@ -84,7 +84,7 @@ class TestSizes:
         with pytest.raises(FailedPreconditionError) as error:
             reverb.Server([testing.table()], max_bytes="80%")
         assert str(error.value) == (
-            "max_bytes='80%' cannot be used here: this system does not tell how much memory the "
+            "max_bytes='80%' cannot be used here: this system does not say how much memory the "
             "process may use. Give a number of bytes."
         )
 

@@ -12,7 +12,7 @@ import pytest
 import reverb
 from reverb import checkpointers, testing
 from reverb._server.table import arguments_of
-from reverb.cluster.table_part import DIVIDED, part_of
+from reverb._server.table_part import DIVIDED, part_of
 from reverb.specs import TensorSpec
 
 # Another value than the default of `testing.table`.

@@ -209,7 +209,7 @@ def test_shards_that_leave_keep_their_parts_of_tables(directory):
     directory.begin_drain(1)
     shares = {index: tables_in_map(directory.to_proto(), index) for index in range(5)}
     assert shares.pop(1) is shares.pop(4) is None
-    assert [(it.place, it.num_shards) for it in shares.values()] == [(0, 3), (1, 3), (2, 3)]
+    assert [(it.index, it.num_shards) for it in shares.values()] == [(0, 3), (1, 3), (2, 3)]
     parts = [it.parts()["table"].others for it in shares.values()]
     assert [(it.max_size, it.max_bytes) for it in parts] == [(34, 400)] * 3
     # They stay as they are until the tables or the number of shards change.

@@ -153,7 +153,7 @@ def test_a_shard_that_fails_is_named_and_the_group_before_stays(root, shards, sa
         save(shards={**shards, 7: Dead()})
     assert str(caught.value) == (
         "the group is not saved, because 1 of 3 shards could not save (shard 7: connection "
-        "refused). Its checkpoints before stay"
+        "refused). Earlier checkpoints are kept"
     )
     assert group_checkpoint.latest(root) == before
     assert groups(root) == [before.path.name]

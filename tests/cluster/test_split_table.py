@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import reverb
 from reverb._server.table import arguments_of
+from reverb._server.table_part import DIVIDED, narrowness, part_of, whole_of
 from reverb.cluster import split_table
-from reverb.cluster.table_part import DIVIDED, narrowness, part_of, whole_of
 from reverb.errors import InvalidArgumentError
 
 MAX = sys.float_info.max

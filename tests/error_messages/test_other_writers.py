@@ -175,8 +175,8 @@ STRUCTURED_WRITER = {
     "more leaves": (
         appending_again({"a": 1, "b": 2}),
         errors.InvalidArgumentError,
-        "Flattened data has an unexpected length, got 2 but wanted 1. Of the columns of the first "
-        "step it lacks [], and it has ['b'] beside them.",
+        "Flattened data has an unexpected length, got 2 but wanted 1. Compared with the first "
+        "step, columns [] are missing, and ['b'] are new.",
     ),
     "another dtype": (
         appending_again({"a": 1.0}),

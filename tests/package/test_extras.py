@@ -16,6 +16,12 @@ else:
 
 ROOT = pathlib.Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "tests" / "integrations" / "requirements"
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+# The oldest environment beside TensorFlow for each library that has some.
+BESIDE_TENSORFLOW: dict[str, str] = {}
+for _env in re.search(r"^INTEGRATION_ENVS := (.*)", MAKEFILE, re.MULTILINE)[1].split():
+    BESIDE_TENSORFLOW.setdefault(_env.rpartition("-")[0], _env)
 
 
 def pins(lines):
@@ -24,10 +30,10 @@ def pins(lines):
     return {match[1].replace("-cpu", ""): match[2] for match in found if match}
 
 
-@pytest.mark.parametrize("extra", ["tf-agents", "acme"])
+@pytest.mark.parametrize("extra", BESIDE_TENSORFLOW)
 def test_extras_have_the_versions_of_the_tests(extra):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    tested = pins((REQUIREMENTS / f"{extra}-2.15.txt").read_text(encoding="utf-8").splitlines())
+    tested = pins((REQUIREMENTS / f"{BESIDE_TENSORFLOW[extra]}.txt").read_text().splitlines())
     wanted = pins(project["optional-dependencies"][extra])
     assert wanted
     for name, version in wanted.items():
@@ -73,15 +79,23 @@ def test_an_adapter_has_all_its_places(adapter):
     (page,) = (ROOT / "docs" / "howto").glob(f"*{name}.md")
     for start in ("README.md", "docs/index.md"):
         assert f"howto/{page.name})" in (ROOT / start).read_text(encoding="utf-8")
+    assert f"\nhowto/{page.stem}\n" in (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    title = re.search(r"^# .*?(\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)[1]
+    rooms = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8").split("* `adapters/`: ")[1]
+    assert title in rooms.split("\n* ")[0]
+    assert f"`reverb.adapters.{adapter}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert f"({page.name})" in (ROOT / "docs" / "howto" / "index.md").read_text(encoding="utf-8")
     index = (ROOT / "docs" / "reference" / "index.rst").read_text(encoding="utf-8")
     assert f"   {adapter}\n" in index
     assert (ROOT / "docs" / "reference" / f"{adapter}.rst").is_file()
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert any((ROOT / "tests" / f"with_{adapter}").glob("test_*.py"))
     assert f"`with_{adapter}/`" in (ROOT / "tests" / "README.md").read_text(encoding="utf-8")
-    # A library beside TensorFlow has a list, for each environment, of what has to come out.
-    if not re.search(rf"^INTEGRATION_ENVS := .*\b{name}-", makefile, re.MULTILINE):
-        assert re.search(rf"^test-{name}: ", makefile, re.MULTILINE)
-        assert re.search(rf"\btest-{name}\b", makefile.split("\ntest-all: ")[1].split("\n\n")[0])
-        assert re.search(rf"^\.PHONY: .*\btest-{name}\b", makefile, re.MULTILINE)
+    if name in BESIDE_TENSORFLOW:
+        expected = (ROOT / "tests" / "integrations" / "expected.toml").read_text(encoding="utf-8")
+        assert f'[{name}."tests/with_{adapter}"]' in expected
+    else:
+        env = re.search(rf"^test-{name}: \$\((\w+)\)/", MAKEFILE, re.MULTILINE)[1]
+        setup = MAKEFILE.split(f"\n$({env})/.setup-done: ")[1].split("\n\n")[0]
+        assert re.search(rf"--extras \S*\b{name}\b", setup)
+        assert re.search(rf"\btest-{name}\b", MAKEFILE.split("\ntest-all: ")[1].split("\n\n")[0])
+        assert re.search(rf"^\.PHONY: .*\btest-{name}\b", MAKEFILE, re.MULTILINE)

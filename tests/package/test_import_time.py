@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import numpy
-import pytest
 
 from support.waiting import PATIENCE
 
@@ -49,31 +48,3 @@ def test_import_leaves_rarely_used_modules_alone():
         *({"numpy.random"} if numpy.__version__ >= "2" else ()),
     }
     assert rarely_used.isdisjoint(imported()["modules"])
-
-
-WITHOUT_LIBRARY = """
-import sys
-library = sys.argv[1]
-sys.modules[library] = None  # As if it were not installed.
-try:
-    __import__(f"reverb.adapters.{library}")
-except ImportError as error:
-    print(error)
-"""
-
-
-@pytest.mark.parametrize(
-    ("library", "name", "requirement"),
-    [("ray", "Ray", "ray>=2.40"), ("gymnasium", "Gymnasium", "gymnasium>=1.0")],
-)
-def test_an_adapter_says_what_to_install(library, name, requirement):
-    result = subprocess.run(
-        [sys.executable, "-c", WITHOUT_LIBRARY, library],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert result.stdout == (
-        f"reverb.adapters.{library} needs {name}, which is not installed: "
-        f"pip install '{requirement}'\n"
-    )

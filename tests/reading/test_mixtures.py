@@ -138,7 +138,7 @@ def test_dtypes_of_tables_are_both_named(serve):
     assert fault(client) == (
         "The items of a batch must have the same shapes and dtypes, but column 'x' is float32 [1] "
         "in items of table demos and float64 [1] in items of table replay. Leave it out by "
-        "columns=, or write it alike."
+        "columns=, or write it in the same form."
     )
 
 

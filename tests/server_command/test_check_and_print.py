@@ -59,7 +59,7 @@ def test_a_check_of_deep_nesting_ends_as_for_any_bad_config(ends, tmp_path):
     assert (code, out) == (2, "")
     (line,) = messages(errors)
     assert line.startswith(f"ERROR server: {path}, line ")
-    assert line.endswith("more than 64 messages are in each other")
+    assert line.endswith("more than 64 nested messages")
 
 
 def test_a_check_finds_all_problems_and_starts_nothing(ends, tmp_path, monkeypatch):
@@ -177,15 +177,15 @@ def test_a_check_is_told_what_has_no_effect(ends, monkeypatch):
     ]
 
 
-def test_a_check_tells_which_columns_items_must_have(ends):
+def test_a_check_says_which_columns_items_must_have(ends):
     native.configure_logs("info", "text")
     config = CONFIG.replace("max_size: 20", 'max_size: 20 columns: "obs float[?,4]"')
     code, _, errors = ends("--check", "--config", config)
     assert (code, messages(errors)) == (
         0,
         [
-            "INFO server: table t: items must have the columns obs float32[?,4]; of all that "
-            "reads this config, reverb_server alone checks it"
+            "INFO server: table t: items must have the columns obs float32[?,4]; only "
+            "reverb_server checks this, not other programs that read the config"
         ],
     )
     code, printed, _ = ends("--print-config", "--config", config)

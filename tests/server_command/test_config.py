@@ -70,12 +70,12 @@ def test_a_good_config_has_no_problems():
         (GOOD[:-2], 'line 7: tables[0].rate_limiter.max_diff: Expected "}".'),
         (
             "tables {\n sampler" + " {a" * 20_000,
-            f"line 2: tables[0].sampler{'.a' * 63}: more than 64 messages are in each other",
+            f"line 2: tables[0].sampler{'.a' * 63}: more than 64 nested messages",
         ),
-        ("a: [" + "{ a: [" * 20_000, "line 1: a: more than 64 messages are in each other"),
+        ("a: [" + "{ a: [" * 20_000, "line 1: a: more than 64 nested messages"),
         (
             "a <" * 20_000 + ">" * 20_000,
-            f"line 1: {'a.' * 64}a: more than 64 messages are in each other",
+            f"line 1: {'a.' * 64}a: more than 64 nested messages",
         ),
     ],
 )

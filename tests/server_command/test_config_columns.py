@@ -56,7 +56,7 @@ def test_both_spellings_make_one_signature(columns):
         ('columns: ["a int8", "a int8"]', "columns has a path that is taken or has an empty name"),
         ('columns: ["a int8", "a/b int8"]', "columns has a path that is taken"),
         ('columns: "/a int8"', "columns has a path that is taken or has an empty name: '/a int8'"),
-        ('columns: "a int8" ' + LONG, "columns cannot stand beside signature"),
+        ('columns: "a int8" ' + LONG, "columns cannot be combined with signature"),
         ("signature { int64_value: 7 }", "signature is no nest of specs: a signature holds a val"),
     ],
 )

@@ -47,12 +47,12 @@ def table_of(text):
         (
             "shuffle: true",
             "shuffle: true extension: { shuffle: {} }",
-            "3: tables[0].sampler.extension cannot stand beside shuffle",
+            "3: tables[0].sampler.extension cannot be combined with shuffle",
         ),
         (
             "shuffle: true",
             "prioritized: { draw: STRATIFIED } extension: { draw: SYSTEMATIC }",
-            "3: tables[0].sampler.extension cannot stand beside the draw of prioritized",
+            "3: tables[0].sampler.extension cannot be combined with the draw of prioritized",
         ),
         (
             "expected_age: 5",
@@ -104,8 +104,8 @@ def table_of(text):
         (
             "rate_limiter: {",
             "rate_limiter: { max_diff: 7",
-            "6: tables[0].rate_limiter.max_diff cannot stand beside sample_to_insert_ratio, which "
-            "gives it; got 7",
+            "6: tables[0].rate_limiter.max_diff cannot be combined with "
+            "sample_to_insert_ratio, which sets it; got 7",
         ),
     ],
 )
@@ -133,12 +133,12 @@ def test_a_size_is_at_least_one(kind):
         (
             "queue: true",
             "queue: true stack: true",
-            "line 3: tables[0].stack cannot stand beside queue: true",
+            "line 3: tables[0].stack cannot be combined with queue: true",
         ),
         (
             "queue: true",
             "queue: true\n sampler: { lifo: true }",
-            "line 4: tables[0].sampler cannot stand beside queue: true, which gives it",
+            "line 4: tables[0].sampler cannot be combined with queue: true, which sets it",
         ),
         ("queue: true", "queue: false", "line 1: tables[0].sampler is missing: "),
     ],

@@ -259,7 +259,7 @@ def test_a_wrong_address_is_told_once_and_harms_nothing(address, path, tmp_path)
         assert program.ended() == 0
         warnings = [it for it in messages(program.errors) if it.startswith("WARN ")]
         assert len(warnings) == 1
-        told = f"WARN server: cannot tell the service manager at NOTIFY_SOCKET={address}: "
+        told = f"WARN server: cannot notify the service manager at NOTIFY_SOCKET={address}: "
         assert warnings[0].startswith(told)
 
 

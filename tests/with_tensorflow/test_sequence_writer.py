@@ -299,13 +299,13 @@ TRACING = {
     "another dtype": (
         {"x": tf.zeros([2, 3], tf.float64)}, False, 1.0,
         errors.SignatureMismatchError,
-        "column x must have dtype float32 and shape (3,) for each row, as in the steps before, got "
+        "column x must have dtype float32 and shape (3,) for each row, as in earlier steps, got "
         "dtype float64 and shape (3,)",
     ),
     "another shape": (
         {"x": tf.zeros([2, 4])}, False, 1.0,
         errors.SignatureMismatchError,
-        "column x must have dtype float32 and shape (3,) for each row, as in the steps before, got "
+        "column x must have dtype float32 and shape (3,) for each row, as in earlier steps, got "
         "dtype float32 and shape (4,)",
     ),
     "another batch size": (
@@ -321,7 +321,7 @@ TRACING = {
     "other columns": (
         {"y": tf.zeros([2, 3])}, False, 1.0,
         errors.InvalidArgumentError,
-        "data must have the columns of the steps before, ['x'], got ['y']",
+        "data must have the columns of earlier steps, ['x'], got ['y']",
     ),
     "no columns": (
         {}, False, 1.0, errors.InvalidArgumentError, "data must have at least one leaf, got none",

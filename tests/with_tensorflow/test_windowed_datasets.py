@@ -218,8 +218,8 @@ def test_a_signature_with_a_fixed_length_needs_shapes(serve, error_says):
         lambda: dataset(client, reverb.Window(3)),
         errors.InvalidArgumentError,
         f"Table t at {client.server_address} has a signature whose column a/b has a fixed first "
-        "dimension, (9, 2): with a window it does not tell whether that is a number of steps. Give "
-        "the dtypes and shapes of windows to TrajectoryDataset(...) instead",
+        "dimension, (9, 2). With a window this may be a number of steps, or belong to a single "
+        "value. Give the dtypes and shapes of windows to TrajectoryDataset(...) instead",
     )
     assert dataset(client, None).element_spec.data["a"]["b"].shape == [9, 2]
 

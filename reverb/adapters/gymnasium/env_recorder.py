@@ -143,7 +143,7 @@ class EnvRecorder(gymnasium.Wrapper):
 
         Raises:
           InvalidArgumentError: As in `Recorder`.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         observation, info = self.env.reset(seed=seed, options=options)
         self._steps.begin(as_rows(self._observation_dtypes, observation, "observation"), ALL)
@@ -169,7 +169,7 @@ class EnvRecorder(gymnasium.Wrapper):
           InvalidArgumentError: As in `Recorder`; the reward and the flags are numbers, or arrays
             of shape `[1]`.
           SignatureMismatchError: As in `Recorder`.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         if self._steps.is_over:
             return self.env.step(action)

@@ -93,7 +93,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
           stop: The end of the run: anything with `is_set()`, such as an event of `threading` or
             `multiprocessing`. Once it is set, `step` does not wait any more and returns what the
             environment returned, `close` waits for at most 2 s, and neither fails for the lack of a
-            server. Items go on in the background until then. If it is set before the server has
+            server. Items are sent in the background until then. If it is set before the server has
             answered the constructor, nothing is recorded. `None`: the run has no end.
           step_timeout_s: How long `step` waits, in seconds; `None`: no limit.
 
@@ -166,7 +166,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
         Raises:
           InvalidArgumentError: If a value does not fit into the dtype of its space; reset the
             environment again.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         where = autoreset.rows_to_reset(self.num_envs, options)
         observation, infos = self.env.reset(seed=seed, options=options)
@@ -188,7 +188,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
 
         Raises:
           DeadlineExceededError: After `step_timeout_s`. The step is recorded, and `result` of the
-            error is what the environment returned; go on with it, or call `reset`.
+            error is what the environment returned; continue with it, or call `reset`.
           FailedPreconditionError: If the mode is DISABLED and an environment has ended and was not
             reset; the text names it. Nothing was done.
           InvalidArgumentError: If extras are missing; nothing was done. If infos are missing, if a
@@ -196,7 +196,7 @@ class Recorder(gymnasium.vector.VectorWrapper):
             shape than `[B]`; the environment made its step, and must be reset.
           SignatureMismatchError: If the items do not match a table's signature. The environment
             made its step, and must be reset.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         if self._steps.is_over:
             return self.env.step(actions)

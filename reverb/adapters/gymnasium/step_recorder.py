@@ -189,7 +189,7 @@ class StepRecorder:
 
         Raises:
           DeadlineExceededError: After the time of `Waiting`; its `result` is `result`.
-          ReverbError: If the connection failed for good; a step is lost.
+          ReverbError: If the connection failed permanently; a step is lost.
         """
         try:
             self._writer.settle()
@@ -203,7 +203,7 @@ class StepRecorder:
     def end_without_server(self, error: errors.ReverbError) -> None:
         """Ends the record, if the run has ended; otherwise raises the error.
 
-        From then on `is_over` is true, and the environment goes on unrecorded.
+        From then on `is_over` is true, and the environment is not recorded any more.
         """
         if not self._writer.is_stopped:
             raise error

@@ -1,28 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only module that imports JAX."""
 
-import importlib
-from typing import Any
-
 from reverb import Ragged
+from reverb.adapters.library import imported
 
 __all__ = ["jax"]
 
-
-def _import_jax() -> Any:
-    try:
-        return importlib.import_module("jax")
-    except ModuleNotFoundError as error:
-        if error.name != "jax":
-            raise
-    raise ModuleNotFoundError(
-        "reverb.adapters.jax needs JAX, which is not installed: pip install 'jax>=0.4.31'",
-        name="jax",
-    )
-
-
-# Type checkers would confuse this package with JAX.
-jax: Any = _import_jax()
+jax = imported("jax", "jax", "JAX", "jax>=0.4.31")
 
 
 def _register_ragged() -> None:

@@ -3,25 +3,12 @@
 
 import importlib
 from collections.abc import Mapping
-from typing import Any
+
+from reverb.adapters.library import imported
 
 __all__ = ["free_resources", "ray"]
 
-
-def _import_ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-    raise ModuleNotFoundError(
-        "reverb.adapters.ray needs Ray, which is not installed: pip install 'ray>=2.40'",
-        name="ray",
-    )
-
-
-# `Any`, because type checkers take the package `reverb.adapters.ray` for Ray.
-ray: Any = _import_ray()
+ray = imported("ray", "ray", "Ray", "ray>=2.40")
 
 
 def free_resources() -> Mapping[str, Mapping[str, float]]:

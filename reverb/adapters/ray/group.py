@@ -55,8 +55,8 @@ class Group:
     def client(self, **options: Any) -> reverb.Client:
         """Makes a client of the group.
 
-        It may be pickled and used outside the Ray cluster. The servers tell it when the group
-        changes.
+        It may be pickled and used outside the Ray cluster. The servers report changes of
+        the group to it.
 
         Args:
           **options: Further arguments of `reverb.Client`.

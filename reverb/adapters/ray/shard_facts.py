@@ -12,7 +12,7 @@ from reverb.cluster.directory import Directory
 __all__ = ["BEAT_S", "Answer", "Member", "ShardFacts", "status_of"]
 
 BEAT_S = 1.0
-"""Interval at which a shard tells the directory that it lives."""
+"""Interval of the heartbeats that a shard sends to the directory."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,7 @@ from reverb.adapters.ray.group_settings import ShardSettings
 from reverb.adapters.ray.names import ask_directory
 from reverb.adapters.ray.shard_facts import BEAT_S, Answer, ShardFacts
 from reverb.cluster import group_checkpoint
-from reverb.cluster.directory import parse_map, slots_as_values
-from reverb.cluster.shard import OWN_EPOCH
+from reverb.cluster.directory import OWN_EPOCH, parse_map, slots_as_values
 from reverb.cluster.shard_calls import map_of, move_items, server_id_of, set_map
 from reverb.cluster.shard_tables import TablesOfMap, part_settings, serialize_tables, tables_in_map
 from reverb.errors import FailedPreconditionError, InvalidArgumentError, ReverbError
@@ -131,7 +130,7 @@ class ShardLife:
                 # Ray never restarts an actor whose constructor fails, so this one keeps running.
                 self._state, self._error = "failed", f"{type(error).__name__}: {error}"
                 _logger.warning("shard %d cannot start: %s", self.settings.index, self._error)
-                self._tell_failure()
+                self._report_failure()
                 self._stopped.wait(_RETRY_S)
         self.beat_until_stopped()
 
@@ -144,8 +143,8 @@ class ShardLife:
                 is_registered = self._beat(is_registered)
                 trouble = ""
             except Exception as error:
-                # Ray restarts the directory; the shard keeps its map meanwhile. The thread goes on
-                # after any other error too, because a shard without beats has no new maps.
+                # Ray restarts the directory; the shard keeps its map meanwhile. The thread
+                # survives any other error too, because a shard without beats has no new maps.
                 if str(error) != trouble and not self._stopped.is_set():
                     trouble = str(error)
                     _logger.warning(
@@ -393,7 +392,7 @@ class ShardLife:
                 if self._untold is untold:
                     self._untold = None
 
-    def _tell_failure(self) -> None:
+    def _report_failure(self) -> None:
         try:
             self._ask("register", self.facts())
         except ReverbError as error:

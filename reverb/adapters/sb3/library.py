@@ -4,22 +4,12 @@
 import importlib
 from typing import Any
 
+from reverb.adapters.library import imported
+
 __all__ = ["buffers", "spaces", "type_aliases"]
 
+_SB3 = ("sb3", "Stable-Baselines3", "stable-baselines3>=2.4")
 
-def _import(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != "stable_baselines3":
-            raise
-    raise ModuleNotFoundError(
-        "reverb.adapters.sb3 needs Stable-Baselines3, which is not installed: "
-        "pip install 'stable-baselines3>=2.4'",
-        name="stable_baselines3",
-    )
-
-
-buffers: Any = _import("stable_baselines3.common.buffers")
-type_aliases: Any = _import("stable_baselines3.common.type_aliases")
+buffers = imported("stable_baselines3.common.buffers", *_SB3)
+type_aliases = imported("stable_baselines3.common.type_aliases", *_SB3)
 spaces: Any = importlib.import_module("gymnasium.spaces")

@@ -80,14 +80,14 @@ class Step:
         self.reward[...] = np.asarray(reward)
         self.done[...] = np.asarray(done)
 
-    def goes_on(self, last: "Step") -> bool:
+    def continues(self, last: "Step") -> bool:
         """Whether the observations before this step equal, bit by bit, those after `last`."""
         for start, end in zip(self.starts, last.ends, strict=True):
             if start.memory != end.memory:
                 return False
         return True
 
-    def where_it_goes_on(self, last: "Step") -> Array:
+    def where_it_continues(self, last: "Step") -> Array:
         """Does the same for each environment, booleans `[N]`."""
         found: Array = np.ones(len(self.action), np.bool_)
         for start, end in zip(self.starts, last.ends, strict=True):

@@ -146,9 +146,9 @@ class TransitionWriter:
         step.store(self._leaves, observations, next_observations, action, reward, done)
         ended = self._ends(step, timeout)
         begins = None
-        if self._has_starts or not step.goes_on(last):
+        if self._has_starts or not step.continues(last):
             self._create_postponed()
-            begins = self._is_start | ~step.where_it_goes_on(last)
+            begins = self._is_start | ~step.where_it_continues(last)
             # A new episode may have begun without `done`.
             self._end(begins & ~self._is_start)
         if ended is not None:

@@ -141,7 +141,7 @@ class ReverbBatchedTrajectoryObserver(Observer):
             `max_sequence_length` and is not bypassed: the rest of it is ignored, and the other
             environments continue. A `ValueError`.
           ObserverClosedError: If the observer is closed; a `ValueError`.
-          ReverbError: If the connection failed for good; the observer is then closed.
+          ReverbError: If the connection failed permanently; the observer is then closed.
         """
         writer = self._open_writer()
         step_type = np.asarray(step_type_of(trajectory))
@@ -176,7 +176,7 @@ class ReverbBatchedTrajectoryObserver(Observer):
         Raises:
           InvalidArgumentError: If `write_cached_steps` is set and frames would be lost; the text
             names the environments. Nothing was reset. A `ValueError`.
-          ReverbError: If the connection failed for good; the observer is then closed. Call again.
+          ReverbError: If the connection failed permanently; the observer is closed. Call again.
         """
         self.open()
         if write_cached_steps:

@@ -60,7 +60,7 @@ class FrameObserver(Observer):
           InvalidArgumentError: If the frame has no `step_type`, or has a batch dimension; see also
             the class. A `ValueError`.
           ObserverClosedError: If the observer is closed; a `ValueError`.
-          ReverbError: If the connection failed for good; the observer is then closed.
+          ReverbError: If the connection failed permanently; the observer is then closed.
         """
         writer = self._open_writer()
         layout = self._layout or FrameLayout(trajectory)
@@ -90,7 +90,7 @@ class FrameObserver(Observer):
         Raises:
           InvalidArgumentError: If those frames cannot be written; see the class. Nothing was reset.
             A `ValueError`.
-          ReverbError: If the connection failed for good; the observer is then closed. Call again.
+          ReverbError: If the connection failed permanently; the observer is closed. Call again.
         """
         self.open()
         try:

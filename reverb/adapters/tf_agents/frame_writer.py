@@ -27,7 +27,7 @@ class FrameWriter:
         """Makes a writer; does not connect yet.
 
         Without `sequence_length`, items are whole episodes of at most `max_sequence_length` frames;
-        without `batch_size`, the first frames tell the number of environments.
+        without `batch_size`, the first frames give the number of environments.
         """
         self._table = table
         self._spec = spec

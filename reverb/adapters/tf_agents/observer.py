@@ -70,7 +70,7 @@ class Observer(abc.ABC):
           DeadlineExceededError: After `timeout_ms`; the text says what it waited for. The items
             remain queued.
           ObserverClosedError: If the observer is closed; a `ValueError`.
-          ReverbError: If the connection failed for good; the observer is then closed.
+          ReverbError: If the connection failed permanently; the observer is then closed.
         """
         writer = self._open_writer()
         try:
@@ -101,7 +101,7 @@ class Observer(abc.ABC):
         Drops frames that are in no item yet, and blocks until all items are confirmed.
 
         Raises:
-          ReverbError: If the connection failed for good; the observer is closed in any case.
+          ReverbError: If the connection failed permanently; the observer is closed in any case.
         """
         if self._writer is None:
             return

@@ -1,26 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only module that imports PyTorch."""
 
-import importlib
 from typing import Any
+
+from reverb.adapters.library import imported
 
 __all__ = ["import_tensordict", "torch"]
 
-
-def _import(module: str, name: str, requirement: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-    raise ModuleNotFoundError(
-        f"reverb.adapters.torch needs {name}, which is not installed: pip install '{requirement}'",
-        name=module,
-    )
-
-
-# Type checkers would confuse this package with PyTorch.
-torch: Any = _import("torch", "PyTorch", "torch>=2.3")
+torch = imported("torch", "torch", "PyTorch", "torch>=2.3")
 
 
 def import_tensordict() -> Any:
@@ -29,4 +16,4 @@ def import_tensordict() -> Any:
     Raises:
       ModuleNotFoundError: If it is not installed; the text says what to install.
     """
-    return _import("tensordict", "TensorDict for output='tensordict'", "tensordict")
+    return imported("tensordict", "torch", "TensorDict for output='tensordict'", "tensordict")

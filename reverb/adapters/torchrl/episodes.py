@@ -33,7 +33,7 @@ def writer_of_steps(
 
 
 class EpisodeWriter(SequenceWriter):
-    """Makes an item of every episode, when it has ended, which the `keys` tell.
+    """Makes an item of every episode when it has ended; `keys` name the fields that say so.
 
     `priorities` reduces those of steps to one for an item; items whose steps have none get
     `priority`.

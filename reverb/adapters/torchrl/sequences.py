@@ -73,7 +73,7 @@ class SequenceWriter:
         fields, columns = columns_of(data)
         columns = self._access.fields.in_order(fields.of_steps(), columns)
         boundaries = self._found(data)
-        with self._access.telling_table(), self._lock_of_process():
+        with self._access.naming_table(), self._lock_of_process():
             try:
                 self._write(boundaries, columns, values)
             except BaseException:

@@ -149,7 +149,7 @@ class TableAccess:
         return self._client.server_address
 
     @contextlib.contextmanager
-    def telling_table(self) -> Iterator[None]:
+    def naming_table(self) -> Iterator[None]:
         """Adds the name of the table to errors about an unavailable server.
 
         Raises:
@@ -161,9 +161,9 @@ class TableAccess:
             text = f"Table {self.table} is out of reach. "
             if str(error).startswith(text):
                 raise
-            told = UnavailableError(text + str(error))
-            told.samples = error.samples
-            raise told from error
+            enriched = UnavailableError(text + str(error))
+            enriched.samples = error.samples
+            raise enriched from error
 
     def for_others(self) -> Any:
         """Content of a pickle: the address, or the user's client."""
@@ -175,7 +175,7 @@ class TableAccess:
         Raises:
           InvalidArgumentError: If there is no such table.
         """
-        with self.telling_table():
+        with self.naming_table():
             infos = self.client.server_info()
         if self.table not in infos:
             raise InvalidArgumentError(
@@ -216,14 +216,14 @@ class TableAccess:
           DeadlineExceededError: After `timeout_ms`.
         """
         client = self.client
-        with self.telling_table():
+        with self.naming_table():
             options: dict[str, Any] = {}
             if window is not None:
                 options["window"] = window
             elif self.fields.lack_time:
                 options["ragged"] = "packed"
             if self.max_times_sampled:
-                return self._sample_what_is_left(batch_size, timeout_ms, options)
+                return self._sample_remaining(batch_size, timeout_ms, options)
             options["partial"] = False
             try:
                 return client.sample_batch(self.table, batch_size, timeout_ms=0, **options)
@@ -232,7 +232,7 @@ class TableAccess:
         self._check_not_empty()
         if window is not None and self.is_own and timeout_ms is None:
             raise RuntimeError(f"Cannot sample windows of {window.num_steps} steps. {refusal}")
-        with self.telling_table():
+        with self.naming_table():
             return client.sample_batch(self.table, batch_size, timeout_ms=timeout_ms, **options)
 
     def insert(self, columns: list[Any], priorities: Any) -> Any:
@@ -242,7 +242,7 @@ class TableAccess:
           Keys of the items, uint64 `[B]`; `None` in a group of servers.
         """
         self.expect_items(sum(it.nbytes for it in columns) / max(len(columns[0]), 1))
-        with self.telling_table():
+        with self.naming_table():
             keys = self.client.insert_batch(columns, {self.table: priorities})
         return keys[self.table] if keys else None
 
@@ -254,16 +254,16 @@ class TableAccess:
 
     def update_priorities(self, keys: Any, priorities: Any) -> None:
         """Updates priorities `[B]`; see `reverb.Client.update_priorities`."""
-        with self.telling_table():
+        with self.naming_table():
             self.client.update_priorities(self.table, keys, priorities)
 
     def scan(self) -> Iterator[list[np.ndarray[Any, Any]]]:
         """Reads the columns of all items, the oldest one first."""
-        with self.telling_table():
+        with self.naming_table():
             for sample in self.client.scan(self.table):
                 yield [np.asarray(it) for it in sample.data]
 
-    def _sample_what_is_left(
+    def _sample_remaining(
         self, batch_size: int, timeout_ms: int | None, options: dict[str, Any]
     ) -> Any:
         """Samples from a table that removes sampled items, so the last batch may be smaller."""
@@ -302,7 +302,7 @@ class TableAccess:
 
     def remove_all(self, *, keep_counters: bool) -> None:
         """Removes all items."""
-        with self.telling_table():
+        with self.naming_table():
             if not keep_counters:
                 self.client.reset(self.table)
                 return

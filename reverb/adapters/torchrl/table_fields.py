@@ -49,11 +49,11 @@ class TableFields:
         """
         known, self._unconfirmed = self._known, None
         if known is None or known.signature_shapes is not None:
-            known = self._told()
+            known = self._published()
         order = None if known is None else known.order_of(fields, self._access.table)
         fields = fields.in_order(order)
         if known is None:
-            self._tell(fields)
+            self._publish(fields)
             known = fields
         elif known.signature_shapes is not None:
             # The server may still refuse the items.
@@ -62,7 +62,7 @@ class TableFields:
         known.check(fields, self._access.table)
         if known.dim_names is not None and known.dim_names != fields.dim_names:
             known = known.without_dim_names()
-            self._tell(known)
+            self._publish(known)
         if self._unconfirmed is None:
             self._known = known
         return columns if order is None else [columns[at] for at in order]
@@ -71,7 +71,7 @@ class TableFields:
         """Publishes fields that came only from a signature, after the server has accepted items."""
         fields, self._unconfirmed = self._unconfirmed, None
         if fields is not None:
-            self._tell(fields)
+            self._publish(fields)
             self._known = fields
 
     def of_items(self) -> Fields:
@@ -82,7 +82,7 @@ class TableFields:
         """
         if self._known is None or self._known.dim_names is not None:
             # Another writer may have published other names of dimensions meanwhile.
-            self._known = self._told() or self._known
+            self._known = self._published() or self._known
         if self._known is None:
             access = self._access
             raise InvalidArgumentError(
@@ -99,7 +99,7 @@ class TableFields:
     def lack_time(self) -> bool:
         """Whether a batch must show which columns are sequences, because a signature does not."""
         if self._known is None:
-            self._known = self._told()
+            self._known = self._published()
         is_signature = self._known is not None and self._known.signature_shapes is not None
         return is_signature and self._have_time is None
 
@@ -115,9 +115,9 @@ class TableFields:
 
     # ---- Table -----------------------------------------------------------------------------------
 
-    def _told(self) -> Fields | None:
+    def _published(self) -> Fields | None:
         access, name = self._access, fields_table(self._access.table)
-        with access.telling_table():
+        with access.naming_table():
             infos = access.client.server_info()
             if name in infos:
                 for sample in access.client.scan(name):
@@ -126,10 +126,10 @@ class TableFields:
         signature = infos[access.table].signature
         return None if signature is None else Fields.of_signature(signature)
 
-    def _tell(self, fields: Fields) -> None:
+    def _publish(self, fields: Fields) -> None:
         """Replaces the content of the table of fields, if there is one."""
         access, name = self._access, fields_table(self._access.table)
-        with access.telling_table():
+        with access.naming_table():
             if name in access.client.server_info():
                 text = np.array(fields.to_json().encode())
                 access.client.insert([text], {name: 1.0})

@@ -10,4 +10,4 @@ def ensure_tf_version() -> None:
     Raises:
       ImportError: If TensorFlow is not installed or too old; the text says what to install.
     """
-    import reverb.tf_ops  # noqa: F401
+    from reverb import tf_ops  # noqa: F401

@@ -230,7 +230,7 @@ class ReverbAdder:
 
         Raises:
           DeadlineExceededError: After `timeout_ms`. Nothing has changed; call again.
-          ReverbError: If the connection failed for good. The next episode makes a new one.
+          ReverbError: If the connection failed permanently. The next episode makes a new one.
         """
         if self._open_writer is not None:
             try:
@@ -255,7 +255,7 @@ class ReverbAdder:
 
         Raises:
           DeadlineExceededError: After `timeout_ms`. Unconfirmed items are abandoned.
-          ReverbError: If the connection failed for good.
+          ReverbError: If the connection failed permanently.
         """
         writer, self._open_writer = self._open_writer, None
         self._forget_steps()

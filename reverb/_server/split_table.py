@@ -7,11 +7,11 @@ import sys
 from typing import Any
 
 from reverb._server.table import Table, arguments_of
-from reverb.cluster.table_part import narrowness, part_of
+from reverb._server.table_part import narrowness, part_of
 from reverb.errors import InvalidArgumentError
 from reverb.item_selectors import selector_settings
 
-__all__ = ["MAX_SHARDS", "check_parts", "check_place", "split_table"]
+__all__ = ["MAX_SHARDS", "check_index", "check_parts", "split_table"]
 
 # Each shard needs at least one slot of keys.
 MAX_SHARDS = 4096
@@ -61,9 +61,9 @@ def split_table(
         _logger.warning("%s", warning)
     if not is_coordinated and num_shards > 1 and _drifts(table.internal_settings):
         _logger.warning(
-            "table %s is sampled by priority, so its shards are not sampled as they are written: "
-            "without a coordinator the rate limiters of the shards make samples and inserts wait "
-            "more often than that of one server does (Shard(is_coordinated=True))",
+            "table %s is sampled by priority, so its shards are not sampled as often as they are "
+            "written. Without a coordinator, inserts and samples wait more often than with one "
+            "server, or for ever: use Shard(is_coordinated=True)",
             table.name,
         )
     seed = table.internal_seed
@@ -77,7 +77,7 @@ def check_parts(table: Table, index: int, num_shards: int, *, is_coordinated: bo
     Raises:
       InvalidArgumentError: As `split_table`.
     """
-    index, num_shards = check_place(index, num_shards)
+    index, num_shards = check_index(index, num_shards)
     table.internal_table.check_in_group()
     error, _ = narrowness(table.internal_settings, num_shards)
     if error is not None and not is_coordinated:
@@ -92,7 +92,7 @@ def _drifts(settings: Any) -> bool:
     return is_bounded and selector_settings(settings.sampler).kind == "prioritized"
 
 
-def check_place(index: int, num_shards: int) -> tuple[int, int]:
+def check_index(index: int, num_shards: int) -> tuple[int, int]:
     """Returns the index and the number of shards as integers.
 
     Raises:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The place of a server in a group."""
+"""A server's position in a group."""
 
 import dataclasses
 import itertools
 import re
 from collections.abc import Sequence
 
+from reverb._server.split_table import check_index, split_table
 from reverb._server.table import Table
-from reverb.cluster.split_table import check_place, split_table
 from reverb.core import native, protos
 from reverb.errors import InvalidArgumentError
 from reverb.shown_text import shows_no_token
@@ -85,7 +85,7 @@ class Shard:
     is_coordinated: bool = False
 
     def __post_init__(self) -> None:
-        index, num_shards = check_place(self.index, self.num_shards)
+        index, num_shards = check_index(self.index, self.num_shards)
         object.__setattr__(self, "index", index)
         object.__setattr__(self, "num_shards", num_shards)
         check_group(self.group)
@@ -163,3 +163,7 @@ def shard_addresses(address: str) -> list[str]:
             f"address must be that of a group, for example shards:///a:8000,b:8000, got {address!r}"
         )
     return parts
+
+
+# The public import path.
+Shard.__module__ = "reverb.cluster"
