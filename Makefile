@@ -147,10 +147,12 @@ test: build ## run the tests that a change must pass: Rust and Python, eight min
 	$(PY) tools/rust_tests.py
 	$(PY) tools/python_tests.py
 
-nets: quick ## run what finds a place that a change forgot: tests/package, and the nets of the recipes
+# The module as it was built last.
+MODULE := $(if $(wildcard $(BUILD_DONE)),build,quick)
+nets: $(MODULE) ## run what finds a place that a change forgot: tests/package, and the nets of the recipes
 	$(PY) tools/part_tests.py nets
 
-part-tests: quick ## run the tests of parts of the package: PARTS='core/shards cluster'; tests/README.md has them
+part-tests: $(MODULE) ## run the tests of parts of the package: PARTS='core/shards cluster'; tests/README.md has them
 	$(PY) tools/part_tests.py $(PARTS)
 
 test-all: build ## run every test: also the slow ones, `make conformance` and `make test-tf`
