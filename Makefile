@@ -11,7 +11,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PEER := .venvs/peer
 
-# What is missing is told in one line, before anything is done. Once there is an environment, its own
+# What is missing is reported in one line, before anything is done. Once there is an environment, its own
 # Python counts.
 GOALS := $(filter-out help clean,$(or $(MAKECMDGOALS),$(.DEFAULT_GOAL)))
 ifneq ($(and $(GOALS),$(if $(wildcard $(PY)),,new)),)

@@ -78,7 +78,8 @@ def test_every_place_of_the_version_has_the_same():
     found["CHANGELOG.md"] = set(re.findall(r"^## \[(\d.*?)\]", text_of("CHANGELOG.md"), re.M)[:1])
     assert all(found[path] for path in MAIN_PLACES)
     assert len(found["Cargo.toml"]) == 1
-    assert {path: v for path, v in found.items() if v and v != found["Cargo.toml"]} == {}
+    others = sorted(path for path, versions in found.items() if versions - found["Cargo.toml"])
+    assert not others, f"not the version of Cargo.toml: {', '.join(others)}"
     assert len([path for path, versions in found.items() if versions]) >= len(MAIN_PLACES) + 3
 
 
