@@ -11,7 +11,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PEER := .venvs/peer
 
-# What is missing is told in one line, before anything is done. Once there is an environment, its own
+# What is missing is reported in one line, before anything is done. Once there is an environment, its own
 # Python counts.
 GOALS := $(filter-out help clean,$(or $(MAKECMDGOALS),$(.DEFAULT_GOAL)))
 ifneq ($(and $(GOALS),$(if $(wildcard $(PY)),,new)),)
@@ -111,7 +111,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 # Installing packages is for the administrator.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build quick release lines test test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax test-datasets lint check docs-rust fix proto clients bench \
+.PHONY: help setup build quick symbols release lines test nets part-tests test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax test-datasets lint check docs-rust fix proto clients bench \
 	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme notebooks-in-jax notebooks-in-datasets notebooks-in-learners test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments installed-wheels
 
@@ -125,6 +125,12 @@ build: $(BUILD_DONE) $(SHIM) ## compile the native module into .venv, optimised,
 quick: setup $(SHIM) ## the same in a tenth of the time after a change of Rust code; it runs a little slower
 	rm -f $(BUILD_DONE)
 	$(PY) -m maturin develop --profile quick
+
+symbols: setup ## build the native module with line tables, for perf, gdb and py-spy; `make build` takes them out
+	rm -f $(BUILD_DONE)
+	cargo build --profile quick --package reverb-bindings --lib
+	rm -f reverb/core/_native.abi3.so
+	cp target/quick/lib_native.so reverb/core/_native.abi3.so
 
 # Zig links both libraries with the glibc of manylinux2014, whatever glibc this system has.
 release: setup $(RELEASE_SETUP) ## build a manylinux2014 wheel and the source distribution into dist/, and check them (Linux)
@@ -140,6 +146,14 @@ release: setup $(RELEASE_SETUP) ## build a manylinux2014 wheel and the source di
 test: build ## run the tests that a change must pass: Rust and Python, eight minutes (RERUN=1: see CONTRIBUTING.md)
 	$(PY) tools/rust_tests.py
 	$(PY) tools/python_tests.py
+
+# The module as it was built last.
+MODULE := $(if $(wildcard $(BUILD_DONE)),build,quick)
+nets: $(MODULE) ## run what finds a place that a change forgot: tests/package, and the nets of the recipes
+	$(PY) tools/part_tests.py nets
+
+part-tests: $(MODULE) ## run the tests of parts of the package: PARTS='core/shards cluster'; tests/README.md has them
+	$(PY) tools/part_tests.py $(PARTS)
 
 test-all: build ## run every test: also the slow ones, `make conformance` and `make test-tf`
 	$(CARGO_TEST)

@@ -300,7 +300,7 @@ def save_picture(
     pairs = list(zip(progress.counts[:-1], progress.counts[1:], strict=True))
     rates = [later.rate_since(earlier, "learner_steps") for earlier, later in pairs]
     right.plot([later.seconds for _, later in pairs], rates, label="learner steps/s")
-    right.set(xlabel="seconds", title="the learner goes on")
+    right.set(xlabel="seconds", title="the learner continues")
     for axes in (middle, right):
         axes.axvline(saboteur.saved_at, linestyle=":", color="gray", label="checkpoint")
         axes.axvline(saboteur.killed_at, color="red", label=f"shard {saboteur.victim} killed")

@@ -92,10 +92,10 @@ def can_use_uv() -> bool:
 
 
 def settings_of_pip() -> dict[str, str]:
-    """The environment variables for uv: pip's index and certificates, if it was told of others."""
+    """The environment variables for uv: pip's index and certificates, if it has others."""
     variables = dict(os.environ)
-    told = subprocess.run([sys.executable, *PIP, "config", "list"], capture_output=True, text=True)
-    for line in told.stdout.splitlines():
+    found = subprocess.run([sys.executable, *PIP, "config", "list"], capture_output=True, text=True)
+    for line in found.stdout.splitlines():
         key, _, value = line.partition("=")
         variable = VARIABLES.get(key.rpartition(".")[2])
         if variable:

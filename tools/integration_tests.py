@@ -181,8 +181,8 @@ def run_all(
     for number, suite in enumerate(suites, 1):
         outcome = environment.run(suite)
         row = row_of(environment.name, suite, outcome)
-        told = f"{row['obtained']}, {row['seconds']} s: {row['verdict']}"
-        print(f"{environment.name} [{number}/{len(suites)}] {suite.name} ... {told}", flush=True)
+        line = f"{row['obtained']}, {row['seconds']} s: {row['verdict']}"
+        print(f"{environment.name} [{number}/{len(suites)}] {suite.name} ... {line}", flush=True)
         if arguments.logs:
             keep_log(arguments.logs, environment.name, suite, outcome)
         if row["verdict"] == "BELOW":
@@ -454,8 +454,8 @@ def result_of(outcome: Outcome) -> str:
     """Returns the result in a program's last line of JSON, or whether it succeeded."""
     for line in reversed(outcome.output.splitlines()):
         if line.startswith("{") and line.endswith("}"):
-            told = json.loads(line)
-            return " ".join(f"{key} {told[key]}" for key in told.get("show", list(told)[:3]))
+            facts = json.loads(line)
+            return " ".join(f"{key} {facts[key]}" for key in facts.get("show", list(facts)[:3]))
     return "success" if outcome.status == 0 else "no success"
 
 

@@ -39,7 +39,7 @@ def files_with_the_mark(mark: str, paths: Sequence[pathlib.Path]) -> list[pathli
 
 
 def descendants(pid: int) -> list[int]:
-    """Returns the children of a process and theirs, which would go on without it (Linux)."""
+    """Returns the children of a process and theirs, which would run on without it (Linux)."""
     children = []
     for file in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):

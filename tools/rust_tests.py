@@ -61,10 +61,10 @@ class Binary:
             return None, (error.stdout or b"").decode(errors="replace")
         return done.returncode, done.stdout
 
-    def run_all(self) -> tuple[int | None, str]:
-        """Runs all its tests, and prints how they ended."""
+    def run_all(self, *filters: str) -> tuple[int | None, str]:
+        """Runs all its tests, or those with a filter in their name; prints how they ended."""
         started = time.monotonic()
-        status, output = self.run()
+        status, output = self.run(*filters)
         seconds = time.monotonic() - started
         print(f"{self.target}: {summary(output)} ({seconds:.1f} s)", flush=True)
         return status, output

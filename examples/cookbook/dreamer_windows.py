@@ -29,7 +29,7 @@ table = reverb.Table(
 with reverb.Server([table]) as server:
     client = reverb.Client(f"localhost:{server.port}")
 
-    # The actor. The writer is not told where episodes end: windows go on into the next one, and
+    # The actor. The writer does not know where episodes end: windows reach into the next one, and
     # `is_first` tells the world model where to forget its state.
     rng = np.random.default_rng(0)
     is_first = rng.random(STEPS) < 0.05

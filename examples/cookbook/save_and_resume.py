@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Save a learner together with its replay; go on after `kill -9`."""
+"""Save a learner together with its replay; continue after `kill -9`."""
 
 import os
 import pathlib
