@@ -406,7 +406,7 @@ def test_comments_of_rust_files_fit_in_100_columns():
 
 def test_the_overview_has_each_crate_above_those_that_use_it():
     text = (ROOT / "ARCHITECTURE.md").read_text().split("## Dependencies")[1].split("## ")[0]
-    rows = re.findall(r"^\d\. .*?: (.*)\.$", text, re.MULTILINE)
+    rows = re.findall(r"^\d\. [^:]*: (.*?)\.$", text, re.MULTILINE | re.DOTALL)
     listed = {
         f"reverb-{name}": (number, {f"reverb-{it}" for it in re.findall(r"`([\w-]+)`", beside)})
         for number, row in enumerate(rows)
