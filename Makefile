@@ -111,7 +111,7 @@ STUBTEST_OPTIONS := --allowlist tools/stubtest_allowlist.txt --ignore-positional
 # Installing packages is for the administrator.
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build quick symbols release lines test nets part-tests test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax test-datasets lint check docs-rust fix proto clients bench \
+.PHONY: help setup build quick symbols release lines test nets part-tests test-all test-debian test-image test-tf test-pythons test-ray test-gymnasium test-torch test-sb3 test-torchrl test-jax test-datasets lint check docs-rust fix proto clients figures bench \
 	demo demo-numpy demo-acme demo-ray demo-torch demo-sb3 demo-jax demo-quick notebooks notebooks-quick notebooks-in-tensorflow notebooks-in-tf-agents notebooks-in-acme notebooks-in-jax notebooks-in-datasets notebooks-in-learners test-integrations docs docs-pages wheel \
 	clean conformance differential rust-tests environments installed-wheels
 
@@ -240,6 +240,9 @@ proto: ## rewrite the generated code from reverb/core/wire/proto/*.proto
 
 clients: setup ## rewrite the methods that both clients have from reverb/_client/*calls.py
 	$(PY) tools/generate_clients.py
+
+figures: ## rewrite the tables of docs/performance.md from benchmarks/figures.json
+	$(PYTHON) tools/performance_page.py
 
 bench: $(BENCH_ENV)/.wheel-done $(PEER_DONE) ## measure the wheel beside dm-reverb 0.14 (two hours; BENCH='--quick')
 	$(PY) benchmarks/bench.py --package-python ours=$(BENCH_ENV)/bin/python \

@@ -460,3 +460,25 @@ def test_comments_of_rust_files_fit_in_100_columns():
         if len(line) > 100 and line.lstrip().startswith("//") and " " in line.strip("/! ")
     ]
     assert too_long == []
+
+
+def test_the_overview_has_each_crate_above_those_that_use_it():
+    text = (ROOT / "ARCHITECTURE.md").read_text().split("## Dependencies")[1].split("## ")[0]
+    rows = re.findall(r"^\d\. [^:]*: (.*?)\.$", text, re.MULTILINE | re.DOTALL)
+    listed = {
+        f"reverb-{name}": (number, {f"reverb-{it}" for it in re.findall(r"`([\w-]+)`", beside)})
+        for number, row in enumerate(rows)
+        for name, beside in re.findall(r"`([\w-]+)`(?: \((.*?)\))?", row)
+    }
+    assert set(listed) == {name for name in CRATES if name.startswith("reverb-")}
+    for crate, used in CRATES.items():
+        row, beside = listed.get(crate, (len(rows), set()))
+        assert {it for it in used if listed[it][0] >= row} == beside, crate
+
+
+def test_python_waits_where_the_overview_says():
+    waits = re.compile(r"\bblock_on\(|\bthread::(?:park|sleep)|\bblocking_recv\(|\bCondvar\b")
+    folder = PACKAGE / "core" / "bindings" / "src"
+    users = {path.name for path in folder.rglob("*.rs") if waits.search(path.read_text())}
+    # The second is that of a dropped structured writer.
+    assert users == {"wait.rs", "structured_writer.rs", "checkpoint.rs", "exit.rs"}

@@ -282,15 +282,11 @@ impl Windows {
         if !self.bounds.has_min() {
             return f64::INFINITY;
         }
-        let sum = |end: fn(&Window) -> f64| {
-            self.shards
-                .values()
-                .map(move |it| it.window.as_ref().map(|window| (end(window), end(&it.first))))
-        };
-        match sum(|window| window.low).sum::<Option<Sums>>() {
-            Some(Sums { now, .. }) => now - self.bounds.min_diff,
+        let ends = || self.shards.values().map(|it| Some((it.window?.low, it.first.low)));
+        match ends().map(|it| it.map(|(now, _)| now)).sum::<Option<f64>>() {
+            Some(now) => now - self.bounds.min_diff,
             // The window of a shard is unknown: only returned room may be handed out.
-            None => sum(|window| window.low).flatten().map(|(now, first)| now - first).sum(),
+            None => ends().flatten().map(|(now, first)| now - first).sum(),
         }
     }
 
@@ -299,13 +295,9 @@ impl Windows {
         if !self.bounds.has_max() {
             return f64::INFINITY;
         }
-        let ends = || {
-            self.shards
-                .values()
-                .map(|it| it.window.as_ref().map(|window| (window.high, it.first.high)))
-        };
-        match ends().sum::<Option<Sums>>() {
-            Some(Sums { now, .. }) => self.bounds.max_diff - now,
+        let ends = || self.shards.values().map(|it| Some((it.window?.high, it.first.high)));
+        match ends().map(|it| it.map(|(now, _)| now)).sum::<Option<f64>>() {
+            Some(now) => self.bounds.max_diff - now,
             None => ends().flatten().map(|(now, first)| first - now).sum(),
         }
     }
@@ -355,17 +347,6 @@ impl Windows {
                 || is_short(window.high - cursor, target.high - cursor)
                 || window.min_size != target.min_size
         })
-    }
-}
-
-/// Sums of window ends: the current ones, and those at the start of the accounting.
-struct Sums {
-    now: f64,
-}
-
-impl std::iter::Sum<(f64, f64)> for Sums {
-    fn sum<I: Iterator<Item = (f64, f64)>>(ends: I) -> Self {
-        Self { now: ends.map(|(now, _)| now).sum() }
     }
 }
 

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Systems, Pythons and TensorFlow releases that documents claim are those that are tested."""
+
+import pathlib
+import re
+import sys
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    from pip._vendor import tomli as tomllib
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def read(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+PROJECT = tomllib.loads(read("pyproject.toml"))["project"]
+
+
+def classified(prefix):
+    """Ends of the classifiers that begin so."""
+    names = PROJECT["classifiers"]
+    return {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+
+
+def rows(page):
+    """Rows of the tables of a page, as lists of cells."""
+    lines = (line for line in read(page).splitlines() if line.startswith("| "))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def versions(text):
+    return set(re.findall(r"\d+\.\d+", text))
+
+
+def test_the_systems_are_those_with_tests():
+    platforms = [row for row in rows("docs/install.md") if row[0].startswith(("Linux", "Windows"))]
+    tested = {row[0] for row in platforms if row[2] == "tested"}
+    assert tested == {"Linux x86-64"}
+    assert classified("Operating System :: ") == {"POSIX :: Linux"}
+
+
+def test_the_pythons_are_those_with_tests():
+    workflow = read(".github/workflows/tests.yml")
+    lines = re.findall(r"^ *python(?:-version)?: (?!\$)(.*)", workflow, re.MULTILINE)
+    tested = versions(" ".join(lines))
+    assert classified("Programming Language :: Python :: 3.") == {it[2:] for it in tested}
+    (named,) = re.findall(r"with Python ([\d., and]+)\. ", read("docs/install.md"))
+    assert versions(named) == tested
+    (more,) = re.findall(r"^PYTHONS \?= (.*)", read("Makefile"), re.MULTILINE)
+    assert versions(more) <= tested
+
+
+def test_the_oldest_python_is_the_required_one():
+    minors = [int(it) for it in classified("Programming Language :: Python :: 3.")]
+    assert PROJECT["requires-python"] == f">=3.{min(minors)}"
+
+
+@pytest.mark.parametrize("page", ["docs/install.md", "docs/howto/tensorflow.md"])
+def test_the_tensorflows_are_those_with_tests(page):
+    (releases,) = re.findall(r"^TF \?= (.*)", read("Makefile"), re.MULTILINE)
+    if page == "docs/install.md":
+        (text,) = [row[1] for row in rows(page) if row[1].startswith("TensorFlow 2")][:1]
+        oldest, _, tested = text.partition(" or later ")
+        (extra,) = PROJECT["optional-dependencies"]["tensorflow"]
+        assert extra == f"tensorflow>={oldest.removeprefix('TensorFlow ')}"
+        assert versions(tested) == versions(releases)
+    else:
+        tested = [row[0] for row in rows(page) if re.match(r"2\.\d+\.\d", row[0])]
+        assert versions(" ".join(tested)) == versions(releases)
