@@ -91,7 +91,7 @@ SAVED = {name: it for name, it in FORMATS.items() if it.save}
 def imported(place: str) -> Any:
     """Returns a class or a function of a module of this package, such as `npz.NpzSource`."""
     module, _, name = place.partition(".")
-    return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    return getattr(importlib.import_module(f"reverb.datasets.formats.{module}"), name)
 
 
 def split_format(argument: str, value: str, formats: Collection[str]) -> tuple[str, str]:
