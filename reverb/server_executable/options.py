@@ -334,6 +334,13 @@ OPTIONS = (
         help="how long a stop waits until all inserts are confirmed; 0: not at all",
     ),
     Option(
+        "threads",
+        field="server.threads",
+        kind=int,
+        check=_from_to(1, 1024),
+        help="threads that answer calls; without it REVERB_THREADS, or one for each processor",
+    ),
+    Option(
         "log_format",
         field="server.log.format",
         metavar="FORMAT",

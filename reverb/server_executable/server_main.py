@@ -86,6 +86,8 @@ def _run(command: CommandLine) -> int:
     if command.action == Action.PRINT_CONFIG:
         print(without_tokens(config_text(settings, given)), end="")
         return _GOOD
+    if settings["threads"] is not None:
+        os.environ["REVERB_THREADS"] = str(settings["threads"])
     return run_until_signalled(
         lambda: _start(settings),
         names,

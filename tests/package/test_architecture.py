@@ -32,7 +32,7 @@ CRATES = {
     "reverb-engine": {"reverb-base", "reverb-data"},
     "reverb-tls": {"reverb-base"},
     "reverb-http": {"reverb-tls"},
-    "reverb-log": set(),
+    "reverb-log": {"reverb-base"},
     "reverb-rpc": {"reverb-base", "reverb-tls"},
     "reverb-wire": {"reverb-base", "reverb-data", "reverb-rpc"},
     "reverb-checkpoint": {"reverb-base", "reverb-data", "reverb-engine", "reverb-wire"},

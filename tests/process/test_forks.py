@@ -2,6 +2,7 @@
 """Forked children: what works there, what is refused, and that the parent does not notice."""
 
 import os
+import sys
 import textwrap
 
 import pytest
@@ -10,6 +11,7 @@ import reverb
 from reverb import testing
 from support.hosts import on_both_hosts
 from support.programs import FreshProgram as Program
+from support.programs import run_fresh
 
 # A server with a full queue and a client; how to make a child and how to wait for its end.
 PREPARE = """
@@ -285,3 +287,50 @@ sys.stdin.readline()
     finally:
         for child in children:
             os.kill(child, 9)
+
+
+def test_forks_within_forks_work_at_any_depth():
+    """The core has values for 64 generations in its first piece."""
+    source = textwrap.dedent(
+        """
+        def descend(depth):
+            reverb.Client(f"{host}:{server.port}").tables()
+            if depth:
+                child = in_child(lambda: descend(depth - 1))
+                check(child, 60)
+
+        descend(66)
+        """
+    )
+    with Program(PREPARE + source, "127.0.0.1") as program:
+        assert program.ended() == 0, program.errors
+
+
+NUM_THREADS = """
+import pathlib
+import time
+import reverb
+
+def started():
+    tasks = pathlib.Path("/proc/self/task").iterdir()
+    return [(task / "comm").read_text().strip() for task in tasks].count("reverb")
+
+client = reverb.Client("127.0.0.1:1")
+while (number := started()) < 3:  # A thread gives itself its name.
+    time.sleep(0.001)
+print(number)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
+def test_a_variable_sets_the_number_of_threads():
+    assert run_fresh(NUM_THREADS, REVERB_THREADS="3") == ["3"]
+
+
+@pytest.mark.parametrize("value", ["0", "1025", "two"])
+def test_a_bad_number_of_threads_is_reported(value):
+    with Program(
+        'import reverb\nreverb.Server([reverb.Table.queue("t", 1)]).stop()', REVERB_THREADS=value
+    ) as program:
+        assert program.ended() == 0
+        assert f'REVERB_THREADS must be from 1 to 1024, got "{value}"' in program.errors

@@ -220,6 +220,7 @@ server: {{
   keepalive_s: 10.0  # default
   keepalive_timeout_s: 5.0  # default
   drain_timeout_s: 10.0  # default
+  # threads is not set  # default
   checkpoint: {{
     # dir is not set  # default
     # name is not set  # default
@@ -295,6 +296,7 @@ VALUES = {
     "keepalive": seconds | st.just(0.0),
     "keepalive_timeout": seconds,
     "drain_timeout": seconds | st.just(0.0),
+    "threads": st.integers(1, 1024),
     "log_format": st.sampled_from(["text", "json"]),
     "checkpoint_dir": texts,
     "checkpoint_name": st.just("a-0"),

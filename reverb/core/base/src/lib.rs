@@ -8,7 +8,6 @@
 //! no socket.
 
 mod file;
-mod per_process;
 mod token_text;
 
 pub mod byte_size;
@@ -17,9 +16,10 @@ pub mod error;
 pub mod figures;
 #[allow(unsafe_code, reason = "memory of its own alignment")]
 pub mod memory;
+pub mod process;
 pub mod ranked;
 pub mod tasks;
 
 pub use error::{Error, ErrorKind, Result};
 pub use file::{Unreadable, open_directory, open_file, read_file};
-pub use per_process::PerProcess;
+pub use process::PerProcess;

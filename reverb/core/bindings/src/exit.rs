@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use reverb_base::Error;
+use reverb_base::{Error, PerProcess};
 
 use crate::error::OrRaise;
 use crate::locks::Visit;
@@ -35,9 +35,9 @@ static GIVEN_UP: AtomicBool = AtomicBool::new(false);
 static FINALIZING: AtomicBool = AtomicBool::new(false);
 /// Number of threads inside `wait` that may take the GIL.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
-static STATE: Mutex<State> =
-    Mutex::new(State { finalizer: None, progress: None, blocked: BTreeSet::new() });
+static STATE: PerProcess<Mutex<State>> = PerProcess::new();
 
+#[derive(Default)]
 struct State {
     finalizer: Option<ThreadId>,
     /// Time of the last successful call on a thread that the interpreter joins.
@@ -48,7 +48,7 @@ struct State {
 
 /// Starts the shutdown: the interpreter is about to join its threads.
 pub(crate) fn begin_shutdown() {
-    STATE.visit(|state| state.progress = Some(Instant::now()));
+    STATE.get().visit(|state| state.progress = Some(Instant::now()));
     SHUTTING_DOWN.store(true, Ordering::Release);
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn is_shutting_down() -> bool {
 /// the GIL, for at most [`MAX_PARKING_TIME`]. Older versions of Python end such a thread with its
 /// Rust frames still on the stack.
 pub(crate) fn finalize() {
-    STATE.visit(|state| state.finalizer = Some(std::thread::current().id()));
+    STATE.get().visit(|state| state.finalizer = Some(std::thread::current().id()));
     FINALIZING.store(true, Ordering::Release);
     let deadline = Instant::now() + MAX_PARKING_TIME;
     while WAITING.load(Ordering::Acquire) > 0 && Instant::now() < deadline {
@@ -106,7 +106,7 @@ impl Drop for Waiting {
 /// Records that a call on this thread succeeded.
 pub(crate) fn record_progress(py: Python<'_>) -> PyResult<()> {
     if is_shutting_down() && !is_daemon(py)? {
-        STATE.visit(|state| state.progress = Some(Instant::now()));
+        STATE.get().visit(|state| state.progress = Some(Instant::now()));
     }
     Ok(())
 }
@@ -127,7 +127,7 @@ impl GracePeriod {
             return Ok(Self { thread: 0, began: Instant::now() });
         }
         let thread = py.import("threading")?.call_method0("get_ident")?.extract()?;
-        STATE.visit(|state| state.blocked.insert(thread));
+        STATE.get().visit(|state| state.blocked.insert(thread));
         Ok(Self { thread, began: Instant::now() })
     }
 
@@ -137,9 +137,9 @@ impl GracePeriod {
         }
         if !GIVEN_UP.load(Ordering::Acquire) {
             if !are_all_blocked(py)? {
-                STATE.visit(|state| state.progress = Some(Instant::now()));
+                STATE.get().visit(|state| state.progress = Some(Instant::now()));
             }
-            let progress = STATE.visit(|state| state.progress);
+            let progress = STATE.get().visit(|state| state.progress);
             if progress.is_none_or(|progress| progress.elapsed() < GRACE_PERIOD) {
                 return Ok(());
             }
@@ -154,14 +154,14 @@ impl GracePeriod {
 
 impl Drop for GracePeriod {
     fn drop(&mut self) {
-        STATE.visit(|state| state.blocked.remove(&self.thread));
+        STATE.get().visit(|state| state.blocked.remove(&self.thread));
     }
 }
 
 /// Returns true on the thread that finalizes the interpreter. Python's modules may be gone then.
 fn is_finalizer_thread() -> bool {
     FINALIZING.load(Ordering::Acquire)
-        && STATE.visit(|state| state.finalizer) == Some(std::thread::current().id())
+        && STATE.get().visit(|state| state.finalizer) == Some(std::thread::current().id())
 }
 
 /// Returns true on a daemon thread, which the interpreter does not join.
@@ -185,7 +185,7 @@ fn are_all_blocked(py: Python<'_>) -> PyResult<bool> {
             continue;
         }
         let ident: Option<u64> = thread.getattr("ident")?.extract()?;
-        if !ident.is_some_and(|ident| STATE.visit(|state| state.blocked.contains(&ident))) {
+        if !ident.is_some_and(|ident| STATE.get().visit(|state| state.blocked.contains(&ident))) {
             return Ok(false);
         }
     }

@@ -2,34 +2,37 @@
 //! The process: its runtime, forks, and shutdown.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pyo3::prelude::*;
-use reverb_base::{Error, Result};
+use reverb_base::process::generation;
+use reverb_base::{Error, PerProcess, Result};
 use reverb_checkpoint::leave_locks_to_parent;
 use tokio::runtime::Runtime;
+use tracing::warn;
 
 #[cfg(unix)]
 use crate::inherited_ports;
 use crate::{exit, tensorflow};
 
-/// Number of forks: objects remember the process that created them.
-static GENERATION: AtomicUsize = AtomicUsize::new(0);
+/// Never dropped: the threads end with the process.
+static RUNTIME: PerProcess<Runtime> = PerProcess::new();
 
-/// Maximum depth of forks of forks that each have a runtime.
-const MAX_GENERATIONS: usize = 64;
-
-/// One per generation, because a lock that another thread holds during a fork stays locked in the
-/// child. Never dropped: the threads end with the process.
-static RUNTIMES: [OnceLock<Runtime>; MAX_GENERATIONS] =
-    [const { OnceLock::new() }; MAX_GENERATIONS];
+/// Variable with the number of threads of the runtime; without it, one for each processor.
+const THREADS: &str = "REVERB_THREADS";
+const MAX_THREADS: usize = 1024;
 
 /// The runtime of this process, started on first use.
 pub(crate) fn runtime() -> &'static Runtime {
-    RUNTIMES[GENERATION.load(Ordering::Acquire) % MAX_GENERATIONS].get_or_init(|| {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
+    RUNTIME.get_or_init(|| {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let threads = std::env::var(THREADS).unwrap_or_default();
+        match threads.parse() {
+            Ok(number @ 1..=MAX_THREADS) => _ = builder.worker_threads(number),
+            Err(_) if threads.is_empty() => {}
+            _ => warn!("{THREADS} must be from 1 to {MAX_THREADS}, got {threads:?}; it is ignored"),
+        }
+        let runtime = builder
             .enable_all()
             .thread_name("reverb")
             .build()
@@ -69,12 +72,12 @@ pub(crate) struct Origin(usize);
 
 impl Origin {
     pub(crate) fn here() -> Self {
-        Self(GENERATION.load(Ordering::Acquire))
+        Self(generation())
     }
 
     /// Returns true if this process created the object, and not a parent before a fork.
     pub(crate) fn is_here(self) -> bool {
-        self.0 == GENERATION.load(Ordering::Acquire)
+        self.0 == generation()
     }
 
     /// Rejects the use of an object in a forked child, where its threads do not exist.
@@ -161,8 +164,7 @@ fn finalize(py: Python<'_>) {
 #[pyfunction]
 #[pyo3(name = "_after_fork_in_child")]
 fn after_fork_in_child() {
-    GENERATION.fetch_add(1, Ordering::AcqRel);
-    reverb_log::after_fork_in_child();
+    reverb_base::process::after_fork_in_child();
     exit::reset_after_fork();
     leave_locks_to_parent();
     #[cfg(unix)]

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use pyo3::prelude::*;
-use reverb_base::Result;
+use reverb_base::{PerProcess, Result};
 use reverb_client::Client;
 use reverb_connect::{AddressConnector, Options, target_of};
 use reverb_rpc::Keepalive;
 use reverb_rpc::client::{Credentials, Environment};
 
 use crate::locks::Visit;
-use crate::process::{Local, runtime};
+use crate::process::runtime;
 
 /// Time that an op waits while no server answers; the default of `reverb.Client`.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -24,8 +24,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Minimum time between two comparisons of the environment.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// One client per address, shared by all ops. Recreated after a fork.
-static CLIENTS: Mutex<Option<Local<HashMap<String, Entry>>>> = Mutex::new(None);
+/// One client per address, shared by all ops.
+static CLIENTS: PerProcess<Mutex<HashMap<String, Entry>>> = PerProcess::new();
 
 struct Entry {
     client: Arc<Client>,
@@ -61,10 +61,7 @@ pub(crate) fn close_sampler(py: Python<'_>, handle: i64) {
 }
 
 fn client(address: &str) -> Result<Arc<Client>> {
-    CLIENTS.visit(|clients| match clients {
-        Some(here) if here.origin().is_here() => client_of(here, address),
-        _ => client_of(clients.insert(Local::new(HashMap::new())), address),
-    })
+    CLIENTS.get().visit(|clients| client_of(clients, address))
 }
 
 fn client_of(clients: &mut HashMap<String, Entry>, address: &str) -> Result<Arc<Client>> {
@@ -90,17 +87,12 @@ fn client_of(clients: &mut HashMap<String, Entry>, address: &str) -> Result<Arc<
 }
 
 /// Evicts the clients that no op has used for a while, with their connections.
-#[expect(clippy::disallowed_methods, reason = "no Python runs here")]
 pub(crate) fn evict_idle_clients() {
-    // Another thread may have held the lock when this process was forked.
-    let Some(mut clients) = CLIENTS.try_lock() else { return };
-    let Some(here) = clients.as_mut().filter(|clients| clients.origin().is_here()) else {
-        return;
-    };
     let is_idle = |entry: &mut Entry| {
         entry.used.elapsed() > IDLE_TIMEOUT && Arc::strong_count(&entry.client) == 1
     };
-    let forgotten: Vec<_> = here.extract_if(|_, entry| is_idle(entry)).collect();
-    drop(clients);
-    drop(forgotten);
+    let evicted: Vec<_> =
+        CLIENTS.get().visit(|clients| clients.extract_if(|_, entry| is_idle(entry)).collect());
+    // Without the lock: a client closes its connections.
+    drop(evicted);
 }

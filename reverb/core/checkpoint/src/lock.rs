@@ -8,22 +8,19 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use reverb_base::{Unreadable, open_directory, open_file};
+use reverb_base::process::generation;
+use reverb_base::{PerProcess, Unreadable, open_directory, open_file};
 
-/// Number of registries. A mutex that is locked during a fork stays locked in the child, so parent
-/// and child use different registries.
-const REGISTRIES: usize = 64;
-
-/// Locked files, by the process that locked them and a number.
-static HELD: [Mutex<BTreeMap<(u32, u64), File>>; REGISTRIES] =
-    [const { Mutex::new(BTreeMap::new()) }; REGISTRIES];
+/// Locked files, by a number.
+static HELD: PerProcess<Mutex<BTreeMap<u64, File>>> = PerProcess::new();
 
 static NEXT_NUMBER: AtomicU64 = AtomicU64::new(0);
 
 /// While this value exists, the same file cannot be locked again, by this process or another.
 #[derive(Debug)]
 pub(crate) struct FileLock {
-    key: (u32, u64),
+    generation: usize,
+    number: u64,
 }
 
 impl FileLock {
@@ -34,36 +31,33 @@ impl FileLock {
     /// `WouldBlock` if it is locked already; other errors if the file system has no locks.
     pub(crate) fn try_new(file: &File) -> Result<Self, TryLockError> {
         file.try_lock()?;
-        let key = (std::process::id(), NEXT_NUMBER.fetch_add(1, Ordering::Relaxed));
+        let number = NEXT_NUMBER.fetch_add(1, Ordering::Relaxed);
         let file = file.try_clone().map_err(TryLockError::Error)?;
-        registry(key.0).lock().insert(key, file);
-        Ok(Self { key })
+        HELD.with(|held| held.insert(number, file));
+        Ok(Self { generation: generation(), number })
     }
 }
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        if self.key.0 != std::process::id() {
+        if self.generation != generation() {
             // In a child process: unlocking the file would also unlock it in the parent.
             return;
         }
-        if let Some(file) = registry(self.key.0).lock().remove(&self.key) {
+        if let Some(file) = HELD.with(|held| held.remove(&self.number)) {
             // Closing is not enough: C code may have forked a child that has the file open.
             let _ = file.unlock();
         }
     }
 }
 
-fn registry(process: u32) -> &'static Mutex<BTreeMap<(u32, u64), File>> {
-    &HELD[process as usize % REGISTRIES]
-}
-
 /// Leaves the locks to the parent. Must be called in the child of a fork. Otherwise the locks would
 /// outlive a killed parent until its children end.
 pub fn leave_locks_to_parent() {
-    for registry in &HELD {
-        if let Some(mut held) = registry.try_lock() {
-            held.retain(|key, _| key.0 == std::process::id());
+    for files in HELD.inherited() {
+        // Another thread of the parent may have held the lock during the fork.
+        if let Some(mut files) = files.try_lock() {
+            files.clear();
         }
     }
 }

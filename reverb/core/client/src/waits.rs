@@ -94,7 +94,7 @@ static WAITS: PerProcess<Waits> = PerProcess::new();
 
 impl Waits {
     pub(crate) fn of_this_process() -> Self {
-        WAITS.with(|waits| waits.clone())
+        WAITS.get().clone()
     }
 }
 

@@ -23,6 +23,6 @@ mod time;
 pub use filter::{Filter, Unreadable};
 pub use format::Format;
 pub use line::{Line, Value};
-pub use logs::{after_fork_in_child, flush, print, to_queue, to_stderr, wait_until_written};
+pub use logs::{flush, print, to_queue, to_stderr, wait_until_written};
 pub use queue::Queue;
 pub use settings::{configure, install, tell_problems};

@@ -2,10 +2,10 @@
 //! Destination of lines: standard error, or a queue.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, const_mutex};
+use reverb_base::PerProcess;
 use tracing::Level;
 
 use crate::line::{Line, Value};
@@ -14,14 +14,7 @@ use crate::repeats::Repeats;
 use crate::settings;
 use crate::standard_error::StandardError;
 
-/// Maximum depth of forks of forks that log.
-const MAX_GENERATIONS: usize = 64;
-
-/// One per generation of forks: a lock that another thread holds during a fork stays locked in the
-/// child.
-static LOGS: [Logs; MAX_GENERATIONS] = [const { Logs::new() }; MAX_GENERATIONS];
-
-static GENERATION: AtomicUsize = AtomicUsize::new(0);
+static LOGS: PerProcess<Logs> = PerProcess::new();
 
 /// Time for lines that wait for standard error when the process ends.
 const MAX_WAIT: Duration = Duration::from_secs(1);
@@ -44,12 +37,7 @@ impl Logs {
 }
 
 fn logs() -> &'static Logs {
-    &LOGS[GENERATION.load(Ordering::Acquire) % MAX_GENERATIONS]
-}
-
-/// Forgets the locks and the threads of the parent. Lines of the child go to standard error.
-pub fn after_fork_in_child() {
-    GENERATION.fetch_add(1, Ordering::AcqRel);
+    LOGS.get_or_init(Logs::new)
 }
 
 /// Sends all lines from now on into a queue of at most `capacity` lines. A queue from an earlier

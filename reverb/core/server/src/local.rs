@@ -11,6 +11,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use reverb_base::{Error, PerProcess, Result};
 use reverb_data::{ColumnSpan, NewItem, SampleOptions, Sampled};
 use reverb_engine::{ChangedBy, Confirm, Table};
@@ -40,13 +41,13 @@ const MAX_BATCH: usize = 4096;
 
 /// Servers of this process, by port and address. A forked child has their memory, but none of their
 /// threads.
-static SERVERS: PerProcess<BTreeMap<(u16, IpAddr), Registered>> = PerProcess::new();
+static SERVERS: PerProcess<Mutex<BTreeMap<(u16, IpAddr), Registered>>> = PerProcess::new();
 
 /// Servers of this process, by the path of their Unix socket.
-static OF_SOCKETS: PerProcess<BTreeMap<PathBuf, Registered>> = PerProcess::new();
+static OF_SOCKETS: PerProcess<Mutex<BTreeMap<PathBuf, Registered>>> = PerProcess::new();
 
 /// Addresses at which a server of this process has stopped for good, and none has started since.
-static ENDED: PerProcess<BTreeSet<Place>> = PerProcess::new();
+static ENDED: PerProcess<Mutex<BTreeSet<Place>>> = PerProcess::new();
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Place {
@@ -91,7 +92,7 @@ pub(crate) fn unregister(address: SocketAddr, service: &Arc<Service>, is_final: 
 
 /// Removes a server from a list; false if another one now has its place.
 fn remove<K: Ord>(
-    servers: &PerProcess<BTreeMap<K, Registered>>,
+    servers: &PerProcess<Mutex<BTreeMap<K, Registered>>>,
     place: &K,
     service: &Arc<Service>,
 ) -> bool {

@@ -15,7 +15,7 @@ use crate::status::diagnosis;
 const LONG: Duration = Duration::from_secs(300);
 
 /// Running servers. A forked child has their memory, but none of their threads.
-static SERVERS: PerProcess<Vec<Weak<Service>>> = PerProcess::new();
+static SERVERS: PerProcess<Mutex<Vec<Weak<Service>>>> = PerProcess::new();
 
 /// The begin of the last long wait that was logged, by the position of the table.
 #[derive(Debug, Default)]

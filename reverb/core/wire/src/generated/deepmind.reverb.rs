@@ -887,5 +887,8 @@ pub mod reverb_server_config {
         pub unix_path: ::core::option::Option<::prost::alloc::string::String>,
         #[prost(message, optional, tag = "12")]
         pub shard: ::core::option::Option<Shard>,
+        /// Threads that answer calls.
+        #[prost(int32, optional, tag = "13")]
+        pub threads: ::core::option::Option<i32>,
     }
 }
