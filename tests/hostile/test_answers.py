@@ -56,7 +56,7 @@ def test_histograms_that_cannot_be(server, num_bounds, counts):
     ages.first_bound, ages.num_bounds = 1, num_bounds
     ages.counts.extend(counts)
     server.answers["Status"] = answer.SerializeToString()
-    with pytest.raises(DataLossError, match="a histogram has"):
+    with pytest.raises(DataLossError, match="a histogram must have"):
         server.client.status()
 
 

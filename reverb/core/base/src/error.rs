@@ -12,7 +12,7 @@ use crate::token_text::without_tokens;
 pub type Result<T> = std::result::Result<T, Error>;
 
 macro_rules! error_kinds {
-    ($($(#[$doc:meta])* $kind:ident,)*) => {
+    ($($(#[$doc:meta])* $kind:ident $(=> $constructor:ident)?,)*) => {
         /// The kind of an error, which programs branch on. One `match` converts it into a gRPC
         /// code, and another into a Python class.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,14 +24,24 @@ macro_rules! error_kinds {
             /// All kinds, in order.
             pub const ALL: &[Self] = &[$(Self::$kind),*];
         }
+
+        /// Constructors of the kinds whose errors have nothing but a message.
+        impl Error {
+            $($(
+                #[doc = concat!("An error of the kind [`ErrorKind::", stringify!($kind), "`].")]
+                pub fn $constructor(message: impl Into<String>) -> Self {
+                    Self::new(ErrorKind::$kind, message)
+                }
+            )?)*
+        }
     };
 }
 
 error_kinds! {
     /// A value that is invalid in every state of the system.
-    InvalidArgument,
+    InvalidArgument => invalid_argument,
     /// Shape, dtype or number of columns differ from what was declared.
-    SignatureMismatch,
+    SignatureMismatch => signature_mismatch,
     /// No table has that name.
     TableNotFound,
     /// A deadline passed; the text says what the call was waiting for.
@@ -39,23 +49,23 @@ error_kinds! {
     /// A table's rate limiter did not allow the call in time.
     RateLimiterTimeout,
     /// The object is in a state that does not allow the call: closed, expired.
-    FailedPrecondition,
+    FailedPrecondition => failed_precondition,
     /// The server, or a proxy in front of it, does not allow this caller to make the call.
     PermissionDenied,
     /// The server, or a proxy in front of it, cannot authenticate the caller.
     Unauthenticated,
     /// A limit of memory or size was reached.
-    ResourceExhausted,
+    ResourceExhausted => resource_exhausted,
     /// The call is not supported.
-    Unimplemented,
+    Unimplemented => unimplemented,
     /// No server could be reached, or the connection to it was lost.
-    Unavailable,
+    Unavailable => unavailable,
     /// The call was cancelled: the server is shutting down, or the caller is gone.
-    Cancelled,
+    Cancelled => cancelled,
     /// Stored or received bytes are damaged.
-    DataLoss,
+    DataLoss => data_loss,
     /// A bug of ours.
-    Internal,
+    Internal => internal,
 }
 
 /// An error: its kind, and a message that names the argument, its value and what to do.
@@ -109,11 +119,6 @@ impl Error {
         }))
     }
 
-    /// A value that is invalid in every state.
-    pub fn invalid_argument(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::InvalidArgument, message)
-    }
-
     /// A value of the column at a position that is invalid in every state. The position stands
     /// between both parts of the message; `with_column` puts a name there.
     pub fn invalid_column(before: &str, index: usize, after: &str) -> Self {
@@ -154,11 +159,6 @@ impl Error {
         self
     }
 
-    /// Data that differs from its declaration.
-    pub fn signature_mismatch(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::SignatureMismatch, message)
-    }
-
     /// No table `name`; `known` lists the existing tables.
     pub fn table_not_found(name: &str, known: &[String]) -> Self {
         let mut names: Vec<&str> = known.iter().map(String::as_str).collect();
@@ -193,46 +193,11 @@ impl Error {
         )
     }
 
-    /// The object's state does not allow the call.
-    pub fn failed_precondition(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::FailedPrecondition, message)
-    }
-
-    /// A limit was reached.
-    pub fn resource_exhausted(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::ResourceExhausted, message)
-    }
-
-    /// The call is not supported.
-    pub fn unimplemented(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Unimplemented, message)
-    }
-
-    /// A server cannot be reached.
-    pub fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Unavailable, message)
-    }
-
     /// The server has stopped for good: nobody should wait for it.
     pub fn stopped_for_good(message: impl Into<String>) -> Self {
         let mut error = Self::unavailable(message).lasting();
         error.0.is_final = true;
         error
-    }
-
-    /// The call was cancelled.
-    pub fn cancelled(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Cancelled, message)
-    }
-
-    /// Bytes are damaged.
-    pub fn data_loss(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::DataLoss, message)
-    }
-
-    /// A bug of ours.
-    pub fn internal(message: impl Into<String>) -> Self {
-        Self::new(ErrorKind::Internal, message)
     }
 
     /// The kind of the error.
