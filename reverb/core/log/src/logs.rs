@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, const_mutex};
+use parking_lot::Mutex;
 use reverb_base::PerProcess;
 use tracing::Level;
 
@@ -19,6 +19,7 @@ static LOGS: PerProcess<Logs> = PerProcess::new();
 /// Time for lines that wait for standard error when the process ends.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
+#[derive(Default)]
 struct Logs {
     /// Queue for Python's logging, if lines go there.
     queue: Mutex<Option<Arc<Queue>>>,
@@ -26,18 +27,8 @@ struct Logs {
     repeats: Mutex<Option<Repeats>>,
 }
 
-impl Logs {
-    const fn new() -> Self {
-        Self {
-            queue: const_mutex(None),
-            standard_error: StandardError::new(),
-            repeats: const_mutex(None),
-        }
-    }
-}
-
 fn logs() -> &'static Logs {
-    LOGS.get_or_init(Logs::new)
+    LOGS.get()
 }
 
 /// Sends all lines from now on into a queue of at most `capacity` lines. A queue from an earlier

@@ -27,14 +27,10 @@ pub(crate) fn never_write() {
 }
 
 /// Lines that wait for the thread, which starts with the first of them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct StandardError(Mutex<Option<Arc<Queue>>>);
 
 impl StandardError {
-    pub(crate) const fn new() -> Self {
-        Self(parking_lot::const_mutex(None))
-    }
-
     /// Hands a line to the thread. Never waits, unless the system can start no thread.
     pub(crate) fn push(&self, line: Line) {
         let queue = {

@@ -56,12 +56,12 @@ pub(crate) trait Answer: Call {
     fn answer(
         self,
         service: &Arc<Service>,
-        from: &From<'_>,
+        from: &Origin<'_>,
     ) -> impl Future<Output = Result<Self::Answer>> + Send;
 }
 
 /// The caller of a small call.
-pub(crate) struct From<'a> {
+pub(crate) struct Origin<'a> {
     /// Rights of the caller.
     pub(crate) caller: &'a Caller,
     /// Name of the caller and the time, reported later as the author of a change.
@@ -84,7 +84,7 @@ pub(crate) async fn answer(
 ) -> Result<()> {
     let call = find(path)?;
     let request = read_single_encoded(&service.stop, reader).await?;
-    let from = From { caller, changed_by: changed_by(responder), is_local: false };
+    let from = Origin { caller, changed_by: changed_by(responder), is_local: false };
     let answer = call(service, request, &from, Some(responder)).await?;
     responder.send_now(answer)
 }
@@ -96,7 +96,7 @@ pub(crate) async fn answer_here(
     request: Bytes,
 ) -> Result<Bytes> {
     let caller = &Caller::default();
-    let from = From { caller, changed_by: ChangedBy::now(own_name()), is_local: true };
+    let from = Origin { caller, changed_by: ChangedBy::now(own_name()), is_local: true };
     find(call.row.path)?(service, request, &from, None).await.map(body_bytes)
 }
 
@@ -104,7 +104,7 @@ pub(crate) async fn answer_here(
 type Handler = for<'a> fn(
     &'a Arc<Service>,
     Bytes,
-    &'a From<'a>,
+    &'a Origin<'a>,
     Option<&'a mut Responder>,
 ) -> BoxFuture<'a, Result<Message>>;
 
@@ -137,7 +137,7 @@ fn find(path: &str) -> Result<Handler> {
 fn handle<'a, C: Answer>(
     service: &'a Arc<Service>,
     request: Bytes,
-    from: &'a From<'a>,
+    from: &'a Origin<'a>,
     responder: Option<&'a mut Responder>,
 ) -> BoxFuture<'a, Result<Message>> {
     Box::pin(async move {

@@ -71,7 +71,7 @@ struct CopyPlan {
     stored_columns: SmallVec<[u8; 64]>,
     /// The layout of each chunk.
     layout_of: SmallVec<[usize; 8]>,
-    copies: SmallVec<[Copy; 8]>,
+    copies: SmallVec<[ColumnCopy; 8]>,
 }
 
 #[derive(Debug)]
@@ -83,7 +83,7 @@ struct PlannedColumn {
 
 /// One run of one column.
 #[derive(Debug)]
-struct Copy {
+struct ColumnCopy {
     column: usize,
     /// Position of the first byte in the item's column.
     at: usize,
@@ -172,7 +172,7 @@ impl CopyPlan {
                 let length = place.len().saturating_mul(times);
                 // A peer may repeat values without bytes very often.
                 let times = if place.is_empty() { 1 } else { times };
-                self.copies.push(Copy { column: i, at, chunk: slice.chunk, place, times });
+                self.copies.push(ColumnCopy { column: i, at, chunk: slice.chunk, place, times });
                 at = at.saturating_add(length);
                 num_steps = num_steps.saturating_add(run.num_steps());
             }
@@ -218,7 +218,7 @@ impl CopyPlan {
         trajectory: &'t Trajectory,
         next: Option<&'t Trajectory>,
     ) -> &'t [u8] {
-        let is_large = |copy: &&Copy| are_large(copy.place.len());
+        let is_large = |copy: &&ColumnCopy| are_large(copy.place.len());
         let (copy, chunks) = match self.copies[i + 1..].iter().find(is_large) {
             Some(copy) => (Some(copy), Some(trajectory.chunks())),
             None => (self.copies.iter().find(is_large), next.map(Trajectory::chunks)),

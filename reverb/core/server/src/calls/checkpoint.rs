@@ -6,11 +6,11 @@ use std::sync::Arc;
 use reverb_base::Result;
 use reverb_wire::generated::{CheckpointRequest, CheckpointResponse};
 
-use super::{Answer, From};
+use super::{Answer, Origin};
 use crate::service::Service;
 
 impl Answer for CheckpointRequest {
-    async fn answer(self, service: &Arc<Service>, _: &From<'_>) -> Result<CheckpointResponse> {
+    async fn answer(self, service: &Arc<Service>, _: &Origin<'_>) -> Result<CheckpointResponse> {
         Ok(CheckpointResponse { checkpoint_path: service.checkpoint().await? })
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use reverb_base::Result;
 use reverb_wire::generated::reverb::{CheckpointStatusRequest, CheckpointStatusResponse};
 
-use super::{Answer, From};
+use super::{Answer, Origin};
 use crate::service::Service;
 use crate::status::checkpoint_status;
 
@@ -14,7 +14,7 @@ impl Answer for CheckpointStatusRequest {
     async fn answer(
         self,
         service: &Arc<Service>,
-        from: &From<'_>,
+        from: &Origin<'_>,
     ) -> Result<CheckpointStatusResponse> {
         Ok(checkpoint_status(service, from.caller))
     }

@@ -14,7 +14,7 @@ use reverb_wire::generated::reverb::{
     ChangedSetting, ConfigureTablesRequest, ConfigureTablesResponse, TableChange as ChangeMessage,
 };
 
-use super::{Answer, From, table_bytes};
+use super::{Answer, Origin, table_bytes};
 use crate::blocking::blocking;
 use crate::service::Service;
 
@@ -26,7 +26,7 @@ impl Answer for ConfigureTablesRequest {
     async fn answer(
         self,
         service: &Arc<Service>,
-        from: &From<'_>,
+        from: &Origin<'_>,
     ) -> Result<ConfigureTablesResponse> {
         service.configure(&self, &from.changed_by).await
     }

@@ -8,7 +8,7 @@ use reverb_data::ItemCondition;
 use reverb_wire::convert::item_condition::from_item_condition;
 use reverb_wire::generated::reverb::{DeleteItemsRequest, DeleteItemsResponse};
 
-use super::{Answer, From};
+use super::{Answer, Origin};
 use crate::blocking::blocking;
 use crate::service::Service;
 
@@ -16,7 +16,7 @@ use crate::service::Service;
 const FEW_KEYS: usize = 1024;
 
 impl Answer for DeleteItemsRequest {
-    async fn answer(self, service: &Arc<Service>, _: &From<'_>) -> Result<DeleteItemsResponse> {
+    async fn answer(self, service: &Arc<Service>, _: &Origin<'_>) -> Result<DeleteItemsResponse> {
         let table = Arc::clone(service.tables.get(&self.table)?.1);
         let condition = from_item_condition(self.condition.as_ref());
         let deleted = match self.keys.map(|keys| keys.keys) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use reverb_base::Result;
 use reverb_wire::generated::reverb::{DirectoryRequest, DirectoryResponse};
 
-use super::{Answer, From, table_bytes};
+use super::{Answer, Origin, table_bytes};
 use crate::service::Service;
 
 impl Answer for DirectoryRequest {
@@ -14,7 +14,7 @@ impl Answer for DirectoryRequest {
         table_bytes(service)
     }
 
-    async fn answer(self, service: &Arc<Service>, from: &From<'_>) -> Result<DirectoryResponse> {
+    async fn answer(self, service: &Arc<Service>, from: &Origin<'_>) -> Result<DirectoryResponse> {
         Ok(service.directory(&self, from.caller))
     }
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use reverb_base::{Error, Result};
 use reverb_wire::generated::reverb::{DrainRequest, DrainResponse};
 
-use super::{Answer, From};
+use super::{Answer, Origin};
 use crate::service::Service;
 
 impl Answer for DrainRequest {
-    async fn answer(self, service: &Arc<Service>, from: &From<'_>) -> Result<DrainResponse> {
+    async fn answer(self, service: &Arc<Service>, from: &Origin<'_>) -> Result<DrainResponse> {
         let seconds = self.timeout_s;
         let timeout = Duration::try_from_secs_f64(seconds);
         let timeout = match timeout {

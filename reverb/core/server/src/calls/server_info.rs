@@ -8,7 +8,7 @@ use reverb_wire::Capabilities;
 use reverb_wire::convert::table_info::from_table_info;
 use reverb_wire::generated::{ServerInfoRequest, ServerInfoResponse, Uint128};
 
-use super::{Answer, From, table_bytes};
+use super::{Answer, Origin, table_bytes};
 use crate::service::Service;
 
 impl Answer for ServerInfoRequest {
@@ -16,7 +16,7 @@ impl Answer for ServerInfoRequest {
         table_bytes(service)
     }
 
-    async fn answer(self, service: &Arc<Service>, from: &From<'_>) -> Result<ServerInfoResponse> {
+    async fn answer(self, service: &Arc<Service>, from: &Origin<'_>) -> Result<ServerInfoResponse> {
         let (high, low) = service.tables.state_id();
         let tables = service.tables.all().iter();
         let seen = tables.filter(|table| from.caller.may_see(table.name()));

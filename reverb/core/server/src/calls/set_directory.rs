@@ -6,11 +6,15 @@ use std::sync::Arc;
 use reverb_base::Result;
 use reverb_wire::generated::reverb::{SetDirectoryRequest, SetDirectoryResponse};
 
-use super::{Answer, From};
+use super::{Answer, Origin};
 use crate::service::Service;
 
 impl Answer for SetDirectoryRequest {
-    async fn answer(self, service: &Arc<Service>, from: &From<'_>) -> Result<SetDirectoryResponse> {
+    async fn answer(
+        self,
+        service: &Arc<Service>,
+        from: &Origin<'_>,
+    ) -> Result<SetDirectoryResponse> {
         service.set_directory(self, &from.changed_by).await?;
         Ok(SetDirectoryResponse {})
     }

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use reverb_base::{Error, Result};
 use reverb_wire::generated::reverb::{SetPausedRequest, SetPausedResponse};
 
-use super::{Answer, From};
+use super::{Answer, Origin};
 use crate::service::Service;
 
 impl Answer for SetPausedRequest {
-    async fn answer(self, service: &Arc<Service>, from: &From<'_>) -> Result<SetPausedResponse> {
+    async fn answer(self, service: &Arc<Service>, from: &Origin<'_>) -> Result<SetPausedResponse> {
         let Self { table, inserts, samples, paused, .. } = self;
         let (_, table) = service.tables.get(&table)?;
         let sides = match (inserts, samples) {

@@ -7,12 +7,16 @@ use reverb_base::Result;
 use reverb_engine::{Watched, WindowBefore};
 use reverb_wire::generated::reverb::{SetRateLimiterRequest, SetRateLimiterResponse};
 
-use super::{Answer, From};
+use super::{Answer, Origin};
 use crate::service::Service;
 use crate::watch_stream::to_message;
 
 impl Answer for SetRateLimiterRequest {
-    async fn answer(self, service: &Arc<Service>, _: &From<'_>) -> Result<SetRateLimiterResponse> {
+    async fn answer(
+        self,
+        service: &Arc<Service>,
+        _: &Origin<'_>,
+    ) -> Result<SetRateLimiterResponse> {
         let Self { table, min_diff, max_diff, min_size_to_sample, restore, term } = self;
         let (name, table) = service.tables.get(&table)?;
         let moved = if restore {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use reverb_base::Result;
 use reverb_wire::generated::reverb::{StatusRequest, StatusResponse};
 
-use super::{Answer, From, table_bytes};
+use super::{Answer, Origin, table_bytes};
 use crate::service::Service;
 
 /// Estimated size of a stream in an answer.
@@ -18,7 +18,7 @@ impl Answer for StatusRequest {
         table_bytes(service) + streams * STREAM_BYTES
     }
 
-    async fn answer(self, service: &Arc<Service>, from: &From<'_>) -> Result<StatusResponse> {
+    async fn answer(self, service: &Arc<Service>, from: &Origin<'_>) -> Result<StatusResponse> {
         Ok(service.status(self, from.caller))
     }
 }
