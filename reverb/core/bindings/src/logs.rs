@@ -102,7 +102,7 @@ pub(crate) fn configure_logs(py: Python<'_>, level: &str, format: Option<&str>) 
     let format = format.map(parse_format).transpose().or_raise()?;
     py.detach(|| {
         reverb_log::configure(level, format);
-        reverb_log::tell_problems();
+        reverb_log::log_config_problems();
     });
     Ok(())
 }

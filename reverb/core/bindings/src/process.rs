@@ -37,8 +37,8 @@ pub(crate) fn runtime() -> &'static Runtime {
             .thread_name("reverb")
             .build()
             .expect("the system can start threads");
-        runtime.spawn(keep_house());
-        reverb_log::tell_problems();
+        runtime.spawn(run_housekeeping());
+        reverb_log::log_config_problems();
         runtime
     })
 }
@@ -54,7 +54,7 @@ const HOUSEKEEPING: [fn(); 3] =
 /// wake an idle process.
 const LONG_WAITS_EVERY: u32 = 12;
 
-async fn keep_house() {
+async fn run_housekeeping() {
     for round in (1..LONG_WAITS_EVERY).chain([0]).cycle() {
         tokio::time::sleep(HOUSEKEEPING_INTERVAL).await;
         for task in HOUSEKEEPING {

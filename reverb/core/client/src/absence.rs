@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The absence of a server: what a session knows and has told of it until the server answers.
+//! The absence of a server: what a session knows and has logged of it until the server answers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -53,7 +53,7 @@ impl Absence {
         self.change(|known| !std::mem::replace(&mut known.is_told, true))
     }
 
-    /// Returns true for the first line about the end of a wait that the log has told.
+    /// Returns true the first time; a logged wait then logs its end.
     pub(crate) fn give_up(&self) -> bool {
         self.is_known.load(Ordering::Relaxed)
             && self

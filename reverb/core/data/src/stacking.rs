@@ -152,7 +152,7 @@ pub fn different_columns(one: usize, another: usize) -> Error {
 /// Error for a column whose dtype or shape differs between two items of a batch, or which is a
 /// single step in one and a sequence in the other.
 pub fn different_shapes(column: usize, one: &ColumnSpec, another: &ColumnSpec) -> Error {
-    let (mut this, mut that) = (one.told(), another.told());
+    let (mut this, mut that) = (one.description(), another.description());
     if this == that {
         this.push_str(one.kind());
         that.push_str(another.kind());
@@ -166,7 +166,7 @@ pub fn different_shapes(column: usize, one: &ColumnSpec, another: &ColumnSpec) -
 
 impl ColumnSpec {
     /// Dtype and shape of the column in an item that is sampled alone.
-    pub fn told(&self) -> String {
+    pub fn description(&self) -> String {
         let shape = &self.shape[usize::from(self.squeeze)..];
         format!("{} {}", self.dtype.name(), shape_text(shape))
     }

@@ -85,7 +85,7 @@ impl StepWindow {
     }
 
     /// The window as a part of a sentence: "window of 64 steps".
-    pub fn told(&self) -> String {
+    pub fn description(&self) -> String {
         let steps =
             |count: u32| if count == 1 { "1 step".to_owned() } else { format!("{count} steps") };
         match self.before {

@@ -25,4 +25,4 @@ pub use format::Format;
 pub use line::{Line, Value};
 pub use logs::{flush, print, to_queue, to_stderr, wait_until_written};
 pub use queue::Queue;
-pub use settings::{configure, install, tell_problems};
+pub use settings::{configure, install, log_config_problems};

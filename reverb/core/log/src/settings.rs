@@ -91,7 +91,7 @@ pub fn configure(default: Level, format: Option<Format>) {
 
 /// Warns once of invalid settings in the environment. It is not called on import, because the
 /// program may set the format after that.
-pub fn tell_problems() {
+pub fn log_config_problems() {
     let Some(settings) = SETTINGS.get() else { return };
     for problem in std::mem::take(&mut *settings.problems.lock()) {
         warn!("{problem}");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reverb_base::byte_size;
-use reverb_base::diagnosis as told;
+use reverb_base::diagnosis as sentences;
 pub(crate) use reverb_base::diagnosis::State;
 use reverb_base::figures::{plural, seconds};
 use reverb_engine::{ChangedBy, Held, Limit, TableStatus, WaitReason};
@@ -203,7 +203,7 @@ impl<'a> Case<'a> {
         let told = |by: &'a ChangedBy| (&*by.client, by.to_string());
         let waiting = (info.waiting_inserts as i64, info.waiting_samples as i64);
         let (inserts, samples) = (inserting.paused().map(told), sampling.paused().map(told));
-        Some(told::paused(inserts, samples, waiting))
+        Some(sentences::paused(inserts, samples, waiting))
     }
 
     fn why_stuck(&self) -> String {
@@ -236,7 +236,7 @@ impl<'a> Case<'a> {
         let wait = self.table.inserting.oldest_wait.unwrap_or_default();
         let now = match self.table.info.waiting_inserts {
             0 => "no insert is queued at this moment".to_owned(),
-            items => told::inserts_wait(items as i64, wait),
+            items => sentences::inserts_wait(items as i64, wait),
         };
         format!(
             "Actors wait for learners: {now}{}.{}",
@@ -265,7 +265,7 @@ impl<'a> Case<'a> {
         if last_insert.unwrap_or(wait) > LONG {
             let streams =
                 plural(self.around.writers as i64, "insert stream is", "insert streams are");
-            let told = told::starving(waiting, wait, last_insert);
+            let told = sentences::starving(waiting, wait, last_insert);
             return (State::Starved, format!("{told}; {streams} open."), self.samples_wait_for);
         }
         // Queues are often empty, so an empty queue counts as started after its first item.
@@ -278,12 +278,12 @@ impl<'a> Case<'a> {
             let (rate, min_size) =
                 (self.around.rates.map(|it| it.inserts), limiter.min_size_to_sample);
             let otherwise = "then sampling starts (min_size_to_sample)";
-            let told = told::filling(*size, min_size, rate.unwrap_or(0.0), otherwise);
+            let told = sentences::filling(*size, min_size, rate.unwrap_or(0.0), otherwise);
             return (State::Filling, told, None);
         }
         let now = match waiting {
             0 => "no request waits at this moment".to_owned(),
-            _ => told::samples_wait(waiting, wait),
+            _ => sentences::samples_wait(waiting, wait),
         };
         let share = self.share_of_time(|rates| rates.sample_blocked);
         (State::Ahead, format!("Learners wait for actors: {now}{share}."), self.samples_wait_for)
@@ -302,13 +302,13 @@ impl<'a> Case<'a> {
     }
 
     fn how_it_flows(&self) -> String {
-        told::flowing(self.around.rates.map(|rates| (rates.inserts, rates.samples)))
+        sentences::flowing(self.around.rates.map(|rates| (rates.inserts, rates.samples)))
     }
 
     fn how_it_rests(&self) -> String {
         let statistics = &self.table.statistics;
         let [insert, sample] = [statistics.last_insert_ns, statistics.last_sample_ns];
-        told::resting(self.since(insert), self.since(sample))
+        sentences::resting(self.since(insert), self.since(sample))
     }
 
     fn share_of_time(&self, share: impl Fn(&Rates) -> f64) -> String {
@@ -319,7 +319,7 @@ impl<'a> Case<'a> {
     }
 
     fn since(&self, at_ns: i64) -> Option<Duration> {
-        told::since(at_ns, self.around.now_ns)
+        sentences::since(at_ns, self.around.now_ns)
     }
 }
 

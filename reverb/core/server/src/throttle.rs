@@ -12,13 +12,13 @@ pub(crate) const DAILY: u64 = 86_400;
 /// Counts events, and makes the same line due once in `SECONDS`.
 #[derive(Debug)]
 pub(crate) struct Throttle<News, const SECONDS: u64> {
-    told: Option<(News, SystemTime)>,
+    logged: Option<(News, SystemTime)>,
     count: u64,
 }
 
 impl<News, const SECONDS: u64> Default for Throttle<News, SECONDS> {
     fn default() -> Self {
-        Self { told: None, count: 0 }
+        Self { logged: None, count: 0 }
     }
 }
 
@@ -27,19 +27,19 @@ impl<News: PartialEq, const SECONDS: u64> Throttle<News, SECONDS> {
     pub(crate) fn count(&mut self, news: News, events: u64, now: SystemTime) -> Option<u64> {
         let interval = Duration::from_secs(SECONDS);
         self.count += events;
-        let was_told = self.told.as_ref().is_some_and(|(told, at)| {
+        let was_logged = self.logged.as_ref().is_some_and(|(logged, at)| {
             // A clock that was set back makes the line due.
-            *told == news && now.duration_since(*at).is_ok_and(|since| since < interval)
+            *logged == news && now.duration_since(*at).is_ok_and(|since| since < interval)
         });
-        (!was_told && self.count > 0).then(|| {
-            self.told = Some((news, now));
+        (!was_logged && self.count > 0).then(|| {
+            self.logged = Some((news, now));
             std::mem::take(&mut self.count)
         })
     }
 
     /// Ends the condition: the same line is due again on the next event.
     pub(crate) fn end(&mut self) {
-        (self.told, self.count) = (None, 0);
+        (self.logged, self.count) = (None, 0);
     }
 }
 
@@ -51,11 +51,11 @@ mod tests {
     fn what_lasts_is_told_once_an_interval_with_its_number() {
         let (mut throttle, start) = (Throttle::<_, HOURLY>::default(), SystemTime::now());
         let minute = Duration::from_secs(60);
-        let mut told = |at: u32, events| throttle.count((), events, start + minute * at);
-        let counts: Vec<_> = (0..=120).filter_map(|at| Some((at, told(at, 1)?))).collect();
+        let mut logged = |at: u32, events| throttle.count((), events, start + minute * at);
+        let counts: Vec<_> = (0..=120).filter_map(|at| Some((at, logged(at, 1)?))).collect();
         assert_eq!(counts, [(0, 1), (60, 60), (120, 60)]);
-        assert_eq!(told(200, 0), None, "nothing is no news");
-        assert_eq!(told(260, 1), Some(1), "rare news is told each time");
+        assert_eq!(logged(200, 0), None, "nothing is no news");
+        assert_eq!(logged(260, 1), Some(1), "rare news is logged each time");
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub(crate) fn naming_odd_item(error: Error, samples: &[Sampled], lengths_differ:
     let column = error.column();
     let mut kinds: Vec<(String, usize, u64)> = Vec::new();
     for sampled in samples {
-        let text = told(&sampled.trajectory, column, lengths_differ);
+        let text = description(&sampled.trajectory, column, lengths_differ);
         match kinds.iter_mut().find(|(known, ..)| *known == text) {
             Some((_, count, _)) => *count += 1,
             None => kinds.push((text, 1, sampled.key)),
@@ -34,7 +34,7 @@ pub(crate) fn naming_odd_item(error: Error, samples: &[Sampled], lengths_differ:
 }
 
 /// The part of an item in which items of a batch differ.
-fn told(trajectory: &Trajectory, column: Option<usize>, lengths_differ: bool) -> String {
+fn description(trajectory: &Trajectory, column: Option<usize>, lengths_differ: bool) -> String {
     let num_columns = trajectory.num_columns();
     let found = column.and_then(|index| trajectory.columns().nth(index));
     let Some(column) = found else { return format!("{num_columns} columns") };
@@ -43,7 +43,7 @@ fn told(trajectory: &Trajectory, column: Option<usize>, lengths_differ: bool) ->
         Ok((dtype, shape)) => {
             let squeeze = column.squeeze || lengths_differ;
             let spec = ColumnSpec { dtype, shape, squeeze };
-            format!("{}{}", spec.told(), if column.squeeze { " in one step" } else { "" })
+            format!("{}{}", spec.description(), if column.squeeze { " in one step" } else { "" })
         }
     }
 }

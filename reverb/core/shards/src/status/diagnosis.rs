@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use reverb_base::byte_size;
-use reverb_base::diagnosis::{self as told, State};
+use reverb_base::diagnosis::{self as sentences, State};
 use reverb_base::figures::{Bound, count};
 use reverb_wire::convert::table_config::to_rate_limiter;
 use reverb_wire::generated::reverb::{Diagnosis, MemoryStatus, SideStatus, TableStatus};
@@ -76,12 +76,12 @@ impl Case<'_> {
             }
             State::Behind => {
                 let side = self.side(true);
-                let queued = told::inserts_wait(side.waiting, oldest(&side));
+                let queued = sentences::inserts_wait(side.waiting, oldest(&side));
                 format!("Actors wait for learners: {queued}. {}", self.of_first())
             }
             State::Starved => {
                 let (side, last) = (self.side(false), self.since(self.side(true).last_ns));
-                let told = told::starving(side.waiting, oldest(&side), last);
+                let told = sentences::starving(side.waiting, oldest(&side), last);
                 format!("{told}, at any shard. {}", self.of_first())
             }
             State::Full => self.why_full(),
@@ -120,23 +120,23 @@ impl Case<'_> {
 
     fn how_it_rests(&self) -> String {
         let [insert, sample] = [true, false].map(|side| self.since(self.side(side).last_ns));
-        told::resting(insert, sample)
+        sentences::resting(insert, sample)
     }
 
     fn how_it_flows(&self) -> String {
         let rates = self.sum.rates.map(|rates| (rates.inserts_per_s, rates.samples_per_s));
-        told::flowing(rates)
+        sentences::flowing(rates)
     }
 
     fn how_it_fills(&self) -> String {
         let rate = self.sum.rates.map_or(0.0, |rates| rates.inserts_per_s);
         let otherwise = "each shard needs its part before it is sampled (min_size_to_sample)";
-        told::filling(self.sum.num_items, self.limiter_min_size(), rate, otherwise)
+        sentences::filling(self.sum.num_items, self.limiter_min_size(), rate, otherwise)
     }
 
     fn how_samples_wait(&self) -> String {
         let side = self.side(false);
-        told::samples_wait(side.waiting, oldest(&side))
+        sentences::samples_wait(side.waiting, oldest(&side))
     }
 
     /// Memory limits of the table and of the servers; the shard's sentence says which is reached.
@@ -162,7 +162,7 @@ impl Case<'_> {
         }
         let [inserts, samples] = [&inserting, &sampling]
             .map(|side| side.paused.as_ref().map(|by| (&*by.client, by.client.clone())));
-        told::paused(inserts, samples, (inserting.waiting, sampling.waiting))
+        sentences::paused(inserts, samples, (inserting.waiting, sampling.waiting))
     }
 
     fn limiter_min_size(&self) -> i64 {
@@ -175,7 +175,7 @@ impl Case<'_> {
     }
 
     fn since(&self, at_ns: i64) -> Option<Duration> {
-        told::since(at_ns, self.now_ns)
+        sentences::since(at_ns, self.now_ns)
     }
 }
 

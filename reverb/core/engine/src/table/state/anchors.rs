@@ -123,7 +123,7 @@ impl TableState {
         format!(
             "No item of table {} has a {}; the longest has {longest}.",
             self.name,
-            window.told()
+            window.description()
         )
     }
 
@@ -210,7 +210,7 @@ impl TableState {
                  for padding, or choose a sampler that draws at random.",
                 item.key(),
                 self.name,
-                window.told(),
+                window.description(),
                 self.contents.steps_of(handle)
             ))
         })

@@ -213,7 +213,8 @@ impl TableState {
     }
 
     fn too_few(&self, wanted: usize, has: usize, window: Option<StepWindow>) -> Error {
-        let having = window.map_or(String::new(), |window| format!(" with a {}", window.told()));
+        let having =
+            window.map_or(String::new(), |window| format!(" with a {}", window.description()));
         Error::invalid_argument(format!(
             "{wanted} distinct items asked of table {}, which has {has}{having}. Ask for fewer, or \
              let the rate limiter wait for more with a larger min_size_to_sample.",
