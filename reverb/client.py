@@ -1254,6 +1254,8 @@ class Client:
         """
         request = to_request(changes, dry_run=dry_run)
         if not changes:
+            # The server refuses a request without a table. This fails as other calls do, too.
+            self.server_info()
             return []
         return ChangedSetting.all_of(self._client.call("ConfigureTables", request))
 

@@ -1222,6 +1222,8 @@ class Client:
         """
         request = to_request(changes, dry_run=dry_run)
         if not changes:
+            # The server refuses a request without a table. This fails as other calls do, too.
+            await self.server_info()
             return []
         return ChangedSetting.all_of(await self._call(_Core.call, "ConfigureTables", request))
 

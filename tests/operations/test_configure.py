@@ -128,6 +128,9 @@ class TestSettings:
     def test_no_table_changes_nothing(self, host):
         with Served(host) as served:
             assert served.client.configure_tables({}) == []
+            served.client.close()
+            with pytest.raises(errors.FailedPreconditionError, match="is closed"):
+                served.client.configure_tables({})
 
     def test_no_setting_changes_nothing(self, host):
         with Served(host, max_bytes="1MiB", max_times_sampled=7) as served:
