@@ -63,7 +63,7 @@ def split_of(
         found = _of_hub(name, dataset, import_datasets())
     else:
         raise errors.InvalidArgumentError(
-            f"{name}: Hugging Face cannot open the dataset: there is not a directory {path}, and "
+            f"{name}: Hugging Face cannot open the dataset: there is no directory {path}, and "
             "this is not the id of a dataset"
         )
     names = list(found)

@@ -272,7 +272,7 @@ def _prepared(name: str, path: pathlib.Path, dataset: str) -> pathlib.Path:
         if root.is_dir():
             return root
     raise errors.InvalidArgumentError(
-        f"{name}: there is not a directory {path}, nor {dataset} in {_home()} (TFDS_DATA_DIR), so "
+        f"{name}: there is no directory {path}, nor {dataset} in {_home()} (TFDS_DATA_DIR), so "
         "TensorFlow Datasets cannot open it, either. Nothing is downloaded here"
     )
 
