@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The expectations of `make test-integrations`; its runs are not tested here."""
 
-import importlib.util
 import pathlib
 import re
-import sys
 
 import pytest
+
+from support.programs_as_modules import program_as_module
 
 ROOT = pathlib.Path(__file__).parents[2]
 HERE = pathlib.Path(__file__).parent
@@ -19,15 +19,8 @@ LEARNERS = "learners"
 
 @pytest.fixture(scope="module")
 def tool():
-    # It imports the first one; its dataclasses look for the second one.
-    names = ("flaky_tests", "integration_tests")
-    for name in names:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-        module = sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    yield module
-    for name in names:
-        del sys.modules[name]
+    with program_as_module("tools/integration_tests.py") as module:
+        yield module
 
 
 @pytest.fixture

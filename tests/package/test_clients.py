@@ -9,17 +9,16 @@ import sys
 
 import pytest
 
+from support.programs_as_modules import program_as_module
+
 ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def generator():
     """The program that writes the clients, as a module."""
-    path = ROOT / "tools" / "generate_clients.py"
-    spec = importlib.util.spec_from_file_location("generate_clients", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with program_as_module("tools/generate_clients.py") as module:
+        yield module
 
 
 def by_hand(generator, path):

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures of speed stand in `docs/performance.md` alone, whose tables a program makes."""
 
-import importlib.util
-import json
 import pathlib
 import re
 import subprocess
 import sys
 
 import pytest
+
+from support.programs_as_modules import program_as_module
+from support.prose import prose
 
 ROOT = pathlib.Path(__file__).parents[2]
 PERFORMANCE = ROOT / "docs" / "performance.md"
@@ -41,21 +42,13 @@ EXCEPTIONS = {
 @pytest.fixture(scope="module")
 def program():
     """The program that makes the tables, as a module."""
-    path = ROOT / "tools" / "performance_page.py"
-    spec = importlib.util.spec_from_file_location("performance_page", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with program_as_module("tools/performance_page.py") as module:
+        yield module
 
 
-def prose(path):
-    """The text of a page: without blocks of code and generated tables."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".ipynb":
-        cells = json.loads(text)["cells"]
-        text = "\n".join("".join(it["source"]) for it in cells if it["cell_type"] == "markdown")
-    text = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    return re.sub(r"<!-- figures: .*?<!-- end of figures -->", "", text, flags=re.DOTALL)
+def written(path):
+    """The text of a page without generated tables."""
+    return re.sub(r"<!-- figures: .*?<!-- end of figures -->", "", prose(path), flags=re.DOTALL)
 
 
 def speeds(text, exceptions=()):
@@ -67,13 +60,13 @@ def speeds(text, exceptions=()):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_links_to_the_figures_of_speed(page):
     exceptions = EXCEPTIONS.get(page.relative_to(ROOT).as_posix(), ())
-    found = speeds(prose(page), exceptions)
+    found = speeds(written(page), exceptions)
     assert not found, "they belong to docs/performance.md, and a link to this page"
 
 
 def test_every_exception_is_needed():
     for name, words in EXCEPTIONS.items():
-        found = speeds(prose(ROOT / name))
+        found = speeds(written(ROOT / name))
         assert all(any(figure.endswith(word) for figure in found) for word in words)
 
 

@@ -1,22 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reference shows each method of a client in one group of its tables."""
 
-import importlib.util
-import pathlib
-
 import pytest
 
 import reverb
 from reverb import aio
-
-PATH = pathlib.Path(__file__).parents[2] / "docs" / "extensions" / "method_groups.py"
+from support.programs_as_modules import program_as_module
 
 
 def groups():
-    spec = importlib.util.spec_from_file_location("method_groups", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.GROUPS
+    with program_as_module("docs/extensions/method_groups.py") as module:
+        return module.GROUPS
 
 
 @pytest.mark.parametrize("cls", [reverb.Client, aio.Client])

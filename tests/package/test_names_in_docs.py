@@ -4,7 +4,6 @@
 import argparse
 import importlib
 import inspect
-import json
 import pathlib
 import re
 
@@ -13,6 +12,7 @@ import pytest
 import reverb
 from reverb import command
 from reverb.server_executable import command_line
+from support.prose import prose
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Design pages name private parts, the page of figures the programs that measure.
@@ -49,12 +49,7 @@ _FILE = re.compile(r"\.(?:py|pyi|md|so|rs|proto|txtpb|pem|crt|key|json|toml|yml|
 
 def spans(path):
     """The texts in backticks of a page, outside of its blocks."""
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".ipynb":
-        cells = json.loads(text)["cells"]
-        text = "\n".join("".join(it["source"]) for it in cells if it["cell_type"] == "markdown")
-    text = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    return [" ".join(found[2].split()) for found in _SPAN.finditer(text)]
+    return [" ".join(found[2].split()) for found in _SPAN.finditer(prose(path))]
 
 
 def is_public(name):

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of parts and rooms of tests is whole, and the nets are found in the recipes."""
 
-import importlib.util
 import pathlib
 import re
 import sys
 
 import pytest
+
+from support.programs_as_modules import program_as_module
 
 ROOT = pathlib.Path(__file__).parents[2]
 PACKAGE = ROOT / "reverb"
@@ -15,16 +16,8 @@ TESTS = ROOT / "tests"
 
 @pytest.fixture(scope="module")
 def part_tests():
-    """The program, which finds its modules beside it."""
-    tools = str(ROOT / "tools")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(tools)
-        spec = importlib.util.spec_from_file_location("part_tests", f"{tools}/part_tests.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+    with program_as_module("tools/part_tests.py") as module:
         yield module
-    for name in ("rust_tests", "pytest_runs", "flaky_tests"):
-        sys.modules.pop(name, None)
 
 
 def parts_of_the_package():
