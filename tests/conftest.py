@@ -153,6 +153,7 @@ def reported_waits(caplog):
 @pytest.fixture
 def left_writers(caplog):
     """Returns a function for the lines of the log about writers that were left."""
+    gc.collect()  # Writers of earlier tests, which tracebacks may hold, log their end now.
     caplog.set_level("WARNING")
     reverb.logging.to_python()
     yield lambda: [text for text in caplog.messages if "a writer was left" in text]
