@@ -290,7 +290,7 @@ sys.stdin.readline()
 
 
 def test_forks_within_forks_work_at_any_depth():
-    """The core has values for 64 generations in its first piece."""
+    """The core has values for 8 generations in the first piece of a static."""
     source = textwrap.dedent(
         """
         def descend(depth):

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-/// Values in one piece of a [`PerProcess`].
-const NUM_VALUES: usize = 64;
+/// Values in one piece of a [`PerProcess`]. A static has one piece; deeper forks make more.
+const NUM_VALUES: usize = 8;
 
 static GENERATION: AtomicUsize = AtomicUsize::new(0);
 
