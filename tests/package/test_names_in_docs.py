@@ -38,6 +38,11 @@ OBJECTS = {
     "Server": reverb.Server,
     "Table": reverb.Table,
 }
+# What the clients of dm-reverb 0.14 have, too.
+OF_DM_REVERB = {
+    *("checkpoint", "insert", "mutate_priorities", "reset", "sample", "server_address"),
+    *("server_info", "structured_writer", "trajectory_writer", "writer"),
+}
 _SPAN = re.compile(r"(`+)(.+?)\1", re.DOTALL)
 _NAME = re.compile(r"\b(reverb|selectors|rate_limiters|checkpointers)((?:\.\w+)+)")
 _MEMBER = re.compile(rf"(?<![\w.])({'|'.join(OBJECTS)})\.([a-zA-Z]\w+)")
@@ -181,3 +186,11 @@ def test_a_name_that_exists_is_no_fault(text):
 )
 def test_a_name_that_does_not_exist_is_a_fault(text):
     assert list(faults(text))
+
+
+def test_the_page_about_moving_has_every_new_method():
+    page = (ROOT / "docs/howto/migrating.md").read_text(encoding="utf-8")
+    methods = {name for name in vars(reverb.Client) if not name.startswith("_")}
+    assert methods > OF_DM_REVERB
+    named = set(re.findall(r"\w+", " ".join(re.findall(r"`[^`\n]+`", page))))
+    assert sorted(methods - OF_DM_REVERB - named) == []
