@@ -85,6 +85,15 @@ def test_a_false_option_describes_none():
         item_selectors.from_options(protos.KeyDistributionOptions(fifo=False))
 
 
+def test_every_selector_of_the_messages_has_a_kind():
+    options = protos.KeyDistributionOptions.DESCRIPTOR
+    ours = options.nested_types_by_name["Extension"]
+    oneofs = [message.oneofs_by_name["distribution"] for message in (options, ours)]
+    kinds = {field.name for oneof in oneofs for field in oneof.fields}
+    heaps = {"min_heap", "max_heap"}
+    assert kinds - {"draw", "heap"} == set(item_selectors.BY_KIND) - heaps
+
+
 def _all_selectors():
     """Each class of selectors in the core, with arguments for it."""
     arguments = {"PrioritizedSelector": (0.5,), "HeapSelector": (True,), "RecentSelector": (4.0,)}
@@ -142,7 +151,10 @@ class TestEverySelector:
             assert server.localhost_client().server_info()["table"].sampler_options == saved
 
 
-def test_concepts_describe_every_selector():
-    page = (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
-    described = set(re.findall(r"`(\w+)", page[page.index("| selector |") :].split("\n\n")[0]))
-    assert described >= {*item_selectors.__all__} - {"from_options"}
+def test_the_docs_describe_every_selector():
+    concepts = (ROOT / "docs/concepts.md").read_text(encoding="utf-8")
+    table = concepts[concepts.index("| selector |") :].split("\n\n")[0]
+    reference = (ROOT / "docs/reference/selectors.rst").read_text(encoding="utf-8")
+    names = {*item_selectors.__all__} - {"from_options"}
+    assert set(re.findall(r"`(\w+)", table)) >= names
+    assert set(re.findall(r"class:: reverb\.selectors\.(\w+)", reference)) == names
