@@ -29,6 +29,7 @@ class ServerProcess:
     """A server in a process of its own: the program of `command`, which calls `serve`.
 
     Attributes:
+      pid: Its process.
       port: Its port.
     """
 
@@ -36,6 +37,7 @@ class ServerProcess:
         self._process = subprocess.Popen(
             [sys.executable, *command], stdout=subprocess.PIPE, text=True
         )
+        self.pid = self._process.pid
 
     def __enter__(self) -> ServerProcess:
         assert self._process.stdout

@@ -78,6 +78,7 @@ CRATES = {
     "reverb-tf": {"reverb-base", "reverb-client", "reverb-data", "reverb-wire"},
     "reverb-ops-shim": set(),
     "regenerate-protos": set(),
+    "round-trip-floor": set(),
 }
 # Crates that a crate must not depend on directly.
 _HTTP = {"h2", "http", "hyper", "socket2", "tonic"}
