@@ -78,6 +78,7 @@ def test_only_what_may_be_slow_needs_a_thread(serve, argument):
         assert next(iterator) == 4
     is_here = threads[0] is threading.current_thread()
     assert is_here == (argument == "convert")
+    assert is_here or threads[0].name == "reverb-prefetch"
 
 
 def test_an_address_will_do(serve):
@@ -186,20 +187,6 @@ def test_shares_are_exact_on_average_and_off_by_less_than_one():
     assert np.abs(drawn.mean(axis=0) - exact).max() < 0.02
 
 
-def test_a_transform_is_called_in_the_background(serve):
-    client = serve(table())
-    fill(client, 10)
-    names = []
-
-    def transform(sample):
-        names.append(threading.current_thread().name)
-        return sample.data[1].sum()
-
-    with reverb.batches(client, "t", 4, transform=transform) as iterator:
-        assert isinstance(next(iterator), np.int64)
-    assert set(names) == {"reverb-prefetch"}
-
-
 def test_a_full_batch_is_waited_for_and_a_short_one_is_not(serve, background):
     client = serve(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1))
     fill(client, 3)
@@ -257,19 +244,19 @@ def test_a_writer_that_is_slow_does_not_end_the_iterator(serve, background):
     client = serve(table(sampler=reverb.selectors.Fifo(), max_times_sampled=1))
 
     def write():
-        for number in range(12):
+        for number in range(8):
             fill(client, 1, offset=number)
-            time.sleep(0.5)
+            time.sleep(0.3)
 
     background(write)
-    with reverb.batches(client, "t", 12, end_after_ms=4_000) as iterator:
-        assert next(iterator).data[1].ravel().tolist() == list(range(12))
+    with reverb.batches(client, "t", 8, end_after_ms=1_500) as iterator:
+        assert next(iterator).data[1].ravel().tolist() == list(range(8))
 
 
 def test_a_table_that_never_has_a_whole_batch_gives_it_in_parts(serve, background):
     client = serve(reverb.Table.queue("t", 3))
     call = background(lambda: fill(client, 12))
-    with reverb.batches(client, "t", 5, end_after_ms=4_000) as iterator:
+    with reverb.batches(client, "t", 5, end_after_ms=1_500) as iterator:
         for start in (0, 5):
             assert next(iterator).data[1].ravel().tolist() == list(range(start, start + 5))
         with pytest.raises(DeadlineExceededError) as caught:
@@ -410,21 +397,3 @@ def test_packed_batches_keep_their_values_while_more_are_taken(serve, prefetch):
             assert x.lengths.tolist() == [lengths[number] for number in numbers]
             steps = [100 * number + step for number in numbers for step in range(lengths[number])]
             assert np.array_equal(x.values, np.float32(steps)[:, None].repeat(16, 1))
-
-
-def test_chosen_columns_are_nested_like_the_signature(serve):
-    signature = {"x": np.zeros([1], np.float32), "y": np.zeros([1], np.int64)}
-    client = serve(table(signature=signature))
-    fill(client, 20)
-    with reverb.batches(client, "t", 4, columns=["y"]) as iterator:
-        data = next(iterator).data
-    assert data.keys() == {"y"}
-    assert data["y"].shape == (4, 1)
-
-
-def test_a_batch_has_no_item_twice(serve):
-    client = serve(table())
-    fill(client, 8)
-    with reverb.batches(client, "t", 8, distinct=True) as iterator:
-        for _ in range(5):
-            assert sorted(next(iterator).data[1].ravel().tolist()) == list(range(8))

@@ -78,13 +78,6 @@ class TestWhere:
         some = values(client.scan("table", where=reverb.Where(priority=(2, 3))))
         assert some == [i for i in range(30_000) if i % 7 in (2, 3)]
 
-    def test_no_counter_changes(self, serve):
-        table = reverb.Table.queue("table", 10)
-        client = serve(table)
-        client.insert_batch([np.arange(10)], {"table": 1.0})
-        assert len(list(client.scan("table", where=reverb.Where(times_sampled=(0, 0))))) == 10
-        assert table.info.num_unique_samples == 0
-
     def test_it_is_a_frozen_value(self):
         where = reverb.Where(priority=(1, None))
         assert where == reverb.Where(priority=(1, None)) != reverb.Where()
@@ -144,8 +137,3 @@ class TestColumns:
     def test_a_position_that_no_item_has_is_an_error(self, client):
         with pytest.raises(InvalidArgumentError, match="column"):
             next(client.scan("table", columns=[7]))
-
-    def test_times_of_insertion_come_with_them(self, client):
-        pairs = list(client.scan("table", columns=[0], with_inserted_at=True))
-        assert [at for at, _ in pairs] == sorted(at for at, _ in pairs)
-        assert values(sample for _, sample in pairs) == list(range(100))

@@ -97,15 +97,6 @@ class TestQueues:
             call.result()
         assert values(caught.value.samples) == [0, 1]
 
-    def test_a_timeout_after_some_items_gives_those(self, serve):
-        client = serve(queue())
-        write(client, [2, 2])
-        batch = client.sample_batch("queue", 4, timeout_ms=20)
-        assert batch.data[0][:, 0, 0].tolist() == [0, 1]
-        with pytest.raises(DeadlineExceededError) as caught:
-            client.sample_batch("queue", 4, timeout_ms=0)
-        assert caught.value.samples == []
-
     def test_a_signature_that_does_not_fit_keeps_the_items(self, serve):
         table = queue(signature={"x": reverb.specs.TensorSpec([None], np.int64)})
         client = serve(table)
@@ -130,19 +121,6 @@ class TestQueues:
             next(client.sample("queue", 1))
         (sample,) = caught.value.samples
         assert [column.tolist() for column in sample.data] == [[1, 2], [2]]
-
-
-class TestTablesThatKeepItems:
-    def test_nothing_is_checked_and_everything_counts(self, serve):
-        client = serve(testing.table(sampler=item_selectors.Fifo(), max_times_sampled=0))
-        write(client, [1], table="table")
-        assert client.sample_batch("table", 3).data[0].shape == (3, 1, 1)
-
-    def test_items_that_cannot_be_stacked_come_with_the_exception(self, serve):
-        client = serve(testing.table(sampler=item_selectors.Lifo(), max_size=1))
-        write(client, [1], table="table")
-        with pytest.raises(InvalidArgumentError, match="batch_size"):
-            client.sample_batch("table", 0)
 
 
 def test_other_errors_have_no_samples(serve):

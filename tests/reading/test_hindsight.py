@@ -147,16 +147,6 @@ def test_transitions_are_those_of_a_loop(strategy):
         assert_uniform(counts, choices(strategy, step))
 
 
-@pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-def test_episodes_of_one_step_reach_their_goal(strategy):
-    data = episodes_of([1] * 5)
-    found = reverb.hindsight(data, 500, reward=sparse, strategy=strategy, ratio=1.0)
-    assert (found["reward"] == 0).all()
-    places = found["next_observation"]["achieved_goal"]
-    assert_equal(found["observation"]["desired_goal"], places)
-    assert set(places[:, 0]) == {0.5, 1.5, 2.5, 3.5, 4.5}
-
-
 @pytest.mark.parametrize(
     ("ratio", "count", "expected"),
     [(0, 7, 0), (1, 7, 7), (0.5, 7, 4), (0.8, 1, 1), (0.8, 256, 205), (np.float32(0.25), 8, 2)],
@@ -448,6 +438,19 @@ def test_batches_of_a_table(serve, lengths):
     assert_equal(found["reward"], (goal == now + 1).astype(np.float32))
 
 
+# What texts say of the columns of `episodes_of`, and of columns in a list.
+OF_EPISODES = (
+    "its columns are 'action', 'episode', ('next_observation', 'achieved_goal'), "
+    "('next_observation', 'desired_goal'), ('next_observation', 'observation'), ('observation', "
+    "'achieved_goal'), ('observation', 'desired_goal'), ('observation', 'observation'), 'reward', "
+    "'truncated'"
+)
+NAMELESS = (
+    "They have no names: sample a table with a signature with unpack_as_table_signature=True, or "
+    "pass positions, such as (0,)"
+)
+
+
 def fault(**options):
     with pytest.raises((InvalidArgumentError, TypeError)) as caught:
         reverb.hindsight(
@@ -455,29 +458,26 @@ def fault(**options):
             options.pop("num_transitions", 9),
             **{"reward": sparse, **options},
         )
-    return f"{type(caught.value).__name__}: {caught.value}"
+    is_type = isinstance(caught.value, TypeError)
+    return f"TypeError: {caught.value}" if is_type else str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"num_transitions": 0}, "InvalidArgumentError: num_transitions must be at least 1, got 0"),
+        ({"num_transitions": 0}, "num_transitions must be at least 1, got 0"),
         ({"num_transitions": 2.5}, "TypeError: num_transitions must be an integer, got float"),
-        ({"ratio": 1.1}, "InvalidArgumentError: ratio must be from 0 to 1, got 1.1"),
-        ({"ratio": float("nan")}, "InvalidArgumentError: ratio must be from 0 to 1, got nan"),
+        ({"ratio": 1.1}, "ratio must be from 0 to 1, got 1.1"),
+        ({"ratio": float("nan")}, "ratio must be from 0 to 1, got nan"),
         ({"ratio": "all"}, "TypeError: ratio must be a number, got str"),
-        (
-            {"strategy": "random"},
-            'InvalidArgumentError: strategy must be "future", "final" or "episode", got \'random\'',
-        ),
+        ({"strategy": "random"}, 'strategy must be "future", "final" or "episode", got \'random\''),
         (
             {"reward": 1.0},
             "TypeError: reward must be a function of (achieved, goal, info), got float",
         ),
         (
             {"seed": -1},
-            "InvalidArgumentError: seed must be a number of at least 0, a numpy.random.Generator or"
-            " None, got -1",
+            "seed must be a number of at least 0, a numpy.random.Generator or None, got -1",
         ),
         (
             {"goal": 3},
@@ -486,27 +486,24 @@ def fault(**options):
         ),
         (
             {"goal": "target", "batch": {"goal": ragged(range(14)), "at": ragged(range(14))}},
-            "InvalidArgumentError: goal is 'target', which is no column of batch; its columns are "
-            "'at', 'goal'",
+            "goal is 'target', which is no column of batch; its columns are 'at', 'goal'",
         ),
         (
             {"batch": [ragged(range(14)), ragged(range(14))]},
-            "InvalidArgumentError: goal is 'desired_goal', which is no column of batch; its columns"
-            " are 0, 1. They have no names: sample a table with a signature with "
-            "unpack_as_table_signature=True, or pass positions, such as (0,)",
+            "goal is 'desired_goal', which is no column of batch; its columns are 0, 1. "
+            f"{NAMELESS}",
         ),
         (
             {"batch": [ragged(range(14)), ragged(range(14))], "goal": (0,), "achieved": (1,)},
-            "InvalidArgumentError: batch must have a column 'reward', or be a dict, to which it is "
-            "added; its columns are 0, 1. They have no names: sample a table with a signature with "
-            "unpack_as_table_signature=True, or pass positions, such as (0,)",
+            "batch must have a column 'reward', or be a dict, to which it is added; its columns "
+            f"are 0, 1. {NAMELESS}",
         ),
         (
             {"batch": {"desired_goal": ragged(range(14)), "achieved_goal": ragged(range(14))}},
-            "InvalidArgumentError: achieved is 'achieved_goal', and no column has its value after "
-            "the step: its name, or that of a nest around it, would begin with 'next'. If "
-            "'achieved_goal' has it, pass its path, achieved=('achieved_goal',); the columns of "
-            "batch are 'achieved_goal', 'desired_goal'",
+            "achieved is 'achieved_goal', and no column has its value after the step: its name, "
+            "or that of a nest around it, would begin with 'next'. If 'achieved_goal' has it, "
+            "pass its path, achieved=('achieved_goal',); the columns of batch are "
+            "'achieved_goal', 'desired_goal'",
         ),
         (
             {
@@ -518,87 +515,70 @@ def fault(**options):
                 "goal": "goal",
                 "achieved": "at",
             },
-            "InvalidArgumentError: achieved is 'at', and several columns are its value after the "
-            "step: ('next', 'at'), 'next_at'; leave others out by columns= of sample_batch",
+            "achieved is 'at', and several columns are its value after the step: ('next', 'at'), "
+            "'next_at'; leave others out by columns= of sample_batch",
         ),
         (
             {"achieved": "desired_goal"},
-            "InvalidArgumentError: goal and achieved must be different columns, got "
-            "('next_observation', 'desired_goal') in both",
+            "goal and achieved must be different columns, got ('next_observation', "
+            "'desired_goal') in both",
         ),
         (
             {"goal": ["desired_goal", "desired_goal"], "achieved": ["achieved_goal"] * 2},
-            "InvalidArgumentError: goal must name a column once, got ('next_observation', "
-            "'desired_goal') twice",
+            "goal must name a column once, got ('next_observation', 'desired_goal') twice",
         ),
         (
             {"goal": ["desired_goal"]},
-            "InvalidArgumentError: goal and achieved must have the same parts; goal is "
-            "('observation', 'desired_goal'), and achieved is ('next_observation', "
-            "'achieved_goal'). Pass a list of columns for each, in the same order",
+            "goal and achieved must have the same parts; goal is ('observation', 'desired_goal'), "
+            "and achieved is ('next_observation', 'achieved_goal'). Pass a list of columns for "
+            "each, in the same order",
         ),
         (
             {"goal": ["desired_goal", "target"]},
-            "InvalidArgumentError: goal[1] is 'target', which is no column of batch; its columns "
-            "are 'action', 'episode', ('next_observation', 'achieved_goal'), ('next_observation', "
-            "'desired_goal'), ('next_observation', 'observation'), ('observation', "
-            "'achieved_goal'), ('observation', 'desired_goal'), ('observation', 'observation'), "
-            "'reward', 'truncated'",
+            f"goal[1] is 'target', which is no column of batch; {OF_EPISODES}",
         ),
-        (
-            {"goal": "next"},
-            "InvalidArgumentError: goal is 'next', which is no column of batch; its columns are "
-            "'action', 'episode', ('next_observation', 'achieved_goal'), ('next_observation', "
-            "'desired_goal'), ('next_observation', 'observation'), ('observation', "
-            "'achieved_goal'), ('observation', 'desired_goal'), ('observation', 'observation'), "
-            "'reward', 'truncated'",
-        ),
+        ({"goal": "next"}, f"goal is 'next', which is no column of batch; {OF_EPISODES}"),
         (
             {"batch": {"a": np.zeros((2, 7)), "b": np.zeros(2)}},
-            "InvalidArgumentError: batch must have packed columns, reverb.Ragged; sample it with "
-            "ragged='packed' by Client.sample_batch or reverb.batches, not by a loader of another "
-            "library. Its columns are 'a', 'b'",
+            "batch must have packed columns, reverb.Ragged; sample it with ragged='packed' by "
+            "Client.sample_batch or reverb.batches, not by a loader of another library. Its "
+            "columns are 'a', 'b'",
         ),
         (
             {"batch": {"a": ragged(range(14)), "b": ragged(range(3), [1, 2])}},
-            "InvalidArgumentError: the columns of batch must have the same number of steps in each "
-            "item; 'a' and 'b' differ. Leave one of them out by columns= of sample_batch",
+            "the columns of batch must have the same number of steps in each item; 'a' and 'b' "
+            "differ. Leave one of them out by columns= of sample_batch",
         ),
         (
             {"batch": {"a": ragged(range(14)), "b": np.zeros(3)}},
             "TypeError: column 'b' of batch must be a reverb.Ragged, or an array with a row for "
             "each of 4 episodes, got ndarray",
         ),
-        (
-            {"batch": {"a": ragged([], [0, 0])}},
-            "InvalidArgumentError: batch must have at least one step, got none",
-        ),
+        ({"batch": {"a": ragged([], [0, 0])}}, "batch must have at least one step, got none"),
         (
             {"batch": {"next_achieved_goal": ragged(range(14)), "desired_goal": np.zeros((4, 2))}},
-            "InvalidArgumentError: achieved must be a column with the shape and the kind of dtype "
-            "of the goals; 'next_achieved_goal' has steps of int64 [], and 'desired_goal' of "
-            "float64 [2]",
+            "achieved must be a column with the shape and the kind of dtype of the goals; "
+            "'next_achieved_goal' has steps of int64 [], and 'desired_goal' of float64 [2]",
         ),
         (
             {"batch": {"next_achieved_goal": ragged(np.zeros(14)), "desired_goal": np.arange(4)}},
-            "InvalidArgumentError: achieved must be a column with the shape and the kind of dtype "
-            "of the goals; 'next_achieved_goal' has steps of float64 [], and 'desired_goal' of "
-            "int64 []",
+            "achieved must be a column with the shape and the kind of dtype of the goals; "
+            "'next_achieved_goal' has steps of float64 [], and 'desired_goal' of int64 []",
         ),
         (
             {"reward": lambda a, g, _: np.float32(0)},
-            "InvalidArgumentError: reward must return a number for each of 7 transitions, [7], got "
-            "shape []; it gets arrays [7, ...], and is called once",
+            "reward must return a number for each of 7 transitions, [7], got shape []; it gets "
+            "arrays [7, ...], and is called once",
         ),
         (
             {"reward": lambda a, g, _: a - g + 1j},
-            "InvalidArgumentError: reward must return numbers that fit into float32, the dtype of "
-            "rewards, got complex128",
+            "reward must return numbers that fit into float32, the dtype of rewards, got "
+            "complex128",
         ),
         (
             {"batch": episodes_of() | {"other": {"reward": ragged(range(14))}}},
-            "InvalidArgumentError: batch must have one column 'reward', got ('other', 'reward'), "
-            "'reward'; leave others out by columns= of sample_batch",
+            "batch must have one column 'reward', got ('other', 'reward'), 'reward'; leave others "
+            "out by columns= of sample_batch",
         ),
     ],
 )

@@ -53,27 +53,28 @@ CASES = {
 }
 
 
+def check_text(client, keys, text, **options):
+    """Every way to a batch names the column."""
+    with pytest.raises(errors.InvalidArgumentError, match=text):
+        client.sample_batch("table", 2, **options)
+    with pytest.raises(errors.InvalidArgumentError, match=text):
+        client.fetch("table", keys, **options)
+    readers = [client.batches] if "ragged" in options else [client.batches, client.batch_sampler]
+    for reader in readers:
+        with (
+            reader("table", 2, **options) as batches,
+            pytest.raises(errors.InvalidArgumentError, match=text),
+        ):
+            next(batches)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_a_chosen_column_is_named(serve, name):
     items, options, text = CASES[name]
     client = serve(table(signature=SIGNATURE))
     fill(client, *items)
-    with pytest.raises(errors.InvalidArgumentError, match=text):
-        client.sample_batch("table", 2, columns=COLUMNS, **options)
     keys = [sample.info.key for sample in client.scan("table")]
-    with pytest.raises(errors.InvalidArgumentError, match=text):
-        client.fetch("table", keys, columns=COLUMNS, **options)
-    with (
-        client.batches("table", 2, columns=COLUMNS, **options) as batches,
-        pytest.raises(errors.InvalidArgumentError, match=text),
-    ):
-        next(batches)
-    if "ragged" not in options:
-        with (
-            client.batch_sampler("table", 2, columns=COLUMNS, **options) as batches,
-            pytest.raises(errors.InvalidArgumentError, match=text),
-        ):
-            next(batches)
+    check_text(client, keys, text, columns=COLUMNS, **options)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -109,15 +110,7 @@ def test_a_column_is_named_if_none_are_chosen(serve, name):
     keys = [sample.info.key for sample in client.scan("table")]
     # A client that knows no signature yet, and one that does.
     for reader in (reverb.Client(client.server_address), client):
-        with pytest.raises(errors.InvalidArgumentError, match=text):
-            reader.sample_batch("table", 2, **options)
-        with pytest.raises(errors.InvalidArgumentError, match=text):
-            reader.fetch("table", keys, **options)
-        with (
-            reader.batches("table", 2, **options) as batches,
-            pytest.raises(errors.InvalidArgumentError, match=text),
-        ):
-            next(batches)
+        check_text(reader, keys, text, **options)
 
 
 def test_without_a_signature_the_position_is_that_in_the_table(serve):

@@ -69,21 +69,6 @@ def test_texts_are_padded_with_empty_ones(dtype):
     assert padded.dtype == dtype
 
 
-def test_padded(serve):
-    client = serve(testing.table())
-    write(client, [3, 1, 2])
-    batch = client.sample_batch("table", 3, ragged="pad", pad_to_multiple_of=4)
-    one, pair, token = batch.data
-    lengths = batch.lengths
-    assert lengths[0].tolist() == [1, 1, 1]
-    assert {it.dtype for it in lengths} == {np.dtype(np.int32)}
-    assert lengths[1] is lengths[2]
-    assert token.shape == (3, 4)
-    assert pair.shape == (3, 4, 2)
-    assert one.shape == (3,)
-    assert (token[0, 3], token[1, 1:].tolist()) == (0, [0, 0, 0]) or token.size == 12
-
-
 def test_pad_values_by_name(serve):
     client = serve(
         testing.table(

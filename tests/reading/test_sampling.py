@@ -18,7 +18,6 @@ from reverb.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
     SignatureMismatchError,
-    TableNotFoundError,
     UnavailableError,
 )
 from reverb.specs import TensorSpec
@@ -103,11 +102,6 @@ class TestGenerator:
         # In order, and complete but for what was fetched ahead: at most as many as were taken.
         assert rest == list(range(rest[0], 101))
         assert taken <= rest[0] <= 2 * taken
-
-    def test_items_come_in_the_order_of_the_table(self, serve):
-        client = serve(queue())
-        insert(client, *range(500))
-        assert values(client.sample("queue", 500)) == list(range(500))
 
     def test_an_item_is_handed_out_as_soon_as_it_is_there(self, serve):
         client = serve(queue())
@@ -194,13 +188,6 @@ class TestTimeout:
         call = background(lambda: values(client.sample("queue", timeout_ms=timeout_ms)))
         insert(client, 7)
         assert call.result() == [7]
-
-    def test_a_timeout_is_an_integer(self, serve):
-        client = serve(queue())
-        with pytest.raises(TypeError):
-            next(client.sample("queue", timeout_ms=0.5))
-        with pytest.raises(TypeError):
-            client.sample_batch("queue", 1, timeout_ms="1")
 
 
 class TestWaiting:
@@ -331,31 +318,6 @@ class TestColumns:
 
 
 class TestSignature:
-    def test_data_is_nested_like_it(self, serve):
-        signature = {"b": (TensorSpec([None, 2], np.float32),), "a": TensorSpec([None], np.str_)}
-        client = serve(testing.table(signature=signature))
-        client.insert({"b": (np.ones(2, np.float32),), "a": "x"}, {"table": 1.0})
-        (steps,) = client.sample("table", unpack_as_table_signature=True)
-        assert steps[0].data["a"] == b"x"
-        assert steps[0].data["b"][0].tolist() == [1.0, 1.0]
-
-    def test_a_named_tuple_keeps_its_fields(self, serve):
-        Step = collections.namedtuple("Step", ["second", "first"])
-        signature = Step(TensorSpec([None], np.int64), TensorSpec([None], np.int64))
-        client = serve(testing.table(signature=signature))
-        client.insert(Step(second=2, first=1), {"table": 1.0})
-        (steps,) = client.sample("table", unpack_as_table_signature=True)
-        assert (steps[0].data.second, steps[0].data.first) == (2, 1)
-        assert type(steps[0].data).__name__ == "Step"
-
-    def test_an_unknown_table_is_an_error_of_both_kinds(self, serve):
-        client = serve(testing.table("b"), testing.table("a"))
-        with pytest.raises(ValueError, match=r"any table named nope\. Found: a, b\.") as caught:
-            next(client.sample("nope", unpack_as_table_signature=True))
-        assert isinstance(caught.value, TableNotFoundError)
-        with pytest.raises(RuntimeError, match=r"nope was not found.*: a, b"):
-            next(client.sample("nope"))
-
     def test_server_info_learns_the_signatures_of_a_restarted_server(self, start, connect):
         server = start(testing.table(signature={"a": TensorSpec([None], np.int64)}))
         client = connect(server)

@@ -56,12 +56,6 @@ def counters(table):
 
 
 class TestItems:
-    def test_they_come_once_in_the_order_of_insertion(self, serve):
-        client = serve(testing.table(sampler=reverb.selectors.Lifo()))
-        insert(client, *range(50))
-        insert(client, *range(50, 100))
-        assert values(client.scan("table")) == list(range(100))
-
     def test_places_that_are_used_again_do_not_change_the_order(self, serve):
         client = serve(testing.table(max_size=20))
         insert(client, *range(30))
@@ -147,12 +141,6 @@ class TestSignature:
         assert sample.data["b"][0].tolist() == [[0.0, 0.0]]
         (flat,) = client.scan("table")
         assert [column.shape for column in flat.data] == [(1,), (1, 2)]
-
-    def test_without_a_signature_data_is_flat(self, serve):
-        client = serve(testing.table())
-        insert(client, 1)
-        (sample,) = client.scan("table", unpack_as_table_signature=True)
-        assert isinstance(sample.data, list)
 
     def test_an_item_that_does_not_fit_is_an_error(self, serve):
         client = serve(testing.table(signature=SIGNATURE))

@@ -152,20 +152,6 @@ def test_longer_items_are_an_error_that_has_the_lengths(client):
             next(batches)
 
 
-def test_items_of_one_length(client):
-    sequences(client, [4, 4])
-    text = "column 0 has 4 steps in every item. Sample without squeeze"
-    with pytest.raises(errors.InvalidArgumentError, match=text):
-        client.sample_batch("other", 2, squeeze=True)
-
-
-def test_other_differences_are_told_as_before(client):
-    client.insert([np.zeros(2)], {"other": 1.0})
-    client.insert([np.zeros(3)], {"other": 1.0})
-    with pytest.raises(errors.InvalidArgumentError, match="column 0"):
-        client.sample_batch("other", 2, squeeze=True)
-
-
 @pytest.mark.parametrize("ragged", ["pad", "packed"])
 def test_it_is_not_for_ragged_batches(client, ragged):
     text = f"give only one of them, got squeeze=True and ragged='{ragged}'"

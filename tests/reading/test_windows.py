@@ -275,13 +275,6 @@ class TestOptions:
         with pytest.raises(InvalidArgumentError, match="has 3 with a window of 30 steps"):
             client.sample_batch("t", 4, window=reverb.Window(30), distinct=True)
 
-    def test_columns_and_nests(self, client):
-        batch = client.sample_batch(
-            "t", 6, window=reverb.Window(5), columns=["step"], unpack_as_table_signature=True
-        )
-        assert list(batch.data) == ["step"]
-        check(batch, reverb.Window(5), self.LENGTHS)
-
     def test_squeeze_leaves_out_the_one_step(self, client):
         batch = client.sample_batch("t", 6, window=reverb.Window(1), squeeze=True)
         assert batch.data[1].shape == (6,)
@@ -411,11 +404,6 @@ class TestArguments:
     def test_requests(self, serve):
         client = serve(table())
         fill(client)
-        with pytest.raises(TypeError, match=r"window must be a reverb.Window, got int"):
-            client.sample_batch("t", 2, window=5)
-        for ragged in ("pad", "packed"):
-            with pytest.raises(InvalidArgumentError, match="give only one of them"):
-                client.sample_batch("t", 2, window=reverb.Window(2), ragged=ragged)
         with pytest.raises(InvalidArgumentError, match="is no column of table t"):
             client.sample_batch("t", 2, window=reverb.Window(2, spans={"x": (0, 1)}))
         both = {"image": (0, 1), 0: (0, 2)}
@@ -444,20 +432,6 @@ class TestArguments:
             )
         with pytest.raises(InvalidArgumentError, match='"items" or "steps", got "rows"'):
             reverb.selectors.Uniform(over="rows")
-
-
-def test_fields_survive_libraries_that_map_over_leaves(serve):
-    import tree
-
-    client = serve(table())
-    fill(client)
-    batch = client.sample_batch("t", 3, window=reverb.Window(2))
-    mapped = tree.map_structure(lambda it: it, batch)
-    assert np.array_equal(mapped.window_mask, batch.window_mask)
-    replaced = batch._replace(data=batch.data)
-    assert np.array_equal(replaced.num_windows, batch.num_windows)
-    plain = client.sample_batch("t", 3, ragged="pad")
-    assert plain.window_start == plain.num_windows == plain.window_mask == ()
 
 
 def test_items_over_steps_count_as_often_as_they_have_steps(serve):
