@@ -4,8 +4,6 @@
 Arguments are tested with each writer; what becomes of data in `reading/test_round_trip.py`.
 """
 
-import gc
-
 import numpy as np
 import pytest
 
@@ -32,15 +30,6 @@ def last_step_config(table="queue", **options):
 
 
 class TestConfirmation:
-    def test_flush_returns_when_the_table_has_all(self, serve):
-        table = testing.table()
-        client = serve(table)
-        writer = client.trajectory_writer(1)
-        for round_ in range(1, 6):
-            write(writer, *range(20), table="table")
-            writer.flush()
-            assert table.info.current_size == 20 * round_
-
     @pytest.mark.parametrize("unconfirmed", [1, 2, 4])
     def test_flush_may_leave_some_unconfirmed(self, serve, unconfirmed):
         table = reverb.Table.queue("queue", 2)
@@ -118,24 +107,8 @@ class TestConfirmation:
         assert values(client, count=2) == [0, 1]
         call.result()
 
-    def test_a_dropped_structured_writer_neither_blocks_nor_loses(self, serve, until):
-        table = reverb.Table.queue("queue", 1)
-        client = serve(table)
-        writer = client.structured_writer([last_step_config()])
-        for i in range(3):
-            writer.append([i])
-        del writer
-        gc.collect()
-        assert values(client, count=3) == [0, 1, 2]
-
 
 class TestOrder:
-    def test_items_of_a_writer_arrive_in_order(self, serve):
-        client = serve(reverb.Table.queue("queue", 10_000))
-        with client.trajectory_writer(1) as writer:
-            write(writer, *range(2000))
-        assert values(client) == list(range(2000))
-
     def test_items_for_two_tables_arrive_in_both(self, serve):
         client = serve(reverb.Table.queue("a", 500), reverb.Table.queue("b", 500))
         with client.trajectory_writer(1) as writer:

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import tree
 
-import reverb
 from reverb import errors, testing
 from reverb.specs import TensorSpec
 
@@ -50,16 +49,6 @@ def test_every_environment_gets_its_item(client, writer):
     assert writer.create_items("table", [1.0, 2.0, 3.0], {"x": writer.history["x"][-2:]}) == BATCH
     writer.flush()
     assert all_items(client) == [([1, 2], 1.0), ([11, 12], 2.0), ([21, 22], 3.0)]
-
-
-def test_where_chooses_environments(client, writer):
-    writer.append(step(0))
-    made = writer.create_items(
-        "table", 5.0, writer.history["x"][-1], where=np.asarray([True, False, True])
-    )
-    writer.flush()
-    assert made == 2
-    assert all_items(client) == [(0, 5.0), (20, 5.0)]
 
 
 def test_episodes_end_one_by_one(client, writer):
@@ -121,40 +110,12 @@ def test_padding_has_one_kind(writer):
         writer.history["x"].select(-1, pad="zeros")
 
 
-def test_some_environments_make_a_step(client, writer):
-    writer.append(step(0))
-    writer.append(step(1), where=[True, False, True])
-    writer.append(step(2) | {"y": np.ones(BATCH)}, where=[False, False, True])
-    np.testing.assert_array_equal(writer.episode_steps, [2, 1, 3])
-    assert writer.create_items("table", 1.0, writer.history["x"][-2:]) == 2
-    writer.append(step(3))
-    assert writer.create_items("table", 1.0, writer.history["x"][-2:]) == BATCH
-    writer.flush()
-    expected = [[0, 1], [21, 22], [1, 3], [10, 13], [22, 23]]
-    assert [data for data, _ in all_items(client)] == expected
-
-
-def test_open_steps_are_those_of_each_environment(writer):
-    writer.append({"x": np.zeros(BATCH)}, partial_step=True, where=[True, False, False])
-    writer.append({"x": np.ones(BATCH)}, where=[False, True, False])
-    with pytest.raises(errors.InvalidArgumentError, match="step of environment 0"):
-        writer.append({"x": np.ones(BATCH)}, where=[True, False, True])
-    np.testing.assert_array_equal(writer.episode_steps, [0, 1, 0])
-
-
 @pytest.mark.parametrize("where", [[True], [[True] * BATCH]])
 def test_the_choice_has_a_value_for_every_environment(writer, where):
     for _ in range(2):  # With a new structure, and with a known one.
         with pytest.raises(errors.InvalidArgumentError, match=r"where must have shape \[3\]"):
             writer.append(step(0), where=where)
         writer.append(step(0))
-
-
-def test_an_environment_with_too_few_steps_is_named(writer):
-    writer.append(step(0))
-    writer.end_episode(where=[False, True, False])
-    with pytest.raises(errors.InvalidArgumentError, match="Environment 1 was selected"):
-        writer.create_items("table", 1.0, writer.history["x"][-1:], where=[True, True, True])
 
 
 def test_columns_show_their_shape(writer):
@@ -177,27 +138,6 @@ def test_the_history_grows_with_new_fields(client, writer):
     np.testing.assert_array_equal(writer.episode_steps, [2, 2, 2])
 
 
-@pytest.mark.parametrize("leaf", [np.zeros(BATCH - 1), np.zeros((BATCH + 1, 2)), 1.0])
-def test_a_leaf_has_a_row_for_every_environment(writer, leaf):
-    with pytest.raises(errors.InvalidArgumentError, match="3"):
-        writer.append({"x": leaf})
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"priorities": [1.0, 2.0]}, r"must have shape \[3\].*got shape \[2\]"),
-        ({"where": [True]}, r"must have shape \[3\].*got shape \[1\]"),
-        ({"priorities": [1.0, float("nan"), 1.0]}, "NaN"),
-    ],
-)
-def test_shapes_and_priorities_are_checked(writer, options, text):
-    writer.append(step(0))
-    arguments = {"priorities": 1.0, "trajectory": writer.history["x"][-1:]} | options
-    with pytest.raises(errors.InvalidArgumentError, match=text):
-        writer.create_items("table", **arguments)
-
-
 def test_columns_come_from_a_batched_history(client, writer):
     single = client.trajectory_writer(1)
     single.append(1)
@@ -212,25 +152,6 @@ def test_items_are_compared_with_the_signature(client, writer):
     assert writer.create_items("signed", 1.0, [writer.history["x"][-2:]]) == BATCH
     with pytest.raises(errors.SignatureMismatchError, match="'signed'"):
         writer.create_items("signed", 1.0, [writer.history["x"][-3:]])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [((0, 1), "batch_size must be at least 1"), ((1, 0), "num_keep_alive_refs must be at least 1")],
-)
-def test_numbers_are_positive(client, arguments, text):
-    with pytest.raises(errors.InvalidArgumentError, match=text):
-        client.batched_trajectory_writer(*arguments)
-
-
-def test_leaving_the_block_flushes_and_closes(client):
-    client.reset("table")
-    with client.batched_trajectory_writer(BATCH, 1) as writer:
-        writer.append(step(0))
-        writer.create_items("table", 1.0, writer.history["x"][-1])
-    assert client.server_info()["table"].current_size == BATCH
-    with pytest.raises(reverb.ReverbError, match="closed"):
-        writer.append(step(1))
 
 
 @pytest.mark.parametrize("ends", ["episode", "chunk"])

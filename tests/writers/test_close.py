@@ -14,50 +14,14 @@ import reverb
 import reverb.aio
 from reverb import errors
 from reverb._writers import leaving
+from support.writer_kinds import batched, each_of, legacy, sequence, trajectory
 
 NUM_ITEMS = 5
 
 
-def trajectory(client, table="table"):
-    writer = client.trajectory_writer(8)
-
-    def add():
-        writer.append([1])
-        writer.create_item(table, 1.0, [writer.history[0][-1:]])
-
-    return writer, add
-
-
-def batched(client, table="table"):
-    writer = client.batched_trajectory_writer(1, 8)
-
-    def add():
-        writer.append([np.arange(1)])
-        writer.create_items(table, 1.0, [writer.history[0][-1:]])
-
-    return writer, add
-
-
-def sequence(client, table="table"):
-    # Windows share chunks, so the last ones are not sent before a flush.
-    writer = client.sequence_writer(table, 1)
-    return writer, lambda: writer.append([1])
-
-
-def legacy(client, table="table"):
-    writer = client.writer(8)
-
-    def add():
-        writer.append([1])
-        writer.create_item(table, 1, 1.0)
-
-    return writer, add
-
-
-WRITERS = [trajectory, batched, sequence, legacy]
-OWN = [batched, sequence]
-each_writer = pytest.mark.parametrize("make", WRITERS, ids=lambda it: it.__name__)
-each_own = pytest.mark.parametrize("make", OWN, ids=lambda it: it.__name__)
+each_writer = each_of(trajectory, batched, sequence, legacy)
+each_own = each_of(batched, sequence)
+each_but_legacy = each_of(trajectory, batched, sequence)
 
 
 def size(client, table="table"):
@@ -87,7 +51,7 @@ def test_a_flush_or_a_block_delivers_all(serve, make, left_writers):
     assert not left_writers()
 
 
-@pytest.mark.parametrize("make", [batched, sequence, legacy], ids=lambda it: it.__name__)
+@each_of(batched, sequence, legacy)
 def test_close_delivers_all(serve, make, left_writers):
     client = serve()
     for _ in range(20):  # Without a flush some would be on their way.
@@ -137,7 +101,7 @@ def test_a_close_that_takes_too_long_names_the_items(full, make, short_close, le
     assert not left_writers()
 
 
-@pytest.mark.parametrize("make", [trajectory, *OWN], ids=lambda it: it.__name__)
+@each_but_legacy
 def test_close_without_flush_abandons_silently(full, make, left_writers):
     writer, add = make(full, "full")
     for _ in range(3):
@@ -148,7 +112,7 @@ def test_close_without_flush_abandons_silently(full, make, left_writers):
     assert not left_writers()
 
 
-@pytest.mark.parametrize("make", [trajectory, *OWN], ids=lambda it: it.__name__)
+@each_but_legacy
 def test_a_deleted_writer_counts_what_is_lost(full, make, left_writers, until):
     writer, add = make(full, "full")
     for _ in range(3):

@@ -176,9 +176,10 @@ def client(server, reach):
 
 @pytest.mark.parametrize("write", BY_PLACE + BY_NAME)
 @pytest.mark.parametrize("kind", [dict, Ordered, list])
-def test_the_same_names_and_no_names_keep_their_places(client, write, kind):
-    write(client, step_of(kind))
+def test_the_same_names_and_no_names_keep_their_places(client, capfd, write, kind):
+    write(reconnected(client), step_of(kind))
     assert stored(client) == VALUES
+    assert name_warnings(capfd) == []
 
 
 @pytest.mark.parametrize("write", BY_NAME)
@@ -201,27 +202,14 @@ def test_other_names_are_an_error_with_both_lists(client, write, kind):
 
 @pytest.mark.parametrize("write", BY_PLACE)
 @pytest.mark.parametrize("kind", [Shuffled, Partly, Foreign])
-def test_places_decide_where_dm_reverb_has_the_call(client, write, kind):
-    write(client, step_of(kind))
-    assert list(stored(client).values()) == list(step_of(kind))
-
-
-@pytest.mark.parametrize("write", BY_PLACE)
-@pytest.mark.parametrize("kind", [Shuffled, Partly, Foreign])
-def test_a_warning_has_both_lists_and_comes_once(client, capfd, write, kind):
+def test_places_decide_with_a_warning_where_dm_reverb_has_the_call(client, capfd, write, kind):
     write(reconnected(client), step_of(kind))
+    assert list(stored(client).values()) == list(step_of(kind))
     (line,) = name_warnings(capfd)
     for text in ("'table'", f"[{', '.join(kind._fields)}]", f"[{', '.join(NAMES)}]"):
         assert text in line
     first = next(name for name, own in zip(kind._fields, NAMES, strict=True) if name != own)
     assert f"so {first} is stored as {NAMES[kind._fields.index(first)]}" in line
-
-
-@pytest.mark.parametrize("kind", [dict, Ordered, list])
-@pytest.mark.parametrize("write", BY_PLACE + BY_NAME)
-def test_nothing_is_said_of_names_that_agree(client, capfd, write, kind):
-    write(reconnected(client), step_of(kind))
-    assert name_warnings(capfd) == []
 
 
 def test_a_client_is_warned_once_for_each_table(capfd):

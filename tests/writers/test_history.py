@@ -3,7 +3,6 @@
 
 import numpy as np
 import pytest
-import tree
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -236,30 +235,6 @@ def test_references_have_the_import_paths_of_the_original(client):
     writer.end_episode()
     assert x._data_references == []
     assert again._data_references[0].expired
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "keys"),
-    [
-        ({"a": 1}, {"b": 2}, ["('a',)", "('b',)"]),
-        ({"a": 1}, {"a": None, "c": {"d": 2}}, ["('a',)", "('c', 'd')"]),
-        ([1], [1, 2], ["(0,)", "(1,)"]),
-        ((1,), [None, 2], ["(0,)", "(1,)"]),
-        ({"a": []}, {"a": [1]}, ["('a', 0)"]),
-        ({"a": {}}, {}, []),
-    ],
-)
-def test_it_grows_with_the_data(client, first, second, keys):
-    writer = client.trajectory_writer(3)
-    writer.append(first)
-    writer.append(second)
-    if not keys:
-        with pytest.raises(errors.FailedPreconditionError):
-            _ = writer.history
-        return
-    columns = tree.flatten(writer.history)
-    assert [len(column) for column in columns] == [2] * len(keys)
-    assert [key for key in keys if any(key in str(column) for column in columns)] == keys
 
 
 def test_configure_may_come_before_its_column(serve):

@@ -37,20 +37,6 @@ def sampled(client):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"max_sequence_length": 0}, "max_sequence_length must be at least 1, got 0"),
-        ({"chunk_length": 0}, "chunk_length must be from 1 to max_sequence_length = 5, got 0"),
-        ({"chunk_length": 6}, "chunk_length must be from 1 to max_sequence_length = 5, got 6"),
-        ({"max_in_flight_items": 0}, "max_in_flight_items must be at least 1, got 0"),
-    ],
-)
-def test_a_bad_option_is_named(client, options, text):
-    with pytest.raises(ValueError, match=text):
-        client.writer(**({"max_sequence_length": 5} | options))
-
-
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
         ({"max_sequence_length": 3}, "chunk_length=3, max_timesteps=3, delta_encoded=0"),
         ({"max_sequence_length": 30, "delta_encoded": True}, "chunk_length=10, .*delta_encoded=1"),
         ({"max_sequence_length": 1, "max_in_flight_items": None}, "max_in_flight_items=1000000"),
@@ -62,36 +48,6 @@ def test_repr_shows_the_options(client, options, text):
         assert repr(writer).startswith("Writer(")
         assert re.search(text, repr(writer))
     assert repr(writer).endswith(", closed: True")
-
-
-@pytest.mark.parametrize("delta_encoded", [False, True])
-@pytest.mark.parametrize("chunk_length", [1, 2, 5])
-def test_items_are_the_last_steps(client, chunk_length, delta_encoded):
-    with client.writer(5, delta_encoded=delta_encoded, chunk_length=chunk_length) as writer:
-        for step in range(7):
-            writer.append({"b": [step, step], "a": float(step)})
-        writer.create_item("table", 4, 2.0)
-    assert sampled(client) == [[3, 4, 5, 6], [3, 4, 5, 6], [3, 4, 5, 6]]
-
-
-def test_a_sequence_is_its_steps(client):
-    with client.writer(3) as writer:
-        writer.append_sequence({"a": np.arange(3), "b": np.zeros((3, 2))})
-        writer.create_item("table", 3, 1.0)
-    assert sampled(client) == [[0, 1, 2], [[0.0, 0.0]] * 3]
-
-
-@pytest.mark.parametrize(
-    ("sequence", "text"),
-    [
-        ({}, "at least one leaf, got none"),
-        ([1], "must have a time axis, got a scalar"),
-        ([np.zeros(3), np.zeros(2)], r"the same length, got \[3, 2\]"),
-    ],
-)
-def test_a_bad_sequence_is_refused(client, sequence, text):
-    with client.writer(3) as writer, pytest.raises(ValueError, match=text):
-        writer.append_sequence(sequence)
 
 
 @pytest.mark.parametrize(
@@ -106,24 +62,6 @@ def test_a_step_like_the_others_is_accepted_after_a_bad_one(client, step, error)
         writer.append([1, 1])
         writer.create_item("table", 2, 1.0)
     assert sampled(client) == [[0, 1], [0, 1]]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (("table", 0, 1.0), "num_timesteps must be at least 1, got 0"),
-        (("table", 3, 1.0), "3"),
-        (("table", 1, float("nan")), "(?i)nan"),
-        (("nope", 1, 1.0), "queue, signed, table"),
-        (("signed", 1, 1.0), "signed"),
-    ],
-)
-def test_a_bad_item_is_refused(client, arguments, text):
-    with client.writer(5) as writer:
-        writer.append([1.0])
-        writer.append([1.0])
-        with pytest.raises(ValueError, match=text):
-            writer.create_item(*arguments)
 
 
 def test_steps_that_were_flushed_count_once(client):
@@ -151,20 +89,6 @@ def test_a_closed_writer_refuses_everything(client):
         writer.close()
     with pytest.raises(ValueError, match="closed"), writer:
         pass
-
-
-def test_leaving_the_block_confirms_items_also_after_an_error(client):
-    writer = client.writer(1)
-
-    def write():
-        with writer:
-            writer.append([1])
-            writer.create_item("table", 1, 1.0)
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        write()
-    assert client.server_info()["table"].current_size == 1
 
 
 def test_a_dropped_writer_is_closed_with_a_warning(client, caplog):

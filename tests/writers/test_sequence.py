@@ -80,14 +80,6 @@ def test_items_are_the_windows_of_episodes(client, name):
     assert values(client) == expected
 
 
-def test_a_step_returns_the_number_of_items_that_it_completes(client):
-    with client.sequence_writer(["table", "other"], 2, batch_size=3) as writer:
-        step = {"x": np.arange(3)}
-        assert writer.append(step, is_last=[False, False, True]) == 0
-        assert writer.append(step) == 4
-        assert writer.append(step) == 6
-
-
 def test_the_last_steps_stay_unchanged_if_arrays_are_reused(client):
     buffer = np.zeros(2, np.int64)
     with client.sequence_writer("table", 2) as writer:
@@ -95,20 +87,6 @@ def test_the_last_steps_stay_unchanged_if_arrays_are_reused(client):
             buffer[:] = i
             writer.append({"x": buffer})
     assert values(client) == [[[0, 0], [1, 1]], [[1, 1], [2, 2]]]
-
-
-def test_rows_have_episodes_of_their_own(client):
-    with client.sequence_writer("table", 2, batch_size=2) as writer:
-        for i in range(4):
-            step = Step(np.array([[i, 0], [i + 100, 0]]), np.array([b"a", b"b"]))
-            writer.append(step, is_last=np.array([i == 1, False]))
-            assert writer.episode_steps.tolist() == [[1, 1], [0, 2], [1, 3], [2, 4]][i]
-    assert items(client) == [
-        ([[[a, 0], [b, 0]], [text] * 2], 1.0)
-        for a, b, text in [
-            (0, 1, b"a"), (100, 101, b"b"), (101, 102, b"b"), (2, 3, b"a"), (102, 103, b"b"),
-        ]
-    ]  # fmt: skip
 
 
 def test_one_environment_and_a_batch_of_one_write_the_same(client):
@@ -145,12 +123,6 @@ def test_the_step_that_completes_an_item_gives_its_priority(client):
     assert [priority for _, priority in items(client)] == [1.5, 2.5, 3.0, 4.0, 5.0, 5.0]
 
 
-def test_every_table_gets_every_item(client):
-    with client.sequence_writer(("table", "other"), 2) as writer:
-        write(writer, episodes_of([3]))
-    assert values(client) == values(client, "other") == [[0, 1], [1, 2]]
-
-
 def test_is_last_of_numpy_and_python_are_the_same(client):
     with client.sequence_writer("table", 2, batch_size=2) as writer:
         step = {"x": np.arange(2)}
@@ -168,22 +140,6 @@ def test_episode_steps_is_an_int_without_batch_size(client):
 
 
 # --- Whole episodes -------------------------------------------------------------------------------
-
-
-def test_episodes_become_items_when_they_end(client):
-    with client.sequence_writer("table", None, max_sequence_length=3) as writer:
-        assert write(writer, episodes_of([2, 3, 1])) == [0, 1, 0, 0, 1, 1]
-        writer.append({"x": np.int64(99)})
-    assert values(client) == [[0, 1], [2, 3, 4], [5]]
-
-
-def test_episodes_of_rows_end_at_different_steps(client):
-    writer = client.sequence_writer(["table", "other"], None, 2, max_sequence_length=9)
-    with writer:
-        for i in range(4):
-            writer.append({"x": np.array([i, 100 + i])}, is_last=[i == 3, i % 2 == 1])
-    assert values(client) == [[100, 101], [0, 1, 2, 3], [102, 103]]
-    assert values(client, "other") == [[100, 101], [0, 1, 2, 3], [102, 103]]
 
 
 def test_the_rest_of_an_episode_that_is_too_long_is_ignored(client, error_says):
@@ -236,34 +192,6 @@ def test_the_row_of_a_long_episode_is_named(client):
             writer.append({"x": np.arange(2)})
 
 
-def test_long_episodes_are_dropped_and_counted(client):
-    writer = client.sequence_writer("table", None, max_sequence_length=2, drop_long_episodes=True)
-    with writer:
-        assert write(writer, episodes_of([3, 2, 5, 1])) == [0, 0, 0, 0, 1] + [0] * 5 + [1]
-        assert writer.num_dropped_episodes == 2
-    assert values(client) == [[3, 4], [10]]
-
-
-def test_an_episode_that_was_forgotten_does_not_count_as_dropped(client):
-    with client.sequence_writer("table", None, 2, max_sequence_length=2) as writer:
-        writer.append({"x": np.arange(2)})
-        writer.end_episode(where=[True, False])
-        assert writer.episode_steps.tolist() == [0, 1]
-        writer.append({"x": np.arange(2)}, is_last=True)
-        assert writer.num_dropped_episodes == 0
-    assert values(client) == [[0], [1, 1]]
-
-
-def test_end_episode_gets_a_row_out_of_a_long_episode(client):
-    with client.sequence_writer("table", None, max_sequence_length=1) as writer:
-        writer.append({"x": 0})
-        with pytest.raises(errors.InvalidArgumentError, match="longer than max_sequence_length"):
-            writer.append({"x": 1})
-        writer.end_episode()
-        assert writer.append({"x": 2}, is_last=True) == 1
-    assert values(client) == [[2]]
-
-
 def test_a_long_episode_does_not_keep_its_steps(client):
     writer = client.sequence_writer("table", None, max_sequence_length=1, drop_long_episodes=True)
     for _ in range(3000):
@@ -273,15 +201,6 @@ def test_a_long_episode_does_not_keep_its_steps(client):
 
 
 # --- Ends -----------------------------------------------------------------------------------------
-
-
-def test_end_episode_forgets_unfinished_windows(client):
-    with client.sequence_writer("table", 2) as writer:
-        writer.append({"x": 0})
-        writer.end_episode()
-        writer.append({"x": 1})
-        writer.append({"x": 2})
-    assert values(client) == [[1, 2]]
 
 
 def test_flush_waits_for_the_table_and_says_what_for(client):
@@ -304,27 +223,6 @@ def test_flush_leaves_the_window_open(client):
         writer.flush()
         writer.append({"x": 1})
     assert values(client) == [[0, 1]]
-
-
-def test_a_with_block_flushes_unless_it_failed(client):
-    with client.sequence_writer("table", 1) as writer:
-        writer.append({"x": 0})
-    with pytest.raises(errors.FailedPreconditionError, match="The writer is closed"):
-        writer.append({"x": 1})
-    with pytest.raises(KeyError), client.sequence_writer("table", 1) as writer:
-        raise KeyError
-    with pytest.raises(errors.FailedPreconditionError, match="The writer is closed"):
-        writer.end_episode()
-    assert values(client) == [[0]]
-
-
-def test_dropping_a_writer_does_not_wait_for_its_items(client):
-    writer = client.sequence_writer("queue", 1)
-    for i in range(3):
-        writer.append({"x": i})
-    writer.flush(block_until_num_items=2)
-    del writer  # A writer that waited here would wait for ever.
-    assert values(client, "queue")[0] == [0]
 
 
 def test_threads_may_share_a_writer(client):

@@ -15,7 +15,6 @@ import pytest
 import reverb
 from reverb import testing
 from reverb.errors import InvalidArgumentError
-from support.dtypes import EXTENSIONS
 
 
 class Tensor:
@@ -187,20 +186,6 @@ def test_the_buffer_protocol_will_do(client, value):
     found = stored(client)
     assert found.tolist() == list(value)
     assert found.dtype == np.asarray(value).dtype
-
-
-@pytest.mark.parametrize("name", EXTENSIONS)
-@pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
-def test_types_of_ml_dtypes_come_back(client, write, name):
-    dtype = getattr(ml_dtypes, name)
-    values = np.array([1, 2, 3]).astype(dtype)
-    if write in (insert_batch, batched_writer, sequence_of_legacy_writer):
-        client.insert_batch({"obs": values[None]}, {"table": 1.0})
-    else:
-        write(client, values)
-    found = stored(client)
-    assert found.dtype == dtype
-    assert found.tobytes() == values.tobytes()
 
 
 class Bits:
