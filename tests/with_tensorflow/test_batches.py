@@ -21,29 +21,6 @@ def one_by_one(dataset):
     return dataset.map(lambda sample: sample)
 
 
-@pytest.mark.parametrize("drop_remainder", [False, True])
-@pytest.mark.parametrize("in_flight", [1, 3, 100])
-def test_both_give_the_same(serve, ints, fill, family, drop_remainder, in_flight):
-    client = serve(testing.table(max_times_sampled=2))
-    fill(client, 5)
-    client.insert([np.int64(7)], {"table": 2.0})
-    options = {"max_in_flight_samples_per_worker": in_flight, "rate_limiter_timeout_ms": 100}
-    dataset = ints(client, family=family, max_samples=10, **options)
-    fused = list(dataset.batch(4, drop_remainder=drop_remainder).as_numpy_iterator())
-    client.reset("table")
-    fill(client, 5)
-    client.insert([np.int64(7)], {"table": 2.0})
-    plain = list(one_by_one(dataset).batch(4, drop_remainder=drop_remainder).as_numpy_iterator())
-    assert [batch.data[0].shape[0] for batch in fused] == ([4, 4] if drop_remainder else [4, 4, 2])
-    assert len(fused) == len(plain)
-    for left, right in zip(fused, plain, strict=True):
-        tf.nest.assert_same_structure(left, right)
-        # Keys come first; they are those of other items.
-        pairs = zip(tf.nest.flatten(left)[1:], tf.nest.flatten(right)[1:], strict=True)
-        for ours, theirs in pairs:
-            np.testing.assert_array_equal(ours, theirs)
-
-
 def test_a_batch_is_of_the_same_family(serve, ints, family):
     dataset = ints(serve(testing.table()), family=family)
     batches = dataset.batch(3, drop_remainder=True)
@@ -78,45 +55,6 @@ def test_a_batch_size_of_a_graph_is_left_to_tensorflow(serve, ints, fill, values
         return sums
 
     assert int(total(tf.constant(4, tf.int64))) == (0 + 1 + 2 + 3) * 4
-
-
-def test_batches_of_batches(serve, ints, fill, values):
-    client = serve(testing.table(max_times_sampled=1))
-    fill(client, 8)
-    batches = ints(client, max_samples=8).batch(2).batch(3)
-    assert [batch.data[0].shape for batch in batches] == [(3, 2, 1), (1, 2, 1)]
-
-
-def test_the_constructor_makes_batches_too(serve, ints, fill, values, family):
-    client = serve(testing.table(max_times_sampled=1))
-    fill(client, 5)
-    batches = list(ints(client, family=family, max_samples=5, batch_size=2))
-    assert [batch.info.key.shape for batch in batches] == [(2,), (2,), (1,)]
-    assert values(batches) == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("fused", [True, False])
-def test_items_of_different_shapes_make_no_batch(serve, fused):
-    client = serve(testing.table(max_times_sampled=1))
-    with client.trajectory_writer(3) as writer:
-        for step in range(3):
-            writer.append({"x": np.int64(step), "y": np.float32(step)})
-        for length in (3, 2):
-            x, y = writer.history["x"][-length:], writer.history["y"][-1:]
-            writer.create_item("table", 1.0, {"x": x, "y": y})
-        writer.flush()
-    dataset = reverb.TrajectoryDataset(
-        client.server_address,
-        "table",
-        {"x": tf.int64, "y": tf.float32},
-        {"x": tf.TensorShape([None]), "y": tf.TensorShape([1])},
-        2,
-    )
-    batches = (dataset if fused else one_by_one(dataset)).batch(2)
-    with pytest.raises(tf.errors.InvalidArgumentError) as error:
-        next(iter(batches))
-    if fused:
-        assert "column 0" in str(error.value)
 
 
 def test_items_of_different_shapes_come_one_by_one(serve):
@@ -168,12 +106,6 @@ def steps():
         return reverb.TimestepDataset(client.server_address, "table", [tf.int64], shapes, **options)
 
     return make
-
-
-def test_batches_of_steps_go_on_in_the_middle_of_an_item(serve, steps, values):
-    client = serve(testing.table(max_times_sampled=1))
-    dataset = steps(client, [0, 1, 2], [3], [4, 5, 6, 7, 8], max_samples=3)
-    assert [values([batch]) for batch in dataset.batch(2)] == [[0, 1], [2, 3], [4, 5], [6, 7], [8]]
 
 
 def test_the_last_batch_of_steps_comes_as_the_limiter_closes(serve, steps, values):

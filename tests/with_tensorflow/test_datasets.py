@@ -55,62 +55,6 @@ def test_a_column_of_one_step_has_no_time(client):
     assert data["y"].numpy() == 1.0
 
 
-def test_steps_of_an_item_come_in_a_row(client):
-    with client.trajectory_writer(3) as writer:
-        for step in range(4):
-            writer.append({"x": np.int64(step), "y": np.float32(-step)})
-            if step:
-                columns = {"x": writer.history["x"][-2:], "y": writer.history["y"][-2:]}
-                writer.create_item("table", step, columns)
-        writer.flush()
-    dataset = reverb.TimestepDataset(
-        client.server_address,
-        "table",
-        {"x": tf.int64, "y": tf.float32},
-        {"x": tf.TensorShape([]), "y": tf.TensorShape([])},
-        4,
-        max_samples=3,
-    )
-    steps = list(dataset.as_numpy_iterator())
-    assert [step.data["x"] for step in steps] == [0, 1, 1, 2, 2, 3]
-    assert [step.data["y"] for step in steps] == [0, -1, -1, -2, -2, -3]
-    assert [step.info.priority for step in steps] == [1, 1, 2, 2, 3, 3]
-
-
-def test_what_does_not_fit_is_told_after_the_steps_before_it(client, ints, values):
-    """Also where the steps of several items are fetched in one go."""
-    for value in (np.int64(1), np.int64(2), np.int32(3)):
-        client.insert([value], {"table": 1.0})
-    dataset = ints(client, family=reverb.TimestepDataset, max_in_flight_samples_per_worker=10)
-    steps = iter(dataset)
-    assert values([next(steps), next(steps)]) == [1, 2]
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Received incompatible tensor"):
-        next(steps)
-
-
-def test_what_cannot_be_taken_apart_into_steps_is_refused(client):
-    with client.trajectory_writer(2) as writer:
-        for step in range(2):
-            writer.append({"x": np.int64(step), "y": np.int64(step)})
-        columns = {"x": writer.history["x"][-2:], "y": writer.history["y"][-1:]}
-        writer.create_item("table", 1.0, columns)
-        writer.flush()
-    dataset = reverb.TimestepDataset(
-        client.server_address, "table", [tf.int64] * 2, [tf.TensorShape([])] * 2, 1
-    )
-    iterator = iter(dataset)
-    with pytest.raises(tf.errors.InvalidArgumentError):
-        next(iterator)
-
-
-@pytest.mark.parametrize("in_flight", [1, 2, 7, 100])
-@pytest.mark.parametrize("count", [1, 10, 150])
-def test_one_worker_keeps_the_order(client, ints, fill, values, in_flight, count):
-    fill(client, count)
-    dataset = ints(client, max_in_flight_samples_per_worker=in_flight, max_samples=count)
-    assert values(dataset) == list(range(count))
-
-
 @pytest.mark.parametrize("workers", [1, 3])
 def test_every_item_comes_as_often_as_its_table_allows(start, connect, ints, fill, values, workers):
     table = testing.table(max_times_sampled=10)
@@ -191,13 +135,6 @@ def test_addresses_and_tables_may_be_tensors(client, ints, fill, values):
     assert values(dataset.batch(1)) == [1]
 
 
-def test_inside_a_function(client, ints, fill):
-    fill(client, 10)
-    function = tf.function(lambda: total(ints(client, max_samples=4)))
-    assert int(function()) == 0 + 1 + 2 + 3
-    assert int(function()) == 4 + 5 + 6 + 7
-
-
 def test_as_argument_of_a_function(client, ints, fill):
     fill(client, 8)
     dataset = ints(client, max_samples=4)
@@ -232,14 +169,6 @@ def test_in_a_session_with_an_iterator_that_is_initialised(client, ints, fill, v
                 while True:
                     found.append(session.run(element))
     assert values(found) == [0, 1, 2, 3]
-
-
-def test_in_a_session_with_an_iterator_for_one_pass(client, ints, fill, values):
-    fill(client, 3)
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        iterator = tf.compat.v1.data.make_one_shot_iterator(ints(client))
-        element = iterator.get_next()
-        assert values([session.run(element) for _ in range(3)]) == [0, 1, 2]
 
 
 def test_in_a_session_with_a_placeholder_for_the_address(client, ints, fill, values):

@@ -78,14 +78,3 @@ def test_the_last_batch_may_be_smaller(client):
     write(client, [2, 2, 3])
     batches = [batch.data[0].shape.as_list() for batch in dataset(client, 8, batch_size=2)]
     assert batches == [[2, 2], [1, 3]]
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 5])
-def test_items_of_one_length_are_as_ever(client, batch_size):
-    write(client, [3] * 10)
-    values = [
-        value
-        for batch in dataset(client, 4, max_samples=10).batch(batch_size)
-        for value in batch.data[0][:, 0].numpy().tolist()
-    ]
-    assert values == list(range(10))

@@ -127,7 +127,11 @@ def run(program, *arguments):
     return result.stdout.splitlines()
 
 
-@pytest.mark.parametrize("switch", ["disable_eager_execution", "disable_v2_behavior"])
+# The first one is a part of the second one, and each program imports TensorFlow.
+@pytest.mark.parametrize(
+    "switch",
+    [pytest.param("disable_eager_execution", marks=pytest.mark.slow), "disable_v2_behavior"],
+)
 def test_a_graph_is_built_before_devices_are_set(switch):
     lines = run(PROLOGUE + THREAD + GRAPH_PROGRAM, switch)
     assert lines == [f"{name} {value}" for name, value in EXPECTED.items()]
@@ -146,23 +150,6 @@ print(int(tf_client.sample("sampled", [tf.int64]).data[0]), len(tf.config.list_l
 
 def test_clients_are_made_before_devices_are_set():
     assert run(PROLOGUE + EAGER_PROGRAM) == ["3 2"]
-
-
-def test_a_dataset_of_a_graph_inside_a_function_of_the_graph(serve):
-    client = serve(testing.table(max_times_sampled=1))
-    for value in range(4):
-        client.insert([np.int64(value)], {"table": 1.0})
-    with tf.Graph().as_default():
-
-        def source(_):
-            return reverb.TrajectoryDataset(
-                client.server_address, "table", [tf.int64], [tf.TensorShape([1])], 1, max_samples=4
-            )
-
-        dataset = tf.data.Dataset.range(1).interleave(source, cycle_length=1).batch(4)
-        element = tf.compat.v1.data.make_one_shot_iterator(dataset).get_next().data[0]
-        with tf.compat.v1.Session() as session:
-            assert session.run(element).tolist() == [[0], [1], [2], [3]]
 
 
 def test_a_graph_with_a_dataset_can_be_saved_and_loaded(serve):

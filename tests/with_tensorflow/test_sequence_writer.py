@@ -111,19 +111,6 @@ def test_max_priority_is_that_of_the_table(serve, run, kind):
     assert [item.info.priority for item in client.scan("table")] == expected
 
 
-def test_steps_of_a_function_are_appended_in_its_order(client):
-    with client.sequence_writer("table", 1) as writer:
-        tf_writer = reverb.TFSequenceWriter(writer)
-
-        @tf.function
-        def run():
-            for i in range(20):
-                tf_writer.append({"x": tf.constant(i)}, False)
-
-        run()
-    assert values(client) == [[i] for i in range(20)]
-
-
 def test_steps_of_a_parallel_loop_are_appended_in_its_order(client):
     with client.sequence_writer("table", 2) as writer:
         tf_writer = reverb.TFSequenceWriter(writer)
@@ -241,14 +228,6 @@ def test_a_graph_does_not_keep_a_writer_open(client):
     writer.close()
     with pytest.raises(tf.errors.FailedPreconditionError, match="The writer is closed"):
         append({"x": tf.constant(0)}, False)
-
-
-def test_a_closed_writer_says_so_eagerly(client):
-    writer = client.sequence_writer("table", 1)
-    tf_writer = reverb.TFSequenceWriter(writer)
-    writer.close()
-    with pytest.raises(tf.errors.FailedPreconditionError, match="The writer is closed"):
-        tf_writer.append({"x": tf.constant(0)}, False)
 
 
 def test_a_server_that_goes_away_ends_the_function(start, connect):

@@ -261,29 +261,6 @@ def test_calls_of_a_function_are_made_in_order(client, tf_client):
     assert int(there_and_back()) == 1234
 
 
-def test_in_a_session(client, tf_client):
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        value = tf.compat.v1.placeholder(tf.int64, [])
-        insert = tf_client.insert([value], tf.constant(["table"]), doubles(1.0))
-        sample = tf_client.sample("table", {"x": tf.int64})
-        update = tf_client.update_priorities("table", tf.constant([1], tf.uint64), doubles(1.0))
-        session.run(insert, {value: 8})
-        session.run(update)
-        info, data = session.run(sample)
-    assert data == {"x": 8}
-    assert info.times_sampled == 1
-
-
-def test_in_a_session_a_sample_is_waited_for(client, tf_client, background):
-    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
-        sample = tf_client.sample("table", [tf.int64])
-        call = background(session.run, sample)
-        threading.Event().wait(0.3)
-        assert call.running
-        client.insert([np.int64(8)], {"table": 1.0})
-        assert call.result().data == [8]
-
-
 def test_under_a_strategy(client, tf_client):
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 

@@ -123,18 +123,6 @@ def test_batches_have_static_shapes(client, window, drop_remainder):
     assert sizes == ([8, 8] if drop_remainder else [8, 8, 4])
 
 
-def test_padding_repeats_the_last_step_in_batches_too(client):
-    """The same elements by both ways of making a batch."""
-    window = reverb.Window(6, before=2, pad="both")
-    for batches in (
-        dataset(client, window, batch_size=4, max_samples=8),
-        dataset(client, window, max_samples=8).map(lambda sample: sample).batch(4),
-    ):
-        for info, data in batches:
-            for row in range(4):
-                check(*tf.nest.map_structure(lambda leaf, row=row: leaf[row], (info, data)), window)
-
-
 def test_unknown_first_dimensions_are_those_of_the_window(client):
     for shapes in (SHAPES, {"image": [3, 2], "step": [3], "text": None}):
         elements = reverb.TrajectoryDataset(
