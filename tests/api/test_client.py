@@ -17,7 +17,6 @@ from reverb.errors import (
     DeadlineExceededError,
     InvalidArgumentError,
     SignatureMismatchError,
-    TableNotFoundError,
     UnavailableError,
 )
 from reverb.specs import TensorSpec
@@ -90,72 +89,9 @@ class TestObject:
             reverb.Client(nobody).server_info(timeout=1)
         assert 0.9 < time.monotonic() - start < DEADLINE_S
 
-
-class TestInsert:
-    def test_leaves_come_back_with_a_time_axis(self, client):
-        client.insert({"b": np.ones(2, np.float32), "a": 3}, {"table": 1.5})
-        (sample,) = client.sample("table", emit_timesteps=False)
-        assert sample.info.priority == 1.5
-        np.testing.assert_array_equal(sample.data[0], [3])
-        np.testing.assert_array_equal(sample.data[1], np.ones((1, 2), np.float32))
-
-    def test_one_step_goes_to_several_tables(self, client):
-        client.insert([1], {"table": 1.0, "queue": 2.0})
-        info = client.server_info()
-        assert (info["table"].current_size, info["queue"].current_size) == (1, 1)
-
-    @pytest.mark.parametrize("priorities", [{}, None])
-    def test_a_table_must_be_named(self, client, priorities):
-        with pytest.raises(InvalidArgumentError, match="at least one table, got none"):
-            client.insert([1], priorities)
-
-    def test_an_unknown_table_lists_the_others(self, client):
-        with pytest.raises(ValueError, match="empty, prioritized, queue, signed, table"):
-            client.insert([1], {"nope": 1.0})
-
-    def test_data_that_differs_from_the_signature_names_the_column(self, client):
-        with pytest.raises(SignatureMismatchError, match=r"column b must have dtype int64"):
-            client.insert({"b": 1.0}, {"signed": 1.0})
-
-    @pytest.mark.parametrize("priority", [-1.0, float("nan")])
-    def test_a_refused_priority_leaves_the_table_alive(self, client, priority):
-        with pytest.raises(InvalidArgumentError, match=r"(?i)priority must not be"):
-            client.insert([1], {"prioritized": priority})
-        client.insert([2], {"prioritized": 1.0})
-        assert next(client.sample("prioritized"))[0].data == [2]
-
-    @pytest.mark.parametrize("leaf", [object(), {1, 2}, np.datetime64("2020-01-01"), 2**70])
-    def test_what_cannot_be_stored_is_a_type_error(self, client, leaf):
-        with pytest.raises(TypeError):
-            client.insert([leaf], {"table": 1.0})
-
-
-class TestInsertBatch:
-    def test_rows_become_items(self, client):
-        data = {"x": np.arange(6).reshape(3, 2), "y": np.asarray(["a", "b", "c"])}
-        client.insert_batch(data, {"queue": [1.0, 2.0, 3.0]})
-        samples = [sample for (sample,) in client.sample("queue", 3)]
-        assert [sample.info.priority for sample in samples] == [1.0, 2.0, 3.0]
-        assert [sample.data[0].tolist() for sample in samples] == [[0, 1], [2, 3], [4, 5]]
-        assert [sample.data[1] for sample in samples] == [b"a", b"b", b"c"]
-
     def test_one_priority_may_serve_all(self, client):
         client.insert_batch([np.arange(3)], {"table": 2.0, "prioritized": np.ones(3)})
         assert client.sample_batch("table", 3).info.priority.tolist() == [2.0] * 3
-
-    @pytest.mark.parametrize(
-        ("data", "priorities", "text"),
-        [
-            ([np.zeros(3)], {}, "at least one table"),
-            ([], {"table": 1.0}, "at least one leaf"),
-            ([np.zeros(3), np.zeros(2)], {"table": 1.0}, r"shape \[B, ...\], got \[\[3\], \[2\]\]"),
-            ([np.zeros(3), 1.0], {"table": 1.0}, r"shape \[B, ...\]"),
-            ([np.zeros(3)], {"table": [1.0, 2.0]}, r"must have shape \[3\].*got shape \[2\]"),
-        ],
-    )
-    def test_shapes_must_agree(self, client, data, priorities, text):
-        with pytest.raises(InvalidArgumentError, match=text):
-            client.insert_batch(data, priorities)
 
 
 class TestSample:
@@ -185,14 +121,6 @@ class TestSample:
         (whole,) = client.sample("table", emit_timesteps=False)
         assert [column.tolist() for column in whole.data] == [[0, 1, 2], [0.0, 1.0, 2.0]]
 
-    def test_timesteps_need_columns_of_one_length(self, client):
-        with client.trajectory_writer(3) as writer:
-            for step in range(3):
-                writer.append([step, step])
-            writer.create_item("table", 1.0, [writer.history[0][-3:], writer.history[1][-2:]])
-        with pytest.raises(ValueError, match="column 0 has 3 steps and column 1 has 2"):
-            next(client.sample("table"))
-
     def test_data_is_nested_like_the_signature(self, client):
         client.insert({"a": (), "b": 7}, {"signed": 1.0})
         options = {"unpack_as_table_signature": True}
@@ -221,19 +149,6 @@ class TestSample:
         (steps,) = client.sample("table", unpack_as_table_signature=True)
         assert steps[0].data == [1]
 
-    def test_an_unknown_table_lists_the_others(self, client):
-        with pytest.raises(RuntimeError, match="empty, prioritized, queue, signed, table"):
-            next(client.sample("nope"))
-        with pytest.raises(
-            ValueError, match=r"does not contain any table named nope\. Found: empty, "
-        ):
-            next(client.sample("nope", unpack_as_table_signature=True))
-
-    @pytest.mark.parametrize("timeout_ms", [0, 50])
-    def test_a_timeout_says_what_it_waited_for(self, client, timeout_ms):
-        with pytest.raises(DeadlineExceededError, match="empty"):
-            next(client.sample("empty", timeout_ms=timeout_ms))
-
 
 class TestSampleBatch:
     def test_columns_are_stacked(self, client):
@@ -256,25 +171,6 @@ class TestSampleBatch:
         client.insert({"a": (), "b": 7}, {"signed": 1.0})
         batch = client.sample_batch("signed", 2, unpack_as_table_signature=True)
         assert batch.data["b"].tolist() == [[7], [7]]
-
-    @pytest.mark.parametrize("batch_size", [0, -1])
-    def test_a_batch_has_an_item(self, client, batch_size):
-        with pytest.raises(InvalidArgumentError, match="batch_size must be at least 1"):
-            client.sample_batch("table", batch_size)
-
-    def test_an_unknown_table_is_named(self, client):
-        with pytest.raises(TableNotFoundError, match="nope"):
-            client.sample_batch("nope", 1)
-
-    def test_a_timeout_says_what_it_waited_for(self, client):
-        with pytest.raises(DeadlineExceededError, match="empty"):
-            client.sample_batch("empty", 2, timeout_ms=0)
-
-    def test_shapes_that_differ_are_refused(self, client):
-        client.insert([np.zeros(2)], {"queue": 1.0})
-        client.insert([np.zeros(3)], {"queue": 1.0})
-        with pytest.raises(InvalidArgumentError, match="shape"):
-            client.sample_batch("queue", 2)
 
 
 class TestMutate:
@@ -313,20 +209,6 @@ class TestMutate:
         client.mutate_priorities("table")
         client.mutate_priorities("table", {1: 1.0}, [2])
 
-    @pytest.mark.parametrize(
-        "updates",
-        [{-(2**63) - 1: 1.0}, {1.5: 1.0}, {"1": 1.0}, {2**64: 1.0}, {1: "high"}, {1: None}],
-    )
-    def test_a_wrong_type_is_a_type_error(self, client, updates):
-        with pytest.raises(TypeError):
-            client.mutate_priorities("table", updates)
-
-    @pytest.mark.parametrize("priority", [-1.0, float("nan")])
-    def test_a_refused_priority_changes_nothing(self, client, keys, priority):
-        with pytest.raises(ValueError, match=r"(?i)priority must not be"):
-            client.mutate_priorities("prioritized", {keys[0]: priority})
-        assert set(client.sample_batch("prioritized", 50).info.priority.tolist()) == {1.0}
-
     def test_a_refused_update_keeps_the_rest_of_the_call_out(self, client, keys):
         with pytest.raises(ValueError, match="negative"):
             client.mutate_priorities("prioritized", {keys[0]: 5.0, keys[1]: -1.0}, [keys[2]])
@@ -363,23 +245,11 @@ class TestMutate:
             client.update_priorities("prioritized", list(keys.values()), [5.0, -1.0, 5.0])
         assert set(client.sample_batch("prioritized", 50).info.priority.tolist()) == {1.0}
 
-    def test_an_unknown_table_is_named(self, client):
-        with pytest.raises(RuntimeError, match="nope"):
-            client.update_priorities("nope", [1], [1.0])
-        with pytest.raises(RuntimeError, match="nope"):
-            client.mutate_priorities("nope", {1: 1.0})
-        with pytest.raises(RuntimeError, match="nope"):
-            client.reset("nope")
-
 
 class TestServerInfo:
     @pytest.mark.parametrize("timeout", [None, 0, -1, 5])
     def test_it_answers(self, client, timeout):
         assert client.server_info(timeout)["queue"].max_size == 3
-
-    def test_the_timeout_is_in_whole_seconds(self, client):
-        with pytest.raises(TypeError):
-            client.server_info(timeout=1.5)
 
 
 def test_checkpoint_tells_where_it_saved(client):

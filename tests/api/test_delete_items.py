@@ -48,11 +48,6 @@ class TestKeys:
         assert client.delete_items("table", client.keys) == 100
         assert values(client) == []
 
-    def test_thousands_are_deleted(self, client):
-        keys = client.insert_batch([np.arange(20_000)], {"table": 200.0})["table"]
-        assert client.delete_items("table", keys) == 20_000
-        assert values(client) == list(range(100))
-
 
 class TestConditions:
     def test_items_that_fulfil_it_are_deleted(self, client):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tree
 
-import reverb
 from reverb import testing
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 from reverb.specs import BoundedTensorSpec, TensorSpec
@@ -26,35 +25,6 @@ class Shaped:
 
     def __init__(self, shape, dtype):
         self.shape, self.dtype = shape, dtype
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        (dm_env.specs.Array((3,), np.float32), TensorSpec([3], np.float32)),
-        (dm_env.specs.Array((), np.float64, "reward"), TensorSpec([], np.float64, "reward")),
-        (
-            dm_env.specs.BoundedArray((2,), np.int8, -1, [1, 2], "b"),
-            BoundedTensorSpec([2], np.int8, -1, [1, 2], "b"),
-        ),
-        (dm_env.specs.DiscreteArray(4), BoundedTensorSpec([], np.int32, 0, 3)),
-        (dm_env.specs.StringArray((2,), str), TensorSpec([2], np.object_)),
-        (np.zeros((2, 0), np.uint16), TensorSpec([2, 0], np.uint16)),
-        (np.float16(0), TensorSpec([], np.float16)),
-        (np.asarray(["text"]), TensorSpec([1], np.object_)),
-        (TensorSpec(None, np.bool_), TensorSpec(None, np.bool_)),
-        (Shaped((None, 3), "int64"), TensorSpec([None, 3], np.int64)),
-        (Shaped([2], float), TensorSpec([2], np.float64)),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_anything_with_shape_and_dtype_is_a_spec(serve, spec, expected):
-    client = serve(testing.table(signature={"leaf": spec}))
-    (found,) = tree.flatten(signature_of(client))
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    if isinstance(expected, BoundedTensorSpec):
-        np.testing.assert_array_equal(found.minimum, expected.minimum)
-        np.testing.assert_array_equal(found.maximum, expected.maximum)
 
 
 def test_an_environments_specs_make_a_signature(serve):
@@ -224,10 +194,3 @@ def test_info_of_a_table_and_of_its_server_agree(start, connect):
     table = testing.table(signature={"x": (TensorSpec([None], np.int8, "x"),), "y": np.zeros(2)})
     client = connect(start(table))
     assert signature_of(client) == table.info.signature
-
-
-def test_a_replaced_table_keeps_the_signature(serve):
-    original = testing.table(signature={"a": dm_env.specs.DiscreteArray(3)})
-    client = serve(original.replace(name="copy"))
-    assert signature_of(client, "copy") == original.info.signature
-    assert isinstance(signature_of(client, "copy")["a"], reverb.specs.BoundedTensorSpec)

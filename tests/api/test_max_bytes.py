@@ -217,45 +217,6 @@ class TestTable:
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
-    def test_a_priority_update_by_an_insert_needs_no_room(self, serve):
-        server, client = serve("localhost", testing.table(max_bytes=10_000, when_full="wait"))
-        client.insert(noise(4000), {"table": 1.0})
-        client.insert(noise(4000), {"table": 1.0})
-        keys = [sample.info.key for [sample] in client.sample("table", 2)]
-        client.mutate_priorities("table", updates={keys[0]: 5.0})
-        assert server.status().tables["table"].items == 2
-
-    def test_a_copy_keeps_the_limit(self):
-        table = testing.table(max_bytes="1MiB", when_full="wait")
-        copy = table.replace(name="copy")
-        assert (
-            arguments_of(copy.internal_settings).items()
-            >= {"max_bytes": MIB, "when_full": "wait"}.items()
-        )
-        assert (
-            arguments_of(table.replace(name="other", max_bytes=5).internal_settings)["max_bytes"]
-            == 5
-        )
-        stack = reverb.Table.stack("stack", 3, max_bytes=7)
-        assert (
-            arguments_of(stack.internal_settings).items()
-            >= {"max_bytes": 7, "when_full": "wait"}.items()
-        )
-
-    def test_a_table_that_cannot_reach_its_minimum_says_so(self, serve):
-        limiter = reverb.rate_limiters.MinSize(100)
-        table = testing.table(max_bytes=20_000, rate_limiter=limiter)
-        _, client = serve("localhost", table)
-        for _ in range(20):
-            client.insert(noise(4000), {"table": 1.0})
-        with pytest.raises(
-            DeadlineExceededError,
-            match=r"Table table: It will never hold the 100 items that sampling needs "
-            r"\(min_size_to_sample\): they would take 4\d\d\.\d KiB, and max_bytes is 19\.5 KiB\.",
-        ):
-            list(client.sample("table", 1, timeout_ms=1))
-
-
 class TestServer:
     @on_both_hosts
     def test_the_table_over_its_share_gives_up_items(self, serve, host):

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Selectors, draws and priorities that dm-reverb does not have, through clients."""
 
-import collections
 import copy
 import pickle
 import struct
@@ -47,23 +46,6 @@ def insert(client, table, priorities):
 
 def priorities_of(client, table):
     return [sample.info.priority for sample in client.scan(table)]
-
-
-def test_every_item_once_an_epoch(serve):
-    client = serve(make_table("t", reverb.selectors.Shuffle()))
-    insert(client, "t", np.ones(10))
-    for _ in range(3):
-        values = np.concatenate([client.sample_batch("t", 5).data[0].ravel() for _ in range(2)])
-        assert sorted(values) == list(range(10))
-
-
-def test_a_new_item_joins_the_epoch(serve):
-    client = serve(make_table("t", reverb.selectors.Shuffle()))
-    insert(client, "t", np.ones(4))
-    seen = list(client.sample_batch("t", 3).data[0].ravel())
-    client.insert(np.int64(77), {"t": 1.0})
-    seen += list(client.sample_batch("t", 2).data[0].ravel())
-    assert sorted(seen) == [0, 1, 2, 3, 77]
 
 
 def test_a_seed_repeats_the_order(serve):
@@ -258,18 +240,6 @@ def test_the_remover_goes_by_its_own_priority(serve):
     assert [int(sample.data[0][0]) for sample in client.scan("t")] == [1, 4, 5]
 
 
-def test_weights_need_no_formula(serve):
-    """The weights of samples from a skewed table make up for its priorities."""
-    client = serve(make_table("t", reverb.selectors.Prioritized(0.5, draw="stratified")))
-    insert(client, "t", np.linspace(0.1, 9.0, 100))
-    batch = client.sample_batch("t", 20_000)
-    p_min = batch.info.probability.min()
-    weights = reverb.importance_weights(batch, beta=1.0, min_probability=p_min)
-    assert weights.max() <= 1.0
-    mean = np.average(batch.data[0].ravel(), weights=weights)
-    assert abs(mean - 49.5) < 1.0
-
-
 def test_no_item_twice_in_a_batch(serve):
     client = serve(
         make_table("replay", reverb.selectors.Prioritized(2.0)),
@@ -360,17 +330,3 @@ def test_a_checkpoint_keeps_every_new_kind(tmp_path):
     client.insert(3, {"remover": 1.0}, removal_priorities={"remover": 9.0})
     assert [int(sample.data[0][0]) for sample in client.scan("remover")] == [0, 1, 3]
     server.stop()
-
-
-def test_sampling_counts_agree_with_probabilities(serve):
-    client = serve(make_table("t", reverb.selectors.Recent(3.0)))
-    insert(client, "t", np.ones(8))
-    batch = client.sample_batch("t", 40_000)
-    by_value = dict(zip(batch.data[0].ravel(), batch.info.probability, strict=True))
-    assert abs(sum(by_value.values()) - 1.0) < 1e-9
-    counts = collections.Counter(batch.data[0].ravel().tolist())
-    chi_square = sum(
-        (counts[value] - 40_000 * p) ** 2 / (40_000 * p) for value, p in by_value.items()
-    )
-    # 7 degrees of freedom; more with a probability of one in 10,000.
-    assert chi_square < 30

@@ -1,18 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The life of a server: arguments, port, stop, wait."""
 
-import signal
 import socket
-import subprocess
-import sys
-import textwrap
 import threading
 
 import pytest
 
 import reverb
 from reverb import testing
-from reverb.errors import InvalidArgumentError, ReverbError, UnavailableError
+from reverb.errors import InvalidArgumentError, ReverbError
 from support.waiting import DEADLINE_S
 
 
@@ -64,15 +60,6 @@ def test_a_host_that_is_not_ours_is_named():
         reverb.Server([testing.table()], host="203.0.113.7")
 
 
-def test_repr_shows_port_and_tables(start):
-    server = start(testing.table("a"), testing.table("b"))
-    assert repr(server).startswith(
-        f"Server(port={server.port}, reverb_service=ReverbServiceAsync(tables=[Table("
-    )
-    assert "name=a" in repr(server)
-    assert "name=b" in repr(server)
-
-
 def test_a_client_does_not_keep_its_server():
     client = reverb.Server([testing.table()]).localhost_client()
     with pytest.raises(ReverbError):
@@ -83,11 +70,6 @@ def test_a_client_does_not_keep_its_server():
 def test_a_port_out_of_range_is_named(port):
     with pytest.raises(InvalidArgumentError, match=f"port must be from 0 to 65535, got {port}"):
         reverb.Server([testing.table()], port=port)
-
-
-def test_a_port_in_use_is_refused():
-    with reverb.Server([testing.table()]) as server, pytest.raises(ReverbError, match="port"):
-        reverb.Server([testing.table()], port=server.port)
 
 
 @pytest.mark.parametrize("port", [None, 0])
@@ -101,17 +83,6 @@ def test_the_port_is_the_real_one(port):
 def test_tables_may_come_from_an_iterator():
     with reverb.Server(testing.table(name) for name in "ab") as server:
         assert set(server.localhost_client().server_info()) == {"a", "b"}
-
-
-def test_a_checkpointer_must_be_one():
-    with pytest.raises(AttributeError, match="internal_checkpointer"):
-        reverb.Server([testing.table()], checkpointer="/tmp/checkpoints")
-
-
-def test_a_checkpointer_is_accepted(tmp_path):
-    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
-    with reverb.Server([testing.table()], checkpointer=checkpointer) as server:
-        assert set(server.localhost_client().server_info()) == {"table"}
 
 
 def test_stop_may_be_called_twice():
@@ -136,73 +107,3 @@ def test_a_dropped_server_stops():
     del server
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(("127.0.0.1", port), timeout=5)
-
-
-def test_stop_ends_a_call_that_waits_for_a_sample():
-    with reverb.Server([testing.table()]) as server:
-        client = reverb.Client(f"localhost:{server.port}", connect_timeout_s=0.5)
-        client.server_info()
-        caught = []
-
-        def sample():
-            try:
-                next(client.sample("table"))
-            except ReverbError as error:
-                caught.append(error)
-
-        waiting = threading.Thread(target=sample)
-        waiting.start()
-        server.stop()
-        waiting.join(DEADLINE_S)
-    assert [type(error) for error in caught] == [UnavailableError]
-    assert "localhost" in str(caught[0])
-
-
-def test_ctrl_c_ends_wait_and_is_heard_afterwards():
-    program = textwrap.dedent("""
-        import signal
-
-        import reverb
-        from reverb import testing
-
-        # A job in the background of a shell inherits that SIGINT is ignored.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        server = reverb.Server([testing.table()])
-        for _ in range(2):
-            try:
-                print("ready", flush=True)
-                server.wait()
-            except KeyboardInterrupt:
-                print("interrupted", flush=True)
-    """)
-    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    try:
-        for _ in range(2):
-            assert process.stdout.readline() == "ready\n"
-            process.send_signal(signal.SIGINT)
-            assert process.stdout.readline() == "interrupted\n"
-        assert process.wait(timeout=20) == 0
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def test_the_interpreter_ends_while_a_server_runs():
-    program = textwrap.dedent("""
-        import threading
-        import reverb
-        from reverb import testing
-
-        server = reverb.Server([testing.table()])
-        client = server.localhost_client()
-        client.insert([1], {"table": 1.0})
-        samples = client.sample("table", 1000)
-        next(samples)
-        writer = client.trajectory_writer(1)
-        writer.append(1)
-        threading.Thread(target=server.wait, daemon=True).start()
-    """)
-    result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert (result.returncode, result.stderr) == (0, "")

@@ -37,13 +37,6 @@ def test_a_bad_argument_is_named(options, text):
         testing.table(**({"name": "name"} | options))
 
 
-def test_a_leaf_of_a_signature_is_a_spec():
-    with pytest.raises(
-        InvalidArgumentError, match=r"leaf \('a',\) of the signature must be a spec.*object"
-    ):
-        table(signature={"a": object()})
-
-
 NESTS = {
     "dict": lambda it: {"a": it},
     "list": lambda it: [it],
@@ -68,22 +61,6 @@ def test_a_signature_may_be_nested_30_deep(serve, kind):
     for depth in (31, 20_000):
         with pytest.raises(InvalidArgumentError, match="may be at most 30 deep, got more below"):
             table(signature=nested(depth))
-
-
-@pytest.mark.parametrize("options", [{"max_size": 10.5}, {"max_times_sampled": "1"}])
-def test_a_size_is_an_integer(options):
-    with pytest.raises(TypeError):
-        table(**options)
-
-
-def test_a_limiter_is_made_by_its_class():
-    with pytest.raises(AttributeError, match="internal_limiter"):
-        table(rate_limiter=1.0)
-
-
-def test_a_selector_is_made_by_its_class():
-    with pytest.raises(TypeError):
-        table(sampler="fifo")
 
 
 def test_a_selector_serves_one_table_in_one_place():
@@ -175,72 +152,11 @@ def test_queues_and_stacks(make, distribution):
     assert info.signature == TensorSpec([None], np.int32)
 
 
-def test_replace_copies_what_is_not_given():
-    original = reverb.Table(
-        "name",
-        sampler=reverb.selectors.Prioritized(0.5),
-        remover=reverb.selectors.MinHeap(),
-        max_size=7,
-        rate_limiter=reverb.rate_limiters.SampleToInsertRatio(2.0, 3, 4.0),
-        max_times_sampled=2,
-        signature={"a": TensorSpec([None], np.int32)},
-    )
-    assert without_times(original.replace().info) == without_times(original.info)
-
-
-@pytest.mark.parametrize(
-    ("change", "read", "expected"),
-    [
-        ({"name": "other"}, lambda info: info.name, "other"),
-        ({"max_size": 3}, lambda info: info.max_size, 3),
-        ({"max_times_sampled": 3}, lambda info: info.max_times_sampled, 3),
-        (
-            {"sampler": reverb.selectors.Lifo()},
-            lambda info: info.sampler_options.WhichOneof("distribution"),
-            "lifo",
-        ),
-        (
-            {"remover": reverb.selectors.Uniform()},
-            lambda info: info.remover_options.WhichOneof("distribution"),
-            "uniform",
-        ),
-        (
-            {"rate_limiter": reverb.rate_limiters.MinSize(9)},
-            lambda info: info.rate_limiter_info.min_size_to_sample,
-            9,
-        ),
-        ({"signature": {}}, lambda info: info.signature, None),
-    ],
-)
-def test_replace_changes_what_is_given(change, read, expected):
-    original = table(signature={"a": TensorSpec([], np.int8)})
-    before = without_times(original.info)
-    assert read(original.replace(**change).info) == expected
-    assert without_times(original.info) == before
-
-
 @pytest.mark.parametrize("method", ["can_sample", "can_insert"])
 @pytest.mark.parametrize("number", [0, -1])
 def test_a_number_of_operations_is_positive(method, number):
     with pytest.raises(InvalidArgumentError, match=f"at least 1, got {number}"):
         getattr(table(), method)(number)
-
-
-def test_repr_shows_the_parts():
-    text = repr(table(max_size=12))
-    assert text.startswith("Table(sampler=FifoSelector, remover=FifoSelector, max_size=12, ")
-    assert "rate_limiter=RateLimiter(" in text
-
-
-def test_a_seed_makes_choices_repeatable():
-    def choices(seed):
-        made = testing.table("t", sampler=reverb.selectors.Uniform(), seed=seed)
-        with testing.server([made]) as client:
-            client.insert_batch([np.arange(100)], {"t": 1.0})
-            return client.sample_batch("t", 20).data[0].ravel().tolist()
-
-    assert choices(7) == choices(7)
-    assert choices(7) != choices(8)
 
 
 @pytest.mark.parametrize(
