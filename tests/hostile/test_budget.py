@@ -25,7 +25,7 @@ SERVER = f"""
     from reverb import testing
     tables = [testing.table("table", max_size=10**6), reverb.Table.queue("queue", 10**6)]
     server = reverb.Server(tables, host="127.0.0.1", max_bytes={BUDGET},
-                           limits=reverb.Limits(unread_timeout_s=2))
+                           limits=reverb.Limits(unread_timeout_s=1))
     print(server.port)
     server.wait()
 """
@@ -118,15 +118,6 @@ def test_a_large_message_beside_many_parts_gets_the_reason(served):
         ) in error.value.details()
 
 
-def test_a_length_of_four_gigabytes_takes_no_memory(served):
-    with Http2(served.port) as attacker:
-        stream = attacker.open("InsertStream")
-        attacker.send_bytes(stream, b"\0\xff\xff\xff\xff" + bytes(1000))
-        attacker.end_of(stream)
-    served.check_memory()
-    served.check_others()
-
-
 def test_a_reader_that_reads_nothing_while_the_table_turns_over(served):
     for _ in range(200):
         served.client.insert(RNG.integers(0, 256, 100_000, dtype=np.uint8), {"table": 1.0})
@@ -136,7 +127,7 @@ def test_a_reader_that_reads_nothing_while_the_table_turns_over(served):
         for _ in range(2000):
             served.client.insert(RNG.integers(0, 256, 100_000, dtype=np.uint8), {"table": 1.0})
         served.check_memory()
-        # The limit of the server is 2 s; what waited for the reader is free then.
+        # The limit of the server is 1 s; what waited for the reader is free then.
         wait_until(lambda: served.client.status().memory.other == 0)
         served.check_others()
 
@@ -151,10 +142,10 @@ def test_a_reader_that_reads_nothing_gets_the_limit(served):
         next(responses)
         # It reads nothing more until the server has given up.
         wait_until(lambda: served.client.status().memory.total < 30 * MIB)
-        time.sleep(4)
+        time.sleep(2)
         with pytest.raises(grpc.RpcError):
             list(responses)
         code, text = responses.code(), responses.details()
     assert code == grpc.StatusCode.DEADLINE_EXCEEDED
-    assert "The reader took nothing for 2 s" in text
+    assert "The reader took nothing for 1 s" in text
     assert "Limits.unread_timeout_s" in text

@@ -2,7 +2,6 @@
 """Connections that are none, or are about something else."""
 
 import contextlib
-import gzip
 import http.client
 import socket
 import ssl
@@ -119,15 +118,6 @@ def test_a_connection_that_says_nothing_is_ended(server):
             pass  # Its settings, which it sends to everybody.
 
 
-def test_a_client_that_speaks_one_byte_at_a_time(server):
-    with Http2(server.port) as client:
-        stream = client.open("ServerInfo")
-        for byte in b"\0" + struct.pack(">I", 0):
-            client.send_bytes(stream, bytes([byte]))
-        client.send_bytes(stream, b"", end=True)
-        client.ping()
-
-
 def test_messages_whose_length_lies(server, until):
     before = server.memory()
     with contextlib.ExitStack() as stack:
@@ -141,30 +131,12 @@ def test_messages_whose_length_lies(server, until):
         server.check()
 
 
-@pytest.mark.parametrize("flag", [1, 2, 255])
-def test_flags_of_messages_that_do_not_exist(server, flag):
-    with Http2(server.port) as client:
-        for method in ("InsertStream", "Reset"):
-            client.send_bytes(client.open(method), bytes([flag, 0, 0, 0, 1, 0]), end=True)
-        client.ping()
-
-
 def test_a_compressed_message_that_is_none(server):
     with Http2(server.port) as client:
         for encoding in ("gzip", "deflate", "identity", "snappy", "x" * 1000):
             stream = client.open("Reset", grpc_encoding=encoding)
             client.send_bytes(stream, b"\1\0\0\0\x05hello", end=True)
         client.ping()
-
-
-def test_a_small_message_that_becomes_a_large_one(server):
-    bomb = gzip.compress(b"\x0a" + b"\0" * 300_000_000)
-    before = server.memory()
-    with Http2(server.port) as client:
-        stream = client.open("InsertStream", grpc_encoding="gzip")
-        client.send_bytes(stream, b"\1" + struct.pack(">I", len(bomb)) + bomb, end=True)
-        client.end_of(stream)
-    assert server.memory() < before + 600e6
 
 
 def test_requests_that_are_no_grpc(server):

@@ -108,21 +108,6 @@ def test_connections_that_keep_coming_lock_nobody_out(server):
             assert is_ready(server)
 
 
-def test_a_head_that_comes_byte_by_byte_is_cut_off(server):
-    with connect(server) as slow:
-        began = time.monotonic()
-        with contextlib.suppress(OSError):
-            for byte in REQUEST * 100:
-                slow.sendall(bytes([byte]))
-                time.sleep(0.2)
-                slow.setblocking(False)
-                with contextlib.suppress(BlockingIOError):
-                    if slow.recv(100) == b"" or time.monotonic() - began > 15 * PATIENCE:
-                        break
-                slow.settimeout(10)
-    assert time.monotonic() - began < 10 * PATIENCE
-
-
 def test_an_answer_that_nobody_reads(server):
     with contextlib.ExitStack() as stack:
         for _ in range(60):

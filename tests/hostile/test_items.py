@@ -10,7 +10,6 @@ from support.wire import messages
 from support.wire.messages import insert, item, numbers
 
 Code = grpc.StatusCode
-INT32 = (-(2**31), -1, 2**31 - 1)
 
 
 def refused(wire, *requests, code, text=""):
@@ -26,28 +25,12 @@ def size(server, table="items"):
     return server.client.server_info()[table].current_size
 
 
-def test_nothing_but_chunks_to_keep(wire):
-    refused(wire, insert(), code=Code.INVALID_ARGUMENT)
-    refused(wire, insert(keep=[1, 2]), code=Code.INVALID_ARGUMENT)
-
-
-def test_a_chunk_that_was_never_sent(wire, server):
-    request = insert([numbers(1)], [item(5, "items", (999, 0, 1, 0))])
-    refused(wire, request, code=Code.INTERNAL, text="999")
-    assert size(server) == 0
-
-
 def test_a_chunk_of_another_stream(wire):
     stream = wire.insert_stream()
     stream.send(insert([numbers(1)], [item(5, "items", (1, 0, 1, 0))], keep=[1]))
     stream.confirmed(1)
     refused(wire, insert([], [item(6, "items", (1, 0, 1, 0))]), code=Code.INTERNAL)
     stream.cancel()
-
-
-def test_a_chunk_that_was_let_go(wire):
-    first = insert([numbers(1)], [item(5, "items", (1, 0, 1, 0))])
-    refused(wire, first, insert([], [item(6, "items", (1, 0, 1, 0))]), code=Code.INTERNAL)
 
 
 @pytest.mark.parametrize("name", ["", "unknown", "x" * 60_000, "items\0", "ítems", "../items"])
@@ -57,38 +40,6 @@ def test_an_unknown_table(wire, name):
     with pytest.raises(grpc.RpcError) as caught:
         wire.unary("Reset", protos.ResetRequest(table=name))
     assert caught.value.code() == Code.NOT_FOUND
-
-
-@pytest.mark.parametrize("slices", [[], [[]], [[], []], [[(1, 0, 1, 0)], []]])
-def test_items_without_columns_and_columns_without_slices(wire, server, slices):
-    made = protos.PrioritizedItem(
-        key=5, table="items", priority=1.0, flat_trajectory=messages.trajectory(slices)
-    )
-    refused(wire, insert([numbers(1)], [made]), code=Code.INVALID_ARGUMENT)
-    assert size(server) == 0
-
-
-def test_an_item_without_a_trajectory(wire):
-    made = protos.PrioritizedItem(key=5, table="items", priority=1.0)
-    refused(wire, insert([numbers(1)], [made]), code=Code.INVALID_ARGUMENT)
-
-
-@pytest.mark.parametrize(
-    "bad",
-    [(1, offset, 1, 0) for offset in (*INT32, 3)]
-    + [(1, 0, length, 0) for length in (*INT32, 4)]
-    + [(1, 0, 1, index) for index in (*INT32, 1)]
-    + [(1, 2, 2, 0), (1, 2**31 - 1, 2**31 - 1, 2**31 - 1)],
-)
-def test_slices_out_of_range(wire, server, bad):
-    refused(wire, insert([numbers(1)], [item(5, "items", bad)]), code=Code.INVALID_ARGUMENT)
-    assert size(server) == 0
-
-
-def test_a_slice_of_nothing(wire, server):
-    made = item(5, "items", (1, 3, 0, 0))
-    refused(wire, insert([numbers(1)], [made]), code=Code.INVALID_ARGUMENT)
-    assert size(server) == 0
 
 
 def test_columns_of_mixed_types(wire, server):
@@ -179,34 +130,12 @@ def test_more_samples_than_anybody_can_read(wire, server, count):
     assert server.memory() < before + 100e6
 
 
-def test_keep_lists_with_unknown_and_repeated_keys(wire, server):
-    good = item(5, "items", (1, 0, 1, 0))
-    for keep in ([1, 2], [1, 1], [2], list(range(100_000))):
-        refused(wire, insert([numbers(1)], [good], keep), code=Code.FAILED_PRECONDITION)
-    # The item was inserted before the list was looked at.
-    assert size(server) == 1
-
-
 def test_a_gigantic_keep_list(wire, server):
     keep = np.random.default_rng(0).integers(0, 2**63, 2_000_000).tolist()
     request = insert([numbers(1)], [item(5, "items", (1, 0, 1, 0))], keep)
     before = server.memory()
     refused(wire, request, code=Code.FAILED_PRECONDITION)
     assert server.memory() < before + 200e6
-
-
-def test_a_key_over_and_over(wire, server):
-    stream = wire.insert_stream()
-    for number in range(50):
-        chunk = numbers(1, first=number)
-        again = item(5, "items", (1, 0, 3, 0), priority=float(number))
-        stream.send(insert([chunk, chunk, chunk], [again, again], keep=[1]))
-    stream.confirmed(100)
-    stream.cancel()
-    assert size(server) == 1
-    sampled = server.client.sample_batch("items", 1)
-    assert sampled.info.priority == [49.0]
-    np.testing.assert_array_equal(sampled.data, [[[0, 1, 2]]])
 
 
 def test_an_item_of_very_many_slices(wire, server):

@@ -156,24 +156,24 @@ class TestMessageBytes:
 
 
 class TestConnections:
-    def test_one_more_is_told_the_limit(self):
+    def test_one_more_is_told_the_limit_and_comes_in_when_another_leaves(self):
         tables, limits = [testing.table("table")], reverb.Limits(connections=1)
-        with (
-            reverb.Server(tables, host="127.0.0.1", limits=limits) as server,
-            Http2(server.port) as first,
-        ):
-            with pytest.raises(
-                UnavailableError,
-                match=r"it refused the connection: Limits\.connections is 1, and as many "
-                r"clients are connected",
-            ):
-                reverb.Client(f"127.1:{server.port}", connect_timeout_s=0.3).server_info()
-            with socket.create_connection(("127.0.0.1", server.port), timeout=10) as one_more:
-                received = one_more.makefile("rb").read()
-            reason = struct.pack(">II", 0, _ENHANCE_YOUR_CALM)
-            text = b"Limits.connections is 1, and as many clients are connected"
-            assert received == frame(_GOAWAY, 0, 0, reason + text)
-            first.ping()
+        with reverb.Server(tables, host="127.0.0.1", limits=limits) as server:
+            address = f"127.1:{server.port}"
+            with Http2(server.port) as first:
+                with pytest.raises(
+                    UnavailableError,
+                    match=r"it refused the connection: Limits\.connections is 1, and as many "
+                    r"clients are connected",
+                ):
+                    reverb.Client(address, connect_timeout_s=0.3).server_info()
+                with socket.create_connection(("127.0.0.1", server.port), timeout=10) as one_more:
+                    received = one_more.makefile("rb").read()
+                reason = struct.pack(">II", 0, _ENHANCE_YOUR_CALM)
+                text = b"Limits.connections is 1, and as many clients are connected"
+                assert received == frame(_GOAWAY, 0, 0, reason + text)
+                first.ping()
+            assert "table" in reverb.Client(address, connect_timeout_s=20).server_info()
 
     def test_a_call_of_a_grpc_client_fails_at_once(self):
         with Program(SERVER_OF_ONE) as program:
@@ -213,18 +213,6 @@ class TestConnections:
             list(threads.map(insert_often, range(40)))
         assert client.server_info(timeout=20)["table"].current_size == 600
         assert client.sample_batch("table", 8, timeout_ms=20_000).data[0].shape == (8, 1)
-
-    def test_one_more_is_closed_and_comes_in_when_another_leaves(self):
-        tables = [testing.table("table")]
-        limits = reverb.Limits(connections=1)
-        with reverb.Server(tables, host="127.0.0.1", limits=limits) as server:
-            address = f"127.1:{server.port}"
-            with WireClient(f"127.0.0.1:{server.port}") as first:
-                first.unary("ServerInfo", protos.ServerInfoRequest())
-                with pytest.raises(UnavailableError):
-                    reverb.Client(address, connect_timeout_s=0.3).server_info()
-                first.unary("ServerInfo", protos.ServerInfoRequest())
-            assert "table" in reverb.Client(address, connect_timeout_s=20).server_info()
 
 
 class TestStreams:

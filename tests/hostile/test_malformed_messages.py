@@ -101,16 +101,6 @@ def test_methods_that_do_not_exist(call):
         assert call.unary(method, b"") == grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_too_few_and_too_many_messages(server):
-    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-        for method in UNARY[:3]:
-            for requests in ([], [b"", b""]):
-                call = channel.stream_unary(SERVICE + method)
-                with pytest.raises(grpc.RpcError) as caught:
-                    call(iter(requests), timeout=20)
-                assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
-
-
 def valid_requests():
     """A request of every kind, as it should be: method and bytes."""
     made = numbers(1)

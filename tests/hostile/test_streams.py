@@ -5,7 +5,6 @@ import contextlib
 import socket
 import struct
 import threading
-import time
 
 import grpc
 import numpy as np
@@ -149,31 +148,6 @@ def test_items_of_a_dead_writer_do_not_block_a_full_queue(server, until):
     assert values == [*range(len(values) - 1), 99]
 
 
-def test_readers_that_do_not_read(server, until):
-    for _ in range(50):
-        server.client.insert([np.random.bytes(MEGABYTE)], {"items": 1.0})
-    before = server.memory()
-    with contextlib.ExitStack() as stack:
-        for _ in range(20):
-            client = stack.enter_context(Http2(server.port, window=2**31 - 1))
-            stream = client.open("SampleStream")
-            request = protos.SampleStreamRequest(table="items", num_samples=10**6)
-            client.send(stream, request.SerializeToString())
-        # The server sends as long as sockets take something, and then it waits.
-        steady = 0
-        last = -1
-        while steady < 20:
-            sampled = server.client.server_info()["items"].num_unique_samples
-            count = server.client.server_info()["items"].rate_limiter_info.sample_stats.completed
-            steady = steady + 1 if count == last else 0
-            last = count
-            assert sampled <= 50
-            time.sleep(0.01)
-        assert server.memory() < before + 150 * MEGABYTE
-        server.check()
-    settled(server, until, before + 60 * MEGABYTE)
-
-
 def test_readers_that_read_small_items_slowly(server):
     server.client.insert_batch(np.arange(1000), {"items": 1.0})
     before = server.memory()
@@ -203,15 +177,6 @@ def test_thousands_of_idle_streams(server, until):
     settled(server, until, before + 50 * MEGABYTE)
 
 
-def test_more_streams_than_are_allowed(server):
-    # The server may end the connection, and need not.
-    with Http2(server.port) as client, contextlib.suppress(OSError):
-        for _ in range(12_000):
-            client.open("SampleStream")
-        client.ping()
-        server.check()
-
-
 def test_streams_that_are_opened_and_reset_at_once(server):
     with Http2(server.port) as client, contextlib.suppress(OSError):
         for _ in range(20_000):
@@ -232,29 +197,3 @@ def test_samples_that_nobody_waits_for_any_more(server, until):
             assert stream.status()[0] == grpc.StatusCode.CANCELLED
     server.client.insert([7], {"queue": 1.0})
     assert server.client.sample_batch("queue", 1, timeout_ms=10_000).data == [7]
-
-
-def test_requests_that_nobody_reads_the_answers_of(server):
-    with Http2(server.port) as client:
-        for _ in range(5000):
-            stream = client.open("ServerInfo")
-            client.send(stream, b"", end=True)
-    server.check()
-
-
-def test_a_client_reads_while_others_are_reset_under_it(server):
-    server.client.insert([1], {"items": 1.0})
-    stop = threading.Event()
-
-    def annoy():
-        while not stop.is_set():
-            server.client.reset("heap")
-            server.client.mutate_priorities("items", deletes=[1, 2, 3])
-
-    annoying = threading.Thread(target=annoy)
-    annoying.start()
-    try:
-        assert len(list(server.client.sample("items", 5000))) == 5000
-    finally:
-        stop.set()
-        annoying.join()

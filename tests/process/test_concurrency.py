@@ -338,30 +338,6 @@ def test_writers_that_come_and_go(start, connect, seconds):
     assert inserts >= sum(flushed.values())
 
 
-def test_close_wakes_a_flush_in_another_thread(start, connect, background, until):
-    table = reverb.Table.queue("table", 1)
-    writer = connect(start(table)).trajectory_writer(1)
-    add(writer, 1)
-    add(writer, 2)
-    flushing = background(writer.flush)
-    until(lambda: table.info.current_size == 1)
-    assert flushing.running
-    writer.close()
-    with pytest.raises(ReverbError, match="closed"):
-        flushing.result()
-
-
-def test_one_generator_serves_one_thread_at_a_time(start, connect, background, until):
-    table = testing.table()
-    client = connect(start(table))
-    samples = client.sample("table")
-    waiting = background(next, samples)
-    with pytest.raises(ValueError, match="already executing"):
-        until(lambda: not next(samples))
-    client.insert([1], {"table": 1.0})
-    assert waiting.result()[0].data == [1]
-
-
 def test_many_threads_share_a_client_that_has_not_connected(start, connect, background):
     server = start(testing.table(max_size=10**5))
     client = connect(server)

@@ -185,16 +185,9 @@ print("end", flush=True)
 
 
 @on_both_hosts
-def test_forks_under_load(host):
-    with Program(PREPARE + LOAD, host, 20) as program:
-        assert program.line() == "end"
-        assert (program.ended(), program.errors) == (0, "")
-
-
-@pytest.mark.slow
-@on_both_hosts
-def test_many_forks_under_load(host):
-    with Program(PREPARE + LOAD, host, 150) as program:
+@pytest.mark.parametrize("number", [20, pytest.param(150, marks=pytest.mark.slow)])
+def test_forks_under_load(host, number):
+    with Program(PREPARE + LOAD, host, number) as program:
         assert program.line() == "end"
         assert (program.ended(), program.errors) == (0, "")
 
