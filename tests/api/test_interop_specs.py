@@ -12,6 +12,7 @@ import tree
 from reverb import testing
 from reverb.errors import InvalidArgumentError, SignatureMismatchError
 from reverb.specs import BoundedTensorSpec, TensorSpec
+from support.one_step_items import batched, insert, insert_batch, legacy, trajectory
 
 Step = collections.namedtuple("Step", ["observation", "action"])
 
@@ -102,35 +103,7 @@ NOT_FITTING = [
 ]
 
 
-def insert(client, data):
-    client.insert(data, {"table": 1.0})
-
-
-def insert_batch(client, data):
-    client.insert_batch(tree.map_structure(lambda x: np.asarray(x)[np.newaxis], data), {"table": 1})
-
-
-def write(client, data):
-    with client.writer(1) as writer:
-        writer.append(data)
-        writer.create_item("table", 1, 1.0)
-
-
-def write_trajectory(client, data):
-    with client.trajectory_writer(1) as writer:
-        writer.append(data)
-        columns = tree.map_structure(lambda column: column[:], writer.history)
-        writer.create_item("table", 1.0, columns)
-
-
-def write_batched(client, data):
-    with client.batched_trajectory_writer(2, 1) as writer:
-        writer.append(tree.map_structure(lambda x: np.stack([x, x]), data))
-        columns = tree.map_structure(lambda column: column[-1:], writer.history)
-        writer.create_items("table", 1.0, columns)
-
-
-WRITERS = [insert, insert_batch, write, write_trajectory, write_batched]
+WRITERS = [insert, insert_batch, legacy, trajectory, batched]
 
 
 @pytest.mark.parametrize("writer", WRITERS)

@@ -217,6 +217,7 @@ class TestTable:
         thread.join(DEADLINE_S)
         assert not thread.is_alive()
 
+
 class TestServer:
     @on_both_hosts
     def test_the_table_over_its_share_gives_up_items(self, serve, host):

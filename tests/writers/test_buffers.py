@@ -8,7 +8,8 @@ import types
 import numpy as np
 import pytest
 
-from reverb import structured, testing
+from reverb import testing
+from support.one_step_items import insert, legacy, patterns, sequence, trajectory
 
 BUFFERS = {
     "array.array": array.array("d", [1.0, 2.0]),
@@ -17,38 +18,9 @@ BUFFERS = {
 }
 
 
-def insert(client, step):
-    client.insert(step, {"table": 1.0})
-
-
 def insert_batch(client, step):
     rows = {name: np.asarray(leaf)[None] for name, leaf in step.items()}
     client.insert_batch({"x": memoryview(rows["x"])}, {"table": 1.0})
-
-
-def legacy(client, step):
-    with client.writer(1) as writer:
-        writer.append(step)
-        writer.create_item("table", 1, 1.0)
-
-
-def trajectory(client, step):
-    with client.trajectory_writer(1) as writer:
-        writer.append(step)
-        writer.create_item("table", 1.0, {"x": writer.history["x"][-1:]})
-
-
-def sequence(client, step):
-    with client.sequence_writer("table", 1) as writer:
-        writer.append(step)
-
-
-def patterns(client, step):
-    reference = structured.create_reference_step({"x": None})
-    config = structured.create_config({"x": reference["x"][-1:]}, "table")
-    writer = client.structured_writer([config])
-    writer.append(step)
-    writer.flush()
 
 
 @pytest.fixture(scope="module")

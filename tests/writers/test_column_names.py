@@ -3,13 +3,16 @@
 
 import asyncio
 import collections
+import functools
 
 import numpy as np
 import pytest
 
 import reverb
-from reverb import errors, structured, testing
+from reverb import errors, testing
 from reverb.specs import TensorSpec
+from support import one_step_items
+from support.one_step_items import last_steps, rows_of
 from support.programs import run
 
 NAMES = ("alpha", "beta", "gamma")
@@ -34,124 +37,46 @@ def step_of(kind):
     return kind(*(value(name) for name in kind._fields))
 
 
-def insert(client, step):
-    client.insert(step, {"table": 1.0})
-
-
-def insert_batch(client, step):
-    rows = map_leaves(lambda leaf: np.repeat(leaf, 2), step)
-    client.insert_batch(rows, {"table": 1.0})
-
-
-def legacy(client, step):
-    with client.writer(1) as writer:
-        writer.append(step)
-        writer.create_item("table", 1, 1.0)
-
-
-def trajectory(client, step, **options):
-    with client.trajectory_writer(1, **options) as writer:
-        writer.append(step)
-        columns = map_leaves(lambda column: column[-1:], writer.history)
-        writer.create_item("table", 1.0, columns)
-
-
 def trajectory_by_name(client, step):
-    trajectory(client, step, match_names=True)
+    one_step_items.trajectory(client, step, match_names=True)
 
 
-def batched(client, step):
-    with client.batched_trajectory_writer(2, 1) as writer:
-        writer.append(map_leaves(lambda leaf: np.repeat(leaf, 2), step))
-        columns = map_leaves(lambda column: column[-1:], writer.history)
-        writer.create_items("table", 1.0, columns)
+async def awaited_trajectory_by_name(client, step):
+    await one_step_items.awaited_trajectory(client, step, match_names=True)
 
 
-def sequence(client, step):
-    with client.sequence_writer("table", 1) as writer:
-        writer.append(step)
+def in_a_program(write):
+    """The way of an asyncio program."""
+
+    @functools.wraps(write)
+    def run(client, step):
+        async def main():
+            async with reverb.aio.Client(client.server_address) as made:
+                await write(made, step)
+
+        asyncio.run(main())
+
+    return run
 
 
-def patterns(client, step):
-    if isinstance(step, list):
-        reference = structured.create_reference_step([None] * len(step))
-        pattern = [column[-1:] for column in reference]
-    else:
-        reference = structured.create_reference_step(map_leaves(lambda _: None, step))
-        pattern = map_leaves(lambda column: column[-1:], reference)
-    writer = client.structured_writer([structured.create_config(pattern, "table")])
-    writer.append(step)
-    writer.flush()
-
-
-def aio_insert(client, step):
-    run_async(client, lambda c: c.insert(step, {"table": 1.0}))
-
-
-def aio_insert_batch(client, step):
-    rows = map_leaves(lambda leaf: np.repeat(leaf, 2), step)
-    run_async(client, lambda c: c.insert_batch(rows, {"table": 1.0}))
-
-
-def aio_trajectory(client, step, **options):
-    async def write(c):
-        async with c.trajectory_writer(1, **options) as writer:
-            writer.append(step)
-            columns = map_leaves(lambda column: column[-1:], writer.history)
-            await writer.create_item("table", 1.0, columns)
-
-    run_async(client, write)
-
-
-def aio_trajectory_by_name(client, step):
-    aio_trajectory(client, step, match_names=True)
-
-
-def aio_batched(client, step):
-    async def write(c):
-        async with c.batched_trajectory_writer(2, 1) as writer:
-            writer.append(map_leaves(lambda leaf: np.repeat(leaf, 2), step))
-            columns = map_leaves(lambda column: column[-1:], writer.history)
-            await writer.create_items("table", 1.0, columns)
-
-    run_async(client, write)
-
-
-def aio_sequence(client, step):
-    async def write(c):
-        async with c.sequence_writer("table", 1) as writer:
-            await writer.append(step)
-
-    run_async(client, write)
-
-
-BY_PLACE = (insert, legacy, trajectory, patterns, aio_insert, aio_trajectory)
-BY_NAME = (
-    insert_batch,
-    trajectory_by_name,
-    batched,
-    sequence,
-    aio_insert_batch,
-    aio_trajectory_by_name,
-    aio_batched,
-    aio_sequence,
+BY_PLACE = (
+    one_step_items.insert,
+    one_step_items.legacy,
+    one_step_items.trajectory,
+    one_step_items.patterns,
+    in_a_program(one_step_items.awaited_insert),
+    in_a_program(one_step_items.awaited_trajectory),
 )
-
-
-def map_leaves(function, nest):
-    if isinstance(nest, dict):
-        return {key: function(child) for key, child in nest.items()}
-    if hasattr(nest, "_fields"):
-        return type(nest)(*map(function, nest))
-    return [function(child) for child in nest]
-
-
-def run_async(client, call):
-    async def main():
-        async with reverb.aio.Client(client.server_address) as made:
-            await call(made)
-
-    asyncio.run(main())
+BY_NAME = (
+    one_step_items.insert_batch,
+    trajectory_by_name,
+    one_step_items.batched,
+    one_step_items.sequence,
+    in_a_program(one_step_items.awaited_insert_batch),
+    in_a_program(awaited_trajectory_by_name),
+    in_a_program(one_step_items.awaited_batched),
+    in_a_program(one_step_items.awaited_sequence),
+)
 
 
 def stored(client):
@@ -227,7 +152,7 @@ def test_a_writer_warns_once_for_each_table(capfd):
     with testing.server(tables) as client, client.trajectory_writer(3) as writer:
         for _ in range(3):
             writer.append(step_of(Foreign))
-            columns = map_leaves(lambda column: column[-1:], writer.history)
+            columns = last_steps(writer.history)
             for table in ("three", "four"):
                 writer.create_item(table, 1.0, columns)
     of_tables = [line.partition("Items of table ")[2].split()[0] for line in name_warnings(capfd)]
@@ -243,14 +168,13 @@ def test_each_table_has_its_own_order():
     tables = [testing.table(f"t{at}", signature=own) for at, own in enumerate(signatures)]
     names = [table.name for table in tables]
     with testing.server(tables) as client:
-        rows = map_leaves(lambda leaf: np.repeat(leaf, 2), step_of(dict))
-        client.insert_batch(rows, dict.fromkeys(names, 1.0))
+        client.insert_batch(rows_of(step_of(dict)), dict.fromkeys(names, 1.0))
         with client.sequence_writer(names, 1) as writer:
             writer.append(step_of(Shuffled))
         for name, order in zip(names, orders, strict=True):
             for sample in client.scan(name):
                 assert [float(column[0]) for column in sample.data] == [VALUES[it] for it in order]
-            assert client.server_info()[name].current_size == 3
+            assert client.server_info()[name].current_size == 2
 
 
 def test_nested_names_are_paths():
@@ -309,7 +233,7 @@ def test_a_renamed_column_is_named(client, write):
 def test_a_structured_item_unlike_the_signature_is_refused(client):
     step = step_of(dict) | {"beta": np.zeros(2, np.float32)}
     with pytest.raises(errors.SignatureMismatchError, match=r"beta must have .* shape \[\?\]"):
-        patterns(client, step)
+        one_step_items.patterns(client, step)
     assert client.server_info()["table"].current_size == 0
 
 

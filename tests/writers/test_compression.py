@@ -6,6 +6,7 @@ How the buffers of Stable-Baselines3 and TorchRL choose is tested with those lib
 
 import asyncio
 import copy
+import functools
 import inspect
 import pickle
 
@@ -13,9 +14,10 @@ import numpy as np
 import pytest
 
 import reverb
-from reverb import aio, structured, testing
+from reverb import aio, testing
 from reverb.core import protos
 from reverb.errors import InvalidArgumentError
+from support import one_step_items
 from support.checkpoints.chunk_tensors import decode, unsnappy
 from support.hosts import HOSTS
 from support.waiting import DEADLINE_S
@@ -28,78 +30,56 @@ NUM_STEPS = 6
 FRAMES = np.repeat(np.arange(NUM_STEPS, dtype=np.uint8), 2000).reshape(NUM_STEPS, *FRAME)
 
 
-def insert(client, **options):
-    for frame in FRAMES:
-        client.insert([frame], {"table": 1.0})
+def each_frame(write, **given):
+    """Writes items of one frame each by a writer of its own."""
+
+    @functools.wraps(write)
+    def run(client, **options):
+        for frame in FRAMES:
+            write(client, [frame], **given, **options)
+
+    return run
 
 
-def insert_batch(client, **options):
+def each_frame_awaited(write):
+    @functools.wraps(write)
+    async def run(client, **options):
+        for frame in FRAMES:
+            await write(client, [frame], **options)
+
+    return run
+
+
+def insert_batch(client):
     client.insert_batch([FRAMES], {"table": 1.0})
 
 
-def insert_sequence(client, **options):
+def insert_sequence(client):
     client.insert_sequence([FRAMES], {"table": 1.0})
 
 
-def trajectory(client, **options):
+def constant(client, step, **options):
     with client.trajectory_writer(1, **options) as writer:
-        for frame in FRAMES:
-            writer.append([frame])
-            writer.create_item("table", 1.0, [writer.history[0][-1:]])
+        writer.append([0])
+        writer.create_item("table", 1.0, step)
 
 
-def constants(client, **options):
-    with client.trajectory_writer(1, **options) as writer:
-        for frame in FRAMES:
-            writer.append([0])
-            writer.create_item("table", 1.0, [frame])
-
-
-def batched(client, **options):
-    with client.batched_trajectory_writer(2, 1, **options) as writer:
-        for frames in FRAMES.reshape(-1, 2, *FRAME):
-            writer.append([frames])
-            writer.create_items("table", 1.0, [writer.history[0][-1:]])
-            writer.flush()
-
-
-def sequence(client, **options):
-    with client.sequence_writer("table", 1, **options) as writer:
-        for frame in FRAMES:
-            writer.append([frame])
-
-
-def legacy(client, **options):
-    with client.writer(1, chunk_length=1, **options) as writer:
-        for frame in FRAMES:
-            writer.append([frame])
-            writer.create_item("table", 1, 1.0)
-
-
-def differences(client, **options):
-    with client.writer(1, delta_encoded=True, chunk_length=1, **options) as writer:
-        for frame in FRAMES:
-            writer.append([frame])
-            writer.create_item("table", 1, 1.0)
-
-
-def structured_(client, **options):
-    pattern = structured.pattern_from_transform([None], lambda step: [step[0][-1:]])
-    config = structured.create_config(pattern, "table")
-    with client.structured_writer([config], **options) as writer:
-        for frame in FRAMES:
-            writer.append([frame])
-
-
+insert = each_frame(one_step_items.insert)
 # Those that take the client's compression alone, and those that have an argument.
 INSERTS = {it.__name__: it for it in (insert, insert_batch, insert_sequence)}
-WRITERS = {
-    it.__name__: it
-    for it in (trajectory, constants, batched, sequence, legacy, differences, structured_)
-}
+OF_ONE_STEP = (
+    one_step_items.trajectory,
+    constant,
+    one_step_items.batched,
+    one_step_items.sequence,
+    one_step_items.legacy,
+    one_step_items.patterns,
+)
+WRITERS = {it.__name__: each_frame(it) for it in OF_ONE_STEP}
+WRITERS["differences"] = each_frame(one_step_items.legacy, delta_encoded=True)
 
 
-async def awaited_inserts(client, **options):
+async def awaited_inserts(client):
     for frame in FRAMES[:2]:
         await client.insert([frame], {"table": 1.0})
     await client.insert_batch([FRAMES[2:4]], {"table": 1.0})
@@ -107,30 +87,12 @@ async def awaited_inserts(client, **options):
     await client.insert_sequence([FRAMES[5:]], {"table": 1.0})
 
 
-async def awaited_trajectory(client, **options):
-    async with client.trajectory_writer(1, **options) as writer:
-        for frame in FRAMES:
-            writer.append([frame])
-            await writer.create_item("table", 1.0, [writer.history[0][-1:]])
-
-
-async def awaited_batched(client, **options):
-    async with client.batched_trajectory_writer(2, 1, **options) as writer:
-        for frames in FRAMES.reshape(-1, 2, *FRAME):
-            writer.append([frames])
-            await writer.create_items("table", 1.0, [writer.history[0][-1:]])
-            await writer.flush()
-
-
-async def awaited_sequence(client, **options):
-    async with client.sequence_writer("table", 1, **options) as writer:
-        for frame in FRAMES:
-            await writer.append([frame])
-
-
-AWAITED_WRITERS = {
-    it.__name__: it for it in (awaited_trajectory, awaited_batched, awaited_sequence)
-}
+AWAITED_OF_ONE_STEP = (
+    one_step_items.awaited_trajectory,
+    one_step_items.awaited_batched,
+    one_step_items.awaited_sequence,
+)
+AWAITED_WRITERS = {it.__name__: each_frame_awaited(it) for it in AWAITED_OF_ONE_STEP}
 AWAITED = {"awaited_inserts": awaited_inserts} | AWAITED_WRITERS
 
 PLACES = {"in_process": 1, "remote": 1, "group": 3}

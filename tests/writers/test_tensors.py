@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-import reverb
 from reverb import testing
 from reverb.errors import InvalidArgumentError
+from support import one_step_items
 
 
 class Tensor:
@@ -37,6 +37,9 @@ class Tensor:
     def __array__(self, *_, **__):
         raise TypeError("this tensor is no array")
 
+    def __getitem__(self, index):
+        return Tensor(self.values[index], device=self.device, requires_grad=self.requires_grad)
+
     def detach(self):
         return Tensor(self.values, device=self.device)
 
@@ -58,70 +61,20 @@ def client(serve):
     return serve(testing.table("table", max_size=100))
 
 
+WRITERS = [
+    one_step_items.insert,
+    one_step_items.insert_batch,
+    one_step_items.trajectory,
+    one_step_items.batched,
+    one_step_items.legacy,
+    one_step_items.legacy_sequence,
+    one_step_items.sequence,
+    one_step_items.patterns,
+]
+
+
 def insert(client, value):
     client.insert({"obs": value}, {"table": 1.0})
-
-
-def insert_batch(client, value):
-    batch = Tensor(value.values[None], device=value.device, requires_grad=value.requires_grad)
-    client.insert_batch({"obs": batch}, {"table": 1.0})
-
-
-def trajectory_writer(client, value):
-    with client.trajectory_writer(1) as writer:
-        writer.append({"obs": value})
-        writer.create_item("table", 1.0, {"obs": writer.history["obs"][:]})
-        writer.flush()
-
-
-def batched_writer(client, value):
-    batch = Tensor(value.values[None], device=value.device, requires_grad=value.requires_grad)
-    with client.batched_trajectory_writer(1, 1) as writer:
-        writer.append({"obs": batch})
-        writer.create_items("table", np.ones(1), {"obs": writer.history["obs"][-1:]})
-        writer.flush()
-
-
-def legacy_writer(client, value):
-    with client.writer(1) as writer:
-        writer.append([value])
-        writer.create_item("table", 1, 1.0)
-
-
-def sequence_of_legacy_writer(client, value):
-    sequence = Tensor(value.values[None], device=value.device, requires_grad=value.requires_grad)
-    with client.writer(1) as writer:
-        writer.append_sequence([sequence])
-        writer.create_item("table", 1, 1.0)
-
-
-def sequence_writer(client, value):
-    with client.sequence_writer("table", 1) as writer:
-        writer.append({"obs": value})
-        writer.flush()
-
-
-def structured_writer(client, value):
-    pattern = reverb.structured_writer.pattern_from_transform(
-        reverb.structured_writer.create_reference_step({"obs": None}),
-        lambda step: {"obs": step["obs"][-1:]},
-    )
-    config = reverb.structured_writer.create_config(pattern, "table")
-    writer = client.structured_writer([config])
-    writer.append({"obs": value})
-    writer.flush()
-
-
-WRITERS = [
-    insert,
-    insert_batch,
-    trajectory_writer,
-    batched_writer,
-    legacy_writer,
-    sequence_of_legacy_writer,
-    sequence_writer,
-    structured_writer,
-]
 
 
 def stored(client):
@@ -132,7 +85,7 @@ def stored(client):
 @pytest.mark.parametrize("write", WRITERS, ids=lambda write: write.__name__)
 def test_every_writer_takes_tensors(client, write):
     values = np.arange(6, dtype=np.float32).reshape(2, 3)
-    write(client, Tensor(values, requires_grad=True))
+    write(client, {"obs": Tensor(values, requires_grad=True)})
     np.testing.assert_array_equal(stored(client), values)
 
 
@@ -143,7 +96,7 @@ def test_every_writer_refuses_memory_of_a_gpu(client, write):
         r"non_blocking=True\) for the whole batch before"
     )
     with pytest.raises(InvalidArgumentError, match=text) as caught:
-        write(client, Tensor(np.zeros(3), device=(2, 0)))
+        write(client, {"obs": Tensor(np.zeros(3), device=(2, 0))})
     assert str(caught.value).startswith("column ")
 
 
