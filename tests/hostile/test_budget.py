@@ -7,9 +7,8 @@ import grpc
 import numpy as np
 import pytest
 
-import reverb
 from reverb.core import protos
-from support.programs import Program, resident_bytes
+from support.served_apart import served_apart
 from support.waiting import PATIENCE, wait_until
 from support.wire import messages
 from support.wire.messages import insert, sample
@@ -20,15 +19,8 @@ MIB = 2**20
 BUDGET = 256 * MIB
 RNG = np.random.default_rng(0)
 
-SERVER = f"""
-    import reverb
-    from reverb import testing
-    tables = [testing.table("table", max_size=10**6), reverb.Table.queue("queue", 10**6)]
-    server = reverb.Server(tables, host="127.0.0.1", max_bytes={BUDGET},
-                           limits=reverb.Limits(unread_timeout_s=1))
-    print(server.port)
-    server.wait()
-"""
+TABLES = 'testing.table("table", max_size=10**6), reverb.Table.queue("queue", 10**6)'
+OPTIONS = f"max_bytes={BUDGET}, limits=reverb.Limits(unread_timeout_s=1)"
 
 
 def noise(key, size):
@@ -37,19 +29,19 @@ def noise(key, size):
 
 
 class Served:
-    """A server in a process of its own, whose memory is watched."""
+    """A server whose memory is watched."""
 
-    def __init__(self, program):
-        self.port = int(program.line())
-        self.address = f"127.0.0.1:{self.port}"
-        self.client = reverb.Client(self.address, connect_timeout_s=20)
-        self._pid = program.pid
+    def __init__(self, server):
+        self.port = server.port
+        self.address = server.address
+        self.client = server.client
+        self._memory = server.memory
         self.client.insert(np.zeros(3), {"table": 1.0})
-        self._idle = resident_bytes(self._pid)
+        self._idle = server.memory()
 
     def check_memory(self):
         """Checks that the process holds at most a quarter more than its budget."""
-        used = resident_bytes(self._pid) - self._idle
+        used = self._memory() - self._idle
         assert used < 1.25 * BUDGET, f"{used:,} bytes are used: {self.client.status()}"
 
     def check_others(self):
@@ -62,8 +54,8 @@ class Served:
 
 @pytest.fixture
 def served():
-    with Program(SERVER, MIMALLOC_PURGE_DELAY="0") as program:
-        yield Served(program)
+    with served_apart(TABLES, OPTIONS) as server:
+        yield Served(server)
 
 
 def test_streams_that_only_send_chunks_are_ended(served):

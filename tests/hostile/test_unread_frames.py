@@ -16,7 +16,7 @@ import reverb
 from reverb import testing
 from reverb.core import protos
 from support.good_client import GoodClient
-from support.programs import Program, resident_bytes
+from support.served_apart import served_apart
 from support.waiting import PATIENCE, wait_until
 from support.wire import messages, raw_http2
 from support.wire.raw_http2 import Http2
@@ -24,18 +24,11 @@ from support.wire.wire_client import WireClient
 
 MIB = 2**20
 
-SERVER = """
-    import reverb
-    from reverb import testing
-    tables = [
-        testing.table("t", max_size=1000),
-        reverb.Table.queue("empty", 10),
-        reverb.Table.queue("full", 1),
-        reverb.Table.queue("queue", 1000),
-    ]
-    server = reverb.Server(tables, host="127.0.0.1", max_bytes=256 * 2**20)
-    print(server.port)
-    server.wait()
+TABLES = """
+    testing.table("t", max_size=1000),
+    reverb.Table.queue("empty", 10),
+    reverb.Table.queue("full", 1),
+    reverb.Table.queue("queue", 1000),
 """
 
 SERVICE = "/deepmind.reverb.ReverbService/"
@@ -74,12 +67,9 @@ STATES = {
 
 @pytest.fixture(scope="module")
 def server():
-    with Program(SERVER, MIMALLOC_PURGE_DELAY="0") as program:
-        program.port = int(program.line())
-        program.client = reverb.Client(f"127.0.0.1:{program.port}")
-        program.client.insert_batch([np.zeros((1000, 60))], {"t": 1.0})
-        yield program
-        assert "panicked" not in program.errors, program.errors
+    with served_apart(TABLES, "max_bytes=256 * 2**20") as server:
+        server.client.insert_batch([np.zeros((1000, 60))], {"t": 1.0})
+        yield server
 
 
 def blast(server, method, first, frame, *, streams=50, size=8 * MIB):
@@ -101,12 +91,12 @@ def blast(server, method, first, frame, *, streams=50, size=8 * MIB):
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("state", STATES)
 def test_unread_frames_take_what_is_sent(server, state, pattern):
-    before = resident_bytes(server.pid)
+    before = server.memory()
     with GoodClient(server.client) as good:
         connection = blast(server, *STATES[state], PATTERNS[pattern])
         rounds = good.rounds
         wait_until(lambda: good.rounds > rounds + 20)
-        held = resident_bytes(server.pid) - before
+        held = server.memory() - before
         counted = server.client.status().memory
     # The frames, what is prepared for a reader, and what h2 holds before it is taken in.
     assert held < (8 + 26 + 40) * MIB, f"{held / MIB:.0f} MiB"

@@ -8,10 +8,10 @@ import grpc
 import numpy as np
 import pytest
 
-import reverb
 from reverb.core import protos
 from support.good_client import GoodClient
-from support.programs import Program, resident_bytes
+from support.programs import Program
+from support.served_apart import served_apart
 from support.waiting import PATIENCE, wait_until
 from support.wire import raw_http2
 from support.wire.raw_http2 import Http2
@@ -21,17 +21,10 @@ MIB = 2**20
 CONNECTION = 16 * MIB
 STREAM = 64 * 1024
 
-SERVER = """
-    import reverb
-    from reverb import testing
-    tables = [
-        testing.table("t", max_size=100_000),
-        reverb.Table.queue("queue", 1000),
-        reverb.Table.queue("order", 10_000),
-    ]
-    server = reverb.Server(tables, host="127.0.0.1", max_bytes=256 * 2**20)
-    print(server.port)
-    server.wait()
+TABLES = """
+    testing.table("t", max_size=100_000),
+    reverb.Table.queue("queue", 1000),
+    reverb.Table.queue("order", 10_000),
 """
 
 SERVICE = "/deepmind.reverb.ReverbService/"
@@ -69,13 +62,10 @@ WITH_ONE_MESSAGE = ("Scan", "Watch", "Status", "UpdatePriorities")
 
 @pytest.fixture
 def served():
-    with Program(SERVER, MIMALLOC_PURGE_DELAY="0") as program:
-        program.port = int(program.line())
-        program.client = reverb.Client(f"127.0.0.1:{program.port}")
+    with served_apart(TABLES, "max_bytes=256 * 2**20") as served:
         items = np.random.default_rng(0).random((20_000, 60))
-        program.client.insert_batch([items], {"t": 1.0})
-        yield program
-        assert "panicked" not in program.errors, program.errors
+        served.client.insert_batch([items], {"t": 1.0})
+        yield served
 
 
 def silent_reader(port, method, request, streams):
@@ -91,12 +81,12 @@ def silent_reader(port, method, request, streams):
     ("call", "streams"), [("plain", 1), ("plain", 100), *((call, 1000) for call in CALLS)]
 )
 def test_what_is_prepared_for_a_reader_is_bounded(served, call, streams):
-    before = resident_bytes(served.pid)
+    before = served.memory()
     with GoodClient(served.client) as good:
         reader = silent_reader(served.port, *CALLS[call], streams)
         rounds = good.rounds
         wait_until(lambda: good.rounds > rounds + 100)
-        held = resident_bytes(served.pid) - before
+        held = served.memory() - before
         readers = served.client.status().memory.readers
     assert held < CONNECTION + streams * STREAM + 32 * MIB, f"{held / MIB:.0f} MiB"
     assert readers < CONNECTION + streams * STREAM
@@ -106,14 +96,14 @@ def test_what_is_prepared_for_a_reader_is_bounded(served, call, streams):
 
 
 def test_many_connections_share_the_room_of_the_server(served):
-    before = resident_bytes(served.pid)
+    before = served.memory()
     with GoodClient(served.client) as good:
         readers = [silent_reader(served.port, *CALLS["plain"], 20) for _ in range(50)]
         rounds = good.rounds
         wait_until(lambda: good.rounds > rounds + 100)
         # An eighth of the server's limit, and an item for each stream.
         assert served.client.status().memory.readers < 32 * MIB + 1000 * STREAM
-        assert resident_bytes(served.pid) - before < 160 * MIB
+        assert served.memory() - before < 160 * MIB
         # A batch still comes, an item at a time.
         assert len(served.client.sample_batch("t", 256).data[0]) == 256
     assert good.slowest < 4 * PATIENCE

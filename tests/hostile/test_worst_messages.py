@@ -12,22 +12,12 @@ import grpc
 import numpy as np
 import pytest
 
-import reverb
 from reverb.core import protos
-from support.programs import Program, resident_bytes
+from support.served_apart import served_apart
 from support.waiting import PATIENCE
 from support.wire import messages
 
 MIB = 2**20
-
-# Free memory goes back to the system at once, so that it is not counted.
-SERVER = """
-    import reverb
-    from reverb import testing
-    server = reverb.Server([testing.table("t", max_size=1)], host="127.0.0.1")
-    print(server.port)
-    server.wait()
-"""
 
 FILES = (
     "reverb_service.proto",
@@ -81,13 +71,13 @@ def worst_messages(kind, size, around=()):
 
 
 @contextlib.contextmanager
-def peak_of(pid):
-    """Looks at the memory of a process all the time; the result is a list with its peak."""
+def peak_of(server):
+    """Looks at the memory of a server all the time; the result is a list with its peak."""
     peak, stop = [0], threading.Event()
 
     def look():
         while not stop.is_set():
-            peak[0] = max(peak[0], resident_bytes(pid))
+            peak[0] = max(peak[0], server.memory())
             stop.wait(0.002)
 
     thread = threading.Thread(target=look)
@@ -100,20 +90,17 @@ def peak_of(pid):
 
 
 @pytest.fixture(scope="module")
-def program():
-    with Program(SERVER, MIMALLOC_PURGE_DELAY="0") as program:
-        program.address = f"127.0.0.1:{program.line()}"
-        client = reverb.Client(program.address)
-        client.insert([0.0], {"t": 1.0})
-        yield program
-        assert "panicked" not in program.errors, program.errors
-        client.insert([0.0], {"t": 1.0})
+def server():
+    with served_apart('testing.table("t", max_size=1)') as server:
+        server.client.insert([0.0], {"t": 1.0})
+        yield server
+        server.client.insert([0.0], {"t": 1.0})
 
 
 @pytest.fixture
-def channel(program):
+def channel(server):
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
-    with grpc.insecure_channel(program.address, options=options) as channel:
+    with grpc.insecure_channel(server.address, options=options) as channel:
         yield channel
 
 
@@ -135,14 +122,14 @@ def send(channel, path, message, compression=None):
 
 @pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip], ids=["plain", "gzip"])
 @pytest.mark.parametrize(("path", "kind"), list(methods()))
-def test_the_worst_message_of_a_method(program, channel, path, kind, compression):
+def test_the_worst_message_of_a_method(server, channel, path, kind, compression):
     # The first call of a kind makes what stays.
     worst = list(worst_messages(kind, SENT)) or [("an unknown field", of_bytes(999, b"\0" * SENT))]
     if not path.endswith("/Drain"):
         send(channel, path, b"")
     for name, message in worst:
-        before = resident_bytes(program.pid)
-        with peak_of(program.pid) as peak:
+        before = server.memory()
+        with peak_of(server) as peak:
             send(channel, path, message, compression)
         taken = peak[0] - before
         assert taken < 3 * len(message) + 16 * MIB, f"{name}: {taken / MIB:.0f} MiB"
@@ -174,11 +161,11 @@ def large_chunk():
         ("InsertStream", large_chunk),
     ],
 )
-def test_a_large_honest_message(program, channel, method, make):
+def test_a_large_honest_message(server, channel, method, make):
     message = make().SerializeToString()
     path = f"/deepmind.reverb.ReverbService/{method}"
-    before = resident_bytes(program.pid)
-    with peak_of(program.pid) as peak:
+    before = server.memory()
+    with peak_of(server) as peak:
         answer = send(channel, path, message)
     assert answer is not None
     assert not isinstance(answer, grpc.RpcError), answer
