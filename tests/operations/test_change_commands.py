@@ -95,13 +95,6 @@ class TestConfigure:
             assert served.run("configure", "--max-bytes", 4096)[0] == 0
             assert served.status().max_bytes == 4096
 
-    def test_nothing_is_different(self, served):
-        assert served.run("configure", "--max-size", 100) == (
-            0,
-            "nothing to change\n",
-            "",
-        )
-
     def test_a_dry_run_changes_nothing(self, served):
         code, out, _ = served.run("configure", "--max-size", 50, "--dry-run")
         assert (code, out) == (0, "max_size of table replay would be 50, not 100\n")
@@ -152,6 +145,7 @@ class TestConfigure:
             (["--max-times-sampled", -1], "--max-times-sampled must be at least 0, got -1"),
             (["--max-times-sampled", 2**40], "--max-times-sampled must fit into 32 bits"),
             (["--queue-size", 200, "--priority-exponent", 1], "is uniform: it has no priority_exp"),
+            (["--draw", "stratified"], "--draw needs a prioritized sampler, which table replay"),
         ],
     )
     def test_what_cannot_be_is_one_line(self, capsys, options, words):
@@ -205,26 +199,21 @@ def test_every_setting_has_an_option(capsys):
         assert command.main(["configure", *arguments]) == 1
 
 
-class TestSampler:
-    def test_the_draw_and_the_exponent_of_a_prioritized_one(self, capsys):
-        with Served(capsys, sampler=reverb.selectors.Prioritized(0.5)) as served:
-            code, out, err = served.run("configure", "--draw", "stratified")
-            assert (code, err) == (0, "")
-            assert "stratified" in out
-            assert served.run("configure", "--draw", "stratified")[1] == "nothing to change\n"
-            code, out, err = served.run("configure", "--draw=systematic", "--priority-exponent=0.7")
-            assert (code, err) == (0, "")
-            options = served.client.server_info()["replay"].sampler_options
-            assert options.prioritized.priority_exponent == 0.7
-
-    def test_the_age_of_a_recent_one(self, capsys):
-        with Served(capsys, sampler=reverb.selectors.Recent(10.0)) as served:
-            code, out, err = served.run("configure", "--expected-age", "20")
-            assert (code, err) == (0, "")
-            assert "20" in out
-            code, _, err = served.run("configure", "--draw", "stratified")
-            assert code == 1
-            assert "--draw needs a prioritized sampler, which table replay does not have" in err
+@pytest.mark.parametrize(
+    ("sampler", "options", "words"),
+    [
+        (reverb.selectors.Prioritized(0.5), ["--draw", "stratified"], "stratified"),
+        (reverb.selectors.Prioritized(0.5), ["--draw=systematic", "--priority-exponent=7"], "7"),
+        (reverb.selectors.Recent(10.0), ["--expected-age", "20"], "20"),
+    ],
+    ids=["draw", "draw and exponent", "age"],
+)
+def test_what_a_sampler_has_changes(capsys, sampler, options, words):
+    with Served(capsys, sampler=sampler) as served:
+        code, out, err = served.run("configure", *options)
+        assert (code, err) == (0, "")
+        assert words in out
+        assert served.run("configure", *options) == (0, "nothing to change\n", "")
 
 
 class TestPause:

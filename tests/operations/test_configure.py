@@ -4,8 +4,6 @@
 import contextlib
 import dataclasses
 import inspect
-import subprocess
-import sys
 import threading
 import time
 
@@ -258,32 +256,6 @@ class TestPause:
 
 @on_both_hosts
 class TestRateLimiterOff:
-    def test_a_preload_is_neutral_for_the_ratio(self, host):
-        """A learner samples meanwhile; afterwards the ratio is as if nothing had happened."""
-        ratio = reverb.rate_limiters.SampleToInsertRatio(4.0, 10, 8.0)
-        with Served(host, max_size=50_000, rate_limiter=ratio) as served:
-            served.insert(10)
-            hasty = reverb.Client(served.client.server_address, connect_timeout_s=0.5)
-            learner = Background(sample_until_it_waits, hasty)
-            wait_until(lambda: served.status().sampling.waiting)
-            before = served.status()
-            with served.client.rate_limiter_off("replay"):
-                assert served.status().rate_limiter_off.client
-                for _ in range(20):
-                    served.insert(1000)
-                assert served.status().cursor == before.cursor
-                assert served.status().samples == before.samples
-            after = served.status()
-            assert (after.items, after.cursor) == (20_010, before.cursor)
-            assert after.rate_limiter_off is None
-            info = served.client.server_info()["replay"].rate_limiter_info
-            assert info.sample_stats.completed == before.samples + 4 * 20_000
-            # One more insert allows as many samples as always.
-            served.insert(1)
-            wait_until(lambda: served.status().samples == before.samples + 4)
-            served.server.stop()
-            learner.result()
-
     def test_inserts_that_count_are_owed(self, host):
         with Served(host, rate_limiter=limiter(1.0, 1, 0.0, 5.0)) as served:
             with served.client.rate_limiter_off("replay", count=True):
@@ -317,35 +289,6 @@ class TestRateLimiterOff:
             served.client.rate_limiter_off("replay"),
         ):
             served.server.stop()
-
-
-def sample_until_it_waits(client):
-    """A learner that never gives up, until its server is gone."""
-    try:
-        while True:
-            client.sample_batch("replay", 1)
-    except errors.ReverbError:
-        pass
-
-
-def test_a_killed_client_gives_the_limiter_back():
-    program = (
-        "import reverb, sys, time\n"
-        "with reverb.Client(sys.argv[1]).rate_limiter_off('replay'):\n"
-        "    print('off', flush=True)\n"
-        "    time.sleep(60)\n"
-    )
-    with Served("127.0.0.1") as served:
-        address = f"127.0.0.1:{served.server.port}"
-        with subprocess.Popen(
-            [sys.executable, "-c", program, address], stdout=subprocess.PIPE, text=True
-        ) as holder:
-            try:
-                assert holder.stdout.readline() == "off\n"
-                assert served.status().rate_limiter_off
-            finally:
-                holder.kill()
-        wait_until(lambda: served.status().rate_limiter_off is None)
 
 
 @on_both_hosts
@@ -403,18 +346,6 @@ class TestDrain:
 @on_both_hosts
 class TestTimeouts:
     """A timeout says what the table waits for, in the words of the page."""
-
-    def test_a_flush_into_a_paused_table(self, host):
-        with Served(host) as served, served.client.trajectory_writer(1) as writer:
-            served.client.pause_table("replay")
-            writer.append([1.0])
-            writer.create_item("replay", 1.0, [writer.history[0][-1:]])
-            with pytest.raises(reverb.DeadlineExceededError) as raised:
-                writer.flush(timeout_ms=200)
-            assert ". Table replay is paused: Inserts and samples are paused by " in str(
-                raised.value
-            )
-            served.client.resume_table("replay")
 
     def test_a_sample_that_has_waited_for_long(self, host):
         with Served(host, rate_limiter=limiter(min_size=9)) as served:

@@ -7,7 +7,6 @@ import pytest
 
 import reverb
 from reverb import testing
-from reverb.core import protos
 from support.programs import Program
 from support.waiting import wait_until
 from support.wire.messages import insert, item, numbers, sample
@@ -62,14 +61,63 @@ def ends_with(server, method, code):
     assert streams(server) == {(method, code): 1}
 
 
-def test_a_sample_stream_cancelled_after_its_answers_is_ok(server, wire):
+@pytest.fixture
+def answered(wire):
+    """A sample stream whose first request was answered."""
     stream = wire.sample_stream()
-    for _ in range(3):
-        stream.send(sample("t", 4))
-        stream.samples(4)
-    assert streams(server) == {}, "it counts when it ends"
+    stream.send(sample("t", 4))
+    stream.samples(4)
+    return stream
+
+
+def cancel(server, stream):
     stream.cancel()
-    ends_with(server, "SampleStream", "OK")
+
+
+def cancel_while_it_waits(server, stream):
+    stream.send(sample("queue"))
+    wait_until(lambda: server.status().tables["queue"].sampling.waiting == 1)
+    stream.cancel()
+
+
+def time_out(server, stream):
+    stream.send(sample("queue", timeout_ms=10))
+    assert stream.status()[0] == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def send_nonsense(server, stream):
+    stream.send(b"\xff\xff")
+    assert stream.status()[0] == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def ask_for_a_missing_table(server, stream):
+    stream.send(sample("missing"))
+    assert stream.status()[0] == grpc.StatusCode.NOT_FOUND
+
+
+def drain(server, stream):
+    reverb.Client(f"127.1:{server.port}").drain(timeout_ms=None)
+    assert stream.status()[0] == grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("end", "code", "counted"),
+    [
+        (cancel, "OK", {"OK": 1}),
+        # A request of a peer that leaves is no failure.
+        (cancel_while_it_waits, "CANCELLED", {"OK": 1}),
+        # The reader got what it asked for: nothing came in that time.
+        (time_out, "DEADLINE_EXCEEDED", {"OK": 2}),
+        (send_nonsense, "INVALID_ARGUMENT", {"OK": 1, "INVALID_ARGUMENT": 1}),
+        (ask_for_a_missing_table, "NOT_FOUND", {"OK": 1, "NOT_FOUND": 1}),
+        (drain, "OK", {"OK": 1}),
+    ],
+)
+def test_a_sample_stream_counts_once_and_each_request(server, answered, end, code, counted):
+    assert streams(server) == {}, "it counts when it ends"
+    end(server, answered)
+    ends_with(server, "SampleStream", code)
+    assert requests(server) == {("SampleStream", code): n for code, n in counted.items()}
 
 
 def test_a_sample_stream_that_never_asked_is_ok(server, wire):
@@ -77,32 +125,6 @@ def test_a_sample_stream_that_never_asked_is_ok(server, wire):
     wait_until(lambda: server.status().traffic.streams["sample"] == 1)
     stream.cancel()
     ends_with(server, "SampleStream", "OK")
-
-
-def test_a_sample_stream_that_is_cancelled_while_it_waits_is_not(server, wire):
-    stream = wire.sample_stream()
-    stream.send(sample("t", 4))
-    stream.samples(4)
-    stream.send(sample("queue"))
-    wait_until(lambda: server.status().tables["queue"].sampling.waiting == 1)
-    stream.cancel()
-    ends_with(server, "SampleStream", "CANCELLED")
-
-
-def test_a_sample_stream_that_timed_out_tells_it(server, wire):
-    stream = wire.sample_stream()
-    stream.send(sample("queue", timeout_ms=10))
-    assert stream.status()[0] == grpc.StatusCode.DEADLINE_EXCEEDED
-    ends_with(server, "SampleStream", "DEADLINE_EXCEEDED")
-
-
-def test_a_bad_request_after_good_ones_tells_it(server, wire):
-    stream = wire.sample_stream()
-    stream.send(sample("t", 4))
-    stream.samples(4)
-    stream.send(b"\xff\xff")
-    assert stream.status()[0] == grpc.StatusCode.INVALID_ARGUMENT
-    ends_with(server, "SampleStream", "INVALID_ARGUMENT")
 
 
 def test_an_insert_stream_with_everything_confirmed_is_ok(server, wire):
@@ -121,15 +143,6 @@ def test_an_insert_stream_with_something_unconfirmed_is_not(server, wire):
     assert stream.confirmed(2) == [0, 1]
     stream.cancel()
     ends_with(server, "InsertStream", "CANCELLED")
-
-
-def test_a_stream_that_a_drain_ends_is_ok_and_the_client_is_told(server, wire):
-    stream = wire.sample_stream()
-    stream.send(sample("t", 4))
-    stream.samples(4)
-    reverb.Client(f"127.1:{server.port}").drain(timeout_ms=None)
-    assert stream.status()[0] == grpc.StatusCode.UNAVAILABLE
-    ends_with(server, "SampleStream", "OK")
 
 
 def test_a_watch_has_no_other_end(server):
@@ -160,54 +173,7 @@ def test_a_stream_whose_process_is_killed_counts_once(server, does, method, code
             wait_until(lambda: server.status().tables["queue"].inserting.waiting)
         program.kill()
     ends_with(server, method, code)
-
-
-def test_a_stream_of_a_missing_table_fails_beside_a_good_one(server, wire):
-    # A stream that is cancelled before it has sent anything may never reach the server.
-    first = wire.sample_stream()
-    first.send(sample("t", 4))
-    first.samples(4)
-    first.cancel()
-    message = protos.SampleStreamRequest(table="missing", num_samples=1)
-    stream = wire.sample_stream()
-    stream.send(message)
-    assert stream.status()[0] == grpc.StatusCode.NOT_FOUND
-    wait_until(lambda: sum(streams(server).values()) == 2)
-    assert streams(server) == {("SampleStream", "OK"): 1, ("SampleStream", "NOT_FOUND"): 1}
-
-
-def test_each_request_of_a_sample_stream_counts(server, wire):
-    stream = wire.sample_stream()
-    for _ in range(15):
-        stream.send(sample("t", 4))
-        stream.samples(4)
-    # It counts when it is answered, which is after the last sample was sent.
-    wait_until(lambda: requests(server) == {("SampleStream", "OK"): 15})
-    stream.send(sample("queue", timeout_ms=10))
-    assert stream.status()[0] == grpc.StatusCode.DEADLINE_EXCEEDED
-    ends_with(server, "SampleStream", "DEADLINE_EXCEEDED")
-    # The reader got what it asked for: nothing came in that time.
-    assert requests(server) == {("SampleStream", "OK"): 16}
-
-
-def test_a_request_of_a_peer_that_leaves_is_no_failure(server, wire):
-    stream = wire.sample_stream()
-    stream.send(sample("queue"))
-    wait_until(lambda: server.status().tables["queue"].sampling.waiting == 1)
-    stream.cancel()
-    ends_with(server, "SampleStream", "CANCELLED")
-    assert requests(server) == {}
-
-
-def test_a_request_that_fails_counts_with_its_code(server, wire):
-    stream = wire.sample_stream()
-    stream.send(sample("t", 4))
-    stream.samples(4)
-    stream.send(sample("missing"))
-    assert stream.status()[0] == grpc.StatusCode.NOT_FOUND
-    ends_with(server, "SampleStream", "NOT_FOUND")
-    expected = {("SampleStream", "OK"): 1, ("SampleStream", "NOT_FOUND"): 1}
-    assert requests(server) == expected
+    assert not any(code != "OK" for _, code in requests(server)), "no request has failed"
 
 
 def test_a_message_of_items_counts_when_all_are_confirmed(server, wire):
@@ -222,16 +188,6 @@ def test_a_message_of_items_counts_when_all_are_confirmed(server, wire):
     server.localhost_client().sample_batch("queue", 1)
     assert stream.confirmed(1) == [2]
     wait_until(lambda: requests(server) == {("InsertStream", "OK"): 2})
-
-
-def test_a_writer_that_is_killed_fails_no_request(server):
-    source = f"{PROGRAM}writer = write('queue', 4)\nprint('ready', flush=True)\ntime.sleep(600)\n"
-    with Program(source, f"localhost:{server.port}") as program:
-        assert program.line() == "ready"
-        wait_until(lambda: server.status().tables["queue"].inserting.waiting)
-        program.kill()
-    ends_with(server, "InsertStream", "UNAVAILABLE")
-    assert not any(code != "OK" for _, code in requests(server))
 
 
 def test_a_call_without_a_stream_is_one_request(server, wire):

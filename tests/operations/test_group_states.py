@@ -12,6 +12,8 @@ from support.stalls import PROMPT_S, SPECIAL_STALLS, STALLS, Stage
 from support.waiting import DEADLINE_S, wait_until
 
 STATES = STALLS | SPECIAL_STALLS
+# A table is idle, and starves, when nothing came for ten seconds.
+AFTER_LONG = ("idle", "starved")
 # Items of each shard at the beginning. The third one is where something happens.
 SIZES = (1, 2, 3, 4)
 CONCERNED = 2
@@ -32,14 +34,15 @@ class Stages:
         return self.client.diagnose("replay")
 
 
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize(
+    "state", [pytest.param(it, marks=[pytest.mark.slow] * (it in AFTER_LONG)) for it in STATES]
+)
 def test_a_state_of_one_shard_is_that_of_the_group(state, capsys):
     stage_it, options, _ = STATES[state]
     with contextlib.ExitStack() as stack:
         stages = Stages(stack, options)
         stages.diagnosis()  # From now on there are rates.
         stage_it(stages.each[CONCERNED])
-        # A table is idle, and starves, when nothing came for ten seconds.
         wait_until(lambda: stages.diagnosis().state == state, 10 + 2 * PROMPT_S)
         is_of_all = state in ("idle", "flowing", "never")
         named = f"Shard {CONCERNED} of 4: "

@@ -25,22 +25,12 @@ from reverb import testing
 from reverb.core import protos
 from reverb.errors import InvalidArgumentError
 from reverb.server_status import ServerStatus
+from support.pages import get
 
 WATCHING = (pathlib.Path(__file__).parents[2] / "docs/howto/watching.md").read_text()
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 # Names that break a careless encoder.
 NAMES = ["replay", 'a"b\\c\nd', "<img src=x onerror=alert(1)>", "é\U0001f600", "x" * 10_000]
-
-
-def get(server, path, **headers):
-    """Status, type and body of a page."""
-    url = f"http://127.0.0.1:{server.http_port}{path}"
-    request = urllib.request.Request(url, headers=headers)
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.status, answer.headers["Content-Type"], answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.headers["Content-Type"], error.read().decode()
 
 
 def series(families):
@@ -55,7 +45,7 @@ def series(families):
 
 
 def series_of(server):
-    return series(parse_prometheus(get(server, "/metrics")[2]))
+    return series(parse_prometheus(get(server, "/metrics").text))
 
 
 @pytest.fixture
@@ -73,6 +63,7 @@ def server():
         client.sample_batch("replay", 12)
         client.insert(np.zeros(3), {NAMES[1]: 1.0})
         client.reset(NAMES[1])
+        client.pause_table("queue", samples=False)
         yield server
 
 
@@ -158,11 +149,12 @@ def with_numeric_bounds(found):
     ("accept", "parse"), [("*/*", parse_prometheus), (OPENMETRICS, parse_openmetrics)]
 )
 def test_foreign_parsers_read_what_status_says(server, accept, parse):
-    code, content_type, text = get(server, "/metrics", Accept=accept)
+    page = get(server, "/metrics", Accept=accept)
     status = server.status()
-    assert code == 200
-    assert content_type.startswith(accept.split(";")[0].replace("*/*", "text/plain; version=0.0.4"))
-    found = with_numeric_bounds(series(parse(text)))
+    assert page.status == 200
+    expected_type = accept.split(";")[0].replace("*/*", "text/plain; version=0.0.4")
+    assert page.headers["Content-Type"].startswith(expected_type)
+    found = with_numeric_bounds(series(parse(page.text)))
     assert set(status.tables) == {*NAMES, "queue"}
     for name, table in status.tables.items():
         label = {"table": name}
@@ -205,7 +197,7 @@ def test_the_series_of_the_server(server):
 
 def test_every_series_is_explained(server):
     """Fails for a series that was forgotten in the docs; CONTRIBUTING.md has the recipe."""
-    names = {family.name for family in parse_prometheus(get(server, "/metrics")[2])}
+    names = {family.name for family in parse_prometheus(get(server, "/metrics").text)}
     assert len(names) > 40
     assert {name for name in names if not explained(name)} == set()
 
@@ -231,6 +223,7 @@ def test_calls_and_checkpoints(server):
     assert found["reverb_checkpoints_total", ("result", "saved")] == 1
     assert found["reverb_checkpoints_total", ("result", "failed")] == 0
     checkpoints = status.checkpoints
+    assert checkpoints == client.checkpoint_status()
     assert found["reverb_checkpoint_last_bytes",] == checkpoints.latest_bytes > 100
     prefix = "reverb_checkpoint_last"
     assert found[f"{prefix}_success_timestamp_seconds",] == checkpoints.latest_saved_at
@@ -276,8 +269,8 @@ def test_counters_never_go_down(server):
 
 
 def test_json_is_the_json_of_the_message(server):
-    code, content_type, text = get(server, "/api/status")
-    assert (code, content_type) == (200, "application/json")
+    code, headers, text = get(server, "/api/status")
+    assert (code, headers["Content-Type"]) == (200, "application/json")
     message = json_format.Parse(text, protos.StatusResponse())
     parsed = ServerStatus.from_serialized_proto(message.SerializeToString())
     status = server.status()
@@ -297,15 +290,15 @@ def test_probes_and_unknown_pages(server):
 
 def test_a_host_of_the_web_is_refused(server):
     """A page of the web can make its own name point to this machine, and let the browser ask."""
-    assert get(server, "/api/status", Host="evil.example")[0] == 403
+    assert get(server, "/api/status", Host="evil.example").status == 403
     for host in ("localhost", f"localhost:{server.http_port}", "127.0.0.1"):
-        assert get(server, "/readyz", Host=host)[0] == 200
+        assert get(server, "/readyz", Host=host).status == 200
 
 
 def test_a_hundred_tables_fit_into_two_megabytes():
     tables = [testing.table(f"table_{i}") for i in range(100)]
     with reverb.Server(tables, http_port=0) as server:
-        text = get(server, "/metrics")[2]
+        text = get(server, "/metrics").text
         assert len(text) <= 2_000_000
         assert len(list(parse_prometheus(text))) > 40
 
@@ -359,7 +352,7 @@ class TestPort:
     shutil.which("promtool") is None, reason="promtool of Debian's package prometheus is missing"
 )
 def test_promtool_finds_nothing_to_say(server):
-    text = get(server, "/metrics")[2]
+    text = get(server, "/metrics").text
     checked = subprocess.run(
         ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False
     )

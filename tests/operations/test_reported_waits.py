@@ -13,6 +13,7 @@ import pytest
 
 import reverb
 from reverb.errors import DeadlineExceededError, InvalidArgumentError, ReverbError
+from support.every_writer import EVERY_WRITER
 from support.hosts import HOSTS
 from support.programs import Program
 from support.waiting import DEADLINE_S, Background, wait_until
@@ -34,35 +35,6 @@ def tables():
 def log(caplog, reported_waits):
     """Returns a function for the lines about waits."""
     return lambda: [text for text in caplog.messages if "wait" in text]
-
-
-def trajectory(client):
-    with client.trajectory_writer(1) as writer:
-        for _ in range(2):
-            writer.append(STEP)
-            writer.create_item("full", 1.0, {"x": writer.history["x"][-1:]})
-        writer.end_episode()
-
-
-def batched(client):
-    with client.batched_trajectory_writer(2, 1) as writer:
-        writer.append({"x": np.zeros((2, 3), np.float32)})
-        writer.create_items("full", 1.0, {"x": writer.history["x"][-1:]})
-        writer.flush()
-
-
-def sequence(client):
-    with client.sequence_writer("full", sequence_length=1) as writer:
-        for _ in range(2):
-            writer.append(STEP)
-        writer.flush()
-
-
-def legacy(client):
-    with client.writer(max_sequence_length=1) as writer:
-        for _ in range(2):
-            writer.append(STEP)
-            writer.create_item("full", 1, 1.0)
 
 
 def two_rows(client):
@@ -102,10 +74,10 @@ CALLS = {
     "batches_of_a_thread": (lambda client: batches(client, partial=True), SAMPLES),
     "insert": (insert_twice, INSERTS),
     "insert_batch": (two_rows, INSERTS),
-    "trajectory_writer": (trajectory, INSERTS),
-    "batched_trajectory_writer": (batched, INSERTS),
-    "sequence_writer": (sequence, INSERTS),
-    "writer": (legacy, INSERTS),
+    **{
+        name: (lambda client, write=write: write(client, "full", 2), INSERTS)
+        for name, write in EVERY_WRITER.items()
+    },
     "aio_sample_batch": (awaited(lambda client: client.sample_batch("empty", 2)), SAMPLES),
     "aio_insert_batch": (
         awaited(lambda client: client.insert_batch({"x": np.zeros((2, 3))}, {"full": 1.0})),
@@ -337,7 +309,7 @@ import reverb
 with reverb.Server([reverb.Table.queue("t", 5)]) as server:
     client = reverb.Client(f"127.1:{server.port}")
     try:
-        client.sample_batch("t", 1, timeout_ms=1500)
+        client.sample_batch("t", 1, timeout_ms=700)
     except reverb.errors.DeadlineExceededError:
         print("late")
 """

@@ -212,7 +212,7 @@ def test_every_option_is_known_and_a_typo_is_not(part, typo):
     assert unknown_words(text().replace(part, typo, 1))
 
 
-def test_a_job_is_a_group_with_a_server_on_each_node(start):
+def test_a_job_is_a_group_and_the_next_one_has_its_items(start, tmp_path):
     job = start()
     address = job.address()
     assert address == f"shards:///127.0.0.1:{job.ports[0]},localhost:{job.ports[1]}"
@@ -229,6 +229,10 @@ def test_a_job_is_a_group_with_a_server_on_each_node(start):
     assert f"clients write {address}" in out
     assert not (job.directory / "address").exists()
     assert {it.name for it in job.directory.iterdir()} == {"shard-0", "shard-1"}
+    (tmp_path / "bin").rename(tmp_path / "old")
+    (tmp_path / "steps").unlink()
+    client = reverb.Client(start().address(), connect_timeout_s=DEADLINE_S)
+    wait_until(lambda: values(client) == list(range(16)))
 
 
 def test_a_server_that_crashes_starts_again_with_its_checkpoint(start):
@@ -245,18 +249,6 @@ def test_a_server_that_crashes_starts_again_with_its_checkpoint(start):
     code, out = job.ended()
     assert code == 0, out
     assert re.search(r"shard \d on \S+ has ended with 137 and starts again", out)
-
-
-def test_the_next_job_goes_on_where_the_last_one_has_ended(start, tmp_path):
-    job = start()
-    insert(reverb.Client(job.address(), connect_timeout_s=DEADLINE_S), 16)
-    job.signal(signal.SIGTERM)
-    assert job.ended()[0] == 0
-    (tmp_path / "bin").rename(tmp_path / "old")
-    (tmp_path / "steps").unlink()
-    again = start()
-    client = reverb.Client(again.address(), connect_timeout_s=DEADLINE_S)
-    wait_until(lambda: values(client) == list(range(16)))
 
 
 def test_a_bad_config_ends_the_job(start):

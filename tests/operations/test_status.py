@@ -178,17 +178,6 @@ def test_the_process_is_told():
         assert process.open_fds == pytest.approx(own, abs=3)
 
 
-def test_checkpoints_are_told(tmp_path):
-    checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))
-    with reverb.Server([testing.table()], checkpointer=checkpointer) as server:
-        client = server.localhost_client()
-        assert client.status().checkpoints.num_saved == 0
-        path = client.checkpoint()
-        status = client.status()
-        assert status.checkpoints == client.checkpoint_status()
-        assert status.checkpoints.latest_path == path
-
-
 def test_inserts_and_samples_go_on_after_a_checkpoint_was_loaded(tmp_path):
     def start():
         checkpointer = reverb.checkpointers.DefaultCheckpointer(str(tmp_path))

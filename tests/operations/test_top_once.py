@@ -4,7 +4,6 @@
 import json
 import subprocess
 import sys
-import urllib.request
 
 import numpy as np
 import pytest
@@ -12,6 +11,8 @@ import pytest
 import reverb
 from reverb import command, testing
 from reverb.errors import UnimplementedError
+from support.pages import get
+from support.programs import Program, run
 from support.stalls import limiter
 
 # Textual cannot be imported, as if it were not there.
@@ -37,18 +38,18 @@ def server():
 
 
 @pytest.fixture
-def run(server, capsys):
-    """Runs the command on the server: `code, out, err = run("--once")`."""
+def top(server, capsys):
+    """Runs the command on the server: `code, out, err = top("--once")`."""
 
-    def run(*arguments):
+    def top(*arguments):
         code = command.main(["top", f"127.1:{server.port}", *arguments])
         return code, *capsys.readouterr()
 
-    return run
+    return top
 
 
-def test_text_has_everything(run):
-    code, out, err = run("--once")
+def test_text_has_everything(top):
+    code, out, err = top("--once")
     assert (code, err) == (0, "")
     words = " ".join(out.split())
     assert out.startswith("127.1:")
@@ -63,20 +64,18 @@ def test_text_has_everything(run):
     assert max(map(len, out.splitlines())) < 200
 
 
-def test_one_table_only(run):
-    assert "hopeless" not in run("calm", "--once")[1]
-    code, out, err = run("missing", "--once")
+def test_one_table_only(top):
+    assert "hopeless" not in top("calm", "--once")[1]
+    code, out, err = top("missing", "--once")
     assert (code, out) == (1, "")
     assert "has no table missing; it has: calm, hopeless" in err
 
 
-def test_json_is_that_of_the_page(run, server):
-    code, out, _ = run("--once", "--json")
+def test_json_is_that_of_the_page(top, server):
+    code, out, _ = top("--once", "--json")
     assert code == 0
     told = json.loads(out)
-    url = f"http://127.0.0.1:{server.http_port}/api/status"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        page = json.load(answer)
+    page = json.loads(get(server, "/api/status").text)
 
     def shape(value):
         if isinstance(value, dict):
@@ -90,7 +89,7 @@ def test_json_is_that_of_the_page(run, server):
         assert mine["diagnosis"]["state"] == theirs["diagnosis"]["state"]
     assert told["tables"][0]["rates"]["seconds"] >= 1
 
-    only = json.loads(run("hopeless", "--once", "--json")[1])
+    only = json.loads(top("hopeless", "--once", "--json")[1])
     assert [table["name"] for table in only["tables"]] == ["hopeless"]
     assert only["streams"] == []
 
@@ -126,29 +125,20 @@ def test_an_output_without_unicode(server):
 
 
 def test_without_textual(server):
-    def run(*arguments):
-        return subprocess.run(
-            [sys.executable, "-c", WITHOUT_TEXTUAL, "top", f"127.0.0.1:{server.port}", *arguments],
-            env={"PYTHONPATH": ":".join(sys.path)},
-            capture_output=True,
-            text=True,
-            timeout=55,
-            check=False,
-        )
-
-    done = run()
-    assert (done.returncode, done.stdout) == (1, "")
-    (line,) = done.stderr.splitlines()
+    address = f"127.0.0.1:{server.port}"
+    with Program(WITHOUT_TEXTUAL, "top", address) as program:
+        assert program.ended() == 1
+        (line,) = program.errors.splitlines()
     assert line.startswith("reverb: error: reverb top needs Textual")
     assert "pip install 'textual>=1.0'" in line
     assert "--once needs nothing" in line
-    assert run("--once").returncode == 0
-    assert run("--once", "--json").returncode == 0
+    for options in (["--once"], ["--once", "--json"]):
+        assert run(WITHOUT_TEXTUAL, "top", address, *options)
 
 
-def test_without_a_terminal(run):
+def test_without_a_terminal(top):
     pytest.importorskip("textual", reason="Textual is not installed")
-    code, _, err = run()
+    code, _, err = top()
     assert code == 1
     assert "reverb top needs a terminal; reverb top --once prints everything as text" in err
 

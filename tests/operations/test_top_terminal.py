@@ -124,26 +124,30 @@ def test_keys_and_sizes(server, tmp_path):
         terminal.shows("exit 0")
 
 
-def test_quitting_restores_the_terminal(server, tmp_path):
+def press(*keys):
+    return lambda terminal: terminal.press(*keys)
+
+
+def send(number):
+    return lambda terminal: os.kill(terminal.pid, number)
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (press("q"), 0),
+        (press("C-c"), 130),
+        (send(signal.SIGINT), 128 + signal.SIGINT),
+        (send(signal.SIGTERM), 128 + signal.SIGTERM),
+        (send(signal.SIGHUP), 128 + signal.SIGHUP),
+    ],
+    ids=["q", "ctrl-c", "SIGINT", "SIGTERM", "SIGHUP"],
+)
+def test_every_end_restores_the_terminal(server, tmp_path, end, code):
     with Terminal(tmp_path, top(server)) as terminal:
         terminal.shows("▌replay")
-        terminal.press("q")
-        terminal.ends_with(0)
-
-
-def test_ctrl_c_restores_the_terminal(server, tmp_path):
-    with Terminal(tmp_path, top(server)) as terminal:
-        terminal.shows("▌replay")
-        terminal.press("C-c")
-        terminal.ends_with(130)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_restores_the_terminal(server, tmp_path, number):
-    with Terminal(tmp_path, top(server)) as terminal:
-        terminal.shows("▌replay")
-        os.kill(terminal.pid, number)
-        terminal.ends_with(128 + number)
+        end(terminal)
+        terminal.ends_with(code)
 
 
 def test_a_closed_terminal_ends_it(server, tmp_path):

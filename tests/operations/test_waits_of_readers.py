@@ -6,7 +6,6 @@ import contextlib
 import itertools
 import threading
 import time
-import urllib.request
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ import reverb
 from reverb import command, testing
 from reverb.core import protos
 from reverb.errors import DeadlineExceededError, ReverbError
+from support.pages import get
 from support.waiting import DEADLINE_S, wait_until
 from support.wire.wire_client import WireClient
 
@@ -111,9 +111,7 @@ def oldest_wait_s(server, table):
 
 
 def metric(server, table):
-    url = f"http://127.0.0.1:{server.http_port}/metrics"
-    with urllib.request.urlopen(url, timeout=DEADLINE_S) as page:
-        lines = page.read().decode().splitlines()
+    lines = get(server, "/metrics").text.splitlines()
     name = f'reverb_table_oldest_wait_seconds{{table="{table}",side="sample"}} '
     return next(float(line.removeprefix(name)) for line in lines if line.startswith(name))
 

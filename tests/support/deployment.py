@@ -6,10 +6,9 @@ from __future__ import annotations
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 
 from reverb.server_executable.options import OPTIONS
+from support.programs import Program
 from support.reverb_server import COMMAND
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -44,14 +43,8 @@ def arguments(values: dict[str, str]) -> list[str]:
 
 def check(arguments: list[str]) -> None:
     """Fails if `reverb_server` refuses its arguments."""
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND, *arguments, "--check"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
+    with Program(COMMAND, *arguments, "--check") as program:
+        assert program.ended() == 0, program.errors
 
 
 class Unit:

@@ -159,7 +159,7 @@ STALLS = {
 }
 # Those that need more than a moment, or another kind of client.
 SPECIAL_STALLS = {
-    "starved": (starved, {"limits": (1.0, 1, 0.0, 10.0)}, "0 insert streams are open"),
+    "starved": (starved, {"limits": (1.0, 1, 0.0, 10.0)}, "Nothing was ever inserted; 0 insert"),
     "slow readers": (slow_readers, {}, "1 reader does not take what is ready"),
 }
 
