@@ -11,6 +11,8 @@ import pytest
 
 import reverb
 from reverb import errors, testing
+from support.client_calls import CALLS, INSERTS
+from support.every_writer import structured_writer
 from support.hosts import HOSTS, on_both_hosts
 from support.waiting import DEADLINE_S, Background, wait_until
 
@@ -34,36 +36,25 @@ def client(request, server):
     return client
 
 
-def structured(client):
-    pattern = reverb.structured.pattern_from_transform([0], lambda step: [step[0][-1]])
-    return client.structured_writer([reverb.structured.create_config(pattern, "table")])
-
-
-CALLS = {
-    "insert": lambda client: client.insert([1.0], {"table": 1.0}),
-    "insert_batch": lambda client: client.insert_batch([np.ones(2)], {"table": 1.0}),
-    "insert_sequence": lambda client: client.insert_sequence([np.ones(2)], {"table": 1.0}),
+LATER_CALLS = {
+    **CALLS,
+    **INSERTS,
     "sample": lambda client: next(client.sample("table")),
-    "sample_batch": lambda client: client.sample_batch("table", 1),
     "batch_sampler": lambda client: client.batch_sampler("table", 1),
     "batches": lambda client: client.batches("table", 1),
     "scan": lambda client: next(client.scan("table")),
-    "server_info": lambda client: client.server_info(),
-    "reset": lambda client: client.reset("table"),
-    "update_priorities": lambda client: client.update_priorities("table", [1], [1.0]),
-    "mutate_priorities": lambda client: client.mutate_priorities("table", {1: 1.0}),
     "rate_limiter_off": lambda client: client.rate_limiter_off("table").__enter__(),
     "trajectory_writer": lambda client: client.trajectory_writer(1),
     "no_validation": lambda client: client.trajectory_writer(1, validate_items=False),
     "batched_trajectory_writer": lambda client: client.batched_trajectory_writer(2, 1),
     "sequence_writer": lambda client: client.sequence_writer("table", 1),
-    "structured_writer": structured,
+    "structured_writer": lambda client: structured_writer(client, "table"),
     "writer": lambda client: client.writer(1),
     "reverb.batches": lambda client: reverb.batches(client, "table", 1),
 }
 
 
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("call", LATER_CALLS.values(), ids=LATER_CALLS)
 def test_a_later_call_fails(client, call):
     client.close()
     client.close()
@@ -133,7 +124,7 @@ def test_writers_and_iterators_go_on(server, client):
         client.trajectory_writer(1),
         client.batched_trajectory_writer(2, 1),
         client.sequence_writer("table", 1),
-        structured(client),
+        structured_writer(client, "table"),
         client.writer(1),
     ]
     off = client.rate_limiter_off("table")

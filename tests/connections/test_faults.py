@@ -19,6 +19,7 @@ from reverb.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from support.every_writer import structured_writer
 from support.hosts import HOSTS
 from support.programs import Program
 from support.waiting import DEADLINE_S, PATIENCE, wait_until
@@ -70,9 +71,8 @@ def sequence_writer(client):
     return writer
 
 
-def structured_writer(client, table="table"):
-    pattern = reverb.structured.pattern_from_transform([0], lambda step: [step[0][-1]])
-    writer = client.structured_writer([reverb.structured.create_config(pattern, table)])
+def open_structured_writer(client, table="table"):
+    writer = structured_writer(client, table)
     writer.append([1])
     return writer
 
@@ -116,8 +116,8 @@ UNSERVED = {
     "sequence_writer": lambda client: client.sequence_writer("table", 1),
     "flush": lambda client: open_item(client, validate_items=False).flush(),
     "end_episode": lambda client: open_item(client, validate_items=False).end_episode(),
-    "structured flush": lambda client: structured_writer(client).flush(),
-    "structured end_episode": lambda client: structured_writer(client).end_episode(),
+    "structured flush": lambda client: open_structured_writer(client).flush(),
+    "structured end_episode": lambda client: open_structured_writer(client).end_episode(),
 }
 
 
@@ -230,7 +230,7 @@ WAITING = {
     "flush": lambda client: open_item(client, "full").flush(),
     "end_episode": lambda client: open_item(client, "full").end_episode(),
     "sequence flush": lambda client: sequence_writer(client).flush(),
-    "structured flush": lambda client: structured_writer(client, "full").flush(),
+    "structured flush": lambda client: open_structured_writer(client, "full").flush(),
     "old create_item": lambda client: wait_for_room(client),
 }
 

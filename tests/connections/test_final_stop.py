@@ -2,6 +2,7 @@
 """Servers that stop for good, which clients do not wait for, and those that are away for long."""
 
 import asyncio
+import contextlib
 import threading
 
 import grpc
@@ -10,7 +11,7 @@ import pytest
 
 import reverb
 from reverb import aio, errors
-from reverb.structured_writer import create_config, create_reference_step
+from support.every_writer import EVERY_WRITER
 from support.hosts import HOSTS
 from support.waiting import DEADLINE_S, Background, wait_until
 
@@ -87,50 +88,16 @@ def run(request, start, tmp_path):
     return made
 
 
-def trajectory(client):
-    writer = client.trajectory_writer(1)
-    writer.append([1.0])
-    writer.create_item("full", 1.0, [writer.history[0][-1:]])
-    writer.flush()
-
-
-def batched(client):
-    writer = client.batched_trajectory_writer(1, 1)
-    writer.append([np.ones(1)])
-    writer.create_items("full", 1.0, [writer.history[0][-1:]])
-    writer.flush()
-
-
-def sequence(client):
-    writer = client.sequence_writer("full", 1)
-    writer.append([1.0])
-    writer.flush()
-
-
-def structured(client):
-    step = create_reference_step([None])
-    writer = client.structured_writer([create_config([step[0][-1:]], "full")])
-    writer.append([1.0])
-    writer.flush()
-
-
-def legacy(client):
-    with client.writer(1) as writer:
-        writer.append([1.0])
-        writer.create_item("full", 1, 1.0)
-
-
 CALLS = {
     "sample": lambda client: next(client.sample("empty", 1)),
     "sample_batch": lambda client: client.sample_batch("empty", 2),
     "batches": lambda client: next(iter(reverb.batches(client, "empty", 2))),
     "insert": lambda client: client.insert([1.0], {"full": 1.0}),
     "insert_batch": lambda client: client.insert_batch([np.ones(2)], {"full": 1.0}),
-    "trajectory": trajectory,
-    "batched": batched,
-    "sequence": sequence,
-    "structured": structured,
-    "legacy": legacy,
+    **{
+        name: (lambda client, write=write: write(client, "full"))
+        for name, write in EVERY_WRITER.items()
+    },
 }
 
 
@@ -143,8 +110,17 @@ def scanned(client):
 
 
 def check(error):
+    assert isinstance(error, errors.UnavailableError)
     assert len(str(error)) <= 200
     assert "stopped for good" in str(error)
+
+
+@contextlib.contextmanager
+def stopped_for_good():
+    """Expects the error of a call whose server has stopped for good."""
+    with pytest.raises(errors.UnavailableError) as caught:
+        yield
+    check(caught.value)
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
@@ -152,9 +128,8 @@ def test_a_call_that_waits_ends_at_once(run, call):
     waiting = Background(call, run.client())
     wait_until(run.waiting)
     run.stop()
-    with pytest.raises(errors.UnavailableError) as caught:
+    with stopped_for_good():
         waiting.result()
-    check(caught.value)
 
 
 @pytest.mark.parametrize("drain_s", [0.0, 5.0])
@@ -164,9 +139,8 @@ def test_many_calls_of_one_client_end_at_once(run, drain_s):
     wait_until(lambda: run.waiting() >= len(CALLS) - 1)  # Two writers may wait as one.
     run.stop(drain_s=drain_s)
     for call in waiting:
-        with pytest.raises(errors.UnavailableError) as caught:
+        with stopped_for_good():
             call.result()
-        check(caught.value)
 
 
 def test_awaited_calls_end_at_once(run):
@@ -186,7 +160,6 @@ def test_awaited_calls_end_at_once(run):
             return await asyncio.gather(*tasks, return_exceptions=True)
 
     for error in asyncio.run(program()):
-        assert isinstance(error, errors.UnavailableError)
         check(error)
 
 
@@ -205,15 +178,13 @@ def test_a_writer_that_did_not_wait_learns_it(run):
             writer.create_item("empty", 1.0, [writer.history[0][-1:]])
             writer.flush()
 
-    with pytest.raises(errors.UnavailableError) as caught:
+    with stopped_for_good():
         Background(write).result()
-    check(caught.value)
-    with pytest.raises(errors.UnavailableError) as caught:
+    with stopped_for_good():
         Background(client.server_info).result()
-    check(caught.value)
 
 
-@pytest.mark.parametrize("call", ["insert", "insert_batch", "sample_batch", "trajectory"])
+@pytest.mark.parametrize("call", ["insert", "insert_batch", "sample_batch", "trajectory_writer"])
 @pytest.mark.parametrize("way", [*HOSTS, "unix", "group of one"])
 def test_an_idle_client_has_learned_it(start, tmp_path, way, call):
     """The stream of an insert stays open for the next one, so a stop is told on it."""
@@ -221,9 +192,8 @@ def test_an_idle_client_has_learned_it(start, tmp_path, way, call):
     client = made.client()
     client.insert([1.0], {"empty": 1.0})
     made.stop()
-    with pytest.raises(errors.UnavailableError) as caught:
+    with stopped_for_good():
         Background(CALLS[call], client).result()
-    check(caught.value)
 
 
 def test_one_shard_that_stops_for_good_is_a_shard_that_is_down(start):
@@ -247,9 +217,8 @@ def test_one_shard_that_stops_for_good_is_a_shard_that_is_down(start):
     waiting = Background(client.insert, [1.0], {"full": 1.0})
     wait_until(lambda: second.status().tables["full"].inserting.waiting)
     second.stop(final=True)
-    with pytest.raises(errors.UnavailableError) as caught:
+    with stopped_for_good():
         waiting.result()
-    check(caught.value)
 
 
 def test_a_server_that_may_come_back_is_waited_for(start, path):
@@ -320,12 +289,10 @@ def test_the_last_of_several_servers_ends_the_wait(start, way, call, final):
         servers.pop(0).stop(final=final)
     wait_until(lambda: waits(servers[0]))
     servers[0].stop(final=True)
-    with pytest.raises(errors.UnavailableError) as caught:
+    with stopped_for_good():
         waiting.result()
-    check(caught.value)
-    with pytest.raises(errors.UnavailableError) as caught:
+    with stopped_for_good():
         Background(client.server_info).result()
-    check(caught.value)
 
 
 def test_nobody_waits_for_the_items_of_a_shard_that_has_ended(start):

@@ -66,18 +66,15 @@ def whole_steps(client, priority, removal):
     return writer
 
 
-def trajectories(client, priority, removal):
-    writer = client.trajectory_writer(num_keep_alive_refs=1)
+def trajectories(client, priority, removal, **options):
+    writer = client.trajectory_writer(num_keep_alive_refs=1, **options)
     writer.append(STEP)
     writer.create_item("t", priority, writer.history[-1:], removal_priority=removal)
     return writer
 
 
 def trajectories_without_validation(client, priority, removal):
-    writer = client.trajectory_writer(num_keep_alive_refs=1, validate_items=False)
-    writer.append(STEP)
-    writer.create_item("t", priority, writer.history[-1:], removal_priority=removal)
-    return writer
+    return trajectories(client, priority, removal, validate_items=False)
 
 
 def batched_trajectories(client, priority, removal):

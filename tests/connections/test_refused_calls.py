@@ -2,12 +2,12 @@
 """Calls that a proxy in front of a server refuses have an error class, and are not retried."""
 
 import grpc
-import numpy as np
 import pytest
 
 import reverb
 from reverb import errors
 from support.client_calls import CALLS, INSERTS
+from support.every_writer import EVERY_WRITER
 from support.wire.refusing_server import RefusingServer
 
 KINDS = {
@@ -17,38 +17,6 @@ KINDS = {
     grpc.StatusCode.FAILED_PRECONDITION: errors.FailedPreconditionError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: errors.ResourceExhaustedError,
 }
-
-
-def trajectory(client):
-    with client.trajectory_writer(1) as writer:
-        writer.append([1])
-        writer.create_item("table", 1.0, [writer.history[0][-1:]])
-        writer.flush()
-
-
-def batched(client):
-    with client.batched_trajectory_writer(2, 1) as writer:
-        writer.append([np.arange(2)])
-        writer.create_items("table", 1.0, [writer.history[0][-1:]])
-
-
-def sequence(client):
-    with client.sequence_writer("table", 1) as writer:
-        writer.append([1])
-
-
-def structured(client):
-    pattern = reverb.structured.pattern_from_transform([0], lambda step: [step[0][-1]])
-    writer = client.structured_writer([reverb.structured.create_config(pattern, "table")])
-    writer.append([1])
-    writer.flush()
-
-
-def legacy(client):
-    writer = client.writer(1)
-    writer.append([1])
-    writer.create_item("table", 1, 1.0)
-    writer.close()
 
 
 READS = {
@@ -62,11 +30,10 @@ READS = {
 }
 WRITERS = {
     **INSERTS,
-    "trajectory_writer": trajectory,
-    "batched_trajectory_writer": batched,
-    "sequence_writer": sequence,
-    "structured_writer": structured,
-    "writer": legacy,
+    **{
+        name: (lambda client, write=write: write(client, "table"))
+        for name, write in EVERY_WRITER.items()
+    },
 }
 
 

@@ -1,14 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """`Server.address`: what a client on the same machine passes to `Client`."""
 
-import subprocess
-import sys
-
 import pytest
 
 import reverb
 from support.certificates import Certificates
-from support.waiting import DEADLINE_S
+from support.programs import run
 
 HOSTS = {
     None: "localhost",
@@ -21,12 +18,8 @@ HOSTS = {
 }
 
 
-def in_another_process(address):
-    """The tables that another process finds at the address."""
-    program = "import sys, reverb; print(reverb.Client(sys.argv[1]).tables())"
-    command = [sys.executable, "-c", program, address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
-    return done.stdout.strip()
+# Prints the tables that another process finds at an address.
+TABLES = "import sys, reverb; print(reverb.Client(sys.argv[1]).tables())"
 
 
 @pytest.mark.parametrize("host", HOSTS, ids=str)
@@ -44,7 +37,7 @@ def test_a_host_is_one_that_this_machine_reaches(start, host):
 
 
 def test_another_process_uses_it_too(start):
-    assert in_another_process(start(reverb.Table.queue("queue", 10)).address) == "['queue']"
+    assert run(TABLES, start(reverb.Table.queue("queue", 10)).address) == ["['queue']"]
 
 
 def test_a_unix_socket_comes_first(start, tmp_path):
@@ -53,7 +46,7 @@ def test_a_unix_socket_comes_first(start, tmp_path):
     assert server.address.startswith("unix:")
     with reverb.Client(server.address) as client:
         assert client.tables() == ["queue"]
-    assert in_another_process(server.address) == "['queue']"
+    assert run(TABLES, server.address) == ["['queue']"]
 
 
 @pytest.mark.parametrize(("host", "name"), [(None, "localhost"), ("127.0.0.1", "127.0.0.1")])

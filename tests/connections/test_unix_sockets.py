@@ -11,7 +11,6 @@ import socket
 import stat
 import sys
 import threading
-import time
 
 import grpc
 import numpy as np
@@ -259,9 +258,11 @@ def test_a_socket_where_a_server_listens_stays(start, path):
 def test_a_file_that_is_no_socket_is_never_removed(start, tmp_path):
     path = tmp_path / "precious"
     path.write_text("data")
+    table = testing.table()
     with pytest.raises(InvalidArgumentError, match="there is a file, not a socket"):
-        start(unix_path=path)
+        start(table, unix_path=path)
     assert path.read_text() == "data"
+    start(table)  # It is free again.
 
 
 def test_a_directory_that_others_may_write_to_is_refused(start, path):
@@ -271,15 +272,6 @@ def test_a_directory_that_others_may_write_to_is_refused(start, path):
         start(unix_path=path)
     path.parent.chmod(0o755)
     start(unix_path=path)
-
-
-def test_tables_are_free_again_if_the_socket_fails_to_open(start, tmp_path):
-    path = tmp_path / "x"
-    path.write_text("")
-    table = testing.table()
-    with pytest.raises(InvalidArgumentError, match="not a socket"):
-        reverb.Server([table], unix_path=path)
-    start(table)
 
 
 def test_another_socket_in_its_place_is_not_removed(start, path):
@@ -405,69 +397,23 @@ def test_a_forked_child_of_the_server_reaches_it_by_the_socket(path):
     assert run(source, path) == ["0", "2 True"]
 
 
-@pytest.mark.parametrize("call", ["client.sample_batch('table', 1)", "nowhere.server_info()"])
-def test_ctrl_c_ends_a_call_that_waits(start, path, call):
-    source = f"""
-        import sys
-        import reverb
-
-        client = reverb.Client(sys.argv[1])
-        nowhere = reverb.Client(sys.argv[1] + "-not")
-        client.server_info()
-        try:
-            print("waits")
-            {call}
-        except KeyboardInterrupt:
-            print("interrupted")
-    """
-    server = start(unix_path=path)
-    with Program(source, server.unix_address) as program:
-        assert program.line() == "waits"
-        time.sleep(0.2)  # It passes also if the call has not begun by then.
-        program.signal(signal.SIGINT)
-        assert program.line() == "interrupted"
-        assert program.ended() == 0
-
-
-def test_ctrl_c_removes_the_socket_of_a_server(path):
-    """Because the program that it ends stops its server."""
-    source = """
-        import sys
-        import reverb
-        from reverb import testing
-
-        with reverb.Server([testing.table()], unix_path=sys.argv[1]) as server:
-            try:
-                print("ready")
-                server.wait()
-            except KeyboardInterrupt:
-                print("interrupted")
-    """
-    with Program(source, path) as program:
-        assert program.line() == "ready"
-        program.signal(signal.SIGINT)
-        assert program.line() == "interrupted"
-        assert program.ended() == 0
-    assert not path.exists()
-
-
 # --- Others on it ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("prefix", ["unix:", "unix://"])
-def test_grpcio_of_python_reaches_it(start, path, prefix):
-    start(unix_path=path)
-    with grpc.insecure_channel(f"{prefix}{path}") as channel:
+@pytest.mark.parametrize("name", ["reverb", "a bä%20"])
+def test_grpcio_of_python_reaches_it(start, tmp_path, name):
+    path = tmp_path / name
+    server = start(unix_path=path)
+    for address in (f"unix:{path}", f"unix://{path}") if name == "reverb" else ():
+        assert tables_by_grpcio(address) == ["table"]
+    assert tables_by_grpcio(server.unix_address) == ["table"]
+
+
+def tables_by_grpcio(address):
+    with grpc.insecure_channel(address) as channel:
         call = channel.unary_unary("/deepmind.reverb.ReverbService/ServerInfo")
         answer = protos.ServerInfoResponse.FromString(call(b"", timeout=DEADLINE_S))
-    assert [table.name for table in answer.table_info] == ["table"]
-
-
-def test_grpcio_of_python_understands_the_address(start, tmp_path):
-    server = start(unix_path=tmp_path / "a bä%20")
-    with grpc.insecure_channel(server.unix_address) as channel:
-        call = channel.unary_unary("/deepmind.reverb.ReverbService/ServerInfo")
-        assert call(b"", timeout=DEADLINE_S)
+    return [table.name for table in answer.table_info]
 
 
 def test_a_client_reaches_a_server_of_grpcio(tmp_path):
