@@ -3,24 +3,11 @@
 
 import base64
 import json
-import urllib.error
-import urllib.request
 
 import pytest
 
 from reverb import errors, testing
-
-
-def get(port, path, authorization=None):
-    """Status, headers and text of a page."""
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}")
-    if authorization is not None:
-        request.add_header("Authorization", authorization)
-    try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
-            return answer.status, answer.headers, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.headers, error.read().decode()
+from support.pages import get
 
 
 def failures(server):
@@ -69,16 +56,16 @@ def test_pages_leave_out_tables_without_the_right(start, tokens):
         http_port=0,
         http_host="127.0.0.1",
     )
-    code, headers, _ = get(server.http_port, "/")
+    code, headers, _ = get(server, "/")
     assert (code, headers["WWW-Authenticate"]) == (401, 'Basic realm="reverb"')
     as_password = "Basic " + base64.b64encode(f":{watcher}".encode()).decode()
     for authorization in (f"Bearer {watcher}", as_password):
-        code, _, text = get(server.http_port, "/api/status", authorization)
+        code, _, text = get(server, "/api/status", Authorization=authorization)
         assert code == 200
         assert [table["name"] for table in json.loads(text)["tables"]] == ["shown"]
         assert "hidden" not in text
-    assert get(server.http_port, "/api/status", "Bearer wrong")[0] == 401
-    _, _, metrics = get(server.http_port, "/metrics")
+    assert get(server, "/api/status", Authorization="Bearer wrong").status == 401
+    metrics = get(server, "/metrics").text
     assert 'reverb_auth_failures_total{reason="missing"} 1\n' in metrics
     assert 'reverb_auth_failures_total{reason="unknown"} 1\n' in metrics
 

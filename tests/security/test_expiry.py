@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators see a certificate that runs out, and new files that cannot be used."""
 
-import urllib.request
-
 import pytest
 from cryptography import x509
 
 from reverb import errors
 from support.certificates import Linked
+from support.pages import get
 from support.waiting import wait_until
 
 EXPIRES = "reverb_tls_certificate_expiry_timestamp_seconds"
@@ -17,9 +16,7 @@ PAGES = {"http_port": 0, "http_host": "127.0.0.1"}
 
 def metrics(server):
     """The series of certificates and tokens, by name and label."""
-    url = f"http://127.0.0.1:{server.http_port}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        lines = [line.rsplit(" ", 1) for line in answer.read().decode().splitlines()]
+    lines = [line.rsplit(" ", 1) for line in get(server, "/metrics").text.splitlines()]
     return {name: float(value) for name, value in lines if name.startswith((EXPIRES, FAILURES))}
 
 

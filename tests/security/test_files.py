@@ -18,6 +18,13 @@ def pipe(tmp_path):
     return path
 
 
+def openssl(*arguments):
+    try:
+        subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+
+
 @pytest.mark.parametrize("name", ["token_file", "ca"])
 def test_a_client_does_not_wait_for_a_pipe(secure, pipe, name):
     secured = secure()
@@ -67,11 +74,7 @@ def test_a_token_file_is_not_read_without_end(secure, tmp_path):
 
 def test_a_key_of_an_unknown_kind_says_which_there_are(certificates, tmp_path):
     key = tmp_path / "p521.key"
-    command = ["openssl", "ecparam", "-genkey", "-name", "secp521r1", "-noout", "-out", str(key)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("openssl is not installed")
+    openssl("ecparam", "-genkey", "-name", "secp521r1", "-noout", "-out", str(key))
     with pytest.raises(errors.InvalidArgumentError, match="has an unsupported algorithm: use RSA"):
         reverb.Server([testing.table()], tls=reverb.ServerTls(certificates.good().cert, key))
 
@@ -93,12 +96,9 @@ def test_a_certificate_that_ends_in_its_middle_says_so(certificates, tmp_path):
 
 def test_a_certificate_of_an_authority_is_told_to_sign_another(start, tmp_path):
     cert, key = tmp_path / "tls.crt", tmp_path / "tls.key"
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
-    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("openssl is not installed")
+    files = ["-keyout", str(key), "-out", str(cert)]
+    name = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", *name, *files)
     server = start(testing.table(), tls=reverb.ServerTls(cert, key))
     tls = reverb.ClientTls(ca=cert, server_name="localhost")
     client = reverb.Client(f"grpcs://127.1:{server.port}", tls=tls)

@@ -50,6 +50,8 @@ def over_tls(port, path, certificates):
     return context.wrap_socket(plain, server_hostname="localhost")
 
 
+# It takes the 20 s; `rpc/server/admissions.rs` has the rule, with a clock that a test moves.
+@pytest.mark.slow
 def test_silent_connections_end_and_one_with_a_call_stays(start, certificates, tokens, tmp_path):
     token = tokens.add("learner", "sample,insert")
     path, pair = tmp_path / "socket", certificates.good()
