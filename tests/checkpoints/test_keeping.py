@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which old checkpoints go when a new one is there, and what is never touched."""
 
-import contextlib
 import pathlib
 import shutil
 
@@ -11,25 +10,6 @@ import pytest
 import reverb
 from reverb import testing
 from support.checkpoints import on_disk
-from support.programs import Program
-
-# A server in a process of its own: every line makes it insert and save.
-SERVER = """
-    import sys
-
-    import reverb
-    from reverb import testing
-
-    root, keep_latest = sys.argv[1:]
-    checkpointer = reverb.checkpointers.DefaultCheckpointer(root, keep_latest=int(keep_latest))
-    with reverb.Server([testing.table()], checkpointer=checkpointer) as server:
-        client = server.localhost_client()
-        print("ready")
-        for line in sys.stdin:
-            client.insert([int(line)], {"table": 1.0})
-            print(client.checkpoint())
-    print("stopped")
-"""
 
 
 @pytest.mark.parametrize("keep_latest", [1, 2, 5])
@@ -169,14 +149,12 @@ def test_a_name_that_sorts_behind_any_time_is_told(serve, root, values, name, ca
 
 
 def test_left_over_parts_of_dead_processes_vanish(serve, root, names):
-    with Program(SERVER, root, 1) as program:
-        assert program.line() == "ready"
-        program.tell(1)
-        saved = pathlib.Path(program.line())
-        # As it would be if the process had died in the middle of the next one.
-        (root / ".partial-of-nobody").mkdir()
-        (root / ".partial-of-nobody" / on_disk.ITEMS).write_bytes(b"\x78\x9c")
-        program.kill()
+    client = serve(root)
+    saved = pathlib.Path(client.checkpoint())
+    client.server.stop()
+    # As if the process had died in the middle of the next one.
+    (root / ".partial-of-nobody").mkdir()
+    (root / ".partial-of-nobody" / on_disk.ITEMS).write_bytes(b"\x78\x9c")
     client = serve(root)
     path = pathlib.Path(client.checkpoint())
     assert path != saved
@@ -184,15 +162,8 @@ def test_left_over_parts_of_dead_processes_vanish(serve, root, names):
 
 
 class TestTwoServersOnOneDirectory:
-    def test_in_one_process(self, serve, root, insert, names):
-        first, second = serve(root), serve(root)
-        self.check([first, second], insert, names, root)
-        first.server.stop()
-        path = second.checkpoint()
-        # Nobody answers for the other one any more.
-        assert names(root) == [pathlib.Path(path).name]
-
-    def check(self, clients, insert, names, root):
+    def test_each_keeps_its_own_latest(self, serve, root, insert, names):
+        clients = [serve(root), serve(root)]
         latest = {}
         for value in range(3):
             for number, client in enumerate(clients):
@@ -203,23 +174,10 @@ class TestTwoServersOnOneDirectory:
             stored = on_disk.read(path)
             assert len(stored.items) == 3
             assert {int(stored.columns(item)[0][0]) % 10 for item in stored.items} == {number}
-
-    def test_in_two_processes(self, serve, root, names):
-        with contextlib.ExitStack() as stack:
-            programs = [stack.enter_context(Program(SERVER, root, 1)) for _ in range(2)]
-            latest = {}
-            for program in programs:
-                assert program.line() == "ready"
-            for value in range(3):
-                for program in programs:
-                    program.tell(value)
-                    latest[program] = pathlib.Path(program.line())
-                    assert names(root) == sorted(path.name for path in latest.values())
-            programs[0].kill()
-            programs[1].tell(9)
-            latest = pathlib.Path(programs[1].line())
-            assert names(root) == [latest.name]
-            assert len(on_disk.read(latest).items) == 4
+        clients[0].server.stop()
+        path = clients[1].checkpoint()
+        # Nobody answers for the other one any more.
+        assert names(root) == [pathlib.Path(path).name]
 
     def test_both_saving_at_once(self, serve, root, insert, names, background):
         clients = [serve(root), serve(root)]

@@ -2,7 +2,6 @@
 """A server that is killed in the middle of a save: the last checkpoint stays, and is whole."""
 
 import contextlib
-import pathlib
 import random
 import shutil
 import time
@@ -144,14 +143,3 @@ def test_nothing_acknowledged_is_lost(root, num_lives):
         toll.hear(program, "saving")
         toll.hear(program, "saved")
         program.kill()
-
-
-def test_parts_of_a_killed_server_are_gone_after_the_next_save(root, serve, names):
-    with Program(SERVER, root, BATCH) as program:
-        assert program.line() == "restored 0"
-        while program.line() != f"saved {3 * BATCH}":
-            pass
-        program.kill()
-    tables = [reverb.testing.table("a"), reverb.testing.table("b")]
-    path = serve(root, *tables).checkpoint()
-    assert names(root) == [pathlib.Path(path).name]

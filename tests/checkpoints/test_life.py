@@ -19,7 +19,7 @@ from support.programs import Program
 from support.waiting import PATIENCE
 from support.wire.wire_client import SERVICE
 
-MANY = 200_000
+MANY = 100_000
 
 
 def insert_many(client, count=MANY):
@@ -335,7 +335,7 @@ CYCLES = """
     for _ in range(5):
         cycle()
     before = open_files(), threads()
-    for _ in range(50):
+    for _ in range(20):
         cycle()
     deadline = time.monotonic() + 10
     more = (open_files() - before[0], threads() - before[1])

@@ -8,7 +8,6 @@ import pytest
 
 import reverb
 from reverb import testing
-from reverb.errors import InvalidArgumentError
 from support.checkpoints import on_disk
 
 SAMPLE_TABLES = ("fifo", "empty", "prio")
@@ -20,33 +19,40 @@ def write_numbered(root, name, *values, **options):
 
 
 class TestWhichOne:
-    def test_without_a_root_the_server_starts_empty(self, serve, root, values):
-        assert values(serve(root)) == []
-
-    def test_an_empty_root_is_none(self, serve, root, values):
+    @pytest.mark.parametrize(
+        ("names", "loaded"),
+        [
+            ([], None),
+            (
+                [
+                    "2026-11-20T09:47:14.3+00:00",
+                    "2026-11-20T09:47:14.378567351+00:00",
+                    "2025-12-31T23:59:59+00:00",
+                ],
+                1,
+            ),
+            (["10", "9", "Z", "a", "é"], 4),
+            (["1", "2 incomplete", "3 incomplete"], 0),
+            (["1 incomplete"], None),
+            ([".partial-2"], None),
+        ],
+        ids=[
+            "an empty root",
+            "the greatest name",
+            "compared byte by byte and not parsed",
+            "incomplete ones are passed over",
+            "only incomplete ones",
+            "a partial one, even with a mark",
+        ],
+    )
+    def test_it_is_the_greatest_complete_name(self, serve, root, values, names, loaded):
         root.mkdir()
-        assert values(serve(root)) == []
+        for number, name in enumerate(names):
+            complete = not name.endswith(" incomplete")
+            write_numbered(root, name.split()[0], number, done=b"" if complete else None)
+        assert values(serve(root)) == ([] if loaded is None else [loaded])
 
-    def test_the_greatest_name_wins(self, serve, root, values):
-        write_numbered(root, "2026-11-20T09:47:14.3+00:00", 1)
-        write_numbered(root, "2026-11-20T09:47:14.378567351+00:00", 2)
-        write_numbered(root, "2025-12-31T23:59:59+00:00", 3)
-        assert values(serve(root)) == [2]
-
-    def test_names_are_compared_byte_by_byte_and_not_parsed(self, serve, root, values):
-        for name, value in [("10", 1), ("9", 2), ("Z", 3), ("a", 4), ("é", 5)]:
-            write_numbered(root, name, value)
-        assert values(serve(root)) == [5]
-
-    def test_one_that_is_not_complete_is_passed_over(self, serve, root, values):
-        write_numbered(root, "1", 1)
-        write_numbered(root, "2", 2, done=None)
-        write_numbered(root, "3", 3, done=None)
-        assert values(serve(root)) == [1]
-
-    def test_only_incomplete_ones_are_none(self, serve, root, values):
-        write_numbered(root, "1", 1, done=None)
-        (root / "2").mkdir()
+    def test_without_a_root_the_server_starts_empty(self, serve, root, values):
         assert values(serve(root)) == []
 
     @pytest.mark.parametrize("done", [b"", b"anything\n\xff"])
@@ -61,19 +67,10 @@ class TestWhichOne:
         (root / "zzzz" / "DONE.old").write_text("")
         assert values(serve(root)) == [1]
 
-    def test_a_partial_one_is_not_loaded_even_if_it_has_a_mark(self, serve, root, values):
-        write_numbered(root, ".partial-2", 2)
-        assert values(serve(root)) == []
-
     def test_a_root_may_be_a_symbolic_link(self, serve, root, tmp_path, values):
         write_numbered(root, "1", 1)
         (tmp_path / "link").symlink_to(root)
         assert values(serve(tmp_path / "link")) == [1]
-
-    def test_a_relative_root_is_one(self, serve, root, values, monkeypatch):
-        write_numbered(root, "1", 1)
-        monkeypatch.chdir(root.parent)
-        assert values(serve(root.name)) == [1]
 
 
 class TestFallback:
@@ -215,13 +212,6 @@ class TestTables:
         client = serve(root, testing.table(), extra)
         assert (values(client), values(client, "extra")) == ([1], [])
         assert client.server_info()["extra"].max_size == 77
-
-    def test_one_that_the_server_lacks_is_an_error_that_names_all(self, serve, root):
-        path = write_numbered(root, "1", 1)
-        with pytest.raises(InvalidArgumentError) as caught:
-            serve(root, testing.table("a"), testing.table("b"))
-        for word in ("table", "a", "b", str(path)):
-            assert word in str(caught.value)
 
     def test_the_handle_of_a_table_shows_what_was_restored(self, serve, root):
         write_numbered(root, "1", 1, 2)

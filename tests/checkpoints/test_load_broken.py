@@ -33,19 +33,9 @@ def change(message):
 BROKEN = {}
 
 
-@change("99")
-def a_missing_chunk(stored):
-    stored.items[1].flat_trajectory.columns[0].chunk_slices[0].chunk_key = 99
-
-
 @change("nope")
 def an_item_of_an_unknown_table(stored):
     stored.items[1].table = "nope"
-
-
-@change("3")
-def a_duplicate_key(stored):
-    stored.items[1].key = 3
 
 
 @change("table")
@@ -111,14 +101,6 @@ def test_items_that_are_counted_and_not_there_are_missed(serve, root, count):
     error = fails(serve, root)
     assert isinstance(error, reverb.errors.DataLossError)
     assert on_disk.ITEMS in str(error)
-
-
-@pytest.mark.parametrize("name", on_disk.FILES)
-def test_a_directory_in_place_of_a_file_is_named(serve, root, name):
-    path = on_disk.write(root / "1", on_disk.simple([1]))
-    (path / name).unlink()
-    (path / name).mkdir()
-    assert name in str(fails(serve, root))
 
 
 @pytest.mark.parametrize("name", on_disk.FILES)

@@ -60,16 +60,6 @@ def test_a_save_keeps_it_and_does_not_count_it(serve, root, saved, insert, value
     assert not pathlib.Path(older).exists()
 
 
-def test_every_start_loads_it_again(serve, root, saved, insert, values):
-    older, _ = saved(2)
-    for _ in range(2):
-        client = serve(root, load=older)
-        assert values(client) == [0]
-        insert(client, 5)
-        client.checkpoint()
-        client.server.stop()
-
-
 def test_one_of_another_name_is_loaded(serve, root, saved, values, insert):
     (path,) = saved(1, name="a")
     client = serve(root, name="b", load=path)

@@ -224,16 +224,6 @@ class TestLayout:
             assert (path / name).read_bytes() == bytes.fromhex("789c030000000001")
         assert len(tfrecords.read_file(path / on_disk.TABLES)) == 1
 
-    def test_the_root_is_made_with_its_parents(self, serve, root):
-        path = serve(root / "a" / "b").checkpoint()
-        assert path.startswith(str(root / "a" / "b"))
-
-    def test_the_path_is_absolute_if_the_root_was(self, serve, root, monkeypatch):
-        assert pathlib.Path(serve(root).checkpoint()).is_absolute()
-        monkeypatch.chdir(root.parent)
-        path = serve("relative").checkpoint()
-        assert (root.parent / path).resolve().parent == root.parent / "relative"
-
     def test_without_a_checkpointer_it_saves_to_a_new_directory(self, start):
         server = start()
         path = pathlib.Path(server.localhost_client().checkpoint())
@@ -261,30 +251,12 @@ class TestLayout:
 
 
 class TestErrors:
-    def test_a_group_is_refused(self, serve, root):
-        client = serve(root, group="mine")
-        with pytest.raises(InvalidArgumentError, match="mine"):
-            client.checkpoint()
-        assert not root.exists() or not list(root.iterdir())
-
     def test_a_root_that_is_a_file(self, serve, root):
         root.write_text("mine")
         with pytest.raises(FailedPreconditionError) as caught:
             serve(root)
         assert str(root) in str(caught.value)
         assert root.read_text() == "mine"
-
-    def test_a_parent_that_is_a_file(self, serve, root):
-        client = serve(root / "below")
-        root.write_text("mine")
-        with pytest.raises(FailedPreconditionError) as caught:
-            client.checkpoint()
-        assert str(root) in str(caught.value)
-        client.insert([1], {"table": 1.0})
-
-    def test_an_empty_path_is_refused(self):
-        with pytest.raises(InvalidArgumentError, match="path must not be empty"):
-            reverb.checkpointers.DefaultCheckpointer("")
 
     @pytest.mark.parametrize("keep_latest", [0, -1])
     def test_at_least_one_is_kept(self, root, keep_latest):
