@@ -177,7 +177,7 @@ class Client:
 
     def insert(
         self,
-        data: Any,
+        data: object,
         priorities: Mapping[str, float],
         *,
         removal_priorities: Mapping[str, float] | None = None,
@@ -206,7 +206,7 @@ class Client:
 
     def insert_batch(
         self,
-        data: Any,
+        data: object,
         priorities: Mapping[str, Any],
         *,
         removal_priorities: Mapping[str, Any] | None = None,
@@ -239,7 +239,7 @@ class Client:
 
     def insert_sequence(
         self,
-        data: Any,
+        data: object,
         priorities: Mapping[str, float],
         *,
         removal_priorities: Mapping[str, float] | None = None,
@@ -373,12 +373,12 @@ class Client:
         table: str,
         batch_size: int,
         *,
-        out: Any = None,
+        out: object = None,
         partial: bool = True,
         ragged: Literal["error", "pad", "packed"] = "error",
-        pad: Any = 0,
+        pad: object = 0,
         pad_to_multiple_of: int | None = None,
-        columns: Any = None,
+        columns: object = None,
         distinct: bool = False,
         squeeze: bool = False,
         unpack_as_table_signature: bool = False,
@@ -532,7 +532,7 @@ class Client:
                 request.check_types()
             raise
 
-    def _choice(self, table: str, columns: Any) -> ColumnChoice:
+    def _choice(self, table: str, columns: object) -> ColumnChoice:
         self._know_signature(table)
         return self._signatures.choice(table, columns)
 
@@ -558,7 +558,7 @@ class Client:
         *,
         num_buffers: int | None = None,
         partial: bool = False,
-        columns: Any = None,
+        columns: object = None,
         distinct: bool = False,
         squeeze: bool = False,
         unpack_as_table_signature: bool = False,
@@ -622,7 +622,7 @@ class Client:
         *,
         unpack_as_table_signature: bool = False,
         with_inserted_at: Literal[False] = False,
-        columns: Any = None,
+        columns: object = None,
         where: Where | None = None,
         partial: bool = False,
     ) -> Iterator[ReplaySample]: ...
@@ -634,7 +634,7 @@ class Client:
         *,
         unpack_as_table_signature: bool = False,
         with_inserted_at: Literal[True],
-        columns: Any = None,
+        columns: object = None,
         where: Where | None = None,
         partial: bool = False,
     ) -> Iterator[tuple[float, ReplaySample]]: ...
@@ -646,7 +646,7 @@ class Client:
         *,
         unpack_as_table_signature: bool = False,
         with_inserted_at: bool,
-        columns: Any = None,
+        columns: object = None,
         where: Where | None = None,
         partial: bool = False,
     ) -> Iterator[Any]: ...
@@ -657,7 +657,7 @@ class Client:
         *,
         unpack_as_table_signature: bool = False,
         with_inserted_at: bool = False,
-        columns: Any = None,
+        columns: object = None,
         where: Where | None = None,
         partial: bool = False,
     ) -> Iterator[Any]:
@@ -721,11 +721,11 @@ class Client:
     def fetch(
         self,
         table: str,
-        keys: Any,
+        keys: object,
         *,
-        columns: Any = None,
+        columns: object = None,
         ragged: Literal["error", "pad", "packed"] = "error",
-        pad: Any = 0,
+        pad: object = 0,
         pad_to_multiple_of: int | None = None,
         squeeze: bool = False,
         unpack_as_table_signature: bool = False,
@@ -801,7 +801,7 @@ class Client:
             batch = request.empty_batch(answer, self._choice(table, columns))
         return self._finished(request, batch, unpack_as_table_signature)
 
-    def delete_items(self, table: str, keys: Any = None, *, where: Where | None = None) -> int:
+    def delete_items(self, table: str, keys: object = None, *, where: Where | None = None) -> int:
         """Deletes items by their keys, by a condition, or by both.
 
         Keys that are not in the table are ignored. With a condition alone, the items that are in
@@ -868,7 +868,7 @@ class Client:
         check_table(table)
         self._client.mutate_priorities(table, updates, deletes)
 
-    def update_priorities(self, table: str, keys: Any, priorities: Any) -> None:
+    def update_priorities(self, table: str, keys: object, priorities: object) -> None:
         """Updates priorities from arrays; otherwise as `mutate_priorities`, and faster.
 
         If a key occurs several times, its last priority counts. Keys that are not in the table, for
@@ -1465,7 +1465,7 @@ class Client:
         """Opens a writer at once."""
         return make()
 
-    def _wrapped(self, writer: Callable[..., _Writer], *arguments: Any) -> _Writer:
+    def _wrapped(self, writer: Callable[..., _Writer], *arguments: object) -> _Writer:
         """Makes a writer of a native one."""
         return writer(*arguments)
 
@@ -1637,7 +1637,7 @@ class Client:
         """Makes another client of the same server, with the same token."""
         return self._maker(with_token=True)(self._server_address)
 
-    def __deepcopy__(self, memo: Any) -> "Client":
+    def __deepcopy__(self, memo: object) -> "Client":
         """Does the same as `__copy__`, because a client shares nothing with its copies."""
         del memo
         return self._maker(with_token=True)(self._server_address)

@@ -220,7 +220,7 @@ class Stack(RateLimiter):
         )
 
 
-def _diffs(error_buffer: Any, offset: float) -> tuple[float, float]:
+def _diffs(error_buffer: object, offset: float) -> tuple[float, float]:
     if isinstance(error_buffer, numbers.Real):  # NumPy's numbers are `Real` too.
         margin = float(error_buffer)
         return offset - margin, offset + margin

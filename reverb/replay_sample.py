@@ -162,7 +162,7 @@ class BatchInfo(NamedTuple):
     def __repr__(self) -> str:
         return _shapes_of(self)
 
-    def with_lengths(self, lengths: Any) -> "BatchInfo":
+    def with_lengths(self, lengths: object) -> "BatchInfo":
         """Returns the info with other lengths."""
         # Not `_replace`, which takes several times as long.
         return BatchInfo(*self[:7], lengths, *self[8:])  # pyright: ignore[reportCallIssue]
@@ -219,7 +219,7 @@ class ReplayBatch(ReplaySample):
             """State of the items."""
             ...
 
-        def __new__(cls, info: BatchInfo, data: Any) -> "ReplayBatch":
+        def __new__(cls, info: BatchInfo, data: object) -> "ReplayBatch":
             """Makes a batch."""
             ...
 
@@ -254,7 +254,7 @@ class ReplayBatch(ReplaySample):
         return self.info.window_mask
 
 
-def are_lengths(lengths: Any) -> bool:
+def are_lengths(lengths: object) -> bool:
     """Returns whether the field `lengths` of a batch has any: it is not `()`."""
     return bool(lengths) if isinstance(lengths, tuple | list) else True
 

@@ -39,7 +39,7 @@ MAX_CHECKPOINT_INTERVAL_S = 3_155_760_000
 MAX_DRAIN_S = 86_400
 
 
-def _coordinator(address: str) -> Any:
+def _coordinator(address: str) -> object:
     """The coordinator that the first shard of a group runs."""
     # Most servers are no shards.
     from reverb.cluster.coordinator import Coordinator

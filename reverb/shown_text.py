@@ -55,7 +55,7 @@ def type_name(value: object) -> str:
     return next(kinds).__name__
 
 
-def hidden(value: Any) -> Any:
+def hidden(value: object) -> Any:
     """Returns an argument for a path or an address unchanged, unless it contains a token.
 
     In that case it returns an equal text whose `repr` does not show the token.
@@ -66,7 +66,7 @@ def hidden(value: Any) -> Any:
     return _Hidden(text) if isinstance(text, str) and without_tokens(text) != text else value
 
 
-def hidden_token(value: Any) -> Any:
+def hidden_token(value: object) -> Any:
     """Returns an argument for a token; the `repr` of a text shows nothing of it."""
     if isinstance(value, bytes):
         return _HiddenBytes(value)
@@ -77,7 +77,7 @@ def shown(method: Callable[[Any], str]) -> Callable[[Any], str]:
     """Makes a `__repr__` that shows no token, and works when the constructor has failed."""
 
     @functools.wraps(method)
-    def text(self: Any) -> str:
+    def text(self: object) -> str:
         try:
             return without_tokens(method(self))
         except AttributeError:
@@ -95,7 +95,7 @@ def shows_no_token(kind: _Class) -> _Class:
     init = made.__init__
 
     @functools.wraps(init)
-    def hiding_init(self: Any, *args: Any, **kwargs: Any) -> None:
+    def hiding_init(self: object, *args: object, **kwargs: object) -> None:
         args = tuple(map(hidden, args))
         kwargs = {name: hidden(value) for name, value in kwargs.items()}
         init(self, *args, **kwargs)

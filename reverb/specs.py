@@ -114,9 +114,9 @@ class BoundedTensorSpec(TensorSpec):
     def __init__(
         self,
         shape: Iterable[int | None] | None,
-        dtype: Any,
-        minimum: Any,
-        maximum: Any,
+        dtype: object,
+        minimum: object,
+        maximum: object,
         name: str | None = None,
     ) -> None:
         super().__init__(shape, dtype, name)
@@ -197,7 +197,7 @@ def to_tensorflow_if_imported(spec: TensorSpec) -> Any:
     return tf.TensorSpec(spec.shape, dtype, spec.name)
 
 
-def _storable(value: Any) -> np.dtype[Any]:
+def _storable(value: object) -> np.dtype[Any]:
     try:
         dtype = dtypes.as_dtype(value)
         dtypes.to_number(dtype)

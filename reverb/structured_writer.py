@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The structured writer, which makes items wherever a pattern applies and its conditions hold."""
 
-from typing import Any
-
 from reverb._checks.arguments import check_at_least, clamped_timeout_ms
 from reverb._checks.pickles import OF_CLIENTS, not_pickled
 from reverb._nests.flat import flatten_with_labels, flatten_with_path
@@ -82,7 +80,7 @@ class StructuredWriter:
         """Whether the last `append` left its step open."""
         return self._writer.step_is_open
 
-    def append(self, data: Any, *, partial_step: bool = False) -> None:
+    def append(self, data: object, *, partial_step: bool = False) -> None:
         """Appends one step, or a part of one, and makes the items that it completes.
 
         The first call waits for the signatures of the server's tables, which the client caches.

@@ -65,7 +65,7 @@ class TrajectoryWriter(NestWriter[native.TrajectoryWriter]):
         self,
         table: str,
         priority: float,
-        trajectory: Any,
+        trajectory: object,
         *,
         removal_priority: float | None = None,
     ) -> None:
@@ -207,7 +207,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         """Number of closed steps in each environment's episode, int64 `[B]`."""
         return self._writer.episode_steps
 
-    def append(self, data: Any, *, partial_step: bool = False, where: Any | None = None) -> None:
+    def append(self, data: object, *, partial_step: bool = False, where: object = None) -> None:
         """Appends one step, or a part of one, of each selected environment.
 
         Data is sent only when an item refers to it. Never blocks.
@@ -233,11 +233,11 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
     def create_items(
         self,
         table: str,
-        priorities: Any,
-        trajectory: Any,
+        priorities: object,
+        trajectory: object,
         *,
-        where: Any | None = None,
-        removal_priorities: Any | None = None,
+        where: object = None,
+        removal_priorities: object = None,
     ) -> int:
         """Queues one item for each selected environment; they are sent in the background.
 
@@ -308,7 +308,7 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         """The names of columns for `_create_all_items`: their paths, joined with `/`."""
         return native.ColumnNames(labels)
 
-    def end_episode(self, where: Any | None = None, *, clear_buffers: bool = True) -> None:
+    def end_episode(self, where: object = None, *, clear_buffers: bool = True) -> None:
         """Starts a new episode in each selected environment.
 
         Never blocks, unlike `TrajectoryWriter.end_episode`: the other environments can continue.
@@ -363,11 +363,11 @@ class BatchedTrajectoryWriter(NestWriter[native.BatchedTrajectoryWriter]):
         finally:
             self._writer.close()
 
-    def _mask(self, where: Any | None) -> np.ndarray | None:
+    def _mask(self, where: object) -> np.ndarray | None:
         return None if where is None else as_rows("where", where, np.bool_, self._batch_size)
 
 
-def _check_leaves(trajectory: Any, leaves: Sequence[Any], column: type, example: str) -> None:
+def _check_leaves(trajectory: object, leaves: Sequence[Any], column: type, example: str) -> None:
     """Checks that the leaves of a trajectory are columns or constants.
 
     Raises:

@@ -35,7 +35,7 @@ def batches(
     drop_last: bool = False,
     container_types: Sequence[type] = (),
     out: Callable[[], list[Any] | None] | None = None,
-    **options: Any,
+    **options: object,
 ) -> BatchIterator:
     """Samples batches, without end or for some epochs, and fetches some batches ahead.
 

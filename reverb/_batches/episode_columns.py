@@ -27,7 +27,7 @@ class EpisodeColumns:
       offsets: int64 `[B + 1]`: episode `i` has the steps `offsets[i]` to `offsets[i + 1] - 1`.
     """
 
-    def __init__(self, nest: Any) -> None:
+    def __init__(self, nest: object) -> None:
         """Checks the data of a batch with `ragged="packed"`, a nest of columns.
 
         A column that is a single step of each item, `[B, ...]`, has the same value at all steps of
@@ -68,7 +68,7 @@ class EpisodeColumns:
         """Number of steps of all episodes."""
         return int(self.offsets[-1])
 
-    def parts(self, argument: str, column: Any) -> dict[Path, list[int]]:
+    def parts(self, argument: str, column: object) -> dict[Path, list[int]]:
         """Returns the positions of the parts of a field, and of their twins, by path in the field.
 
         A field is a column or a nest of them, by its path or the last name of it; or a list of
@@ -110,7 +110,7 @@ class EpisodeColumns:
         """Returns the twin with the value before the step, or the only one."""
         return min(twins, key=lambda at: _is_after(self._paths[at]))
 
-    def after(self, argument: str, column: Any) -> dict[Path, int]:
+    def after(self, argument: str, column: object) -> dict[Path, int]:
         """Returns the position of each part of a field with the value after the step.
 
         A path is also a column without a twin, as it is.
@@ -130,7 +130,7 @@ class EpisodeColumns:
             for path, twins in self.parts(argument, column).items()
         }
 
-    def _one_after(self, argument: str, column: Any, twins: list[int]) -> int:
+    def _one_after(self, argument: str, column: object, twins: list[int]) -> int:
         after = [at for at in twins if _is_after(self._paths[at])]
         if isinstance(column, tuple) and len(twins) == 1:
             after = twins

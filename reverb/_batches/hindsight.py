@@ -20,7 +20,7 @@ _STRATEGIES = ("future", "final", "episode")
 
 
 def hindsight(
-    batch: Any,
+    batch: object,
     num_transitions: int,
     *,
     reward: Callable[[Any, Any, Any], Any],
@@ -158,7 +158,7 @@ def hindsight(
     return columns.nested(rows)
 
 
-def _generator(seed: Any) -> np.random.Generator:
+def _generator(seed: int | np.random.Generator | None) -> np.random.Generator:
     try:
         return np.random.default_rng(seed)
     except (TypeError, ValueError):
@@ -207,7 +207,7 @@ def _check_parts(
         )
 
 
-def _first_rows(parts: dict[tuple[Any, ...], np.ndarray], count: int) -> Any:
+def _first_rows(parts: dict[tuple[Any, ...], np.ndarray], count: int) -> object:
     """Returns copies of rows of columns by path, in dicts, or in tuples if they are numbered."""
     if () in parts:
         return parts[()][:count].copy()

@@ -2,7 +2,7 @@
 """The formulas of prioritized replay, in NumPy: importance weights and priorities of sequences."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -46,11 +46,11 @@ It is for new items only: `update_priorities` takes numbers.
 
 
 def importance_weights(
-    info: Any,
+    info: object,
     beta: float,
     normalize: Literal["table", "batch"] | None = "table",
     *,
-    min_probability: Any = None,
+    min_probability: object = None,
     per: Literal["window", "item"] = "window",
 ) -> np.ndarray:
     """Returns the weights that correct the bias of sampling items with unequal probabilities.
@@ -121,7 +121,7 @@ def importance_weights(
     return np.asarray((probability / smallest) ** -beta, np.float32)
 
 
-def _min_probability(info: Any, min_probability: Any) -> np.ndarray:
+def _min_probability(info: object, min_probability: object) -> np.ndarray:
     """Returns the smallest probability in the table: the argument, or a field of the info."""
     if min_probability is None:
         # A batch of another library may have this field itself, and not in its info.
@@ -137,7 +137,7 @@ def _min_probability(info: Any, min_probability: Any) -> np.ndarray:
     return as_numbers("min_probability", min_probability)
 
 
-def _field(info: Any, name: str) -> Any:
+def _field(info: object, name: str) -> object:
     """Returns a field of an info, of a batch, or of a mapping; `None` if there is none."""
     info = getattr(info, "info", info)
     if isinstance(info, Mapping):
@@ -146,7 +146,7 @@ def _field(info: Any, name: str) -> Any:
     return getattr(info, name, None)
 
 
-def sequence_priority(td: Any, eta: float = 0.9, mask: Any = None) -> np.ndarray:
+def sequence_priority(td: object, eta: float = 0.9, mask: object = None) -> np.ndarray:
     """Returns the priority of each sequence: `eta * max|td| + (1 - eta) * mean|td|` over time.
 
     Source: "Recurrent Experience Replay in Distributed Reinforcement Learning", section 2.3.

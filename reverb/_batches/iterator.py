@@ -78,7 +78,7 @@ class BatchIterator(PrefetchIterator):
         self._updates.check()
         return super().__next__()
 
-    def update_priorities(self, keys: Any, priorities: Any) -> None:
+    def update_priorities(self, keys: object, priorities: object) -> None:
         """Updates priorities in the background, in the order of the calls.
 
         Blocks only while 16 updates are queued. The next `next`, `update_priorities` or `flush`

@@ -264,7 +264,7 @@ class PrefetchIterator:
     def _has_ended(self) -> bool:
         return self._pipe.has_ended or self._pipe.is_stopped
 
-    def _next_ahead(self, ahead: Ahead) -> Any:
+    def _next_ahead(self, ahead: Ahead) -> object:
         """Does what `next` does, for an iterator without the thread."""
         patience = None
         timeout_s = None if self._timeout_ms is None else self._timeout_ms / 1_000

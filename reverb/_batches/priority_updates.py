@@ -46,7 +46,7 @@ class PriorityUpdates:
         self._end = weakref.finalize(self, self._queue.put, None)
         self._end.atexit = False
 
-    def put(self, keys: Any, priorities: Any) -> None:
+    def put(self, keys: object, priorities: object) -> None:
         """Adds an update of keys `[B]`, with priorities `[B]` or one; blocks while 16 are queued.
 
         Raises:

@@ -240,7 +240,7 @@ class TableSource:
         """Returns the chosen columns of a table; may wait for the server."""
         return self._client._choice(table, self._options["columns"])
 
-    def _batch_of_items(self, batch_size: int, pipe: Pipe) -> Any:
+    def _batch_of_items(self, batch_size: int, pipe: Pipe) -> object:
         """Returns one batch of processed items; `None` after the timeout."""
         items = list(self._items(batch_size, pipe))
         if len(items) < batch_size:
@@ -269,7 +269,7 @@ class TableSource:
                 if self._waits_too_long(last_progress, pipe, error):
                     return
 
-    def _processed(self, sample: ReplaySample) -> Any:
+    def _processed(self, sample: ReplaySample) -> object:
         key, probability, table_size, priority, times_sampled = sample.info
         numbers = (
             np.uint64(key),
@@ -349,7 +349,7 @@ class TableSource:
         """Reason why this source waits, for errors and logs."""
         return f"a sample of table {self._table} at {self._client.server_address}"
 
-    def _nested(self, columns: list[Any]) -> Any:
+    def _nested(self, columns: list[Any]) -> object:
         """Nests a flat list of columns like the signature; returns it if the table has none."""
         if self._structure is None:
             signature = self._client.server_info()[self._table].signature
@@ -366,7 +366,7 @@ class TableSource:
             return columns
         return tree.unflatten_as(self._structure, columns)
 
-    def _with_types(self, nest: Any) -> Any:
+    def _with_types(self, nest: object) -> object:
         """Replaces the named tuples of a nest by classes that are the same for every connection.
 
         The client makes new classes for the named tuples in a signature, and `jax.jit` would
@@ -442,7 +442,7 @@ def _moved(part: ReplayBatch, out: list[Any] | None) -> ReplayBatch:
     return ReplayBatch(part.info, columns)
 
 
-def _is_flat(structure: Any) -> bool:
+def _is_flat(structure: object) -> bool:
     return type(structure) is list and not any(map(tree.is_nested, structure))
 
 

@@ -39,7 +39,7 @@ def reads_answer(read: Callable[_P, _T]) -> Callable[_P, _T]:
     return reading
 
 
-def read_message(cls: type[_T], proto: Any, **others: Any) -> _T:
+def read_message(cls: type[_T], proto: object, **others: object) -> _T:
     """Reads a message into a dataclass: its fields of the same names, and `others`."""
     known: Any = cls  # A dataclass.
     names = [field.name for field in dataclasses.fields(known) if field.name not in others]

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 
-def check_at_least(limit: int, argument: str, value: Any, *, allows_bool: bool = False) -> int:
+def check_at_least(limit: int, argument: str, value: object, *, allows_bool: bool = False) -> int:
     """Returns the value as an int; the other arguments are those of `check_integer`.
 
     Raises:
@@ -41,7 +41,7 @@ def check_at_least(limit: int, argument: str, value: Any, *, allows_bool: bool =
     return value
 
 
-def check_timeout_ms(timeout_ms: Any) -> int | None:
+def check_timeout_ms(timeout_ms: object) -> int | None:
     """Returns how long a call may wait: a number of milliseconds, or `None` for no limit.
 
     Raises:
@@ -83,7 +83,7 @@ def check_number(argument: str, value: Any) -> float:
     raise TypeError(f"{argument} must be a number, got {type_name(value)}")
 
 
-def check_table(value: Any, argument: str = "table") -> None:
+def check_table(value: object, argument: str = "table") -> None:
     """Checks that a value can be the name of a table.
 
     Raises:
@@ -93,7 +93,7 @@ def check_table(value: Any, argument: str = "table") -> None:
         raise TypeError(f"{argument} must be a str, the name of a table, got {type_name(value)}")
 
 
-def check_mapping(argument: str, value: Any, contents: str) -> None:
+def check_mapping(argument: str, value: object, contents: str) -> None:
     """Checks that a value is a mapping; `contents` are such as "tables to priorities".
 
     Raises:
@@ -103,7 +103,7 @@ def check_mapping(argument: str, value: Any, contents: str) -> None:
         raise TypeError(f"{argument} must be a mapping of {contents}, got {type_name(value)}")
 
 
-def check_item(table: Any, priority: Any, removal_priority: Any) -> None:
+def check_item(table: object, priority: object, removal_priority: object) -> None:
     """Checks the types of arguments that the core has refused.
 
     Raises:

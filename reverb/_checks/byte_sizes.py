@@ -27,7 +27,7 @@ _SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%")
 _LIMIT = 2**63
 
 
-def parse_byte_size(argument: str, value: Any) -> int | None:
+def parse_byte_size(argument: str, value: object) -> int | None:
     """Returns a number of bytes of a table; `None` stays `None`.
 
     Raises:
@@ -42,7 +42,7 @@ def parse_byte_size(argument: str, value: Any) -> int | None:
     return _parse(argument, value, 'a number of bytes or a size such as "12GiB"')
 
 
-def parse_byte_size_or_share(argument: str, value: Any) -> int | None:
+def parse_byte_size_or_share(argument: str, value: object) -> int | None:
     """Returns a number of bytes; a share refers to the memory that the process may use.
 
     That is the machine's memory, or the smallest limit of its control groups.
@@ -82,7 +82,7 @@ def _parse(argument: str, value: Any, forms: str) -> int | None:
     return _checked(argument, int(float(match[1]) * _UNITS[match[2]]), value)
 
 
-def _checked(argument: str, size: int, value: Any) -> int:
+def _checked(argument: str, size: int, value: object) -> int:
     if size < 1:
         raise InvalidArgumentError(f"{argument} must be at least 1 or None, got {value}")
     if size >= _LIMIT:

@@ -15,7 +15,7 @@ __all__ = ["as_array", "as_numbers", "dtype_name"]
 _CPU_DEVICES = (1, 3, 11)
 
 
-def as_numbers(argument: str, value: Any) -> np.ndarray:
+def as_numbers(argument: str, value: object) -> np.ndarray:
     """Returns numbers of any float or integer dtype as float64.
 
     Accepts arrays and tensors in CPU memory, numbers, and lists of these. Dtypes that NumPy lacks,
@@ -43,7 +43,7 @@ def as_numbers(argument: str, value: Any) -> np.ndarray:
     return array.astype(np.float64, copy=False)
 
 
-def as_array(argument: str, value: Any) -> np.ndarray:
+def as_array(argument: str, value: object) -> np.ndarray:
     """Returns an array of NumPy; numbers of dtypes that NumPy does not have become float64.
 
     Args:
@@ -72,7 +72,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return (dtype.metadata or {}).get("reverb_dtype", dtype.name)
 
 
-def _of_tensor(argument: str, tensor: Any) -> Any:
+def _of_tensor(argument: str, tensor: Any) -> object:
     """Converts a tensor of another library to an array that NumPy accepts."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(tensor, torch.Tensor) and tensor.is_cpu:

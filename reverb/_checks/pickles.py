@@ -11,7 +11,7 @@ OF_CLIENTS = "make one in each process, of a Client, which can be pickled"
 def not_pickled(instead: str) -> Any:
     """Makes a `__reduce__` that raises a `TypeError` with what to do instead."""
 
-    def __reduce__(self: Any) -> NoReturn:
+    def __reduce__(self: object) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: {instead}")
 
     return __reduce__

@@ -94,12 +94,12 @@ class BatchRequest:
         self,
         table: str,
         batch_size: int,
-        out: Any,
+        out: object,
         partial: bool,
         ragged: str,
-        pad: Any,
+        pad: object,
         pad_to_multiple_of: int | None,
-        columns: Any,
+        columns: object,
         distinct: bool,
         squeeze: bool,
         timeout_ms: int | None,
@@ -149,11 +149,11 @@ class BatchRequest:
 
     def _lay_out(
         self,
-        out: Any,
+        out: object,
         ragged: str,
-        pad: Any,
+        pad: object,
         pad_to_multiple_of: int | None,
-        columns: Any,
+        columns: object,
         max_batch_bytes: int | str | None,
     ) -> None:
         """Checks and stores the options of the batch's form."""
@@ -297,7 +297,7 @@ def keep_flat_samples(error: BaseException) -> None:
     keep_samples(error, [ReplaySample(SampleInfo(*info), data) for info, data in flat])
 
 
-def _check_ragged(ragged: str, pad: Any, pad_to_multiple_of: int | None, out: Any) -> int:
+def _check_ragged(ragged: str, pad: object, pad_to_multiple_of: int | None, out: object) -> int:
     """Checks the options for items of different lengths; returns the multiple for lengths."""
     if ragged not in ("error", "pad", "packed"):
         raise InvalidArgumentError(f"ragged must be 'error', 'pad' or 'packed', got {ragged!r}")
@@ -318,7 +318,7 @@ def _check_ragged(ragged: str, pad: Any, pad_to_multiple_of: int | None, out: An
     return check_at_least(1, "pad_to_multiple_of", pad_to_multiple_of)
 
 
-def _outputs(name: str, out: Any, batch_size: int, choice: ColumnChoice | None) -> Any:
+def _outputs(name: str, out: object, batch_size: int, choice: ColumnChoice | None) -> Any:
     """Returns the arrays of a nest, or of a `ReplaySample`, in the order of the core."""
     info = None
     if isinstance(out, ReplaySample):
@@ -328,12 +328,12 @@ def _outputs(name: str, out: Any, batch_size: int, choice: ColumnChoice | None) 
     return native.Outputs(name, out, None if info is None else list(info[:7]), batch_size)
 
 
-def _placed(nest: Any, values: list[Any]) -> Any:
+def _placed(nest: object, values: list[Any]) -> object:
     left = iter(values)
     return _mapped(lambda _: next(left), nest)
 
 
-def _mapped(function: Callable[[Any], Any], nest: Any) -> Any:
+def _mapped(function: Callable[[Any], Any], nest: object) -> object:
     """Maps the arrays of a nest that a batch was written to, in the order of the core.
 
     Every value that is no container counts as an array. dm-tree would take buffers for sequences.

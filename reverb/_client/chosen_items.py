@@ -2,7 +2,6 @@
 """Requests for items that are chosen by their keys or by a condition."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -19,12 +18,12 @@ __all__ = ["deletions_of", "fetched_keys"]
 KEYS_A_REQUEST = 65_536
 
 
-def fetched_keys(keys: Any) -> np.ndarray:
+def fetched_keys(keys: object) -> np.ndarray:
     """Returns keys of items as uint64 `[N]`; the argument is `keys`."""
     return as_keys("keys", without_tensor("keys", keys))
 
 
-def deletions_of(table: str, keys: Any, where: Where | None) -> Iterator[bytes]:
+def deletions_of(table: str, keys: object, where: Where | None) -> Iterator[bytes]:
     """Returns the serialized requests of a call of `delete_items`: at least one.
 
     Raises:
@@ -46,6 +45,6 @@ def deletions_of(table: str, keys: Any, where: Where | None) -> Iterator[bytes]:
     return (_deletion(table, condition, part) for part in parts)
 
 
-def _deletion(table: str, condition: Any, keys: np.ndarray | None) -> bytes:
+def _deletion(table: str, condition: object, keys: np.ndarray | None) -> bytes:
     chosen = None if keys is None else protos.ItemKeys(keys=keys.tolist())
     return request_of("DeleteItems", table=table, condition=condition, keys=chosen)[1]

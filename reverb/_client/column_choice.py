@@ -23,7 +23,7 @@ class ColumnChoice:
       indices: Positions of the columns in the flat structure, increasing; empty: all.
     """
 
-    def __init__(self, table: str, signature: Any, columns: Any = None) -> None:
+    def __init__(self, table: str, signature: object, columns: object = None) -> None:
         """Finds columns of a table by names or positions; `None` for all.
 
         A name is a field of the signature, which may have fields itself, or a tuple of names.
@@ -43,7 +43,7 @@ class ColumnChoice:
                 raise InvalidArgumentError("columns must name at least one column, got none")
             self.indices = sorted(chosen)
 
-    def find(self, argument: str, column: Any) -> list[int]:
+    def find(self, argument: str, column: object) -> list[int]:
         """Returns the positions of the columns with a name."""
         if isinstance(column, int | np.integer) and not isinstance(column, bool):
             count = len(self._paths)
@@ -113,7 +113,7 @@ class ColumnChoice:
         shape = _shape_of(self._specs[self._chosen()[at]])
         return bool(shape) and shape[0] is None
 
-    def pad_values(self, pad: Any, num_columns: int) -> list[Any]:
+    def pad_values(self, pad: object, num_columns: int) -> list[Any]:
         """Returns the value that pads each column of a batch.
 
         `pad` is one for all, a list with one for each, or a dict by name; 0 for other columns.
@@ -135,7 +135,7 @@ class ColumnChoice:
             return list(pad)
         return [pad] * num_columns
 
-    def check_pads(self, pad: Any) -> None:
+    def check_pads(self, pad: object) -> None:
         """Checks padding values against the dtypes of the signature.
 
         Raises:
@@ -158,7 +158,7 @@ class ColumnChoice:
         path = self._paths[at] if at < len(self._paths) else ()
         return "/".join(map(str, path)) if path else str(at)
 
-    def check_structure(self, name: str, nest: Any) -> None:
+    def check_structure(self, name: str, nest: object) -> None:
         """Checks that the dicts of a nest have the same fields as those of the signature.
 
         Raises:
@@ -186,7 +186,7 @@ def _empty_column(spec: Any) -> np.ndarray:
     )
 
 
-def check_pad(column: str, value: Any, dtype: np.dtype) -> None:
+def check_pad(column: str, value: object, dtype: np.dtype) -> None:
     """Checks that a column can hold a value.
 
     Raises:
@@ -206,7 +206,9 @@ def _as_list(columns: Any) -> list[Any]:
     return list(columns)
 
 
-def _filled(structure: Any, index: Iterator[int], chosen: set[int], left: Iterator[Any]) -> Any:
+def _filled(
+    structure: object, index: Iterator[int], chosen: set[int], left: Iterator[Any]
+) -> object:
     """Returns a nest of the chosen columns, or `_LEFT_OUT` if the structure has none of them."""
     if isinstance(structure, Mapping):
         items = [(key, _filled(structure[key], index, chosen, left)) for key in sorted(structure)]
@@ -224,7 +226,7 @@ def _filled(structure: Any, index: Iterator[int], chosen: set[int], left: Iterat
     return next(left) if next(index) in chosen else _LEFT_OUT
 
 
-def _check_fields(name: str, nest: Any, wanted: Any) -> None:
+def _check_fields(name: str, nest: object, wanted: object) -> None:
     if isinstance(nest, Mapping) and isinstance(wanted, Mapping):
         if nest.keys() != wanted.keys():
             raise InvalidArgumentError(
@@ -238,7 +240,7 @@ def _check_fields(name: str, nest: Any, wanted: Any) -> None:
         )
 
 
-def _kind(nest: Any) -> str:
+def _kind(nest: object) -> str:
     if nest is None:
         return "an array"
     return "a dict" if isinstance(nest, Mapping) else f"{type(nest).__name__}"

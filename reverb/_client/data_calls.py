@@ -95,7 +95,7 @@ class Calls:
 
     def insert(
         self,
-        data: Any,
+        data: object,
         priorities: Mapping[str, float],
         *,
         removal_priorities: Mapping[str, float] | None = None,
@@ -124,7 +124,7 @@ class Calls:
 
     def insert_batch(
         self,
-        data: Any,
+        data: object,
         priorities: Mapping[str, Any],
         *,
         removal_priorities: Mapping[str, Any] | None = None,
@@ -157,7 +157,7 @@ class Calls:
 
     def insert_sequence(
         self,
-        data: Any,
+        data: object,
         priorities: Mapping[str, float],
         *,
         removal_priorities: Mapping[str, float] | None = None,

@@ -22,7 +22,7 @@ class Calls:
         *,
         unpack_as_table_signature: bool = False,
         with_inserted_at: Literal[False] = False,
-        columns: Any = None,
+        columns: object = None,
         where: Where | None = None,
         partial: bool = False,
     ) -> Iterator[ReplaySample]: ...
@@ -34,7 +34,7 @@ class Calls:
         *,
         unpack_as_table_signature: bool = False,
         with_inserted_at: Literal[True],
-        columns: Any = None,
+        columns: object = None,
         where: Where | None = None,
         partial: bool = False,
     ) -> Iterator[tuple[float, ReplaySample]]: ...
@@ -46,7 +46,7 @@ class Calls:
         *,
         unpack_as_table_signature: bool = False,
         with_inserted_at: bool,
-        columns: Any = None,
+        columns: object = None,
         where: Where | None = None,
         partial: bool = False,
     ) -> Iterator[Any]: ...
@@ -57,7 +57,7 @@ class Calls:
         *,
         unpack_as_table_signature: bool = False,
         with_inserted_at: bool = False,
-        columns: Any = None,
+        columns: object = None,
         where: Where | None = None,
         partial: bool = False,
     ) -> Iterator[Any]:
@@ -121,11 +121,11 @@ class Calls:
     def fetch(
         self,
         table: str,
-        keys: Any,
+        keys: object,
         *,
-        columns: Any = None,
+        columns: object = None,
         ragged: Literal["error", "pad", "packed"] = "error",
-        pad: Any = 0,
+        pad: object = 0,
         pad_to_multiple_of: int | None = None,
         squeeze: bool = False,
         unpack_as_table_signature: bool = False,
@@ -201,7 +201,7 @@ class Calls:
             batch = request.empty_batch(answer, self._choice(table, columns))
         return self._finished(request, batch, unpack_as_table_signature)
 
-    def delete_items(self, table: str, keys: Any = None, *, where: Where | None = None) -> int:
+    def delete_items(self, table: str, keys: object = None, *, where: Where | None = None) -> int:
         """Deletes items by their keys, by a condition, or by both.
 
         Keys that are not in the table are ignored. With a condition alone, the items that are in
@@ -268,7 +268,7 @@ class Calls:
         check_table(table)
         self._client.mutate_priorities(table, updates, deletes)
 
-    def update_priorities(self, table: str, keys: Any, priorities: Any) -> None:
+    def update_priorities(self, table: str, keys: object, priorities: object) -> None:
         """Updates priorities from arrays; otherwise as `mutate_priorities`, and faster.
 
         If a key occurs several times, its last priority counts. Keys that are not in the table, for

@@ -106,7 +106,7 @@ def _check_size(
         raise error
 
 
-def _joined_column(parts: Sequence[Any], lengths: Any, pad: Any, to_multiple_of: int) -> Any:
+def _joined_column(parts: Sequence[Any], lengths: Any, pad: object, to_multiple_of: int) -> object:
     if isinstance(parts[0], Ragged):
         return Ragged.concatenate(parts)
     if lengths is None:

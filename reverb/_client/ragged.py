@@ -33,7 +33,7 @@ class Ragged:
 
     __slots__ = ("offsets", "values")
 
-    def __init__(self, values: Any, offsets: Any) -> None:
+    def __init__(self, values: object, offsets: object) -> None:
         """Takes the arrays as they are.
 
         Raises:
@@ -51,7 +51,7 @@ class Ragged:
             )
 
     @classmethod
-    def of_parts(cls, values: Any, offsets: Any) -> "Ragged":
+    def of_parts(cls, values: object, offsets: object) -> "Ragged":
         """Makes a column without checking that values and offsets fit."""
         ragged = cls.__new__(cls)
         ragged.values, ragged.offsets = values, offsets
@@ -80,7 +80,7 @@ class Ragged:
         """Number of steps of the longest item; 0 if there are no items."""
         return int(self.lengths.max(initial=0))
 
-    def padded(self, value: Any = 0, *, to_multiple_of: int = 1) -> np.ndarray:
+    def padded(self, value: object = 0, *, to_multiple_of: int = 1) -> np.ndarray:
         """Returns the items as one array `[B, T, ...]`, a copy.
 
         Args:

@@ -17,7 +17,7 @@ __all__ = ["keys_of", "sequence_of", "step_of", "steps_of", "updates_of", "witho
 
 def step_of(
     flattener: native.NestFlattener,
-    data: Any,
+    data: object,
     priorities: Mapping[str, float],
     removal_priorities: Mapping[str, float] | None,
 ) -> tuple[list[Any], native.ColumnNames, dict[str, float], dict[str, float] | None]:
@@ -30,7 +30,7 @@ def step_of(
 
 def sequence_of(
     flattener: native.NestFlattener,
-    data: Any,
+    data: object,
     priorities: Mapping[str, float],
     removal_priorities: Mapping[str, float] | None,
 ) -> tuple[list[Any], native.ColumnNames, dict[str, float], dict[str, float] | None, bool]:
@@ -42,7 +42,7 @@ def sequence_of(
 
 def steps_of(
     flattener: native.NestFlattener,
-    data: Any,
+    data: object,
     priorities: Mapping[str, Any],
     removal_priorities: Mapping[str, Any] | None,
 ) -> tuple[list[Any], native.ColumnNames, dict[str, Any], dict[str, Any] | None]:
@@ -70,7 +70,7 @@ def steps_of(
     return leaves, names, rows("priorities", priorities), removal
 
 
-def _arrays(data: Any, leaves: list[Any]) -> list[Any]:
+def _arrays(data: object, leaves: list[Any]) -> list[Any]:
     """Returns the leaves of a nest as arrays.
 
     Raises:
@@ -97,7 +97,7 @@ def keys_of(priorities: Mapping[str, Any], keys: np.ndarray) -> dict[str, np.nda
     return dict(zip(priorities, keys.reshape(-1, len(priorities)).T, strict=True))
 
 
-def updates_of(table: str, keys: Any, priorities: Any) -> tuple[str, np.ndarray, np.ndarray]:
+def updates_of(table: str, keys: object, priorities: object) -> tuple[str, np.ndarray, np.ndarray]:
     """Returns the arguments of the native `update_priorities`."""
     check_table(table)
     keys = as_keys("keys", without_tensor("keys", keys))
@@ -121,7 +121,7 @@ def _check_tables(priorities: Mapping[str, Any], removal: Mapping[str, Any] | No
             )
 
 
-def without_tensor(name: str, value: Any) -> Any:
+def without_tensor(name: str, value: object) -> object:
     """Returns an array for a tensor of another library, other values as they are."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
         return value

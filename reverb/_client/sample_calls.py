@@ -120,12 +120,12 @@ class Calls:
         table: str,
         batch_size: int,
         *,
-        out: Any = None,
+        out: object = None,
         partial: bool = True,
         ragged: Literal["error", "pad", "packed"] = "error",
-        pad: Any = 0,
+        pad: object = 0,
         pad_to_multiple_of: int | None = None,
-        columns: Any = None,
+        columns: object = None,
         distinct: bool = False,
         squeeze: bool = False,
         unpack_as_table_signature: bool = False,
@@ -279,7 +279,7 @@ class Calls:
                 request.check_types()
             raise
 
-    def _choice(self, table: str, columns: Any) -> ColumnChoice:
+    def _choice(self, table: str, columns: object) -> ColumnChoice:
         self._know_signature(table)
         return self._signatures.choice(table, columns)
 
@@ -305,7 +305,7 @@ class Calls:
         *,
         num_buffers: int | None = None,
         partial: bool = False,
-        columns: Any = None,
+        columns: object = None,
         distinct: bool = False,
         squeeze: bool = False,
         unpack_as_table_signature: bool = False,

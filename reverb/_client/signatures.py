@@ -54,7 +54,7 @@ class Signatures:
         signature = self._signatures[table]
         return None if signature is None else functools.partial(_nested_as, table, signature)
 
-    def choice(self, table: str, columns: Any) -> ColumnChoice:
+    def choice(self, table: str, columns: object) -> ColumnChoice:
         """Returns the columns of a table with these names; all if `columns` is `None`."""
         signature = self._signatures.get(table)
         name = columns if isinstance(columns, str | int | tuple) else None
@@ -71,7 +71,7 @@ class Signatures:
         return known
 
 
-def _nested_as(table: str, signature: Any, columns: list[Any]) -> Any:
+def _nested_as(table: str, signature: object, columns: list[Any]) -> object:
     count = len(tree.flatten(signature))
     if count != len(columns):
         raise SignatureMismatchError(

@@ -13,7 +13,7 @@ __all__ = ["answer_of", "request_of", "table_among"]
 _Table = TypeVar("_Table")
 
 
-def request_of(call: str, **fields: Any) -> tuple[str, bytes]:
+def request_of(call: str, **fields: object) -> tuple[str, bytes]:
     """Returns the name of a call and its serialized request.
 
     Args:

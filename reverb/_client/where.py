@@ -114,14 +114,14 @@ def _number(value: Any) -> float:
     return number
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
     count = check_integer("a number of samples", value)
     if not 0 <= count <= _MAX_TIMES_SAMPLED:
         raise ValueError(f"{count} is not a number from 0 to 2**31 - 1")
     return count
 
 
-def _seconds(value: Any) -> float:
+def _seconds(value: object) -> float:
     return value.timestamp() if isinstance(value, datetime.datetime) else _number(value)
 
 

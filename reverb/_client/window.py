@@ -179,7 +179,7 @@ def _checked(spans: Mapping[Any, Any], first: int, end: int) -> Any:
         yield name, (start, stop)
 
 
-def check_window(window: Any) -> None:
+def check_window(window: object) -> None:
     """Checks the type of an argument `window`.
 
     Raises:
@@ -189,7 +189,7 @@ def check_window(window: Any) -> None:
         raise TypeError(f"window must be a reverb.Window, got {type(window).__name__}")
 
 
-def check_items_of_windows(window: Any, emit_timesteps: bool) -> None:
+def check_items_of_windows(window: object, emit_timesteps: bool) -> None:
     """Checks the window of `Client.sample`.
 
     Raises:

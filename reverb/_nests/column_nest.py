@@ -26,7 +26,7 @@ class Column:
         self.path = path
 
 
-def merge(known: Any, data: Any, path: Path = ()) -> Any:
+def merge(known: object, data: object, path: Path = ()) -> object:
     """Returns the union of a nest of `Column`s with the structure of `data`.
 
     It is `known` itself if `data` has no new field. `known` is an empty tuple at first, and `path`
@@ -61,7 +61,7 @@ def merge(known: Any, data: Any, path: Path = ()) -> Any:
     return _rebuild(known, merged, path)
 
 
-def map_columns(function: Callable[[Column], Any], nest: Any) -> Any:
+def map_columns(function: Callable[[Column], Any], nest: object) -> object:
     """Returns the nest with `function(column)` in place of each column."""
     if isinstance(nest, Column):
         return function(nest)
@@ -70,7 +70,7 @@ def map_columns(function: Callable[[Column], Any], nest: Any) -> Any:
     return _rebuild(nest, {key: map_columns(function, child) for key, child in children.items()})
 
 
-def _adopt(data: Any, path: Path) -> Any:
+def _adopt(data: object, path: Path) -> object:
     values = _children(data)
     if values is None:
         return Column(path)
@@ -78,12 +78,12 @@ def _adopt(data: Any, path: Path) -> Any:
     return _rebuild(data, children, path)
 
 
-def _children(nest: Any) -> dict[Any, Any] | None:
+def _children(nest: object) -> dict[Any, Any] | None:
     """Returns the fields of a container; `None` for a leaf and for a column."""
     return None if isinstance(nest, Column) else fields(nest)
 
 
-def _rebuild(like: Any, children: dict[Any, Any], path: Path = ()) -> Any:
+def _rebuild(like: Any, children: dict[Any, Any], path: Path = ()) -> object:
     """Makes a container of the type of `like` with the given fields."""
     cls = type(like)
     try:

@@ -35,21 +35,21 @@ def fields(nest: Any) -> dict[Any, Any] | None:
     return dict(enumerate(nest))
 
 
-def flatten_with_path(data: Any) -> list[tuple[Path, Any]]:
+def flatten_with_path(data: object) -> list[tuple[Path, Any]]:
     """Returns the path and the value of each leaf, in flat order."""
     found: list[tuple[Path, Any]] = []
     _collect(data, (), found)
     return found
 
 
-def flatten_with_labels(data: Any) -> tuple[list[str], list[Any]]:
+def flatten_with_labels(data: object) -> tuple[list[str], list[Any]]:
     """Returns the label of each leaf, which is its path joined with `/`, and the leaves."""
     pairs = flatten_with_path(data)
     labels = ["/".join(str(key) for key in path) for path, _ in pairs]
     return labels, [leaf for _, leaf in pairs]
 
 
-def by_label(data: Any, values: list[Any]) -> Any:
+def by_label(data: object, values: list[Any]) -> object:
     """Returns values of the leaves for an error text: a dict by label, or a list without names."""
     labels, _ = flatten_with_labels(data)
     if all(label.isdigit() or not label for label in labels):
@@ -57,7 +57,7 @@ def by_label(data: Any, values: list[Any]) -> Any:
     return dict(zip(labels, values, strict=True))
 
 
-def _collect(data: Any, path: Path, found: list[tuple[Path, Any]]) -> None:
+def _collect(data: object, path: Path, found: list[tuple[Path, Any]]) -> None:
     children = fields(data)
     if children is None:
         found.append((path, data))

@@ -43,7 +43,7 @@ class NestWriter(Generic[_NativeWriter]):
             )
         return self._history
 
-    def append(self, data: Any, *, partial_step: bool = False) -> None:
+    def append(self, data: object, *, partial_step: bool = False) -> None:
         """Appends one step, or a part of one, to the local history.
 
         Data is sent only when an item refers to it. Never blocks.
@@ -129,6 +129,6 @@ class NestWriter(Generic[_NativeWriter]):
                 self._history = column_nest.map_columns(self._column_history, columns)
         self._writer.remember_structure(data, numbers, leaves)
 
-    def _column_history(self, column: column_nest.Column) -> Any:
+    def _column_history(self, column: column_nest.Column) -> object:
         (number,) = self._writer.register_columns([column.path])
         return self._writer.column_history(number)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from google.protobuf.message import Message
 
 from reverb import specs
 from reverb._nests import dtypes
@@ -53,7 +54,7 @@ _BITS_FIELDS = {
 _PAIR_FIELDS = {8: "scomplex_val", 18: "dcomplex_val"}
 
 
-def encode(nest: Any) -> Any:
+def encode(nest: object) -> Message:
     """Returns the `StructuredValue` of a nest of specs.
 
     Dicts, lists, tuples and named tuples keep their kind; `None` is a value too.
@@ -65,7 +66,7 @@ def encode(nest: Any) -> Any:
     return _encode(nest, (), allows_none=True)
 
 
-def encode_signature(nest: Any) -> Any:
+def encode_signature(nest: object) -> Message:
     """Like `encode`, for the signature of a table, in which `None` is no value.
 
     Raises:
@@ -74,7 +75,7 @@ def encode_signature(nest: Any) -> Any:
     return _encode(nest, (), allows_none=False)
 
 
-def decode(value: Any) -> Any:
+def decode(value: Any) -> object:
     """Returns the nest of specs of a `StructuredValue`.
 
     Leaves are `tf.TensorSpec` if TensorFlow was imported, else `reverb.specs.TensorSpec`. A named
@@ -104,12 +105,12 @@ def decode(value: Any) -> Any:
     raise DataLossError(f"a signature holds a value of kind {kind}, which is no nest of specs")
 
 
-def is_named_tuple(nest: Any) -> bool:
+def is_named_tuple(nest: object) -> bool:
     """Whether a nest is a named tuple, of `collections` or of `typing`."""
     return isinstance(nest, tuple) and hasattr(nest, "_fields")
 
 
-def _encode(nest: Any, path: tuple[Any, ...], *, allows_none: bool) -> Any:
+def _encode(nest: Any, path: tuple[Any, ...], *, allows_none: bool) -> Message:
     if len(path) > _MAX_DEPTH:
         text = f"a nest of a signature or pattern may be at most {_MAX_DEPTH} deep, got more"
         raise InvalidArgumentError(f"{text} below {path[:3]}")
@@ -138,7 +139,7 @@ def _encode(nest: Any, path: tuple[Any, ...], *, allows_none: bool) -> Any:
     return value
 
 
-def _leaf_spec(leaf: Any, path: tuple[Any, ...]) -> specs.TensorSpec:
+def _leaf_spec(leaf: object, path: tuple[Any, ...]) -> specs.TensorSpec:
     """Returns the spec of a leaf. A value of Python is none, although `as_spec` takes it."""
     is_type = isinstance(leaf, np.dtype) or (
         isinstance(leaf, type) and issubclass(leaf, np.generic)
@@ -151,7 +152,7 @@ def _leaf_spec(leaf: Any, path: tuple[Any, ...]) -> specs.TensorSpec:
         raise InvalidArgumentError(f"{_location(path)}: {error}") from None
 
 
-def _no_spec(leaf: Any, path: tuple[Any, ...]) -> InvalidArgumentError:
+def _no_spec(leaf: object, path: tuple[Any, ...]) -> InvalidArgumentError:
     shown = without_tokens(repr(leaf)) if len(repr(leaf)) <= _MAX_SHOWN else "..."
     return InvalidArgumentError(  # As in dm-reverb a `ValueError`, although its type is wrong.
         f"{_location(path)} must be a spec, such as reverb.specs.TensorSpec((), np.float32), got "
@@ -233,7 +234,7 @@ def _decode_dtype(number: int) -> np.dtype[Any]:
         raise DataLossError(f"a signature holds the unknown dtype number {number}") from None
 
 
-def _decode_spec(message: Any) -> Any:
+def _decode_spec(message: Any) -> object:
     return specs.to_tensorflow_if_imported(
         specs.TensorSpec(
             _decode_shape(message.shape), _decode_dtype(message.dtype), message.name or None
@@ -241,7 +242,7 @@ def _decode_spec(message: Any) -> Any:
     )
 
 
-def _decode_bounded_spec(message: Any) -> Any:
+def _decode_bounded_spec(message: Any) -> object:
     return specs.to_tensorflow_if_imported(
         specs.BoundedTensorSpec(
             _decode_shape(message.shape),

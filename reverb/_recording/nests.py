@@ -11,7 +11,7 @@ from reverb import errors
 __all__ = ["check_space", "map_nest", "map_space", "with_rows", "without"]
 
 
-def map_nest(function: Callable[[Any], Any], nest: Any) -> Any:
+def map_nest(function: Callable[[Any], Any], nest: object) -> Any:
     """Returns the nest with `function(leaf)` for each leaf."""
     if isinstance(nest, Mapping):
         return {key: map_nest(function, value) for key, value in nest.items()}
@@ -20,7 +20,7 @@ def map_nest(function: Callable[[Any], Any], nest: Any) -> Any:
     return function(nest)
 
 
-def without(nest: Any, is_left_out: Callable[[str], bool], path: str = "") -> Any:
+def without(nest: object, is_left_out: Callable[[str], bool], path: str = "") -> Any:
     """Returns the nest without the parts whose path, such as `a/0`, is left out.
 
     `path` is that of the nest. A tuple with a gap becomes a dict, so that the others keep theirs.
@@ -42,7 +42,7 @@ def without(nest: Any, is_left_out: Callable[[str], bool], path: str = "") -> An
     return kept
 
 
-def map_space(function: Callable[[Any], Any], space: Any) -> Any:
+def map_space(function: Callable[[Any], Any], space: object) -> object:
     """Returns a nest with `function(space)` for each space below Dict and Tuple."""
     children = getattr(space, "spaces", None)
     if isinstance(children, Mapping):
@@ -52,14 +52,14 @@ def map_space(function: Callable[[Any], Any], space: Any) -> Any:
     return function(space)
 
 
-def check_space(argument: str, space: Any) -> None:
+def check_space(argument: str, space: object) -> None:
     """Checks that the values of a space are arrays of one shape and type.
 
     Raises:
       InvalidArgumentError: If they are not, as with Text, Sequence, Graph and OneOf.
     """
 
-    def check(leaf: Any) -> None:
+    def check(leaf: object) -> None:
         dtype = getattr(leaf, "dtype", None)
         has_type = dtype is not None and np.dtype(dtype).kind in "biuf"
         if getattr(leaf, "shape", None) is None or not has_type:
@@ -72,7 +72,7 @@ def check_space(argument: str, space: Any) -> None:
     map_space(check, space)
 
 
-def with_rows(nest: Any, rows: Any, indices: np.ndarray) -> Any:
+def with_rows(nest: object, rows: object, indices: np.ndarray) -> object:
     """Returns a copy of a nest of arrays `[B, ...]` with some rows replaced by those of another.
 
     That is the same nest, or an array of `B` objects, each a nest of arrays `[...]`.
@@ -83,12 +83,12 @@ def with_rows(nest: Any, rows: Any, indices: np.ndarray) -> Any:
     return _with_rows(nest, map_nest(lambda leaf: np.asarray(leaf)[indices], rows), indices)
 
 
-def _with_rows(nest: Any, rows: Any, indices: np.ndarray) -> Any:
+def _with_rows(nest: Any, rows: Any, indices: np.ndarray) -> object:
     """`rows` is a list with a nest for each index, or a nest of arrays with a row for each."""
     if isinstance(nest, Mapping | tuple):
         keys = list(nest) if isinstance(nest, Mapping) else range(len(nest))
 
-        def child(key: Any) -> Any:
+        def child(key: Any) -> object:
             return [row[key] for row in rows] if isinstance(rows, list) else rows[key]
 
         parts = [_with_rows(nest[key], child(key), indices) for key in keys]

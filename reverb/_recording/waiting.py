@@ -112,7 +112,7 @@ class Waiting(NamedTuple):
         writer.flush()
         return True
 
-    def until_all_confirmed(self, writer: Any) -> bool:
+    def until_all_confirmed(self, writer: object) -> bool:
         """Like `until_confirmed` for all items, with the limit of `close`."""
         limit_s = CLOSE_TIMEOUT_MS / 1000
         return self._poll(writer, 0, limit_s, f"close did not finish within {limit_s:g} s.")

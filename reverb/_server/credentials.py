@@ -33,7 +33,7 @@ class ClientCredentials:
     # Without `__dict__`, tools that print an object's attributes do not show the token.
     __slots__ = ("ca", "cert", "key", "server_name", "token", "token_file")
 
-    def __init__(self, token: str | None, token_file: Any, tls: ClientTls | None) -> None:
+    def __init__(self, token: str | None, token_file: object, tls: ClientTls | None) -> None:
         """Checks the arguments of `Client`.
 
         Raises:
@@ -69,7 +69,7 @@ class ClientCredentials:
         return None, {name: getattr(self, name) for name in self.__slots__} | {"token": None}
 
 
-def _check_token(token: Any) -> None:
+def _check_token(token: object) -> None:
     """Checks a token. Errors do not show it, because they are logged."""
     if not isinstance(token, str):
         raise TypeError(f"token must be a str, got {type_name(token)}")
@@ -114,7 +114,7 @@ class ServerSecurity:
     def of_arguments(
         cls,
         tls: ServerTls | None,
-        tokens: Any,
+        tokens: object,
         insecure_tokens: bool,
         http_tls: bool,
         http_port: int | None,

@@ -6,6 +6,8 @@ import operator
 import sys
 from typing import Any
 
+from google.protobuf.message import Message
+
 from reverb._server.table import Table, arguments_of
 from reverb._server.table_part import narrowness, part_of
 from reverb.errors import InvalidArgumentError
@@ -71,7 +73,7 @@ def split_table(
     return table.replace(**arguments_of(part), seed=own_seed)
 
 
-def check_parts(table: Table, index: int, num_shards: int, *, is_coordinated: bool) -> Any:
+def check_parts(table: Table, index: int, num_shards: int, *, is_coordinated: bool) -> Message:
     """Returns the settings of the part of a table, see `split_table`.
 
     Raises:

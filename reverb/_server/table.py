@@ -325,7 +325,7 @@ def arguments_of(settings: Any) -> dict[str, Any]:
     }
 
 
-def _value(field: Any, settings: Any) -> Any:
+def _value(field: Any, settings: Any) -> object:
     """Reads an option: an enum as a word, and what is not set as `None`."""
     value = getattr(settings, field.name)
     if field.enum_type is not None:
@@ -336,7 +336,7 @@ def _value(field: Any, settings: Any) -> Any:
     return value if is_set else None
 
 
-def _options(**values: Any) -> bytes:
+def _options(**values: object) -> bytes:
     """Makes the message of options. Words are names of enums; `None` is not set."""
     message = protos.PriorityTableCheckpoint()
     for field in _OPTIONS:

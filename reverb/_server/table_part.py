@@ -8,6 +8,8 @@ The core divides and adds up, because changes of a group's settings need the sam
 from collections.abc import Sequence
 from typing import Any
 
+from google.protobuf.message import Message
+
 from reverb.core import native, protos
 
 __all__ = ["DIVIDED", "narrowness", "part_of", "settings_of", "take_numbers", "whole_of"]
@@ -34,7 +36,7 @@ def part_of(table: Any, index: int, num_shards: int) -> Any:
     return protos.PriorityTableCheckpoint.FromString(part)
 
 
-def whole_of(parts: Sequence[Any]) -> Any:
+def whole_of(parts: Sequence[Any]) -> Message:
     """Returns the table that has these parts, at least one.
 
     Divided again, it has the same parts. A queue keeps its `max_size`, and if every part has

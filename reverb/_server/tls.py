@@ -3,7 +3,6 @@
 
 import dataclasses
 import os
-from typing import Any
 
 from reverb._checks.arguments import as_path
 from reverb.errors import InvalidArgumentError
@@ -117,7 +116,7 @@ class ClientTls:
             )
 
 
-def _make_paths_text(tls: Any, names: tuple[str, ...]) -> None:
+def _make_paths_text(tls: object, names: tuple[str, ...]) -> None:
     for name in names:
         path = getattr(tls, name)
         if path is not None:

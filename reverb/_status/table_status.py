@@ -235,7 +235,7 @@ class Rates:
     sample_blocked: float
 
     @classmethod
-    def _from_proto(cls, proto: Any) -> "Rates":
+    def _from_proto(cls, proto: object) -> "Rates":
         return read_message(cls, proto)
 
 

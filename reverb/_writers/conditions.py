@@ -8,6 +8,7 @@ import operator
 from typing import Any
 
 import tree
+from google.protobuf.message import Message
 
 from reverb.core import protos
 from reverb.errors import InvalidArgumentError
@@ -45,7 +46,7 @@ class Condition:
         return protos.Condition(is_end_episode=True, eq=1)
 
     @classmethod
-    def data(cls, step_structure: Any) -> Any:
+    def data(cls, step_structure: object) -> Any:
         """The newest values of the columns, as a nest like a step.
 
         A column in a condition must have one integer or bool per step. A condition on a missing
@@ -87,14 +88,14 @@ class Condition:
     # `==` makes a condition, so a dict could not compare keys with it.
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
-    def _equals(self, other: object, *, inverse: bool) -> Any:
+    def _equals(self, other: object, *, inverse: bool) -> Message:
         value = operator.index(other)  # pyright: ignore[reportArgumentType]
         if self._modulo is None:
             return protos.Condition(eq=value, inverse=inverse, **self._left)
         mod_eq = {"mod": self._modulo, "eq": value}
         return protos.Condition(mod_eq=mod_eq, inverse=inverse, **self._left)
 
-    def _at_least(self, value: int, *, inverse: bool) -> Any:
+    def _at_least(self, value: int, *, inverse: bool) -> Message:
         if self._modulo is not None:
             raise InvalidArgumentError(
                 "a condition with a modulus can be compared with == and != only"

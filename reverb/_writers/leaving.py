@@ -76,7 +76,7 @@ class _Flushing(_Writer, Protocol):
 _open: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
-def report_at_exit(writer: Any) -> None:
+def report_at_exit(writer: object) -> None:
     """Logs what a writer has not confirmed, if the program ends before it is closed or deleted.
 
     `writer` has its native writer as `_writer`.

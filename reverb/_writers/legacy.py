@@ -5,7 +5,7 @@ import contextlib
 import functools
 import logging
 import sys
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from reverb._checks.arguments import check_at_least, check_item
 from reverb._checks.pickles import OF_CLIENTS, not_pickled
@@ -47,7 +47,7 @@ class Writer:
         self._closed = False
         self._flattener = native.NestFlattener(flatten_with_labels)
 
-    def append(self, data: Any) -> None:
+    def append(self, data: object) -> None:
         """Appends one step.
 
         Blocks only while the limit of unconfirmed items is reached.
@@ -63,7 +63,7 @@ class Writer:
         self._check_open("append")
         self._writer.append(*self._flattener.flatten(data))
 
-    def append_sequence(self, sequence: Any) -> None:
+    def append_sequence(self, sequence: object) -> None:
         """Appends several steps.
 
         Args:

@@ -55,7 +55,7 @@ class _ReferenceColumn:
     __iter__ = None
 
 
-def create_reference_step(step_structure: Any) -> ReferenceStep:
+def create_reference_step(step_structure: object) -> ReferenceStep:
     """Makes a step whose leaves are indexed to select the values of a pattern.
 
     `x[-1]` is the newest value of column `x`, without a time axis; `x[-3:]` are the last three,
@@ -72,7 +72,7 @@ def create_reference_step(step_structure: Any) -> ReferenceStep:
     return tree.unflatten_as(step_structure, [_ReferenceColumn(i) for i in range(count)])
 
 
-def pattern_from_transform(step_structure: Any, transform: PatternTransform) -> Pattern:
+def pattern_from_transform(step_structure: object, transform: PatternTransform) -> Pattern:
     """Returns the pattern that `transform` makes of a reference step."""
     return transform(create_reference_step(step_structure))
 
@@ -81,9 +81,9 @@ def create_config(
     pattern: Pattern,
     table: str,
     conditions: Sequence[Any] = (),
-    priority: Any | None = None,
+    priority: object = None,
     *,
-    removal_priority: Any | None = None,
+    removal_priority: object = None,
 ) -> Any:
     """Combines a pattern with its table, conditions and priority.
 
@@ -120,7 +120,7 @@ def unpack_pattern(config: Any) -> Pattern:
     return tree.unflatten_as(structured_value.decode(config.pattern_structure), nodes)
 
 
-def infer_signature(configs: Sequence[Any], step_spec: Any) -> Any:
+def infer_signature(configs: Sequence[Any], step_spec: object) -> Any:
     """Returns the table signature that matches the items of all configs.
 
     Args:
@@ -146,7 +146,7 @@ def infer_signature(configs: Sequence[Any], step_spec: Any) -> Any:
         )
     columns = [specs.as_spec(leaf) for leaf in tree.flatten(step_spec)]
 
-    def infer(path: tuple[Any, ...], *nodes: Any) -> Any:
+    def infer(path: tuple[Any, ...], *nodes: Any) -> specs.TensorSpec:
         sliced = [_sliced(columns[node.flat_source_index], node) for node in nodes]
         dtypes = [spec.dtype for spec in sliced]
         if any(dtype != dtypes[0] for dtype in dtypes):
@@ -168,7 +168,7 @@ def constant_priority_fn(value: float) -> Any:
 
 def td_error(
     max_priority_weight: float,
-    step_structure: Any,
+    step_structure: object,
     get_field_from_step_fn: Callable[[Any], Any],
 ) -> Any:
     """Makes a priority from the temporal-difference errors in a column of the steps.

@@ -122,7 +122,7 @@ class SequenceWriter:
             return self._append_new_structure(step, is_last, priorities, removal)
         return num_items
 
-    def end_episode(self, where: Any | None = None) -> None:
+    def end_episode(self, where: object = None) -> None:
         """Drops unfinished sequences: the next step begins a new episode. Never blocks.
 
         Items that are already queued are sent. To end an episode normally, append its last step
@@ -213,7 +213,7 @@ class SequenceWriter:
         self._writer.remember_structure(step, leaves)
         return num_items
 
-    def _mask(self, argument: str, value: Any) -> Any:
+    def _mask(self, argument: str, value: object) -> Any:
         mask = np.asarray(value)
         if mask.dtype != np.bool_:
             raise TypeError(f"{argument} must be bool, got dtype {mask.dtype}: {value!r}")

@@ -113,7 +113,7 @@ class BatchIterator:
         """Returns the number of batches that are ready, and more; does not wait."""
         return self._iterator.stats()
 
-    async def update_priorities(self, keys: Any, priorities: Any) -> None:
+    async def update_priorities(self, keys: object, priorities: object) -> None:
         """Updates priorities in the background, in the order of the calls.
 
         Waits only while 16 updates are queued. Otherwise as `reverb.BatchIterator`.

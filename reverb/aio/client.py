@@ -178,7 +178,7 @@ class Client:
 
     async def insert(
         self,
-        data: Any,
+        data: object,
         priorities: Mapping[str, float],
         *,
         removal_priorities: Mapping[str, float] | None = None,
@@ -207,7 +207,7 @@ class Client:
 
     async def insert_batch(
         self,
-        data: Any,
+        data: object,
         priorities: Mapping[str, Any],
         *,
         removal_priorities: Mapping[str, Any] | None = None,
@@ -240,7 +240,7 @@ class Client:
 
     async def insert_sequence(
         self,
-        data: Any,
+        data: object,
         priorities: Mapping[str, float],
         *,
         removal_priorities: Mapping[str, float] | None = None,
@@ -371,12 +371,12 @@ class Client:
         table: str,
         batch_size: int,
         *,
-        out: Any = None,
+        out: object = None,
         partial: bool = True,
         ragged: Literal["error", "pad", "packed"] = "error",
-        pad: Any = 0,
+        pad: object = 0,
         pad_to_multiple_of: int | None = None,
-        columns: Any = None,
+        columns: object = None,
         distinct: bool = False,
         squeeze: bool = False,
         unpack_as_table_signature: bool = False,
@@ -532,7 +532,7 @@ class Client:
                 request.check_types()
             raise
 
-    async def _choice(self, table: str, columns: Any) -> ColumnChoice:
+    async def _choice(self, table: str, columns: object) -> ColumnChoice:
         await self._know_signature(table)
         return self._signatures.choice(table, columns)
 
@@ -558,7 +558,7 @@ class Client:
         *,
         num_buffers: int | None = None,
         partial: bool = False,
-        columns: Any = None,
+        columns: object = None,
         distinct: bool = False,
         squeeze: bool = False,
         unpack_as_table_signature: bool = False,
@@ -617,7 +617,7 @@ class Client:
         *,
         unpack_as_table_signature: bool = False,
         with_inserted_at: Literal[False] = False,
-        columns: Any = None,
+        columns: object = None,
         where: Where | None = None,
         partial: bool = False,
     ) -> SampleIterator[ReplaySample]: ...
@@ -629,7 +629,7 @@ class Client:
         *,
         unpack_as_table_signature: bool = False,
         with_inserted_at: Literal[True],
-        columns: Any = None,
+        columns: object = None,
         where: Where | None = None,
         partial: bool = False,
     ) -> SampleIterator[tuple[float, ReplaySample]]: ...
@@ -641,7 +641,7 @@ class Client:
         *,
         unpack_as_table_signature: bool = False,
         with_inserted_at: bool,
-        columns: Any = None,
+        columns: object = None,
         where: Where | None = None,
         partial: bool = False,
     ) -> SampleIterator[Any]: ...
@@ -652,7 +652,7 @@ class Client:
         *,
         unpack_as_table_signature: bool = False,
         with_inserted_at: bool = False,
-        columns: Any = None,
+        columns: object = None,
         where: Where | None = None,
         partial: bool = False,
     ) -> SampleIterator[Any]:
@@ -716,11 +716,11 @@ class Client:
     async def fetch(
         self,
         table: str,
-        keys: Any,
+        keys: object,
         *,
-        columns: Any = None,
+        columns: object = None,
         ragged: Literal["error", "pad", "packed"] = "error",
-        pad: Any = 0,
+        pad: object = 0,
         pad_to_multiple_of: int | None = None,
         squeeze: bool = False,
         unpack_as_table_signature: bool = False,
@@ -792,7 +792,7 @@ class Client:
         return await self._finished(request, batch, unpack_as_table_signature)
 
     async def delete_items(
-        self, table: str, keys: Any = None, *, where: Where | None = None
+        self, table: str, keys: object = None, *, where: Where | None = None
     ) -> int:
         """Deletes items by their keys, by a condition, or by both.
 
@@ -856,7 +856,7 @@ class Client:
         check_table(table)
         await self._call(_Core.mutate_priorities, table, updates, deletes)
 
-    async def update_priorities(self, table: str, keys: Any, priorities: Any) -> None:
+    async def update_priorities(self, table: str, keys: object, priorities: object) -> None:
         """Updates priorities from arrays; otherwise as `mutate_priorities`, and faster.
 
         If a key occurs several times, its last priority counts. Keys that are not in the table, for
@@ -1398,7 +1398,7 @@ class Client:
         """Opens a writer when it is awaited or entered."""
         return OpeningWriter(make)
 
-    def _wrapped(self, writer: Callable[..., _Writer], *arguments: Any) -> _Writer:
+    def _wrapped(self, writer: Callable[..., _Writer], *arguments: object) -> _Writer:
         """Makes an awaited writer of a native one."""
         return writer(self._loops, *arguments)
 

@@ -28,7 +28,7 @@ class EventLoops:
         self._closers: dict[_Loop, AsyncGenerator[None, None]] = {}
         self._is_closed = False
 
-    async def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
+    async def call(self, method: Callable[..., Any], *arguments: object) -> Any:
         """Makes a call by a method of `native.AsyncClient`; cancelling ends it.
 
         If the coroutine is cancelled, the attribute `samples` of the exception has the items that
@@ -49,7 +49,7 @@ class EventLoops:
             raise
         return answer.result()
 
-    async def start(self, method: Callable[..., Any], *arguments: Any) -> Any:
+    async def start(self, method: Callable[..., Any], *arguments: object) -> Any:
         """Makes a call, and returns its result, or a `native.Call` to await."""
         calls = self._calls.get(asyncio.get_running_loop()) or await self._begin()
         if calls.should_yield():

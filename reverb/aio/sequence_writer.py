@@ -72,11 +72,11 @@ class SequenceWriter(AwaitedWriter[native.SequenceWriter]):
 
     async def append(
         self,
-        step: Any,
+        step: object,
         *,
-        is_last: Any = False,
-        priorities: Any = 1.0,
-        removal_priorities: Any | None = None,
+        is_last: object = False,
+        priorities: object = 1.0,
+        removal_priorities: object = None,
     ) -> int:
         """Appends one step of each environment, and queues the items that it completes.
 
@@ -104,7 +104,7 @@ class SequenceWriter(AwaitedWriter[native.SequenceWriter]):
         await self._throttle()
         return num_items
 
-    async def end_episode(self, where: Any | None = None) -> None:
+    async def end_episode(self, where: object = None) -> None:
         """Drops unfinished sequences: the next step begins a new episode.
 
         Waits as `append` does if items are still held back; otherwise they are sent in the

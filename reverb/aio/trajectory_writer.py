@@ -55,7 +55,7 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
         """Number of closed steps since the last `end_episode`."""
         return self._writer.episode_steps
 
-    def append(self, data: Any, *, partial_step: bool = False) -> None:
+    def append(self, data: object, *, partial_step: bool = False) -> None:
         """Appends one step, or a part of one, to the local history.
 
         Not awaited: data is only copied, in the thread of the event loop, and sent when an item
@@ -96,7 +96,7 @@ class TrajectoryWriter(AwaitedWriter[native.TrajectoryWriter]):
         self,
         table: str,
         priority: float,
-        trajectory: Any,
+        trajectory: object,
         *,
         removal_priority: float | None = None,
     ) -> None:
@@ -236,7 +236,7 @@ class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
         """Number of closed steps in each environment's episode, int64 `[B]`."""
         return self._writer.episode_steps
 
-    def append(self, data: Any, *, partial_step: bool = False, where: Any | None = None) -> None:
+    def append(self, data: object, *, partial_step: bool = False, where: object = None) -> None:
         """Appends one step, or a part of one, of each selected environment.
 
         Not awaited, as `TrajectoryWriter.append`.
@@ -272,11 +272,11 @@ class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
     async def create_items(
         self,
         table: str,
-        priorities: Any,
-        trajectory: Any,
+        priorities: object,
+        trajectory: object,
         *,
-        where: Any | None = None,
-        removal_priorities: Any | None = None,
+        where: object = None,
+        removal_priorities: object = None,
     ) -> int:
         """Queues one item for each selected environment; they are sent in the background.
 
@@ -323,7 +323,7 @@ class BatchedTrajectoryWriter(AwaitedWriter[native.BatchedTrajectoryWriter]):
         limit = None if timeout_ms is None or timeout_ms <= 0 else timeout_ms
         await self._flush(block_until_num_items, limit)
 
-    def end_episode(self, where: Any | None = None, *, clear_buffers: bool = True) -> None:
+    def end_episode(self, where: object = None, *, clear_buffers: bool = True) -> None:
         """Starts a new episode in each selected environment.
 
         Not awaited, unlike `TrajectoryWriter.end_episode`: the other environments can continue, and

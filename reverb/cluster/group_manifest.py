@@ -134,7 +134,7 @@ def _parse(directory: pathlib.Path, text: bytes) -> GroupCheckpoint:
         written = fields.get("format") if isinstance(fields, dict) else None
         raise damaged(f"must have the format {_FORMAT!r}, got {written!r}")
 
-    def field(owner: Any, name: str, kind: type) -> Any:
+    def field(owner: object, name: str, kind: type) -> Any:
         value = owner.get(name) if isinstance(owner, dict) else None
         if not isinstance(value, kind) or isinstance(value, bool):
             raise damaged(f"is damaged: {name} must be a {kind.__name__}, got {value!r:.80}")

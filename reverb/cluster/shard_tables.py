@@ -141,7 +141,7 @@ def tables_in_map(proto: Any, index: int) -> TablesOfMap | None:
     return TablesOfMap(tables, staying.index(index), len(staying))
 
 
-def settings_of(table: Any) -> Any:
+def settings_of(table: object) -> Any:
     """Returns a copy of a `TableInfo` message without its counters."""
     copy = protos.TableInfo()
     copy.CopyFrom(table)
@@ -180,5 +180,5 @@ def check_tables(index: int, found: Sequence[Any], wanted: Sequence[Any]) -> Non
                 )
 
 
-def _text(message: Any, field: str) -> str:
+def _text(message: object, field: str) -> str:
     return " ".join(str(getattr(message, field)).split()) or "none"

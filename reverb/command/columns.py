@@ -98,7 +98,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return specs.dtype_name(dtype)
 
 
-def signature_names(signature: Any) -> list[str]:
+def signature_names(signature: object) -> list[str]:
     """Returns the path of each leaf of a signature, such as `a/b/0`, in the order of columns."""
     paths = [path for path, _ in tree.flatten_with_path(signature)]
     return ["/".join(map(str, path)) or f"column_{i}" for i, path in enumerate(paths)]
@@ -109,7 +109,7 @@ def layout_key(columns: Sequence[np.ndarray]) -> tuple[Any, ...]:
     return tuple((dtype_name(it.dtype), it.shape[1:] if it.ndim else None) for it in columns)
 
 
-def layout_of_item(item: StoredItem, signature: Any | None) -> list[Column]:
+def layout_of_item(item: StoredItem, signature: object) -> list[Column]:
     """Returns the layout of an item.
 
     Raises:
@@ -131,7 +131,7 @@ def layout_of_item(item: StoredItem, signature: Any | None) -> list[Column]:
     ]
 
 
-def layout_of_signature(signature: Any | None) -> list[Column]:
+def layout_of_signature(signature: object) -> list[Column]:
     """Returns the layout of a table without items, by its signature.
 
     Without a signature, or if the shape of a row is unknown, it has no columns.
@@ -170,7 +170,7 @@ def make_batch(items: Sequence[StoredItem], layout: Sequence[Column]) -> Batch:
     return Batch(fields, columns)
 
 
-def _checked_names(signature: Any) -> list[str]:
+def _checked_names(signature: object) -> list[str]:
     names = signature_names(signature)
     taken = set(ITEM_FIELDS)
     for name in names:

@@ -111,7 +111,7 @@ class _Layouts:
         self._limit = limit
         self._series: dict[tuple[Any, ...], FileSeries] = {}
 
-    def add(self, item: StoredItem, signature: Any | None) -> None:
+    def add(self, item: StoredItem, signature: object) -> None:
         key = layout_key(item.columns)
         series = self._series.get(key)
         if series is None:
@@ -119,7 +119,7 @@ class _Layouts:
             series = self._new_series(key, layout_of_item(item, signature))
         series.add(item)
 
-    def add_empty(self, signature: Any | None) -> None:
+    def add_empty(self, signature: object) -> None:
         """Makes a file without items."""
         self._new_series((), layout_of_signature(signature))
 

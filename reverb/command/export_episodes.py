@@ -4,7 +4,6 @@
 import argparse
 import itertools
 import pathlib
-from typing import Any
 
 from reverb import datasets
 from reverb.command.progress import Progress
@@ -38,7 +37,7 @@ def export_episodes(
     output: pathlib.Path | None,
     max_items: int | None = None,
     progress: bool | None = None,
-    **options: Any,
+    **options: object,
 ) -> tuple[int, str]:
     """Writes the items of a table as the episodes of a dataset, oldest first.
 

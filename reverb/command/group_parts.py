@@ -219,7 +219,7 @@ def _differences(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> Iterato
                 yield name, f"has another {field} in"
 
 
-def _undivided(config: Any) -> dict[str, Any]:
+def _undivided(config: object) -> dict[str, Any]:
     """The settings that all parts of a table have in common, without counters."""
     settings = part_of(config, 0, 1)
     values = [

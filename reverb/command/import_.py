@@ -231,7 +231,7 @@ def _items(arguments: argparse.Namespace) -> Any:
     return cls(**{**defaults, **{name: getattr(arguments, name) for name in own if name in given}})
 
 
-def _max_length(items: Any) -> int | None:
+def _max_length(items: object) -> int | None:
     """The steps of an episode above which it need not be read, because it is an error."""
     if isinstance(items, datasets.Episodes) and items.long_episodes == "raise":
         return items.max_length
@@ -259,7 +259,7 @@ def _show_columns(client: Any, arguments: argparse.Namespace, items: Any, first:
     print(text.plain(f"items in the table: {info.current_size:,} of {info.max_size:,}"))
 
 
-def _columns(signature: Any) -> dict[str, str]:
+def _columns(signature: object) -> dict[str, str]:
     columns = {}
     for path, leaf in tree.flatten_with_path(signature):
         spec = specs.as_spec(leaf)  # Where TensorFlow is imported, `leaf` is one of its specs.

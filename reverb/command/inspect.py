@@ -114,13 +114,13 @@ def _describe(source: Source, table: str) -> dict[str, Any]:
     }
 
 
-def _selector(options: Any) -> dict[str, Any]:
+def _selector(options: object) -> dict[str, Any]:
     kind, parameters = selector_settings(options)
     # The default draw is not shown.
     return {"kind": kind} | {name: it for name, it in parameters.items() if it != "independent"}
 
 
-def _signature(signature: Any) -> list[dict[str, Any]]:
+def _signature(signature: object) -> list[dict[str, Any]]:
     columns = []
     for name, leaf in zip(signature_names(signature), tree.flatten(signature), strict=True):
         spec = None if leaf is None else specs.as_spec(leaf)
@@ -218,7 +218,7 @@ def _signature_lines(signature: list[dict[str, Any]] | None) -> list[str]:
     return lines
 
 
-def _without_infinities(value: Any) -> Any:
+def _without_infinities(value: object) -> object:
     if isinstance(value, dict):
         return {key: _without_infinities(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -3,7 +3,6 @@
 
 import pathlib
 import re
-from typing import Any
 
 from reverb.command.addresses import servers_of
 from reverb.command.group_source import group_source
@@ -17,7 +16,7 @@ _SCHEMES = ("unix:", "dns:", "ipv4:", "ipv6:", "grpc://", "grpcs://", "shards:",
 _HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):(?P<port>\d+)")
 
 
-def open_source(text: str, timeout_s: float, *, partial: bool, **credentials: Any) -> Source:
+def open_source(text: str, timeout_s: float, *, partial: bool, **credentials: object) -> Source:
     """Opens the source of a command: a directory, else the address of a server or of a group.
 
     A directory is a checkpoint, has checkpoints (the latest complete one is read), or has those of

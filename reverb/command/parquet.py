@@ -68,7 +68,7 @@ class ParquetFile:
         """Returns how a column is stored, for the description of the export."""
         return "binary" if column.dtype.kind == "O" else column.stored_dtype.name
 
-    def _field(self, column: Column) -> Any:
+    def _field(self, column: Column) -> object:
         type_ = self._value_type(column)
         for size in reversed(_inner_shape(column)):
             # Parquet has no lists of size 0.
@@ -78,12 +78,12 @@ class ParquetFile:
         metadata = {"shape": json.dumps(column.shape), "dtype": column.dtype_name}
         return self._pa.field(column.name, type_, nullable=False, metadata=metadata)
 
-    def _value_type(self, column: Column) -> Any:
+    def _value_type(self, column: Column) -> object:
         if column.dtype.kind == "O":
             return self._pa.binary()
         return self._pa.from_numpy_dtype(_real(column.stored_dtype))
 
-    def _array(self, column: Column, rows: Rows) -> Any:
+    def _array(self, column: Column, rows: Rows) -> object:
         """Makes the Arrow array of several items, from the innermost values outwards."""
         values = np.ascontiguousarray(rows.values).ravel()
         if values.dtype.kind == "c":
@@ -101,7 +101,7 @@ class ParquetFile:
             return array
         return self._lists(np.concatenate([[0], np.cumsum(rows.lengths)]), array)
 
-    def _lists(self, offsets: np.ndarray, values: Any) -> Any:
+    def _lists(self, offsets: np.ndarray, values: object) -> object:
         return self._pa.ListArray.from_arrays(self._pa.array(offsets, self._pa.int32()), values)
 
 

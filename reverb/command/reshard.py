@@ -317,7 +317,7 @@ def _move_part(
                         move_items(client, target, table, its)
 
 
-def _delete_older(source: Any, target: Any, table: str) -> int:
+def _delete_older(source: object, target: Any, table: str) -> int:
     """Deletes items of the target of which the source has a newer one; returns how many."""
     keys, times = _times(source, table)
     their_keys, their_times = _times(target, table)

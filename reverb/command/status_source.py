@@ -34,7 +34,7 @@ class StatusSource:
     """
 
     def __init__(
-        self, address: str, table: str | None, timeout_s: float, **credentials: Any
+        self, address: str, table: str | None, timeout_s: float, **credentials: object
     ) -> None:
         self.address = address
         self.table = table

@@ -152,7 +152,7 @@ class Report:
         }
 
 
-def ask(address: str, table: str | None, timeout_s: float, **credentials: Any) -> Report:
+def ask(address: str, table: str | None, timeout_s: float, **credentials: object) -> Report:
     """Asks a server. The first query of a server takes a second, so that there are rates.
 
     Raises:

@@ -122,7 +122,7 @@ def hash63(text: str) -> int:
     return int.from_bytes(digest[:8], "big") >> (64 - _ID_BITS)
 
 
-def leaves(name: str, nest: Any) -> Iterator[tuple[str, Any]]:
+def leaves(name: str, nest: object) -> Iterator[tuple[str, Any]]:
     """Yields the path of each leaf of a nest, such as `observations/a/0`, and the leaf.
 
     Keys are in the order of the nest.
@@ -194,7 +194,7 @@ def row_problem(num_rows: int, num_steps: int) -> str:
 
 
 def _check_leaf(
-    episode: Episode, path: str, leaf: Any, allowed: tuple[int, ...], advice: str
+    episode: Episode, path: str, leaf: object, allowed: tuple[int, ...], advice: str
 ) -> None:
     if not isinstance(leaf, np.ndarray) or leaf.dtype.kind in "OUSMm" or leaf.dtype.names:
         problem = f"must be an array of numbers, got {_kind(leaf)}"
@@ -214,7 +214,7 @@ def _native(episode: Episode) -> Episode:
     if all(leaf.dtype.isnative for _, leaf in episode._arrays() if isinstance(leaf, np.ndarray)):
         return episode
 
-    def native(leaf: Any) -> Any:
+    def native(leaf: object) -> Any:
         return native_order(leaf) if isinstance(leaf, np.ndarray) else leaf
 
     names = ("observations", "actions", "rewards", "terminated", "truncated", "infos")
@@ -238,7 +238,7 @@ def _flags(episode: Episode, name: str, num_steps: int) -> np.ndarray:
     return flags.astype(np.bool_)
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     """Describes a value: its dtype and shape; text is called so."""
     if not isinstance(value, np.ndarray):
         return f"a {type(value).__name__}"

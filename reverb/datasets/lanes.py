@@ -143,7 +143,7 @@ class _Rows:
         row["observation"] = map_nest(lambda it: it[step + 1], self._observations)
         return row | self._constants
 
-    def _side_by_side(self, nests: Sequence[Any], longest: int) -> Any:
+    def _side_by_side(self, nests: Sequence[Any], longest: int) -> object:
         """Arrays `[T, B, ...]` of one array `[T, ...]` for each episode."""
         first = nests[0]
         if isinstance(first, Mapping):

@@ -79,7 +79,7 @@ class LeftOut:
         """Whether a whole column is left out; `infos` are those that a table has no column for."""
         return _path(column) in self._paths.values()
 
-    def without(self, field: str, nest: Any) -> Any:
+    def without(self, field: str, nest: object) -> Any:
         """Returns a nest without what is left out; a tuple with a gap becomes a dict."""
         if not self.has_parts:
             return nest

@@ -16,7 +16,7 @@ def save(
     target: str,
     *,
     progress: Callable[[int], Any] | None = None,
-    **options: Any,
+    **options: object,
 ) -> int:
     """Writes episodes as a new dataset, by the library of its format.
 

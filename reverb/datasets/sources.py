@@ -40,7 +40,7 @@ class Source(Protocol):
         ...
 
 
-def open_source(name: str, split: str | None = None, **options: Any) -> Source:
+def open_source(name: str, split: str | None = None, **options: object) -> Source:
     """Opens a dataset by its name; see `episodes`.
 
     Raises:

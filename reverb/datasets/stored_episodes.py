@@ -2,7 +2,6 @@
 """Episodes that are items of a table."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import tree
@@ -44,7 +43,7 @@ def stored(client: Client, table: str) -> Iterator[Episode]:
 
 
 def episodes_of_items(
-    table: str, signature: Any, items: Iterable[Sequence[np.ndarray]]
+    table: str, signature: object, items: Iterable[Sequence[np.ndarray]]
 ) -> Iterator[Episode]:
     """Makes episodes of items, whose columns are in the order of the signature.
 

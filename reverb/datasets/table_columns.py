@@ -61,7 +61,7 @@ class TableColumns:
     def __init__(
         self,
         table: str,
-        signature: Any,
+        signature: object,
         items: Items,
         leave_out: Collection[str],
         episode_ids: bool | None = None,

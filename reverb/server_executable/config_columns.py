@@ -67,14 +67,14 @@ def _shape(text: str | None, column: str) -> list[int | None] | None:
     return [None if size == "?" else int(size) for size in sizes]
 
 
-def columns_text(signature: Any) -> str:
+def columns_text(signature: object) -> str:
     """Returns a signature as such texts, in one line."""
     nest = structured_value.decode(signature)
     columns = tree.flatten_with_path(nest)
     return ", ".join(_column_text("/".join(map(str, path)), spec) for path, spec in columns)
 
 
-def _column_text(path: str, spec: Any) -> str:
+def _column_text(path: str, spec: object) -> str:
     spec = specs.as_spec(spec)
     dtype = "string" if spec.dtype.hasobject else specs.dtype_name(spec.dtype)
     sizes = None if spec.shape is None else ["?" if it is None else str(it) for it in spec.shape]

@@ -85,7 +85,7 @@ class Option:
             raise ValueError(problem)
         return value
 
-    def problem(self, value: Any) -> str | None:
+    def problem(self, value: object) -> str | None:
         """Returns a text about the value's range if it is outside, else `None`."""
         try:
             (self.check or _check_not_empty)(value)
@@ -107,7 +107,7 @@ class Option:
         except ValueError:  # In fields of dm-reverb, 0 and the empty text mean "not set".
             return value or None
 
-    def line(self, value: Any) -> str:
+    def line(self, value: object) -> str:
         """Returns the line of a config in text form that sets the field to a value."""
         *parents, leaf = self.field.split(".")
         message = protos.ReverbServerConfig()
@@ -155,7 +155,7 @@ _PARSERS: dict[type, Callable[[str], Any]] = {
 }
 
 
-def _check_not_empty(value: Any) -> None:
+def _check_not_empty(value: object) -> None:
     if value == "":
         raise ValueError("must not be empty")
 

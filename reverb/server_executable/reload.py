@@ -186,7 +186,7 @@ def _changes_of(old: Any, new: Any) -> Iterator[_Change]:
             yield _changed(field, before[field], after[field])
 
 
-def _changes_of_limiter(old: Any, new: Any) -> Iterator[_Change]:
+def _changes_of_limiter(old: object, new: object) -> Iterator[_Change]:
     before, after = _limiter(old), _limiter(new)
     if before != after:
         text = ", ".join(
@@ -197,7 +197,7 @@ def _changes_of_limiter(old: Any, new: Any) -> Iterator[_Change]:
         yield _Change("rate_limiter", rate_limiter_from_proto(new), text)
 
 
-def _changes_of_sampler(old: Any, new: Any) -> Iterator[_Change]:
+def _changes_of_sampler(old: object, new: object) -> Iterator[_Change]:
     before, after = selector_settings(old).parameters, selector_settings(new).parameters
     changed = [name for name, value in after.items() if value != before.get(name)]
     if changed == ["priority_exponent"]:
@@ -208,15 +208,15 @@ def _changes_of_sampler(old: Any, new: Any) -> Iterator[_Change]:
         yield _Change("sampler", selector_from_proto(new), text)
 
 
-def _changed(argument: str, old: Any, new: Any) -> _Change:
+def _changed(argument: str, old: object, new: object) -> _Change:
     return _Change(argument, new, f"{argument} {_shown(old)} -> {_shown(new)}")
 
 
-def _limiter(message: Any) -> dict[str, float]:
+def _limiter(message: object) -> dict[str, float]:
     return {field: getattr(message, field) for field in _LIMITER_FIELDS}
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -188,7 +188,7 @@ def _selector_problems(options: Any) -> Iterator[tuple[str, str]]:
             yield f".{kind}", f"is out of its range: {error}"
 
 
-def _limiter_problems(limiter: Any) -> Iterator[tuple[str, str]]:
+def _limiter_problems(limiter: object) -> Iterator[tuple[str, str]]:
     # The core reports one problem at a time, so each field is checked in an otherwise valid one.
     for field in _GOOD_LIMITER:
         try:

@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 
-def selector_from_proto(s: Any) -> native.ItemSelector:
+def selector_from_proto(s: object) -> native.ItemSelector:
     """Makes a selector.
 
     Args:
@@ -32,7 +32,7 @@ def selector_from_proto(s: Any) -> native.ItemSelector:
     return item_selectors.from_options(s)
 
 
-def rate_limiter_from_proto(proto: Any) -> rate_limiters.RateLimiter:
+def rate_limiter_from_proto(proto: object) -> rate_limiters.RateLimiter:
     """Makes a rate limiter.
 
     Args:
@@ -60,7 +60,7 @@ def tables_from_proto(configs: Iterable[Any]) -> list[Table]:
     ]
 
 
-def signature_from_proto(proto: Any) -> SpecNest | None:
+def signature_from_proto(proto: object) -> SpecNest | None:
     """Makes the signature of a table.
 
     Args:

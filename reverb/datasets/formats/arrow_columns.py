@@ -32,7 +32,7 @@ class Column:
     offsets: np.ndarray | None
 
 
-def fields_of(pa: Any, schema: Any, place: str) -> dict[str, Any]:
+def fields_of(pa: object, schema: Any, place: str) -> dict[str, Any]:
     """Returns the fields of a schema by their names; those of structs are `outer/inner`.
 
     Raises:
@@ -125,7 +125,7 @@ def _column(pa: Any, array: Any, field: Any, episodes: bool, where: str) -> Colu
         return Column(values.reshape(num_rows, *sizes), offsets)
 
 
-def numbers_of(pa: Any, array: Any, where: str) -> np.ndarray:
+def numbers_of(pa: object, array: Any, where: str) -> np.ndarray:
     """Returns the rows of an array, `[R, ...]`.
 
     Raises:

@@ -33,7 +33,7 @@ class Rows:
     """
 
     def __init__(
-        self, pa: Any, schema: Any, place: str, leave_out: LeftOut, limits: Limits
+        self, pa: object, schema: object, place: str, leave_out: LeftOut, limits: Limits
     ) -> None:
         self._pa = pa
         self._limits = limits

@@ -26,7 +26,7 @@ def check_dtype(episode: Episode, path: str, array: np.ndarray) -> None:
         )
 
 
-def _type(pa: Any, array: np.ndarray) -> Any:
+def _type(pa: Any, array: np.ndarray) -> object:
     """The type of the rows of a field: numbers, or nested lists of fixed sizes."""
     type_ = pa.from_numpy_dtype(array.dtype)
     for size in reversed(array.shape[1:]):
@@ -116,7 +116,7 @@ class EpisodeRows:
             self._file.close()
             self._file, self._written_bytes = None, 0
 
-    def _column(self, path: str) -> Any:
+    def _column(self, path: str) -> object:
         pa = self._pa
         arrays = [it[path] for it in self._pending]
         values = np.ascontiguousarray(np.concatenate(arrays))

@@ -153,7 +153,7 @@ def episode_of(names: Names, arrays: Mapping[str, Any], **facts: Any) -> Episode
     return dataclasses.replace(episode, observations=_whole(episode, with_tuples(following)))
 
 
-def with_tuples(nest: Any) -> Any:
+def with_tuples(nest: object) -> object:
     """Replaces dicts with the keys 0, 1, ... by tuples, which have the same names of fields."""
     if not isinstance(nest, dict):
         return nest
@@ -163,7 +163,7 @@ def with_tuples(nest: Any) -> Any:
     return children
 
 
-def with_reset_rows(infos: Any, num_steps: int) -> Any:
+def with_reset_rows(infos: object, num_steps: int) -> Any:
     """Returns infos of `T + 1` rows: those without a row for the reset get one of zeros."""
 
     def whole(leaf: np.ndarray) -> np.ndarray:
@@ -173,11 +173,11 @@ def with_reset_rows(infos: Any, num_steps: int) -> Any:
     return map_nest(whole, infos)
 
 
-def _whole(episode: Episode, following: Any) -> Any:
+def _whole(episode: Episode, following: object) -> object:
     """Returns the observations `[T + 1, ...]`."""
     num_steps = len(episode.rewards)
 
-    def joined(path: str, first: Any, after: Any) -> Any:
+    def joined(path: str, first: Any, after: Any) -> object:
         if isinstance(first, Mapping):
             return {
                 key: joined(f"{path}/{key}", value, None if after is None else after.get(key))

@@ -92,7 +92,7 @@ def described_dtypes(path: pathlib.Path) -> dict[str, str]:
     return {}
 
 
-def restored(array: np.ndarray, dtype_name: Any, where: str) -> np.ndarray:
+def restored(array: np.ndarray, dtype_name: object, where: str) -> np.ndarray:
     """Returns an array with the dtype that it had; types that NumPy lacks are stored as bits.
 
     Raises:

@@ -191,7 +191,7 @@ def _check_readme(name: str, data: bytes) -> None:
         )
 
 
-def _of_hub(name: str, dataset: str, library_: Any) -> Mapping[str, Sequence[DataFile]]:
+def _of_hub(name: str, dataset: str, library_: object) -> Mapping[str, Sequence[DataFile]]:
     """The files of a dataset of the hub, or, if it does not answer, of the library's cache."""
     hub = library("huggingface_hub", "huggingface_hub", "hf")
     kinds = library("huggingface_hub", "huggingface_hub", "hf", "huggingface_hub.errors")
@@ -252,7 +252,7 @@ def _object(root: pathlib.Path, path: pathlib.Path) -> dict[str, Any]:
     return object_of(path)
 
 
-def _is_name(value: Any) -> bool:
+def _is_name(value: object) -> bool:
     """Whether a value is the name of a file or directory beside the file that has it."""
     return (
         isinstance(value, str)

@@ -57,7 +57,7 @@ def decoded_all(images: Sequence[Any], where: str, format_: str) -> np.ndarray:
     return found
 
 
-def decoded(data: Any, where: str, format_: str, like: np.ndarray | None = None) -> np.ndarray:
+def decoded(data: object, where: str, format_: str, like: np.ndarray | None = None) -> np.ndarray:
     """Decodes an image, `[height, width, ...]`; see `decoded_all`."""
     module = library("PIL", "pillow>=10", format_, "PIL.Image")
     if not isinstance(data, bytes):

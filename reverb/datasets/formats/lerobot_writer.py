@@ -185,7 +185,7 @@ class _Writer:
             self._facts = pa.parquet.ParquetWriter(str(path), batch.schema)
         self._facts.write_batch(batch)
 
-    def _array(self, name: str, array: np.ndarray) -> Any:
+    def _array(self, name: str, array: np.ndarray) -> object:
         pa = self._pa
         if self._features[name]["dtype"] == "image":
             rows = [{"bytes": _png(it), "path": None} for it in array]
@@ -273,7 +273,7 @@ def _png(image: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def _tasks(pa: Any, task: str) -> Any:
+def _tasks(pa: Any, task: str) -> object:
     """The table of tasks; the task is the index of a data frame of pandas."""
     index = "__index_level_0__"
     column = {"metadata": None, "pandas_type": "int64", "numpy_type": "int64"}

@@ -106,7 +106,7 @@ class Hdf5Storage:
                 fields["infos"] = self._infos(self._child(group, "infos", "infos"), "", 0)
             return fields, self._facts(group)
 
-    def _child(self, group: Any, name: str, field: str) -> Any:
+    def _child(self, group: Any, name: str, field: str) -> object:
         """The group or dataset of a name, which is in this file."""
         where = f"{self._where}, field {field}" if field else self._where
         if not isinstance(group, self._h5py.Group):
@@ -137,7 +137,7 @@ class Hdf5Storage:
             )
         return list(group.keys())
 
-    def _values(self, group: Any, name: str, space: Space, field: str) -> Any:
+    def _values(self, group: object, name: str, space: Space, field: str) -> object:
         """The values of a field."""
         found = self._child(group, name, field)
         if space.nest is None:
@@ -163,7 +163,7 @@ class Hdf5Storage:
             f"{self._where}, field {field}: must be numbers, got text{remedy(field)}"
         )
 
-    def _infos(self, group: Any, above: str, depth: int) -> dict[str, Any]:
+    def _infos(self, group: object, above: str, depth: int) -> dict[str, Any]:
         if depth > MAX_DEPTH:
             raise errors.InvalidArgumentError(
                 f"{self._where}, field infos: has more than {MAX_DEPTH} nests in each other"
@@ -181,7 +181,7 @@ class Hdf5Storage:
             )
         return found
 
-    def _array(self, dataset: Any, field: str, is_image: bool) -> Any:
+    def _array(self, dataset: Any, field: str, is_image: bool) -> object:
         where = f"{self._where}, field {field}"
         self._num_fields += 1
         if not isinstance(dataset, self._h5py.Dataset) or self._num_fields > MAX_FIELDS:

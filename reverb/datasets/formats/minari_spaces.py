@@ -40,7 +40,7 @@ class Space:
     is_image: bool = False
 
 
-def space_of(given: Any, where: str, encoded: bool) -> Space:
+def space_of(given: object, where: str, encoded: bool) -> Space:
     """Reads a space; `encoded` says whether images are.
 
     Raises:

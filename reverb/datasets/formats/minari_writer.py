@@ -24,7 +24,7 @@ def save(
     *,
     env: str | None = None,
     data_format: str | None = None,
-    **facts: Any,
+    **facts: object,
 ) -> int:
     """Writes a dataset of Minari, losslessly: images are not encoded as JPEG.
 

@@ -126,7 +126,7 @@ def _head(file: BinaryIO, at: int) -> tuple[dict[int, Any], int]:
     raise ValueError("the head of a page is damaged")
 
 
-def _size(fields: Any, field: int) -> int:
+def _size(fields: object, field: int) -> int:
     value = fields.get(field) if isinstance(fields, dict) else None
     if not isinstance(value, int) or value < 0:
         raise ValueError("the head of a page is damaged")
@@ -154,7 +154,7 @@ class _Compact:
                 found[field] = value
         return found
 
-    def _value(self, kind: int, wanted: dict[int, Any], depth: int) -> Any:
+    def _value(self, kind: int, wanted: dict[int, Any], depth: int) -> object:
         if kind in (1, 2):
             return kind == 1
         if kind == 3:

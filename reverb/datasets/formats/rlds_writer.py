@@ -120,7 +120,7 @@ def _feature(tfds: Any, nest: Any) -> Any:
     return tfds.features.Tensor(shape=nest.shape[1:], dtype=nest.dtype, encoding=encoding)
 
 
-def _as_dicts(nest: Any) -> Any:
+def _as_dicts(nest: object) -> object:
     """Replaces tuples by dicts with the keys "0", "1", ..., because RLDS has no tuples."""
     if isinstance(nest, Mapping):
         return {key: _as_dicts(value) for key, value in nest.items()}
@@ -129,6 +129,6 @@ def _as_dicts(nest: Any) -> Any:
     return nest
 
 
-def _with_last_row(nest: Any) -> Any:
+def _with_last_row(nest: object) -> object:
     """Adds a row of zeros for the last step, which has no action and no reward."""
     return map_nest(lambda leaf: np.concatenate([leaf, np.zeros_like(leaf[:1])]), nest)
