@@ -4,8 +4,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from reverb._batches.iterator import BatchIterator, checked_arguments
+from reverb._batches.iterator import BatchIterator
 from reverb._batches.mixture import by_batch, by_item
+from reverb._batches.options import BatchOptions
 from reverb._batches.prefetching import Pipe, Source
 from reverb._batches.priority_updates import PriorityUpdates
 from reverb._batches.source import TableSource
@@ -100,7 +101,7 @@ def batches(
       InvalidArgumentError: If an argument is out of its range. Errors of the server are raised by
         `next`.
     """
-    batch_size, prefetch, weights = checked_arguments(
+    arguments = BatchOptions.of(
         table,
         batch_size,
         prefetch=prefetch,
@@ -121,38 +122,30 @@ def batches(
     if not isinstance(client, str | Client):
         raise TypeError(f"client must be a reverb.Client or an address, got {type_name(client)}")
     client = Client(client) if isinstance(client, str) else client._lasting()
-    sources = [
-        TableSource(
-            client,
-            name,
-            batch_size,
-            postprocess=postprocess,
-            end_after_ms=end_after_ms,
-            epochs=epochs,
-            drop_last=drop_last,
-            container_types=container_types,
-            partial=partial,
-            options=options,
-            out=out if len(weights) == 1 else None,
-        )
-        for name in weights
-    ]
+    return _iterator(client, arguments)
+
+
+def _iterator(client: Client, options: BatchOptions) -> BatchIterator:
+    weights = options.weights
+    batch_size = options.batch_size
+    sources = [TableSource(client, table, options) for table in weights]
     shares = list(weights.values())
-    if len(sources) > 1 and mix == "item" and batch_size is not None:
+    if len(sources) > 1 and options.mix == "item" and batch_size is not None:
         first = sources[0]
         parts = {name: it.rows for name, it in zip(weights, sources, strict=True)}
-        source = by_item(parts, first.mixed, first.cut_off, shares, batch_size, seed)
+        source = by_item(parts, first.mixed, first.cut_off, shares, batch_size, options.seed)
     else:
-        source = by_batch(sources, shares, seed)
-    function = convert if transform is None else transform
+        source = by_batch(sources, shares, options.seed)
+    function = options.convert if options.transform is None else options.transform
     if function is not None:
         source = _transformed(source, function)
-    updates = PriorityUpdates(client, list(weights))
     ahead = None
-    needs_thread = transform is not None or postprocess is not None or out is not None
+    functions = (options.transform, options.postprocess, options.out)
+    needs_thread = any(function is not None for function in functions)
     if len(sources) == 1 and not needs_thread and (batch_size or 0) <= MAX_ITEMS:
-        ahead = sources[0].ahead(prefetch, convert)
-    return BatchIterator(source, prefetch, timeout_ms=timeout_ms, updates=updates, ahead=ahead)
+        ahead = sources[0].ahead(options.prefetch, options.convert)
+    updates = PriorityUpdates(client, list(weights))
+    return BatchIterator(source, options.prefetch, options.timeout_ms, updates, ahead)
 
 
 def _transformed(source: Source, function: Callable[[Any], Any]) -> Source:

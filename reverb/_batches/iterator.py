@@ -1,30 +1,40 @@
 # SPDX-License-Identifier: Apache-2.0
 """An iterator over batches that are fetched ahead."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
-import numpy as np
-
-from reverb._batches.mixture import positive_weights
-from reverb._batches.prefetching import Ahead, PrefetchIterator, Source
+from reverb._batches.options import BatchOptions
+from reverb._batches.prefetching import (
+    Failure,
+    Patience,
+    Pipe,
+    PrefetchStats,
+    Source,
+    start_thread,
+)
 from reverb._batches.priority_updates import PriorityUpdates
-from reverb._batches.source import OPTIONS
-from reverb._checks.arguments import check_at_least, check_timeout_ms
-from reverb._client.batch_request import BatchRequest
-from reverb._client.epochs import check_epochs
-from reverb.errors import InvalidArgumentError
-from reverb.shown_text import type_name
+from reverb._batches.source import CoreBatches
+from reverb._checks.pickles import OF_CLIENTS, not_pickled
 
-__all__ = ["BatchIterator", "checked_arguments"]
+__all__ = ["BatchIterator"]
+
+_Self = TypeVar("_Self", bound="BatchIterator")
+
+# How long `close` waits for the thread, which checks for a stop several times per second.
+_JOIN_TIMEOUT_S = 5.0
 
 
-class BatchIterator(PrefetchIterator):
+class BatchIterator:
     """Made by `batches`: an iterator over batches that are fetched ahead.
 
     `next` returns a batch, and blocks until there is one. It raises the errors of the background
-    thread, and of updates of priorities in the background. Close the iterator, or use it in a
-    `with` block; queued batches then count as sampled. Not thread-safe, except for
+    thread, and of updates of priorities in the background. An error of the thread comes after the
+    batches that were fetched before it, and again from every later `next`. Close the iterator, or
+    use it in a `with` block; queued batches then count as sampled. Not thread-safe, except for
     `update_priorities`.
 
     Example:
@@ -38,13 +48,29 @@ class BatchIterator(PrefetchIterator):
         self,
         source: Source,
         size: int,
-        *,
         timeout_ms: int | None,
         updates: PriorityUpdates,
-        ahead: Ahead | None = None,
+        ahead: CoreBatches | None = None,
     ) -> None:
+        """Starts to fetch `size` batches; `ahead` does so instead of a thread, if it is given."""
+        self._pipe = Pipe(size)
+        self._timeout_ms = timeout_ms
         self._updates = updates
-        super().__init__(source, size, timeout_ms=timeout_ms, ahead=ahead)
+        self._ahead = ahead
+        self._num_retrieved = 0
+        self._wait_s = 0.0
+        self._age_s = 0.0
+        self._thread: threading.Thread | None = None
+        self._stop = weakref.finalize(self, self._pipe.stop)
+        # Daemon threads end at the exit of the program anyway, and a thread that waits in `next`
+        # must not be woken to raise an error then.
+        self._stop.atexit = False
+        if ahead is not None:
+            ahead.start()
+        else:
+            self._thread = start_thread(source, self._pipe)
+
+    __reduce__ = not_pickled(OF_CLIENTS)
 
     def __repr__(self) -> str:
         if "_pipe" not in self.__dict__:
@@ -62,7 +88,10 @@ class BatchIterator(PrefetchIterator):
           InvalidArgumentError: If one is out of its range.
           TypeError: If one is of another type, or if there is no such argument.
         """
-        checked_arguments(table, batch_size, **arguments)
+        BatchOptions.of(table, batch_size, **arguments)
+
+    def __iter__(self) -> "BatchIterator":
+        return self
 
     def __next__(self) -> Any:
         """Returns the next batch; blocks until there is one.
@@ -76,7 +105,53 @@ class BatchIterator(PrefetchIterator):
             address.
         """
         self._updates.check()
-        return super().__next__()
+        if self._ahead is not None:
+            return self._next_ahead(self._ahead)
+        pipe = self._pipe
+        with pipe.changed:
+            if not pipe.elements:
+                start = time.monotonic()
+                try:
+                    self._wait()
+                finally:
+                    self._wait_s += time.monotonic() - start
+            if pipe.elements:
+                fetched_at, element = pipe.elements.popleft()
+                self._age_s = time.monotonic() - fetched_at
+                pipe.num_free += 1
+                pipe.changed.notify_all()
+                self._num_retrieved += 1
+                return element
+            if pipe.error is not None:
+                raise pipe.error
+            raise StopIteration
+
+    def next(self) -> Any:
+        """Equal to `next(iterator)`."""
+        return self.__next__()
+
+    def ready(self) -> bool:
+        """Whether `next` would return or raise at once. Acme's agents learn while it is true."""
+        is_ready = bool(self._pipe.elements) if self._ahead is None else self._ahead.is_ready()
+        return is_ready or self._has_ended()
+
+    def patience(self) -> "Patience":
+        """Returns how long `next` may wait from now on."""
+        return Patience(self._timeout_ms, time.monotonic())
+
+    def waits_for(self) -> str:
+        """Reason why `next` waits."""
+        return self._pipe.waits_for if self._ahead is None else self._ahead.waits_for()
+
+    def retrieved_elements(self) -> int:
+        """Number of elements that `next` has returned."""
+        return self._num_retrieved
+
+    def stats(self) -> PrefetchStats:
+        """Returns the number of elements that are ready, and more; does not block."""
+        num_ready = 0 if self._ahead is None else self._ahead.num_ready()
+        num_queued = len(self._pipe.elements) + num_ready
+        return PrefetchStats(num_queued, self._num_retrieved, self._wait_s, self._age_s)
 
     def update_priorities(self, keys: object, priorities: object) -> None:
         """Updates priorities in the background, in the order of the calls.
@@ -110,78 +185,58 @@ class BatchIterator(PrefetchIterator):
 
         Queued batches are lost; they count as sampled.
         """
-        super().close()
+        self._stop()
+        if self._ahead is not None:
+            self._ahead.close()
+        with self._pipe.changed:
+            self._pipe.elements.clear()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_TIMEOUT_S)
         self._updates.close()
 
+    def __enter__(self: _Self) -> _Self:
+        return self
 
-def checked_arguments(
-    table: str | Mapping[str, float],
-    batch_size: int | None,
-    *,
-    prefetch: int = 2,
-    transform: Any = None,
-    convert: Any = None,
-    postprocess: Any = None,
-    partial: bool = False,
-    mix: str = "item",
-    seed: int | None = None,
-    timeout_ms: int | None = None,
-    end_after_ms: int | None = None,
-    epochs: int | None = None,
-    drop_last: bool = False,
-    container_types: Sequence[type] = (),
-    out: Any = None,
-    **options: Any,
-) -> tuple[int | None, int, dict[str, float]]:
-    """Checks arguments of `batches`; returns `batch_size`, `prefetch` and the weights of tables.
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
-    Raises:
-      InvalidArgumentError: If one is out of its range.
-      TypeError: If one is of another type, or if there is no such argument.
-    """
-    unknown = sorted(options.keys() - OPTIONS.keys())
-    if unknown:
-        raise TypeError(f"batches() got an unexpected keyword argument {unknown[0]!r}")
-    if batch_size is not None:
-        batch_size = check_at_least(1, "batch_size", batch_size)
-    prefetch = check_at_least(1, "prefetch", prefetch)
-    functions = {"transform": transform, "convert": convert, "postprocess": postprocess, "out": out}
-    for name, function in functions.items():
-        if function is not None and not callable(function):
-            raise TypeError(f"{name} must be a function, got {type_name(function)}")
-    check_timeout_ms(timeout_ms)
-    if end_after_ms is not None:
-        check_at_least(0, "end_after_ms", end_after_ms)
-    if mix not in ("item", "batch"):
-        raise InvalidArgumentError(f"mix must be 'item' or 'batch', got {mix!r}")
-    if isinstance(seed, bool):
-        raise TypeError("seed must be an integer, got bool")
-    if seed is not None:
-        np.random.default_rng(seed)
-    if not isinstance(container_types, Iterable):
-        raise TypeError(f"container_types must be classes, got {type_name(container_types)}")
-    for kind in container_types:
-        if not isinstance(kind, type):
-            raise TypeError(f"container_types must be classes, got {kind!r}")
-    if transform is not None and convert is not None:
-        raise InvalidArgumentError("give only one of transform and convert, got both")
-    weights = positive_weights(table)
-    if check_epochs(epochs, drop_last, partial) is not None and len(weights) > 1:
-        raise InvalidArgumentError(
-            f"epochs is for one table, got {list(weights)}: each table has epochs of its own"
-        )
-    if batch_size is None or postprocess is not None:
-        whole = {**options, "out": out, "partial": partial or None, "epochs": epochs}
-        given = [name for name, value in whole.items() if value is not None]
-        if given:
-            raise InvalidArgumentError(
-                f"{given[0]} is for batches that the client makes: leave it out with postprocess, "
-                "and with batch_size=None"
-            )
-        if batch_size is not None and len(weights) > 1 and mix == "item":
-            raise InvalidArgumentError("postprocess needs mix='batch' with several tables")
-    BatchRequest("", batch_size or 1, **OPTIONS | options, out=None, partial=True, timeout_ms=None)
-    return batch_size, prefetch, weights
+    def _has_ended(self) -> bool:
+        return self._pipe.has_ended or self._pipe.is_stopped
+
+    def _next_ahead(self, ahead: CoreBatches) -> object:
+        """Does what `next` does, for an iterator without the thread."""
+        patience = None
+        timeout_s = None if self._timeout_ms is None else self._timeout_ms / 1_000
+        start = began = time.monotonic()
+        while not self._has_ended():
+            waited_s = None
+            try:
+                found = ahead.next(timeout_s if patience is None else patience.rest_s())
+                if found is not None:
+                    element, self._age_s, waited_s = found
+                    self._num_retrieved += 1
+                    return element
+            except Failure as failure:
+                self._pipe.error, self._pipe.has_ended = failure.__cause__, True
+                ahead.close()
+                break
+            finally:
+                self._wait_s += time.monotonic() - began if waited_s is None else waited_s
+            if not self._has_ended():
+                patience = patience or Patience(self._timeout_ms, start)
+                patience.check(ahead.waits_for())
+                began = time.monotonic()
+        if self._pipe.error is not None:
+            raise self._pipe.error
+        raise StopIteration
+
+    def _wait(self) -> None:
+        """Waits for an element or the end, with `changed` held."""
+        pipe = self._pipe
+        patience = self.patience()
+        while not pipe.elements and not self._has_ended():
+            patience.check(pipe.waits_for)
+            pipe.changed.wait(patience.rest_s())
 
 
 # The public import path.

@@ -12,6 +12,7 @@ import numpy as np
 import tree
 
 from reverb import errors
+from reverb._batches.options import REQUEST_OPTIONS, BatchOptions
 from reverb._batches.prefetching import Failure, Pipe
 from reverb._batches.whole_batches import WholeBatches
 from reverb._checks.byte_sizes import parse_byte_size_or_share
@@ -26,24 +27,12 @@ from reverb.replay_sample import ReplayBatch, ReplaySample, SampleInfo, keep_sam
 if TYPE_CHECKING:
     from reverb.client import Client  # It imports this room.
 
-__all__ = ["OPTIONS", "TableSource"]
+__all__ = ["CoreBatches", "TableSource"]
 
 _logger = logging.getLogger("reverb")
 
 # How long a request waits for a rate limiter before the thread checks whether it must stop.
 _POLL_MS = 200
-
-# Options of `Client.sample_batch` that a source takes, with their defaults.
-OPTIONS: dict[str, Any] = {
-    "ragged": "error",
-    "pad": 0,
-    "pad_to_multiple_of": None,
-    "columns": None,
-    "distinct": False,
-    "squeeze": False,
-    "max_batch_bytes": None,
-    "window": None,
-}
 
 # Errors of the core show so many characters of an address at least.
 _SHOWN_ADDRESS = 80
@@ -52,52 +41,33 @@ _SHOWN_ADDRESS = 80
 class TableSource:
     """A source that samples one table."""
 
-    def __init__(
-        self,
-        client: "Client",
-        table: str,
-        batch_size: int | None,
-        *,
-        postprocess: Callable[[ReplaySample], Any] | None = None,
-        end_after_ms: int | None = None,
-        epochs: int | None = None,
-        drop_last: bool = False,
-        container_types: Sequence[type] = (),
-        partial: bool = False,
-        options: Mapping[str, Any] | None = None,
-        out: Callable[[], list[Any] | None] | None = None,
-    ) -> None:
-        """Makes a source of batches, or with `None` of single items; does not connect yet.
-
-        `postprocess` is called with every item, before items are stacked. The source ends if the
-        rate limiter delays a sample for `end_after_ms`, or after so many `epochs`; `None`: never.
-        `drop_last` drops the last batch of an epoch if it is shorter. `container_types` are classes
-        for the named tuples with the same name and fields in the table's signature. `options` are
-        other arguments of `Client.sample_batch`. `out` returns the columns to decode the next batch
-        into, or `None` for new memory.
+    def __init__(self, client: "Client", table: str, options: BatchOptions) -> None:
+        """Makes a source of batches, or without a batch size of single items; does not connect yet.
 
         With `partial` a batch may be short: at the end, or if the rate limiter allows no more for
         0.2 s. Otherwise the items of an incomplete last batch stay in the table, with a warning; if
         the table cannot hold a whole batch, they were sampled in parts, and are the `samples` of a
         `DeadlineExceededError`.
         """
+        end_after_ms = options.end_after_ms
+        epochs = options.epochs
         self._client = client
         self._table = table
-        self._batch_size = batch_size
-        self._postprocess = postprocess
+        self._batch_size = options.batch_size
+        self._postprocess = options.postprocess
         self._end_after_s = None if end_after_ms is None else end_after_ms / 1_000
-        self._container_types = {cls.__name__: cls for cls in container_types}
-        self._partial = partial
-        self._options = OPTIONS | dict(options or {})
-        self._out = out
+        self._container_types = {cls.__name__: cls for cls in options.container_types}
+        self._partial = options.partial
+        self._options = REQUEST_OPTIONS | dict(options.request)
+        self._out = options.out if len(options.weights) == 1 else None
         # The client nests chosen columns, because it knows the choice.
         self._has_choice = self._options["columns"] is not None
         if self._has_choice:
             self._out = None
         self._whole: WholeBatches | None = None
-        self._epochs = None if epochs is None else Epochs(epochs, drop_last)
+        self._epochs = None if epochs is None else Epochs(epochs, options.drop_last)
         is_ended_by_limiter = self._end_after_s is not None and epochs is None
-        if is_ended_by_limiter and batch_size is not None and not partial:
+        if is_ended_by_limiter and options.batch_size is not None and not options.partial:
             self._whole = WholeBatches(client, table)
         self._alike: set[str] = set()  # Tables whose columns are those of this one.
         self._structure: Any = None
@@ -386,7 +356,7 @@ class TableSource:
 
 
 class CoreBatches:
-    """Batches of a table that the core samples ahead; see `prefetching.Ahead`.
+    """Batches of a table that the core samples ahead, without a Python thread.
 
     Attributes:
       native: The batches of the core.
@@ -407,7 +377,13 @@ class CoreBatches:
         self.is_ready, self.num_ready = ahead.is_ready, ahead.num_ready
 
     def next(self, timeout_s: float | None) -> tuple[Any, float, float] | None:
-        """Returns a batch, its age, and the time spent waiting for it, in seconds."""
+        """Returns a batch, its age, and the time spent waiting for it, in seconds.
+
+        Returns `None` after the timeout, and after `close`.
+
+        Raises:
+          Failure: If fetching has failed. Exceptions of signal handlers pass through.
+        """
         try:
             found = self.native.next(timeout_s)
         except errors.ReverbError as error:

@@ -14,9 +14,8 @@ import pytest
 
 import reverb
 from reverb import testing
-from reverb._batches import prefetching
 from reverb.adapters.acme import datasets
-from reverb.errors import DeadlineExceededError, InvalidArgumentError, ReverbError
+from reverb.errors import DeadlineExceededError, ReverbError
 from support.waiting import PATIENCE
 
 TABLE = "priority_table"
@@ -141,11 +140,6 @@ def test_a_server_that_stops():
         server.stop()
         with pytest.raises(ReverbError, match=str(server.port)):
             next(iterator)
-
-
-def test_a_size_below_one():
-    with pytest.raises(InvalidArgumentError, match="size must be at least 1, got 0"):
-        prefetching.PrefetchIterator(lambda count, pipe: iter(()), 0)
 
 
 # --- Programs that end ----------------------------------------------------------------------------
