@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from reverb.command.columns import ITEM_FIELDS, Batch, Column, Rows
+from reverb.datasets.formats.nested_lists import list_type, lists, nested_rows
 from reverb.errors import FailedPreconditionError
 
 SUFFIXES = (".parquet",)
@@ -69,10 +70,7 @@ class ParquetFile:
         return "binary" if column.dtype.kind == "O" else column.stored_dtype.name
 
     def _field(self, column: Column) -> object:
-        type_ = self._value_type(column)
-        for size in reversed(_inner_shape(column)):
-            # Parquet has no lists of size 0.
-            type_ = self._pa.list_(type_, size) if size else self._pa.list_(type_)
+        type_ = list_type(self._pa, self._value_type(column), _inner_shape(column))
         if column.row_shape is not None:
             type_ = self._pa.list_(type_)
         metadata = {"shape": json.dumps(column.shape), "dtype": column.dtype_name}
@@ -84,25 +82,12 @@ class ParquetFile:
         return self._pa.from_numpy_dtype(_real(column.stored_dtype))
 
     def _array(self, column: Column, rows: Rows) -> object:
-        """Makes the Arrow array of several items, from the innermost values outwards."""
-        values = np.ascontiguousarray(rows.values).ravel()
+        """Makes the Arrow array of several items."""
+        values = np.ascontiguousarray(rows.values)
         if values.dtype.kind == "c":
-            values = values.view(_real(values.dtype))
-        array = self._pa.array(values, self._value_type(column))
-        inner = _inner_shape(column)
-        num_rows = len(rows.values)
-        for axis in reversed(range(len(inner))):
-            if inner[axis]:
-                array = self._pa.FixedSizeListArray.from_arrays(array, inner[axis])
-            else:
-                count = num_rows * int(np.prod(inner[:axis], dtype=np.int64))
-                array = self._lists(np.zeros(count + 1, np.int64), array)
-        if column.row_shape is None:
-            return array
-        return self._lists(np.concatenate([[0], np.cumsum(rows.lengths)]), array)
-
-    def _lists(self, offsets: np.ndarray, values: object) -> object:
-        return self._pa.ListArray.from_arrays(self._pa.array(offsets, self._pa.int32()), values)
+            values = values.view(_real(values.dtype)).reshape(*values.shape, 2)
+        array = nested_rows(self._pa, values, self._value_type(column))
+        return array if column.row_shape is None else lists(self._pa, rows.lengths, array)
 
 
 def _inner_shape(column: Column) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from reverb.datasets.episode import Episode, leaves
+from reverb.datasets.formats.nested_lists import list_type, lists, nested_rows
 
 __all__ = ["EpisodeRows", "check_dtype"]
 
@@ -24,14 +25,6 @@ def check_dtype(episode: Episode, path: str, array: np.ndarray) -> None:
         raise episode.fault(
             path, f"has dtype {array.dtype}, which this format lacks; npz and parquet have it"
         )
-
-
-def _type(pa: Any, array: np.ndarray) -> object:
-    """The type of the rows of a field: numbers, or nested lists of fixed sizes."""
-    type_ = pa.from_numpy_dtype(array.dtype)
-    for size in reversed(array.shape[1:]):
-        type_ = pa.list_(type_, size)
-    return type_
 
 
 class EpisodeRows:
@@ -79,12 +72,12 @@ class EpisodeRows:
         }
         for path, array in arrays.items():
             check_dtype(episode, path, array)
-        schema = self._pa.schema(
-            [
-                self._pa.field(path, self._pa.list_(_type(self._pa, array)))
-                for path, array in arrays.items()
-            ]
-        )
+        pa = self._pa
+        types = {
+            path: list_type(pa, pa.from_numpy_dtype(array.dtype), array.shape[1:])
+            for path, array in arrays.items()
+        }
+        schema = pa.schema([pa.field(path, pa.list_(type_)) for path, type_ in types.items()])
         if self._schema is None:
             self._schema = schema
         for path, type_ in zip(schema.names, schema.types, strict=True):
@@ -117,11 +110,7 @@ class EpisodeRows:
             self._file, self._written_bytes = None, 0
 
     def _column(self, path: str) -> object:
-        pa = self._pa
         arrays = [it[path] for it in self._pending]
-        values = np.ascontiguousarray(np.concatenate(arrays))
-        column = pa.array(values.ravel())
-        for size in reversed(values.shape[1:]):
-            column = pa.FixedSizeListArray.from_arrays(column, size)
-        ends = np.cumsum([0, *(len(it) for it in arrays)])
-        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), column)
+        return lists(
+            self._pa, list(map(len, arrays)), nested_rows(self._pa, np.concatenate(arrays))
+        )

@@ -13,6 +13,7 @@ from reverb import errors
 from reverb.datasets.episode import Episode, leaves
 from reverb.datasets.formats.episode_rows import check_dtype
 from reverb.datasets.formats.lerobot import FINAL, SHAPE, VERSION
+from reverb.datasets.formats.nested_lists import nested_rows
 from reverb.datasets.formats.parquet_files import import_pyarrow
 from reverb.datasets.formats.placing import new_directory
 from reverb.datasets.library import library
@@ -190,11 +191,7 @@ class _Writer:
         if self._features[name]["dtype"] == "image":
             rows = [{"bytes": _png(it), "path": None} for it in array]
             return pa.array(rows, pa.struct([("bytes", pa.binary()), ("path", pa.string())]))
-        shape = [] if self._features[name]["shape"] == [1] else array.shape[1:]
-        column = pa.array(np.ascontiguousarray(array).ravel())
-        for size in reversed(shape):
-            column = pa.FixedSizeListArray.from_arrays(column, size)
-        return column
+        return nested_rows(pa, array.ravel() if self._features[name]["shape"] == [1] else array)
 
 
 class _Statistics:
