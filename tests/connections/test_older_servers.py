@@ -242,7 +242,7 @@ def test_items_that_are_chosen_by_key_or_condition(server, client):
     ):
         with refused(server, choice):
             call()
-    text = "does not delete items by a condition, or tell how many it deleted: it is a server of"
+    text = "does not delete items by a condition, or report how many it deleted: it is a server of"
     for arguments in ({"keys": [1]}, {"where": where}):
         with pytest.raises(UnimplementedError, match=text):
             client.delete_items("t", **arguments)

@@ -9,6 +9,7 @@
 
 mod small_calls;
 
+use std::any::Any;
 use std::fmt;
 
 use bytes::{Bytes, BytesMut};
@@ -115,7 +116,7 @@ pub struct SmallCall {
     pub missing: Option<&'static str>,
     /// Capabilities without which a server would ignore a part of this request.
     pub asks_for: fn(&Bytes) -> &'static [Capability],
-    is_answer: fn(Bytes) -> Decoded<()>,
+    decode: fn(Bytes) -> Decoded<Box<dyn Any>>,
 }
 
 /// Condition under which a client repeats a small call.
@@ -159,8 +160,11 @@ pub trait Call: Message + Default + Clone + 'static {
     /// Row of the call.
     const CALL: &'static SmallCall;
 
-    /// Decodes an answer. Implemented for each call, so that the code is in this crate alone.
-    fn decode_answer(answer: Bytes) -> Decoded<Self::Answer>;
+    /// Decodes an answer, by the function of its row, so that the code is in this crate alone.
+    fn decode_answer(answer: Bytes) -> Decoded<Self::Answer> {
+        let answer = (Self::CALL.decode)(answer)?.downcast();
+        Ok(*answer.expect("a row decodes the answer of its call"))
+    }
 
     /// Deadline for beginning, in nanoseconds since 1970; 0 for none.
     fn not_after_ns(&self) -> i64 {
@@ -292,8 +296,8 @@ impl SmallCall {
     ///
     /// `Internal` that names the server and the call.
     pub fn check_answer(&self, address: &str, answer: Bytes) -> Result<Bytes> {
-        let is_answer = (self.is_answer)(answer.clone());
-        is_answer.map(|()| answer).map_err(|error| damaged(address, self.name(), &error))
+        let decoded = (self.decode)(answer.clone());
+        decoded.map(|_| answer).map_err(|error| damaged(address, self.name(), &error))
     }
 }
 

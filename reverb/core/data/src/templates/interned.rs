@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Process-wide intern table with 4,096 entries that are never freed.
 
-use std::sync::OnceLock;
+use once_cell::race::OnceBox;
 
 /// Number of entries. When the table is full, further values are not interned, which only takes
 /// more time and memory.
@@ -10,13 +10,14 @@ pub(crate) const NUM_ENTRIES: usize = 4096;
 /// Number of entries that a lookup tries.
 const PROBES: usize = 16;
 
-/// A table without a lock. Its entries never change.
+/// A table without a lock. Its entries never change. Each is a pointer, so that a static table takes
+/// no room in the file of the module.
 #[derive(Debug)]
-pub(crate) struct Interned<T>([OnceLock<T>; NUM_ENTRIES]);
+pub(crate) struct Interned<T>([OnceBox<T>; NUM_ENTRIES]);
 
 impl<T> Interned<T> {
     pub(crate) const fn new() -> Self {
-        Self([const { OnceLock::new() }; NUM_ENTRIES])
+        Self([const { OnceBox::new() }; NUM_ENTRIES])
     }
 
     /// The entry for which `is_it` is true, or else a new one that `make` returns for its index.
@@ -31,8 +32,8 @@ impl<T> Interned<T> {
         let start = hash(bytes);
         let mut entries = (start..start + PROBES).map(|index| index % NUM_ENTRIES);
         entries.find_map(|index| {
-            let thing = self.0[index].get_or_init(|| make(index as u16));
-            is_it(thing).then_some(thing)
+            let entry = self.0[index].get_or_init(|| Box::new(make(index as u16)));
+            is_it(entry).then_some(entry)
         })
     }
 
